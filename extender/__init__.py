@@ -1,0 +1,1 @@
+"""The wing beside kube-scheduler: filter, prioritize, bind and preempt over HTTP."""

@@ -1,0 +1,162 @@
+"""What Prometheus sees of the extender; docs/operations.md explains each."""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from extender.bind import Bound, Outcome
+from extender.inflight import Inflight
+from extender.readiness import Readiness
+from extender.wire import FilterResult
+from gpushare.domain.ledger import Ledger
+from gpushare.kube.bookkeeper import NodeBook, PodBook
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
+_INVALID = "Invalid vcuda request"
+_CARD = ("NodeName", "UUID")
+
+
+class VerbMetrics:
+    """Counters and timings, bumped by the views."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "vcuda_extender_request_seconds",
+            "Time to answer one call of kube-scheduler.",
+            ["verb"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "vcuda_extender_refusals",
+            "Nodes refused by filter, by the reason that the event shows.",
+            ["reason"],
+            registry=registry,
+        )
+        self._binds = Counter(
+            "vcuda_extender_binds",
+            "Binds by outcome; conflict: the card was taken since filter.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in Outcome:
+            self._binds.labels(outcome.value)
+
+    @contextmanager
+    def timed(self, verb: str) -> Iterator[None]:
+        """Time one call."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds.labels(verb).observe(time.perf_counter() - began)
+
+    def filtered(self, result: FilterResult) -> None:
+        """Count a filter's refusals."""
+        if not result.refused:
+            return
+        for reason, nodes in Tally(result.refused.values()).items():
+            # A user's own words would make a series each.
+            label = _INVALID if reason.startswith(_INVALID) else reason
+            self._refusals.labels(label).inc(nodes)
+
+    def bound(self, bound: Bound) -> None:
+        """Count a bind."""
+        self._binds.labels(bound.outcome.value).inc()
+
+
+class LedgerCollector(Collector):
+    """What the books say at the moment of the scrape."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pods: PodBook,
+        nodes: NodeBook,
+        inflight: Inflight,
+        readiness: Readiness,
+    ) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._nodes = nodes
+        self._inflight = inflight
+        self._readiness = readiness
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Give the gauges of cards, then those of the extender itself."""
+        yield from self._cards()
+        yield from self._largest_free()
+        yield _gauge(
+            "vcuda_extender_pending_yeses",
+            "Pods let through by filter whose bind has not come.",
+            len(self._inflight),
+        )
+        yield _gauge(
+            "vcuda_extender_reservations",
+            "Placements not yet seen back from the API server.",
+            len(self._ledger.reservations()),
+        )
+        yield _gauge(
+            "vcuda_extender_pods_without_placement",
+            "Pods that ask for cards and were bound without us; is our stanza in "
+            "kube-scheduler's configuration?",
+            len(self._pods.without_placement()),
+        )
+        yield _gauge(
+            "vcuda_extender_nodes_not_understood",
+            "Nodes whose annotation with cards cannot be read; the log says why.",
+            len(self._nodes.broken()),
+        )
+        ready = not self._readiness.why_not()
+        yield _gauge("vcuda_extender_ready", "1 when filter answers.", ready)
+        yield self._ages()
+
+    def _ages(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "vcuda_extender_ledger_age_seconds",
+            "Time since the API server last said anything of this kind.",
+            labels=["kind"],
+        )
+        for kind, age_s in self._readiness.ages_s().items():
+            family.add_metric([kind], age_s)
+        return family
+
+    def _cards(self) -> Iterable[GaugeMetricFamily]:
+        units = _per_card("vcuda_card_units", "Units of 256 MiB that the card has.")
+        placed = _per_card("vcuda_card_placed_units", "Units that pods hold of it.")
+        cores = _per_card("vcuda_card_placed_cores", "Cores of 100 that pods hold.")
+        healthy = _per_card("vcuda_card_healthy", "1 when the node calls it well.")
+        for node in self._ledger.nodes():
+            for card in node.cards:
+                labels = [node.name, card.uuid]
+                held_cores, held_units = node.charged.get(card.uuid, (0, 0))
+                units.add_metric(labels, card.units)
+                placed.add_metric(labels, held_units)
+                cores.add_metric(labels, held_cores)
+                healthy.add_metric(labels, card.healthy)
+        return (units, placed, cores, healthy)
+
+    def _largest_free(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "vcuda_node_largest_free_units",
+            "The most units that one pod could still get on one card of the node.",
+            labels=["NodeName"],
+        )
+        for node in self._ledger.nodes():
+            if node.cards:
+                rooms = node.summary.frontier
+                family.add_metric([node.name], rooms[-1].units if rooms else 0)
+        yield family
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _per_card(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=_CARD)

@@ -1,0 +1,91 @@
+"""The extender's settings: GPUSHARE_… in its environment, read once."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from gpushare.domain.policies import CARD_ORDERS, DEFAULT_POLICY, POLICIES, CardOrder
+from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PUBLIC_PORT
+from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
+from gpushare.settings import Address, Reading
+
+
+@dataclass(frozen=True)
+class ExtenderSettings:
+    """Each with its default; docs/operations.md lists them for operators."""
+
+    listen: Address = Address("127.0.0.1", EXTENDER_PORT)
+    """Scheduler verbs and /snapshot; loopback only, since whoever reaches it binds."""
+    public_listen: Address = Address("0.0.0.0", EXTENDER_PUBLIC_PORT)
+    """Health, readiness and metrics, read-only, for probes and Prometheus."""
+    kubeconfig: str | None = None
+    """Path; the pod's own service account where none is given."""
+    policy: str = DEFAULT_POLICY
+    """For pods that name none."""
+    card_order: CardOrder = "index"
+    """Which card counts as first: by its index on the node, or by its UUID."""
+    threads: int = 16
+    """Requests answered at a time; a bind waits for the API server in one of them."""
+    bind_timeout_s: float = 4.0
+    """Under kube-scheduler's lease duration less its renew deadline (15 - 10 s), so
+    that a deposed leader's write cannot come late."""
+    wait_for_bind_s: float = 0.02
+    """How long a filter waits for the bind of the pod before; 0 for never."""
+    pending_for_s: float = 5.0
+    """How long a pod let through by filter counts before its bind comes."""
+    stale_after_s: float = 60.0
+    """Silence of the API server after which the extender is not ready."""
+    log_level: str = "INFO"
+    log_format: LogFormat = "json"
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> tuple[Self, list[str]]:
+        """Read the environment; the complaints must be empty before anything starts."""
+        env = Reading(environ)
+        settings = cls(
+            listen=env.address("LISTEN", cls.listen),
+            public_listen=env.address("PUBLIC_LISTEN", cls.public_listen),
+            kubeconfig=env.text("KUBECONFIG"),
+            policy=env.one_of("POLICY", tuple(POLICIES), cls.policy),
+            card_order=env.one_of("CARD_ORDER", CARD_ORDERS, cls.card_order),
+            threads=env.whole("THREADS", cls.threads, least=2, most=256),
+            bind_timeout_s=env.seconds(
+                "BIND_TIMEOUT_S", cls.bind_timeout_s, least=0.1, most=9.0
+            ),
+            wait_for_bind_s=env.seconds(
+                "WAIT_FOR_BIND_S", cls.wait_for_bind_s, least=0, most=1
+            ),
+            pending_for_s=env.seconds(
+                "PENDING_FOR_S", cls.pending_for_s, least=0.1, most=600
+            ),
+            stale_after_s=env.seconds(
+                "STALE_AFTER_S", cls.stale_after_s, least=45, most=3600
+            ),
+            log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
+            log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
+        )
+        settings._check(env)
+        return settings, env.complaints
+
+    def _check(self, env: Reading) -> None:
+        if not _is_loopback(self.listen.host):
+            env.complain(
+                "LISTEN",
+                f"{self.listen} is not on loopback, and whoever reaches it can bind "
+                "pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics",
+            )
+        if self.listen.port == self.public_listen.port:
+            env.complain(
+                "PUBLIC_LISTEN",
+                f"{self.public_listen} has the port of GPUSHARE_LISTEN; "
+                "the two listeners need a port each",
+            )
+        env.misspelt()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

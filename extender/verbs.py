@@ -1,0 +1,152 @@
+"""filter, prioritize and preempt, asked of the ledger; bind has a room of its own."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from extender import wire
+from extender.filter import judge, refuse_all
+from extender.inflight import Inflight, Pending, cautious
+from extender.preempt import preempt
+from extender.prioritize import prioritize
+from extender.wire import ExtenderArgs, FilterResult, PreemptionArgs
+from gpushare.domain.fitting import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.preemption import Budget, Victims
+from gpushare.domain.scheduling import refusal
+from gpushare.domain.summary import Refusal
+from gpushare.kube.bookkeeper import PodBook
+from gpushare.kube.budgets import budgets
+from gpushare.kube.cluster import Cluster, Kind
+from gpushare.kube.codec import refusal_text
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.fields import Malformed
+
+logger = logging.getLogger(__name__)
+
+_MOST_BUDGETS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """What kube-scheduler asks before it binds."""
+
+    cluster: Cluster
+    ledger: Ledger
+    pods: PodBook
+    fitting: Fitting
+    inflight: Inflight
+    choice: Choice
+
+    def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Say which nodes can take the pod, and for each other one why not.
+
+        Idempotent: kube-scheduler may ask twice in a cycle (contracts 1.2).
+        """
+        if args.names is None:
+            return FilterResult(error=wire.NODE_CACHE)
+        request = args.request
+        if isinstance(request, Refusal):
+            return refuse_all(args.names, request)
+        if not request.claims:
+            return FilterResult(args.names)
+        policy = self.choice.policy(request.policy)
+        if isinstance(policy, Refusal):
+            return refuse_all(args.names, policy)
+        self.inflight.end(request.pod.uid)
+        result = self._decide(args.names, request, policy)
+        if result.kept:
+            self.inflight.add(request, policy, result.kept)
+        return result
+
+    def prioritize(self, args: ExtenderArgs) -> list[tuple[NodeName, int]]:
+        """Score the nodes that filter kept; nothing to choose gives 0 to all."""
+        if args.names is None:
+            raise Malformed("NodeNames", wire.NODE_CACHE)
+        request = args.request
+        if isinstance(request, PodRequest) and request.claims:
+            policy = self.choice.policy(request.policy)
+            if isinstance(policy, Policy):
+                return prioritize(args.names, self.ledger.node, policy)
+        return [(name, 0) for name in args.names]
+
+    def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
+        """Choose victims that free a card; for a pod that asks zero, keep them."""
+        request = args.request
+        if isinstance(request, Refusal):
+            raise Malformed("Pod", refusal_text(request))
+        if not request.claims:
+            return {n: v for n, v in args.proposals.items() if v.uids}
+        policy = self.choice.policy(request.policy)
+        if isinstance(policy, Refusal):
+            raise Malformed("Pod.metadata.annotations", refusal_text(policy))
+        return preempt(
+            request, args.proposals, self.ledger.node, policy, self._budgets()
+        )
+
+    def _decide(
+        self, names: Sequence[NodeName], request: PodRequest, policy: Policy
+    ) -> FilterResult:
+        """Answer with hope while nobody else is pending, or it makes no difference."""
+        uid = request.pod.uid
+        hopeful = self._judge(names, request, policy, ())
+        if not hopeful.kept or not (pending := self.inflight.others(uid)):
+            return hopeful
+        careful = self._judge(names, request, policy, pending)
+        if len(careful.kept) == len(hopeful.kept):
+            return hopeful
+        pending = self.inflight.wait(uid)
+        hopeful = self._judge(names, request, policy, ())
+        if not pending:
+            return hopeful
+        careful = self._judge(names, request, policy, pending)
+        return careful if careful.kept else hopeful
+
+    def _judge(
+        self,
+        names: Sequence[NodeName],
+        request: PodRequest,
+        policy: Policy,
+        pending: Sequence[Pending],
+    ) -> FilterResult:
+        answer = self.fitting.answer(request, policy)
+        exceptions: dict[NodeName, Refusal | None] = {}
+        if pending:
+            exceptions.update(
+                cautious(
+                    request, policy, pending, self.fitting, self.ledger, answer.fits
+                )
+            )
+        exceptions.update(self._seen_otherwise(request, policy))
+        return judge(names, answer, exceptions)
+
+    def _seen_otherwise(
+        self, request: PodRequest, policy: Policy
+    ) -> dict[NodeName, Refusal | None]:
+        """Judge anew the nodes that this pod sees differently from its like.
+
+        There its own placement or nomination, or the nomination of a lesser pod, must
+        not stand in its way.
+        """
+        pod = request.pod
+        own = self.ledger.placement(pod.uid)
+        special = self.ledger.nominated() | ({own.node} if own else set())
+        found: dict[NodeName, Refusal | None] = {}
+        for name in special:
+            node = self.ledger.node(name)
+            seen = None if node is None else node.as_seen_by(pod)
+            if seen is not None and seen is not node:
+                found[name] = refusal(request, seen, policy)
+        return found
+
+    def _budgets(self) -> tuple[Budget, ...]:
+        """Read the disruption budgets; where that fails, victims are chosen without."""
+        try:
+            page = self.cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
+            return budgets(page.items, self.pods.records())
+        except (ClusterError, Malformed) as error:
+            facts = {"because": f"{type(error).__name__}: {error}"}
+            logger.warning("disruption budgets not read", extra=facts)
+            return ()

@@ -1,0 +1,161 @@
+"""kube-scheduler's JSON to our nouns and back (contracts 1.1). Pure.
+
+Go's names, in PascalCase; the Pod inside is an ordinary camelCase v1 Pod. Every
+function that reads raises ``Malformed``, which names the field.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gpushare.domain.model import NodeName, PodRef, PodRequest, PodUID
+from gpushare.domain.preemption import Victims
+from gpushare.domain.summary import Refusal
+from gpushare.kube import codec
+from gpushare.kube.fields import Malformed, Reader
+
+NODE_CACHE = (
+    "kube-scheduler sent whole Nodes; set nodeCacheCapable: true in the extender's "
+    "stanza of its KubeSchedulerConfiguration"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """What filter and prioritize are asked.
+
+    ``names`` is None where kube-scheduler sent whole Nodes instead.
+    """
+
+    pod: PodRef
+    request: PodRequest | Refusal
+    names: list[NodeName] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What filter answers: names kept, and for each other name its reason."""
+
+    kept: Sequence[NodeName] = ()
+    refused: Mapping[NodeName, str] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingArgs:
+    """What bind is asked."""
+
+    namespace: str
+    name: str
+    uid: PodUID
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionArgs:
+    """What preempt is asked: for each node, kube-scheduler's own victims."""
+
+    pod: PodRef
+    request: PodRequest | Refusal
+    proposals: Mapping[NodeName, Victims]
+
+
+def extender_args(body: bytes) -> ExtenderArgs:
+    """Read the body of filter or prioritize."""
+    args = _body(body)
+    pod = args.object("Pod")
+    names = args.raw.get("NodeNames")
+    if names is None and args.raw.get("Nodes") is None:
+        raise Malformed("NodeNames", "is missing")
+    if names is not None:
+        _check_names(names)
+    return ExtenderArgs(*_asked(pod), names)
+
+
+def binding_args(body: bytes) -> BindingArgs:
+    """Read the body of bind."""
+    args = _body(body)
+    return BindingArgs(
+        args.text("PodNamespace"),
+        args.text("PodName"),
+        PodUID(args.text("PodUID")),
+        NodeName(args.text("Node")),
+    )
+
+
+def preemption_args(body: bytes) -> PreemptionArgs:
+    """Read the body of preempt, in the form with victims' UIDs or with whole Pods."""
+    args = _body(body)
+    pod = args.object("Pod")
+    if args.raw.get("NodeNameToMetaVictims") is not None:
+        nodes, whole = args.object("NodeNameToMetaVictims"), False
+    else:
+        nodes, whole = args.object("NodeNameToVictims"), True
+    proposals = {
+        NodeName(name): _victims(nodes.object(name), whole=whole) for name in nodes.raw
+    }
+    return PreemptionArgs(*_asked(pod), proposals)
+
+
+def filter_reply(result: FilterResult) -> bytes:
+    """Write what filter answers; every refused node is unresolvable (contracts 1.8)."""
+    return orjson.dumps(
+        {
+            "Nodes": None,
+            "NodeNames": result.kept,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": result.refused or {},
+            "Error": result.error,
+        }
+    )
+
+
+def prioritize_reply(scores: Iterable[tuple[NodeName, int]]) -> bytes:
+    """Write what prioritize answers: a bare list, 0 to 10 for each name."""
+    return orjson.dumps([{"Host": name, "Score": score} for name, score in scores])
+
+
+def bind_reply(error: str = "") -> bytes:
+    """Write what bind answers; an empty error means that the pod is bound."""
+    return orjson.dumps({"Error": error})
+
+
+def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
+    """Write what preempt answers, always in the form with UIDs."""
+    nodes = {
+        name: {
+            "Pods": [{"UID": uid} for uid in victims.uids],
+            "NumPDBViolations": victims.budget_violations,
+        }
+        for name, victims in chosen.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": nodes})
+
+
+def _body(body: bytes) -> Reader:
+    return Reader.parse(body, "body") if body else Reader(None)
+
+
+def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:
+    try:
+        return codec.pod_ref(pod.raw), codec.pod_request(pod.raw)
+    except Malformed as error:
+        raise Malformed(f"Pod.{error.field}", error.problem) from error
+
+
+def _check_names(names: Any) -> None:  # noqa: ANN401
+    if not isinstance(names, list):
+        raise Malformed("NodeNames", "must be a list of names")
+    if not set(map(type, names)) <= {str}:
+        raise Malformed("NodeNames", "must hold nothing but strings")
+
+
+def _victims(victims: Reader, *, whole: bool) -> Victims:
+    pods = victims.optional_objects("Pods")
+    uids = tuple(
+        PodUID((pod.object("metadata").text("uid")) if whole else pod.text("UID"))
+        for pod in pods
+    )
+    return Victims(uids, victims.optional_integer("NumPDBViolations"))

@@ -1,0 +1,1 @@
+"""What every process of the house shares: the domain, and the way to Kubernetes."""

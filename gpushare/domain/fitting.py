@@ -1,0 +1,105 @@
+"""The nodes on which a shape of request fits, kept between requests.
+
+A Deployment's pods all ask the same, and between two of them few nodes change. So each
+shape's answer is kept, and mended from the ledger's journal when it is asked again: the
+cost of a filter then hangs on the nodes that changed, not on the pods there are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.policies import Policy
+from gpushare.domain.scheduling import refusal
+from gpushare.domain.summary import Refusal
+
+Judge = Callable[[Node], Refusal | None]
+Shape = object
+"""Any hashable value that tells requests with different answers apart."""
+
+_MOST_SHAPES = 64
+"""Kept at a time: at 10,000 nodes a shape is about a megabyte."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    position: int = -1
+    fits: set[NodeName] = field(default_factory=set)
+    refused: dict[Refusal, set[NodeName]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def put(self, name: NodeName, no: Refusal | None, *, known: bool) -> None:
+        """Move a node to where it belongs now; nowhere, when it is not known."""
+        self.fits.discard(name)
+        for group in self.refused.values():
+            group.discard(name)
+        if known:
+            here = self.fits if no is None else self.refused.setdefault(no, set())
+            here.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Where a shape fits, and elsewhere which nodes are refused for which reason.
+
+    Live views, to be read at once; a node in none is unknown to the ledger. There are
+    few reasons and many nodes, so the nodes are kept by reason.
+    """
+
+    fits: AbstractSet[NodeName]
+    refused: Mapping[Refusal, AbstractSet[NodeName]]
+
+    def refusal(self, name: NodeName) -> Refusal | None:
+        """Say why a node is refused; None where it fits or is not known."""
+        return next((no for no, group in self.refused.items() if name in group), None)
+
+
+class Fitting:
+    """Answers per shape over one ledger, mended as its nodes change."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._shapes: OrderedDict[Shape, _Kept] = OrderedDict()
+        self._lock = Lock()
+
+    def answer(self, request: PodRequest, policy: Policy) -> Answer:
+        """Say where the request fits now."""
+        several = len(request.claims) > 1
+        shape = (
+            tuple(claim.amount for claim in request.claims),
+            (policy.name, policy.card_order) if several else None,
+        )
+        return self.judged(shape, lambda node: refusal(request, node, policy))
+
+    def judged(self, shape: Shape, judge: Judge) -> Answer:
+        """Say which nodes a judge lets through; equal shapes must judge equally."""
+        kept = self._kept(shape)
+        with kept.lock:
+            kept.position, names = self._ledger.changed_since(kept.position)
+            if names is None:
+                kept.fits.clear()
+                kept.refused.clear()
+                names = [node.name for node in self._ledger.nodes()]
+            self._mend(kept, names, judge)
+        return Answer(kept.fits, kept.refused)
+
+    def _mend(self, kept: _Kept, names: Iterable[NodeName], judge: Judge) -> None:
+        for name in dict.fromkeys(names):
+            node = self._ledger.node(name)
+            no = None if node is None else judge(node)
+            kept.put(name, no, known=node is not None)
+
+    def _kept(self, shape: Shape) -> _Kept:
+        with self._lock:
+            kept = self._shapes.get(shape)
+            if kept is None:
+                kept = self._shapes[shape] = _Kept()
+                if len(self._shapes) > _MOST_SHAPES:
+                    self._shapes.popitem(last=False)
+            self._shapes.move_to_end(shape)
+            return kept

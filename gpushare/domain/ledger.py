@@ -1,0 +1,178 @@
+"""All nodes with their placements, in memory; what bind decides on.
+
+Never a source of truth: pods and nodes in the API server are, and the ledger can be
+read back from them at any time (decision 0001).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+
+from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.node import Node
+from gpushare.domain.policies import Policy
+from gpushare.domain.scheduling import place
+from gpushare.domain.summary import Reason, Refusal
+
+_LONGEST_JOURNAL = 65_536
+
+
+class Ledger:
+    """The book of all nodes.
+
+    One lock, held for microseconds and never over I/O, guards the writes. Readers take
+    none: a node is replaced whole and never changed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._nodes: dict[NodeName, Node] = {}
+        self._where: dict[PodUID, NodeName] = {}
+        self._unconfirmed: set[PodUID] = set()
+        self._nominated: frozenset[NodeName] = frozenset()
+        self._journal: list[NodeName] = []
+        self._journal_start = 0
+
+    def node(self, name: NodeName) -> Node | None:
+        """Open a node's page; None for a node that the ledger has never heard of."""
+        return self._nodes.get(name)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All pages as they are now."""
+        return tuple(self._nodes.copy().values())
+
+    def placement(self, uid: PodUID) -> Placement | None:
+        """What a pod holds, or None."""
+        name = self._where.get(uid)
+        node = None if name is None else self._nodes.get(name)
+        return None if node is None else node.placements.get(uid)
+
+    def nominated(self) -> frozenset[NodeName]:
+        """The nodes on which room is kept for a nominated pod; mostly none."""
+        return self._nominated
+
+    def reservations(self) -> frozenset[PodUID]:
+        """The pods whose placement has not yet been seen back from the API server."""
+        with self._lock:
+            return frozenset(self._unconfirmed)
+
+    def changed_since(self, position: int) -> tuple[int, Sequence[NodeName] | None]:
+        """Name the nodes that changed after a position, and the position now.
+
+        Names may repeat. None instead of names when the position is too old to tell:
+        look at all nodes then.
+        """
+        with self._lock:
+            now = self._journal_start + len(self._journal)
+            if position < self._journal_start:
+                return now, None
+            return now, self._journal[position - self._journal_start :]
+
+    def set_cards(self, name: NodeName, cards: Iterable[Card]) -> None:
+        """Write down the node's cards, none where it shares none."""
+        with self._lock:
+            before = self._nodes.get(name, Node(name))
+            after = tuple(cards)
+            if before.cards != after or name not in self._nodes:
+                self._publish(replace(before, cards=after))
+
+    def forget(self, name: NodeName) -> None:
+        """Note that the node is gone.
+
+        Pods may outlast their node for a while (contracts 6): their placements stay
+        until they go too, and nothing is placed there meanwhile.
+        """
+        with self._lock:
+            before = self._nodes.get(name)
+            if before is None:
+                return
+            if before.placements:
+                self._publish(Node(name, (), before.placements))
+            else:
+                del self._nodes[name]
+                self._note(name)
+
+    def reserve(
+        self, request: PodRequest, name: NodeName, policy: Policy
+    ) -> Placement | Refusal:
+        """Decide and write down, in one step, where on the node the pod goes.
+
+        A pod that holds a placement there already gets that one, so that a second bind
+        changes nothing. One that holds a placement elsewhere must be released first;
+        that is the caller's business, since only it knows whether the pod is bound.
+        """
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None:
+                return Refusal(Reason.NO_CARDS)
+            held = node.placements.get(request.pod.uid)
+            if held is not None:
+                return held
+            decision = place(request, node.as_seen_by(request.pod), policy)
+            if isinstance(decision, Placement):
+                self._write(decision)
+                self._unconfirmed.add(request.pod.uid)
+            return decision
+
+    def record(self, placement: Placement) -> None:
+        """Write down a placement that the API server holds, whether it fits or not."""
+        with self._lock:
+            uid = placement.pod.uid
+            self._unconfirmed.discard(uid)
+            node = self._nodes.get(placement.node)
+            if node is None or node.placements.get(uid) != placement:
+                self._write(placement)
+
+    def release(self, uid: PodUID) -> Placement | None:
+        """Strike out what the pod holds; give what that was."""
+        with self._lock:
+            self._unconfirmed.discard(uid)
+            return self._strike(uid)
+
+    def cancel(self, uid: PodUID) -> Placement | None:
+        """Strike out a reservation; a placement seen from the API server stays."""
+        with self._lock:
+            if uid not in self._unconfirmed:
+                return None
+            self._unconfirmed.discard(uid)
+            return self._strike(uid)
+
+    def nominate(self, name: NodeName, kept: Mapping[PodUID, Placement]) -> None:
+        """Keep room on a node for these nominated pods, and for no others."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None or node.nominations == kept:
+                return
+            self._publish(replace(node, nominations=dict(kept)))
+            others = self._nominated - {name}
+            self._nominated = others | {name} if kept else others
+
+    def _write(self, placement: Placement) -> None:
+        uid = placement.pod.uid
+        if self._where.get(uid, placement.node) != placement.node:
+            self._strike(uid)
+        node = self._nodes.get(placement.node, Node(placement.node))
+        self._where[uid] = placement.node
+        self._publish(node.with_placement(placement))
+
+    def _strike(self, uid: PodUID) -> Placement | None:
+        name = self._where.pop(uid, None)
+        if name is None:
+            return None
+        node = self._nodes[name]
+        placement = node.placements[uid]
+        left = {u: p for u, p in node.placements.items() if u != uid}
+        self._publish(replace(node, placements=left))
+        return placement
+
+    def _publish(self, node: Node) -> None:
+        self._nodes[node.name] = node
+        self._note(node.name)
+
+    def _note(self, name: NodeName) -> None:
+        """Append to the journal, whose older half goes when it gets long."""
+        self._journal.append(name)
+        if len(self._journal) > _LONGEST_JOURNAL:
+            half = len(self._journal) // 2
+            del self._journal[:half]
+            self._journal_start += half

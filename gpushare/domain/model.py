@@ -1,0 +1,145 @@
+"""The nouns of the house. All are frozen; a change is a new value."""
+
+from dataclasses import dataclass
+from typing import NewType
+
+CORES_PER_CARD = 100
+"""A card's compute, in cores (seed 001)."""
+
+UNIT_MIB = 256
+"""MiB in one unit: the smallest amount of memory to ask for (seed 001)."""
+
+NodeName = NewType("NodeName", str)
+CardUUID = NewType("CardUUID", str)
+PodUID = NewType("PodUID", str)
+
+
+def units_of(memory_mib: int) -> int:
+    """Give the units of one card, floored: never round over a sum of cards.
+
+    >>> units_of(24259), units_of(7611), units_of(2002)
+    (94, 29, 7)
+    """
+    return memory_mib // UNIT_MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """So many cores and so many units of 256 MiB; either may be below zero."""
+
+    cores: int = 0
+    units: int = 0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.cores + other.cores, self.units + other.units)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.cores - other.cores, self.units - other.units)
+
+    def __bool__(self) -> bool:
+        return bool(self.cores or self.units)
+
+    def fits(self, room: "Amount") -> bool:
+        """Tell whether both parts are at most the room's."""
+        return self.cores <= room.cores and self.units <= room.units
+
+    def peak(self, other: "Amount") -> "Amount":
+        """Give the larger of each part: what two that never run together need."""
+        return Amount(max(self.cores, other.cores), max(self.units, other.units))
+
+
+NOTHING = Amount()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One physical GPU; ``index`` is for people and for order, never a key."""
+
+    uuid: CardUUID
+    index: int
+    units: int
+    healthy: bool = True
+    model: str = ""
+
+    @property
+    def capacity(self) -> Amount:
+        """All that the card has to give."""
+        return Amount(CORES_PER_CARD, self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAmount:
+    """What one container asks, or what it has of one card."""
+
+    name: str
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What must be found on one card, or so many whole cards from 100 cores on.
+
+    ``containers`` in the order in which kubelet admits them, init containers first.
+    ``passing`` names the init containers that end before the next container starts, so
+    that later ones may have the same cores and units (contracts 2.3, 5).
+    """
+
+    amount: Amount
+    containers: tuple[ContainerAmount, ...]
+    passing: frozenset[str] = frozenset()
+
+    @property
+    def whole_cards(self) -> int:
+        """How many untouched cards the claim wants for itself; 0 for a share."""
+        return self.amount.cores // CORES_PER_CARD
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """Which pod; ``priority`` as kube-scheduler resolved it, 0 where none is set."""
+
+    uid: PodUID
+    namespace: str
+    name: str
+    priority: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """A pod's claims; none at all for a pod that asks zero.
+
+    ``policy`` is the name that the pod asks for, or None for the cluster's own.
+    """
+
+    pod: PodRef
+    claims: tuple[Claim, ...]
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one pod holds of one card.
+
+    ``amount`` is what is charged, a whole card's full capacity; ``containers`` says
+    what each of them asked of this card.
+    """
+
+    card: CardUUID
+    amount: Amount
+    containers: tuple[ContainerAmount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All shares of one pod on one node."""
+
+    pod: PodRef
+    node: NodeName
+    shares: tuple[Share, ...]
+
+    def cards(self) -> tuple[CardUUID, ...]:
+        """The cards that the pod holds a share of, in the order of its claims."""
+        return tuple(share.card for share in self.shares)

@@ -1,0 +1,92 @@
+"""From a pod's containers to its claims: what must be found on one card."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    NOTHING,
+    Amount,
+    Claim,
+    ContainerAmount,
+)
+from gpushare.domain.summary import Refusal, invalid
+
+
+class Role(Enum):
+    """When a container runs."""
+
+    INIT = "init"
+    """Ends before the next one starts."""
+    SIDECAR = "sidecar"
+    """An init container with ``restartPolicy: Always``: starts first, and stays."""
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One container of a pod's spec and what it asks; zero for most."""
+
+    name: str
+    role: Role
+    amount: Amount
+
+
+def claims(
+    containers: Sequence[ContainerSpec], *, apart: bool
+) -> tuple[Claim, ...] | Refusal:
+    """Turn containers, init containers first, into the pod's claims.
+
+    Together (the default) they are one claim by the formula of contracts 5; *apart*
+    each container that asks anything is a claim of its own. No claims where nothing is
+    asked. Refused: cores that are neither a share nor whole cards; *apart* with an
+    init container that asks, whose ids kubelet hands on to containers of other cards.
+    """
+    asking = [spec for spec in containers if spec.amount]
+    if not apart:
+        found = [_together(asking)] if asking else []
+    elif any(spec.role is Role.INIT for spec in asking):
+        return invalid("containers cannot be apart when an init container asks")
+    else:
+        found = [_alone(spec) for spec in asking]
+    for claim in found:
+        if not _possible(claim.amount.cores):
+            return invalid(_about(claim.amount.cores))
+    return tuple(found)
+
+
+def effective(containers: Sequence[ContainerSpec]) -> Amount:
+    """Give what a pod holds at its peak: kube-scheduler's formula (contracts 5)."""
+    app = side = initmax = NOTHING
+    for spec in containers:
+        if spec.role is Role.APP:
+            app += spec.amount
+        elif spec.role is Role.SIDECAR:
+            side += spec.amount
+            initmax = initmax.peak(side)
+        else:
+            initmax = initmax.peak(side + spec.amount)
+    return (app + side).peak(initmax)
+
+
+def _together(asking: Sequence[ContainerSpec]) -> Claim:
+    passing = frozenset(spec.name for spec in asking if spec.role is Role.INIT)
+    containers = tuple(ContainerAmount(spec.name, spec.amount) for spec in asking)
+    return Claim(effective(asking), containers, passing)
+
+
+def _alone(spec: ContainerSpec) -> Claim:
+    return Claim(spec.amount, (ContainerAmount(spec.name, spec.amount),))
+
+
+def _possible(cores: int) -> bool:
+    return cores < CORES_PER_CARD or cores % CORES_PER_CARD == 0
+
+
+def _about(cores: int) -> str:
+    below = cores // CORES_PER_CARD * CORES_PER_CARD
+    return (
+        f"{cores} cores are neither a share of one card (1 to 99) nor whole cards; "
+        f"ask {below} or {below + CORES_PER_CARD}"
+    )

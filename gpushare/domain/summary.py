@@ -1,0 +1,117 @@
+"""All that filter looks at: a node's frontier, and the fixed reasons to refuse it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpushare.domain.model import NOTHING, Amount, Claim
+
+_MOST_OF_USERS_WORDS = 100
+
+
+class Reason(StrEnum):
+    """Why a node cannot take a pod; the words for people stand in ``kube.codec``."""
+
+    MEMORY = "memory"
+    CORE = "core"
+    CORE_AND_MEMORY = "core-and-memory"
+    UNTOUCHED_CARDS = "untouched-cards"
+    NO_CARDS = "no-cards"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node cannot take a pod, as a value.
+
+    Equal refusals give equal words, since kube-scheduler counts nodes by their words
+    (contracts 1.6). ``detail`` is used with ``INVALID`` only: what is wrong.
+    """
+
+    reason: Reason
+    detail: str = ""
+
+
+def invalid(detail: str) -> Refusal:
+    """Refuse a pod whose request can be met by no node at all."""
+    return Refusal(Reason.INVALID, detail)
+
+
+def users_words(text: str) -> str:
+    """Make a user's text fit to stand in an event.
+
+    Without ``%``, which kube-scheduler takes for a format (contracts 1.6), without
+    control characters, and cut at 100 characters.
+    """
+    clean = "".join(char for char in text if char.isprintable() and char != "%")
+    if len(clean) <= _MOST_OF_USERS_WORDS:
+        return clean
+    return clean[: _MOST_OF_USERS_WORDS - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a node still offers, small enough to compare once for each name.
+
+    ``most`` is the largest free amount of each part, seldom on the same card;
+    ``untouched`` the units of the untouched cards, largest first; ``cards`` the number
+    of healthy cards.
+    """
+
+    cards: int
+    most: Amount
+    frontier: tuple[Amount, ...]
+    untouched: tuple[int, ...]
+
+    def refusal(self, claim: Claim) -> Refusal | None:
+        """Say why no card can meet the claim, or None where one can."""
+        if not self.cards:
+            return Refusal(Reason.NO_CARDS)
+        if claim.whole_cards:
+            return self._refusal_of_whole_cards(claim)
+        if self.has_room(claim.amount):
+            return None
+        return self._shortage(claim.amount)
+
+    def has_room(self, amount: Amount) -> bool:
+        """Tell whether one card has both parts of the amount free."""
+        return any(amount.fits(room) for room in self.frontier)
+
+    def _refusal_of_whole_cards(self, claim: Claim) -> Refusal | None:
+        largest = self.untouched[: claim.whole_cards]
+        enough = len(largest) == claim.whole_cards
+        if enough and sum(largest) >= claim.amount.units:
+            return None
+        return Refusal(Reason.UNTOUCHED_CARDS)
+
+    def _shortage(self, amount: Amount) -> Refusal:
+        short_of_cores = amount.cores > self.most.cores
+        short_of_units = amount.units > self.most.units
+        if short_of_cores == short_of_units:
+            return Refusal(Reason.CORE_AND_MEMORY)
+        return Refusal(Reason.CORE if short_of_cores else Reason.MEMORY)
+
+
+def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
+    """Give the room that no other card beats in both parts.
+
+    Cores fall and units rise along the tuple; a card below zero offers none.
+    """
+    best: list[Amount] = []
+    for room in sorted(free, key=lambda room: (-room.cores, -room.units)):
+        if min(room.cores, room.units) < 0:
+            continue
+        if not best or room.units > best[-1].units:
+            best.append(room)
+    return tuple(best)
+
+
+def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
+    """Sum up the free amounts of a node's healthy cards and its untouched units."""
+    rooms = tuple(free)
+    most = Amount(
+        max((room.cores for room in rooms), default=NOTHING.cores),
+        max((room.units for room in rooms), default=NOTHING.units),
+    )
+    ordered = tuple(sorted(untouched, reverse=True))
+    return Summary(len(rooms), most, frontier(rooms), ordered)

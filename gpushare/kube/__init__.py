@@ -1,0 +1,1 @@
+"""The first floor: names on the wire, Kubernetes JSON, and the API server."""

@@ -1,0 +1,112 @@
+"""Our two JSON annotations, read and written: ``docs/protocol.md``. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    Share,
+)
+from gpushare.kube import names
+from gpushare.kube.fields import Malformed, Reader
+
+VERSION = 1
+"""Of both annotations; readers ignore fields that they do not know."""
+
+
+def decode_cards(text: str) -> tuple[Card, ...]:
+    """Read the node annotation ``vcuda-cards``.
+
+    ``Malformed`` when it is broken, or names one UUID twice.
+    """
+    body = Reader.parse(text, names.CARDS)
+    body.version(VERSION)
+    found = tuple(_card(card) for card in body.objects("cards"))
+    uuids = [card.uuid for card in found]
+    for uuid in uuids:
+        if uuids.count(uuid) > 1:
+            raise Malformed(f"{names.CARDS}.cards", f"has {uuid} twice")
+    return found
+
+
+def encode_cards(shared: Iterable[Card]) -> str:
+    """Write cards as the node annotation ``vcuda-cards``."""
+    listed = [
+        {
+            "uuid": card.uuid,
+            "index": card.index,
+            "units": card.units,
+            "healthy": card.healthy,
+            "model": card.model,
+        }
+        for card in shared
+    ]
+    return orjson.dumps({"v": VERSION, "cards": listed}).decode()
+
+
+def encode_placement(placement: Placement, at: str) -> str:
+    """Write a placement as ``vcuda-placement``; ``at`` is an RFC 3339 time."""
+    shares = [
+        {
+            "card": share.card,
+            "cores": share.amount.cores,
+            "units": share.amount.units,
+            "containers": {
+                held.name: [held.amount.cores, held.amount.units]
+                for held in share.containers
+            },
+        }
+        for share in placement.shares
+    ]
+    body = {"v": VERSION, "uid": placement.pod.uid, "shares": shares, "at": at}
+    return orjson.dumps(body).decode()
+
+
+def decode_placement(
+    text: str, pod: PodRef, node: NodeName, key: str = names.PLACEMENT
+) -> Placement | None:
+    """Read a placement; None when it speaks of another pod's UID.
+
+    Such a one was copied or invented and counts for nothing. ``Malformed`` when broken.
+    """
+    body = Reader.parse(text, key)
+    body.version(VERSION)
+    if body.text("uid") != pod.uid:
+        return None
+    shares = tuple(_share(share) for share in body.objects("shares"))
+    return Placement(pod, node, shares)
+
+
+def _card(card: Reader) -> Card:
+    return Card(
+        CardUUID(card.text("uuid")),
+        card.integer("index"),
+        card.integer("units"),
+        card.optional_boolean("healthy", default=True),
+        card.optional_text("model"),
+    )
+
+
+def _share(share: Reader) -> Share:
+    held: dict[str, Any] = share.optional_object("containers").raw
+    containers = tuple(
+        ContainerAmount(name, _pair(share.path(f"containers.{name}"), pair))
+        for name, pair in held.items()
+    )
+    amount = Amount(share.integer("cores"), share.integer("units"))
+    return Share(CardUUID(share.text("card")), amount, containers)
+
+
+def _pair(path: str, pair: object) -> Amount:
+    match pair:
+        case [int(cores), int(units)] if cores >= 0 and units >= 0:
+            return Amount(cores, units)
+    raise Malformed(path, "must be [cores, units], both 0 or more")

@@ -1,0 +1,203 @@
+"""What the API server says of pods and nodes, written into the ledger."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from threading import Lock
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.policies import Choice
+from gpushare.kube import codec
+from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.codec import PodRecord
+from gpushare.kube.fields import Malformed
+from gpushare.kube.nominations import Nominations
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector: a pod that ends arrives as DELETED (contracts 7)."""
+
+_RESERVED_FOR_S = 30.0
+"""How long a reservation may wait to be seen; a watch brings it in milliseconds."""
+
+
+class NodeBook:
+    """Sink for nodes: their cards, into the ledger.
+
+    A node whose annotation is broken shares no cards until it is mended; the log says
+    what is wrong with it.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._broken: dict[NodeName, str] = {}
+        self._known: frozenset[NodeName] = frozenset()
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over all nodes."""
+        seen = {self._take(node) for page in pages for node in page.items}
+        for name in self._known - seen:
+            self._forget(name)
+        self._known = frozenset(seen)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        if event.type == "DELETED":
+            name = NodeName(event.object["metadata"]["name"])
+            self._forget(name)
+            self._known -= {name}
+        else:
+            self._known |= {self._take(event.object)}
+
+    def knows(self, name: NodeName) -> bool:
+        """Tell whether there is such a node, with cards or without."""
+        return name in self._known
+
+    def broken(self) -> dict[NodeName, str]:
+        """Say which nodes' annotations cannot be read, and what is wrong with each."""
+        return dict(self._broken)
+
+    def _take(self, node: Json) -> NodeName:
+        name = NodeName(node["metadata"]["name"])
+        try:
+            cards = codec.cards(node)
+            self._broken.pop(name, None)
+        except Malformed as error:
+            cards = ()
+            if self._broken.get(name) != str(error):
+                facts = {"node": name, "because": str(error)}
+                logger.warning("node annotation not understood", extra=facts)
+            self._broken[name] = str(error)
+        self._ledger.set_cards(name, cards)
+        return name
+
+    def _forget(self, name: NodeName) -> None:
+        self._broken.pop(name, None)
+        self._ledger.forget(name)
+
+
+class PodBook:
+    """Sink for pods: who asks for cards, who holds what, into the ledger.
+
+    A bound pod is charged until its phase is terminal or it is gone; a deletion
+    timestamp frees nothing; an event without our annotation never erases a reservation.
+    ``on_gone`` is called with the UID of each pod that has left.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        choice: Choice,
+        *,
+        on_gone: Callable[[PodUID], None] = lambda _uid: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._choice = choice
+        self._on_gone = on_gone
+        self._clock = clock
+        self._lock = Lock()
+        self._records: dict[PodUID, PodRecord] = {}
+        self._by_name: dict[tuple[str, str], PodUID] = {}
+        self._nominations = Nominations(ledger, choice)
+        self._reserved_at: dict[PodUID, float] = {}
+
+    def find(self, namespace: str, name: str) -> PodRecord | None:
+        """Give what is known of a pod that asks for cards, or None."""
+        with self._lock:
+            uid = self._by_name.get((namespace, name))
+            return None if uid is None else self._records.get(uid)
+
+    def records(self) -> tuple[PodRecord, ...]:
+        """Give all pods that ask for cards, or hold some, and have not ended."""
+        with self._lock:
+            return tuple(self._records.values())
+
+    def without_placement(self) -> tuple[PodRecord, ...]:
+        """Give the pods that were bound without us.
+
+        The sign that somebody's upgrade took our stanza out of kube-scheduler, or that
+        a pod named its node itself.
+        """
+        return tuple(filter(self._is_unplaced, self.records()))
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over all pods."""
+        seen: set[PodUID] = set()
+        for page in pages:
+            for pod in page.items:
+                seen.add(PodUID(pod["metadata"]["uid"]))
+                self._take(pod)
+        with self._lock:
+            gone = [uid for uid in self._records if uid not in seen]
+        for uid in gone:
+            self._drop(uid)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        if event.type == "DELETED":
+            self._drop(PodUID(event.object["metadata"]["uid"]))
+        else:
+            self._take(event.object)
+
+    def expire(self) -> None:
+        """Release reservations that were never seen back; call it now and then.
+
+        Only while the pods are being followed: a watch that is behind proves nothing.
+        """
+        now = self._clock()
+        reserved = self._ledger.reservations()
+        self._reserved_at = {uid: self._reserved_at.get(uid, now) for uid in reserved}
+        for uid, since in list(self._reserved_at.items()):
+            if now - since > _RESERVED_FOR_S:
+                held = self._ledger.cancel(uid)
+                if held is not None:
+                    facts = {"pod": str(held.pod), "node": held.node}
+                    logger.warning("reservation expired", extra=facts)
+
+    def _take(self, pod: Json) -> None:
+        uid = PodUID(pod["metadata"]["uid"])
+        if uid not in self._records and not codec.is_ours(pod):
+            return
+        try:
+            record = codec.pod_record(pod)
+        except Malformed as error:
+            facts = {"pod": uid, "because": str(error)}
+            logger.warning("pod not understood", extra=facts)
+            return
+        if record.terminal:
+            self._drop(uid)
+        else:
+            self._write(record)
+
+    def _write(self, record: PodRecord) -> None:
+        uid = record.pod.uid
+        with self._lock:
+            before = self._records.get(uid)
+            self._records[uid] = record
+            self._by_name[record.pod.namespace, record.pod.name] = uid
+        if record.placement is not None:
+            self._ledger.record(record.placement)
+        elif before is None and self._is_unplaced(record):
+            facts = {"pod": str(record.pod), "node": record.node}
+            logger.warning("pod bound without a placement", extra=facts)
+        self._nominations.follow(before, record, self.records)
+
+    def _is_unplaced(self, record: PodRecord) -> bool:
+        if not (record.asks and record.node):
+            return False
+        return self._ledger.placement(record.pod.uid) is None
+
+    def _drop(self, uid: PodUID) -> None:
+        with self._lock:
+            record = self._records.pop(uid, None)
+            if record is None:
+                return
+            key = (record.pod.namespace, record.pod.name)
+            if self._by_name.get(key) == uid:
+                del self._by_name[key]
+        self._ledger.release(uid)
+        self._on_gone(uid)
+        self._nominations.follow(record, None, self.records)

@@ -1,0 +1,119 @@
+"""How the house knows the API server: one Protocol, raw JSON in and out.
+
+``ApiServer`` speaks to a real one, ``Embedded`` is one in memory; one contract suite
+(``tests/contract/test_cluster.py``) holds both to the same behaviour. Objects are plain
+dicts in the shape of the Kubernetes API; only ``codec`` reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+Json = dict[str, Any]
+"""One Kubernetes object, or a part of one, as JSON gives it."""
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+"""What a watch says of an object; a bookmark only moves the resource version on."""
+
+
+class Kind(StrEnum):
+    """The collections that the house reads, by their plural in the API's paths."""
+
+    PODS = "pods"
+    NODES = "nodes"
+    EVENTS = "events"
+    BUDGETS = "poddisruptionbudgets"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list.
+
+    ``continue_token`` is empty on the last page; ``resource_version`` is the version
+    to watch from, and the same on all pages of one list.
+    """
+
+    items: tuple[Json, ...]
+    resource_version: str
+    continue_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change; a bookmark's object has only ``metadata.resourceVersion``."""
+
+    type: EventType
+    object: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The pod that a write is about; ``uid`` is a precondition of the write."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Cluster(Protocol):
+    """An API server. All methods raise ``ClusterError``s and nothing else."""
+
+    def list_page(
+        self,
+        kind: Kind,
+        *,
+        limit: int,
+        continue_token: str = "",
+        field_selector: str = "",
+    ) -> Page:
+        """Read one page over all namespaces; ``Gone`` when the token is too old."""
+        ...
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        timeout_s: float,
+        field_selector: str = "",
+    ) -> Iterator[WatchEvent]:
+        """Follow changes after a version, bookmarks included, for ``timeout_s``.
+
+        The iterator ends when the server ends the watch. ``Gone`` when the version is
+        too old, at once or later; ``Unavailable`` when the connection breaks or has
+        been silent for longer than ``timeout_s`` and a grace. Closing the iterator
+        (``.close()``) ends the watch from our side.
+        """
+        ...
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        """Read one object; ``namespace`` is empty for nodes. ``NotFound``."""
+        ...
+
+    def bind(
+        self,
+        pod: Target,
+        node: str,
+        annotations: Mapping[str, str],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Bind the pod and merge the annotations into it, in one write.
+
+        ``Conflict`` when the pod is bound already or has another UID; ``NotFound``
+        when it is gone; ``Unavailable`` when no answer came within ``timeout_s``, and
+        then nobody knows. A binding to a node that does not exist is accepted, as the
+        real API server does (contracts 1.5).
+        """
+        ...
+
+    def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Merge annotations into a pod or node; ``namespace`` is empty for nodes."""
+        ...
+
+    def event(self, pod: Target, *, kind: str, reason: str, message: str) -> None:
+        """Write an event about a pod; ``kind`` is ``Normal`` or ``Warning``."""
+        ...

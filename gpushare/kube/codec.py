@@ -1,0 +1,204 @@
+"""Kubernetes JSON to our nouns and back; nobody else looks inside an object. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpushare.domain.model import (
+    UNIT_MIB,
+    Amount,
+    Card,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
+from gpushare.domain.request import ContainerSpec, Role, claims
+from gpushare.domain.summary import Reason, Refusal, invalid, users_words
+from gpushare.kube import names
+from gpushare.kube.annotations import decode_cards, decode_placement
+from gpushare.kube.cluster import Json
+from gpushare.kube.fields import Malformed, Reader
+
+_WORDS = {
+    Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
+    Reason.CORE: f"Insufficient {names.CORE} on one card",
+    Reason.CORE_AND_MEMORY: (
+        f"Insufficient {names.CORE} and {names.MEMORY} on one card"
+    ),
+    Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
+    Reason.NO_CARDS: "No shared cards",
+}
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """All that the house keeps of a pod.
+
+    ``node`` is empty before the binding; ``terminal`` once its containers have ended
+    for good; ``terminating`` while it has a deletion timestamp and still holds its
+    share; ``nominated`` the node whose victims make room for it, mostly empty.
+    """
+
+    pod: PodRef
+    request: PodRequest | Refusal
+    node: NodeName
+    placement: Placement | None
+    terminal: bool
+    terminating: bool
+    nominated: NodeName
+    labels: Mapping[str, str]
+
+    @property
+    def asks(self) -> bool:
+        """Tell whether the pod asks for any part of a card."""
+        return isinstance(self.request, PodRequest) and bool(self.request.claims)
+
+
+def refusal_text(refusal: Refusal) -> str:
+    """Give the fixed words of a refusal, as ``kubectl describe pod`` shows them."""
+    if refusal.reason is Reason.INVALID:
+        return f"Invalid vcuda request: {refusal.detail}"
+    return _WORDS[refusal.reason]
+
+
+def pod_ref(pod: Json) -> PodRef:
+    """Read which pod this is; ``Malformed`` names what is missing."""
+    metadata = Reader(pod).object("metadata")
+    spec = Reader(pod).optional_object("spec")
+    return PodRef(
+        PodUID(metadata.text("uid")),
+        metadata.text("namespace"),
+        metadata.text("name"),
+        spec.optional_integer("priority"),
+    )
+
+
+def pod_request(pod: Json) -> PodRequest | Refusal:
+    """Read what a pod asks of cards.
+
+    ``Malformed`` for what no API server would send; an invalid ``Refusal`` for what one
+    would let through and no card can meet.
+    """
+    ref = pod_ref(pod)
+    annotations = _annotations(pod)
+    where = annotations.get(names.CONTAINERS)
+    if where not in (None, names.APART):
+        return invalid(
+            f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
+        )
+    try:
+        found = claims(_containers(pod), apart=where == names.APART)
+    except _Unmeetable as error:
+        return invalid(str(error))
+    if isinstance(found, Refusal):
+        return found
+    return PodRequest(ref, found, annotations.get(names.POLICY))
+
+
+def pod_record(pod: Json) -> PodRecord:
+    """Read all that the house keeps of a pod; ``Malformed`` as with the parts."""
+    ref = pod_ref(pod)
+    status = Reader(pod).optional_object("status")
+    node = NodeName(Reader(pod).optional_object("spec").optional_text("nodeName"))
+    return PodRecord(
+        pod=ref,
+        request=pod_request(pod),
+        node=node,
+        placement=_placement(pod, ref, node) if node else None,
+        terminal=status.optional_text("phase") in _TERMINAL,
+        terminating="deletionTimestamp" in pod["metadata"],
+        nominated=NodeName(status.optional_text("nominatedNodeName")),
+        labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
+    )
+
+
+def is_ours(pod: Json) -> bool:
+    """Tell whether a pod names any of our resources, a zero quantity included."""
+    spec = pod.get("spec") or {}
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            resources = container.get("resources") or {}
+            for part in ("requests", "limits"):
+                asked = resources.get(part) or {}
+                if names.MEMORY in asked or names.CORE in asked:
+                    return True
+    return False
+
+
+def cards(node: Json) -> tuple[Card, ...]:
+    """Read the node's cards, none where it has no annotation of ours; ``Malformed``."""
+    text = _annotations(node).get(names.CARDS)
+    return () if text is None else decode_cards(text)
+
+
+class _Unmeetable(ValueError):
+    """A quantity in order for Kubernetes that no card can meet."""
+
+
+def _placement(pod: Json, ref: PodRef, node: NodeName) -> Placement | None:
+    """Take the actual placement, which wins, or else the planned one."""
+    annotations = _annotations(pod)
+    for key in (names.ACTUAL, names.PLACEMENT):
+        text = annotations.get(key)
+        found = None if text is None else decode_placement(text, ref, node, key)
+        if found is not None:
+            return found
+    return None
+
+
+def _annotations(thing: Json) -> Mapping[str, str]:
+    metadata = Reader(thing).object("metadata")
+    return metadata.optional_object("annotations").texts(names.PREFIX)
+
+
+def _containers(pod: Json) -> list[ContainerSpec]:
+    spec = Reader(pod).object("spec")
+    found = []
+    for container in spec.optional_objects("initContainers"):
+        stays = container.optional_text("restartPolicy") == "Always"
+        role = Role.SIDECAR if stays else Role.INIT
+        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
+    for container in spec.optional_objects("containers"):
+        name = container.text("name")
+        found.append(ContainerSpec(name, Role.APP, _amount(container)))
+    return found
+
+
+def _amount(container: Reader) -> Amount:
+    resources = container.optional_object("resources")
+    return Amount(
+        cores=_quantity(resources, names.CORE), units=_quantity(resources, names.MEMORY)
+    )
+
+
+def _quantity(resources: Reader, resource: str) -> int:
+    """Read what is asked: ``requests``, or ``limits``, its default."""
+    for part in ("requests", "limits"):
+        asked = resources.optional_object(part)
+        raw = asked.raw.get(resource)
+        if raw is None:
+            continue
+        try:
+            number = whole(raw)
+        except NotAQuantity as error:
+            raise Malformed(asked.path(resource), str(error)) from error
+        except NotWhole as error:
+            text = users_words(str(raw))
+            raise _Unmeetable(f"{resource} is {text}; it must be whole") from error
+        if is_in_bytes(raw):
+            raise _Unmeetable(_bytes_for_units(resource, str(raw), number))
+        return number
+    return 0
+
+
+def _bytes_for_units(resource: str, text: str, number: int) -> str:
+    if resource != names.MEMORY:
+        return f"{resource} is {users_words(text)}; it must be a plain number"
+    units = -(-number // (UNIT_MIB * 1024 * 1024))
+    return (
+        f"{resource} is {users_words(text)}, but it counts units of "
+        f"{UNIT_MIB} MiB; ask {units}"
+    )

@@ -1,0 +1,87 @@
+"""What can go wrong between us and an API server, in seven words.
+
+::
+
+    ClusterError
+    ├── NotFound      404: the thing is not there
+    ├── Conflict      409: precondition failed, already bound, already exists
+    ├── Forbidden     401, 403: our rights do not reach
+    ├── Invalid       400, 415, 422: the API server refuses what we sent
+    ├── Gone          410: the resource version is too old, list again
+    ├── Throttled     429: try again, after ``retry_after_s`` if given
+    └── Unavailable   no answer, 5xx, or an answer that is no answer
+
+The policy: whoever talks to an API server translates once, here, with ``from``. The
+rest of the house never sees an HTTP status and never matches an error's text.
+"""
+
+from typing import ClassVar
+
+
+class ClusterError(Exception):
+    """A request to the API server did not do what it should.
+
+    ``retryable`` tells whether the same request may succeed later by itself;
+    ``definite`` whether the API server said no, so that nothing was written.
+    """
+
+    retryable: ClassVar[bool] = False
+    definite: ClassVar[bool] = True
+
+
+class NotFound(ClusterError):
+    """The object, or its namespace, is not there."""
+
+
+class Conflict(ClusterError):
+    """Another write came first, or a precondition such as the UID did not hold."""
+
+
+class Forbidden(ClusterError):
+    """We may not do this: RBAC, or no valid credentials."""
+
+
+class Invalid(ClusterError):
+    """The API server does not accept what we sent; sending it again will not help."""
+
+
+class Gone(ClusterError):
+    """The resource version, or the page's continue token, has been compacted away."""
+
+
+class Throttled(ClusterError):
+    """Too many requests; ``retry_after_s`` seconds to wait where the server says so."""
+
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(ClusterError):
+    """No answer came, so nobody knows whether a write took place."""
+
+    retryable = True
+    definite = False
+
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    415: Invalid,
+    422: Invalid,
+}
+
+
+def error_for(
+    status: int, message: str, retry_after_s: float | None = None
+) -> ClusterError:
+    """Give the error for an HTTP status; what is not known counts as no answer."""
+    if status == 429:  # noqa: PLR2004
+        return Throttled(message, retry_after_s)
+    return _BY_STATUS.get(status, Unavailable)(message)

@@ -1,0 +1,118 @@
+"""Reading JSON that somebody else wrote, with complaints that name the field. Pure."""
+
+from typing import Any, Self
+
+import orjson
+
+
+class Malformed(ValueError):
+    """A field is missing or of the wrong type; the message names it and the fix."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class Reader:
+    """One JSON object and the path that led to it.
+
+    Every method raises ``Malformed``. The ``optional_`` ones take a missing or null
+    field for its empty value, as Go's JSON does.
+    """
+
+    __slots__ = ("_path", "raw")
+
+    def __init__(self, raw: Any, path: str = "") -> None:  # noqa: ANN401
+        if not isinstance(raw, dict):
+            raise Malformed(path or "body", "must be an object")
+        self.raw: dict[str, Any] = raw
+        self._path = path
+
+    @classmethod
+    def parse(cls, text: str | bytes, path: str) -> Self:
+        """Read JSON text, such as an annotation's value."""
+        try:
+            return cls(orjson.loads(text), path)
+        except orjson.JSONDecodeError as error:
+            raise Malformed(path, f"is not JSON ({error})") from error
+
+    def path(self, key: str) -> str:
+        """Say where a key of this object stands, for a complaint."""
+        return f"{self._path}.{key}" if self._path else key
+
+    def object(self, key: str) -> "Reader":
+        """Read an object that must be there."""
+        if self.raw.get(key) is None:
+            raise Malformed(self.path(key), "is missing")
+        return Reader(self.raw[key], self.path(key))
+
+    def optional_object(self, key: str) -> "Reader":
+        """Read an object, empty when it is not there."""
+        raw = self.raw.get(key)
+        return Reader({} if raw is None else raw, self.path(key))
+
+    def objects(self, key: str) -> list["Reader"]:
+        """Read a list of objects that must be there."""
+        if self.raw.get(key) is None:
+            raise Malformed(self.path(key), "is missing")
+        return self.optional_objects(key)
+
+    def optional_objects(self, key: str) -> list["Reader"]:
+        """Read a list of objects, empty when it is not there."""
+        raw = self.raw.get(key) or []
+        if not isinstance(raw, list):
+            raise Malformed(self.path(key), "must be a list")
+        return [Reader(one, f"{self.path(key)}[{i}]") for i, one in enumerate(raw)]
+
+    def text(self, key: str) -> str:
+        """Read a string that must be there and not be empty."""
+        if not (found := self.optional_text(key)):
+            raise Malformed(self.path(key), "is missing or empty")
+        return found
+
+    def optional_text(self, key: str) -> str:
+        """Read a string, empty when it is not there."""
+        raw = self.raw.get(key)
+        if raw is None:
+            return ""
+        if not isinstance(raw, str):
+            raise Malformed(self.path(key), "must be a string")
+        return raw
+
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Read those of the object's own keys that begin so; all must be strings."""
+        return {
+            key: self.optional_text(key) for key in self.raw if key.startswith(prefix)
+        }
+
+    def integer(self, key: str) -> int:
+        """Read a whole number of 0 or more that must be there."""
+        raw = self.raw.get(key)
+        if isinstance(raw, bool) or not isinstance(raw, int) or raw < 0:
+            raise Malformed(self.path(key), "must be a whole number of 0 or more")
+        return raw
+
+    def optional_integer(self, key: str) -> int:
+        """Read a whole number of either sign, 0 when it is not there."""
+        raw = self.raw.get(key)
+        if raw is None:
+            return 0
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise Malformed(self.path(key), "must be a whole number")
+        return raw
+
+    def optional_boolean(self, key: str, *, default: bool) -> bool:
+        """Read true or false."""
+        raw = self.raw.get(key)
+        if raw is None:
+            return default
+        if not isinstance(raw, bool):
+            raise Malformed(self.path(key), "must be true or false")
+        return raw
+
+    def version(self, known: int) -> None:
+        """Insist on the version of the format that this program knows."""
+        found = self.integer("v")
+        if found != known:
+            raise Malformed(self.path("v"), f"is {found}; this program knows {known}")

@@ -1,0 +1,38 @@
+"""Every name that we put on the wire, typed once; ``docs/protocol.md`` describes each.
+
+The domain is one constant, so that a fork for another vendor changes one line.
+"""
+
+DOMAIN = "baidu.com"
+"""The domain of all our resources, annotations and labels (seed 001)."""
+
+PREFIX = f"{DOMAIN}/vcuda"
+"""What every key of ours begins with; bytes without it are none of our business."""
+
+CORE = f"{PREFIX}-core"
+"""Resource: hundredths of a card's compute, 100 a card."""
+MEMORY = f"{PREFIX}-memory"
+"""Resource: units of 256 MiB of card memory."""
+
+CARDS = f"{PREFIX}-cards"
+"""Node annotation, written by the device plugin: the node's cards."""
+PLACEMENT = f"{PREFIX}-placement"
+"""Pod annotation, written by the extender inside the Binding: the planned placement."""
+ACTUAL = f"{PREFIX}-actual"
+"""Pod annotation, written by the device plugin when kubelet chose otherwise."""
+CONTAINERS = f"{PREFIX}-containers"
+"""Pod annotation, written by users: ``apart`` lets each container have its own card."""
+APART = "apart"
+"""The one value of the annotation ``CONTAINERS`` that means something."""
+POLICY = f"{PREFIX}-policy"
+"""Pod annotation, written by users: the name of a policy."""
+
+GPU_NODE_LABEL = PREFIX
+"""Node label: ``true`` where the device plugin is to run."""
+
+EXTENDER_PORT = 39999
+"""Scheduler verbs, on loopback."""
+EXTENDER_PUBLIC_PORT = 39998
+"""Health, readiness and metrics, on the pod's address, read-only."""
+EXTENDER_PREFIX = "/scheduler"
+"""Path before the scheduler's verbs."""

@@ -1,0 +1,83 @@
+"""Room kept on a card for pods whose victims are on their way out.
+
+kube-scheduler keeps room for a nominated pod by a node's totals; which card it is
+about, only we know. Without this, another pod would take the card while its old tenants
+leave.
+"""
+
+from collections.abc import Callable, Iterable
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.node import Node
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.scheduling import place
+from gpushare.kube.codec import PodRecord
+
+Records = Callable[[], Iterable[PodRecord]]
+
+
+class Nominations:
+    """Which pods are nominated to which node, and what the ledger keeps for them.
+
+    A function of what the API server holds, so that it survives our restart:
+    terminating pods of lower priority count as gone, and the most important nominee
+    chooses first. One for which that is not yet room enough keeps nothing; the cards
+    are still full then.
+    """
+
+    def __init__(self, ledger: Ledger, choice: Choice) -> None:
+        self._ledger = ledger
+        self._choice = choice
+        self._nominees: dict[NodeName, dict[PodUID, PodRecord]] = {}
+
+    def follow(
+        self, before: PodRecord | None, after: PodRecord | None, records: Records
+    ) -> None:
+        """Take note of one pod's change; None for a pod that was or is not there."""
+        touched: set[NodeName] = set()
+        for record in (before, after):
+            if record is not None:
+                touched |= {record.node, record.nominated}
+        if before is not None:
+            self._nominees.get(before.nominated, {}).pop(before.pod.uid, None)
+        if after is not None and after.nominated and not after.node:
+            here = self._nominees.setdefault(after.nominated, {})
+            here[after.pod.uid] = after
+        for name in touched & self._nominees.keys():
+            self._ledger.nominate(name, self._kept(name, records))
+            if not self._nominees[name]:
+                del self._nominees[name]
+
+    def _kept(self, name: NodeName, records: Records) -> dict[PodUID, Placement]:
+        node = self._ledger.node(name)
+        if node is None:
+            return {}
+        leaving = [r for r in records() if r.node == name and r.terminating]
+        node = node.without(node.nominations.keys() - node.placements.keys())
+        kept: dict[PodUID, Placement] = {}
+        nominees = self._nominees[name].values()
+        for nominee in sorted(nominees, key=_most_important_first):
+            found = self._place(nominee, node, leaving)
+            if found is not None:
+                kept[nominee.pod.uid] = found
+                node = node.with_placement(found)
+        return kept
+
+    def _place(
+        self, nominee: PodRecord, node: Node, leaving: Iterable[PodRecord]
+    ) -> Placement | None:
+        request = nominee.request
+        if not isinstance(request, PodRequest):
+            return None
+        policy = self._choice.policy(request.policy)
+        if not isinstance(policy, Policy):
+            return None
+        priority = nominee.pod.priority
+        gone = {r.pod.uid for r in leaving if r.pod.priority < priority}
+        found = place(request, node.without(gone), policy)
+        return found if isinstance(found, Placement) else None
+
+
+def _most_important_first(record: PodRecord) -> tuple[int, str]:
+    return (-record.pod.priority, record.pod.uid)

@@ -1,0 +1,175 @@
+"""A collection of the API server, followed for as long as the process lives.
+
+Our own, because the client's informer reads everything in one page, neither backs off
+nor says when it has synced, and hangs for ever on a half-open connection (contracts 7,
+decision 0010).
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from threading import Event
+from typing import Protocol
+
+from gpushare.kube.cluster import Cluster, Kind, Page, WatchEvent
+from gpushare.kube.errors import ClusterError, Gone, Throttled
+
+logger = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Who wants to know what is in the collection."""
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over a whole list: what is in none of its pages is gone.
+
+        The iterator may raise a ``ClusterError``; then nothing may be taken as gone.
+        """
+        ...
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change; never a bookmark."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often and how long, in seconds.
+
+    ``watch_s`` is short, so that a watch that has gone silent is noticed within it and
+    the client's grace, whether or not the server sends bookmarks. A watch that ends
+    before ``hasty_s`` without a word counts as a failure, or it would be a hot loop.
+    """
+
+    page_limit: int = 1000
+    watch_s: float = 30.0
+    hasty_s: float = 1.0
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 10.0
+
+
+class Reflector:
+    """List in pages, watch with bookmarks, list again on 410, else back off."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        sink: Sink,
+        *,
+        field_selector: str = "",
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._sink = sink
+        self._field_selector = field_selector
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._random = random.Random()  # noqa: S311
+        self._version = ""
+        self._failures = 0
+        self._heard_at: float | None = None
+        self.synced = Event()
+        """Set once the first whole list has been taken over; never cleared."""
+
+    def age_s(self) -> float | None:
+        """Seconds since the API server last said anything; None if it never did."""
+        return None if self._heard_at is None else self._clock() - self._heard_at
+
+    def run(self, stop: Event) -> None:
+        """Follow the collection until ``stop`` is set, whatever happens."""
+        while not stop.is_set():
+            try:
+                self._once(stop)
+                self._failures = 0
+            except Gone as error:
+                logger.info("listing again", extra=self._facts(error))
+                self._version = ""
+                self._pause(stop, error)
+            except ClusterError as error:
+                self._pause(stop, error)
+
+    def _once(self, stop: Event) -> None:
+        if not self._version:
+            self._list()
+        self._watch(stop)
+
+    def _list(self) -> None:
+        versions: list[str] = []
+        self._sink.replace(self._pages(versions))
+        self._version = versions[-1]
+        if not self.synced.is_set():
+            self.synced.set()
+            logger.info("synced", extra={"kind": self._kind.value})
+
+    def _pages(self, versions: list[str]) -> Iterator[Page]:
+        token = ""
+        while True:
+            page = self._cluster.list_page(
+                self._kind,
+                limit=self._pace.page_limit,
+                continue_token=token,
+                field_selector=self._field_selector,
+            )
+            self._hear()
+            versions.append(page.resource_version)
+            yield page
+            token = page.continue_token
+            if not token:
+                return
+
+    def _watch(self, stop: Event) -> None:
+        began, seen = self._clock(), 0
+        stream = self._cluster.watch(
+            self._kind,
+            resource_version=self._version,
+            timeout_s=self._pace.watch_s,
+            field_selector=self._field_selector,
+        )
+        with closing(stream):  # type: ignore[type-var]
+            for event in stream:
+                self._take(event)
+                seen += 1
+                if stop.is_set():
+                    return
+        if not seen and self._clock() - began < self._pace.hasty_s:
+            raise Throttled("the watch ended at once without a word")
+        self._hear()
+
+    def _take(self, event: WatchEvent) -> None:
+        self._hear()
+        if event.type != "BOOKMARK":
+            self._sink.apply(event)
+        self._version = event.object["metadata"]["resourceVersion"]
+        self._failures = 0
+
+    def _hear(self) -> None:
+        self._heard_at = self._clock()
+
+    def _pause(self, stop: Event, error: ClusterError) -> None:
+        """Wait, longer after each failure in a row, and never in step with others."""
+        self._failures += 1
+        longest = self._pace.first_wait_s * 2 ** min(self._failures - 1, 16)
+        wait = min(longest, self._pace.longest_wait_s)
+        wait *= self._random.uniform(0.5, 1.0)
+        if isinstance(error, Throttled) and error.retry_after_s:
+            wait = max(wait, error.retry_after_s)
+        facts = self._facts(error) | {"wait_s": round(wait, 2)}
+        logger.log(self._level(), "waiting for the API server", extra=facts)
+        stop.wait(wait)
+
+    def _level(self) -> int:
+        """A first failure is nobody's business: restarts and ended streams are so."""
+        return logging.WARNING if self._failures > 1 else logging.INFO
+
+    def _facts(self, error: ClusterError) -> dict[str, object]:
+        return {
+            "kind": self._kind.value,
+            "because": f"{type(error).__name__}: {error}",
+            "failures": self._failures,
+        }

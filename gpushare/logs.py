@@ -1,0 +1,89 @@
+"""One event a line, with its facts as fields, as JSON or as text.
+
+``logger.info("bound", extra={"card": ..., "units": ...})`` is all that a room does. The
+pod and node that a request is about are bound once, with ``about()``, and stand on
+every line of that request.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+LogFormat = Literal["json", "text"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("json", "text")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+_ABOUT: ContextVar[dict[str, str] | None] = ContextVar("about", default=None)
+_NOT_FACTS = frozenset(
+    [*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime"]
+)
+
+
+@contextmanager
+def about(**facts: str) -> Iterator[None]:
+    """Put these facts on every line logged inside the block, by this thread."""
+    token = _ABOUT.set({**(_ABOUT.get() or {}), **facts})
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
+
+
+def configure(level: str, form: LogFormat, stream: TextIO = sys.stderr) -> None:
+    """Log everything from ``level`` up to a stream, in place of what was there."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def _facts(record: logging.LogRecord) -> dict[str, object]:
+    own = {k: v for k, v in vars(record).items() if k not in _NOT_FACTS}
+    return {**(_ABOUT.get() or {}), **own}
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class JsonLines(logging.Formatter):
+    """``{"time": ..., "level": ..., "event": ..., ...}``, one object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; a traceback goes into ``exception``."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname,
+            "event": record.getMessage(),
+            **_facts(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """``2026-11-21T10:31:48.120Z INFO    bound  pod=edge/a units=20``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record; values with spaces are quoted."""
+        pairs = " ".join(f"{k}={_value(v)}" for k, v in _facts(record).items())
+        line = f"{_time(record)} {record.levelname:<7} {record.getMessage()}"
+        if pairs:
+            line += f"  {pairs}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    plain = text and not any(char.isspace() or char == '"' for char in text)
+    return text if plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,105 @@
+"""Environment variables into values, with every complaint at once.
+
+A settings dataclass reads its fields through one ``Reading``; what is wrong is
+collected, not raised, so that an operator mends a manifest in one go.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+Choice = TypeVar("Choice", bound=str)
+
+PREFIX = "GPUSHARE_"
+_LIKE = 0.8
+"""How alike two names must be for one to be taken for a misspelt other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class Reading:
+    """One pass over an environment; ``complaints`` are sentences for a person."""
+
+    environ: Mapping[str, str]
+    complaints: list[str] = field(default_factory=list)
+    _asked: list[str] = field(default_factory=list)
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Read a string; an empty one counts as not set."""
+        self._asked.append(PREFIX + name)
+        return self.environ.get(PREFIX + name) or default
+
+    def one_of(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
+        """Read one of a few words."""
+        raw = self.text(name)
+        for choice in choices:
+            if raw == choice:
+                return choice
+        if raw is not None:
+            self._complain(name, raw, "use one of " + ", ".join(choices))
+        return default
+
+    def seconds(self, name: str, default: float, *, least: float, most: float) -> float:
+        """Read a number of seconds within bounds."""
+        raw = self.text(name)
+        if raw is None:
+            return default
+        try:
+            found = float(raw)
+        except ValueError:
+            found = float("nan")
+        if not least <= found <= most:
+            fix = f"give a number of seconds from {least:g} to {most:g}"
+            self._complain(name, raw, fix)
+            return default
+        return found
+
+    def whole(self, name: str, default: int, *, least: int, most: int) -> int:
+        """Read a whole number within bounds."""
+        raw = self.text(name)
+        if raw is None:
+            return default
+        if not raw.isascii() or not raw.isdigit() or not least <= int(raw) <= most:
+            self._complain(name, raw, f"give a whole number from {least} to {most}")
+            return default
+        return int(raw)
+
+    def address(self, name: str, default: Address) -> Address:
+        """Read ``host:port``; an IPv6 host stands in brackets."""
+        raw = self.text(name)
+        if raw is None:
+            return default
+        host, colon, port = raw.rpartition(":")
+        good = colon and host and port.isascii() and port.isdigit()
+        if not good or not 0 < int(port) < 65536:  # noqa: PLR2004
+            self._complain(name, raw, f"give host:port, such as {default}")
+            return default
+        return Address(host, int(port))
+
+    def complain(self, name: str, problem: str) -> None:
+        """Add a complaint about a setting, in words that name the fix."""
+        self.complaints.append(f"{PREFIX}{name}: {problem}")
+
+    def misspelt(self) -> None:
+        """Complain of variables that look like a setting asked for, but are none."""
+        for name in sorted(self.environ):
+            if name.startswith(PREFIX) and name not in self._asked:
+                close = difflib.get_close_matches(name, self._asked, 1, _LIKE)
+                if close:
+                    self.complaints.append(
+                        f"{name} is no setting; did you mean {close[0]}?"
+                    )
+
+    def _complain(self, name: str, raw: str, fix: str) -> None:
+        self.complain(name, f"{raw!r} will not do; {fix}")

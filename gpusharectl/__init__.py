@@ -1,0 +1,1 @@
+"""The operator's hands: commands that look at and work on a cluster."""

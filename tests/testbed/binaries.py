@@ -1,0 +1,176 @@
+"""Build the Kubernetes binaries once: ``python -m tests.testbed.binaries``.
+
+They are kept outside the tree, in ``$GPUSHARE_TESTBED_CACHE``, else
+``$XDG_CACHE_HOME/gpushare-testbed``, else ``~/.cache/gpushare-testbed``.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.testbed.toolchain import (
+    BinariesUnavailableError,
+    find_go,
+    go_environment,
+    wanted_go,
+)
+
+MODULE = Path(__file__).with_name("controlplane")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One binary: its file name, and the Go package it is built from."""
+
+    name: str
+    package: str
+
+    @property
+    def built_as(self) -> str:
+        """The name that ``go build -o FOLDER`` gives: the package's, less ``/v3``."""
+        return re.sub(r"/v\d+$", "", self.package).rsplit("/", 1)[-1]
+
+
+CONTROL_PLANE = (
+    Tool("etcd", "go.etcd.io/etcd/server/v3"),
+    Tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Tool("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Tool("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Tool("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+)
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """A folder of built binaries."""
+
+    folder: Path
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Say where binaries are kept between runs."""
+    if chosen := environment.get("GPUSHARE_TESTBED_CACHE"):
+        return Path(chosen)
+    xdg = environment.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "gpushare-testbed"
+
+
+def ensure_binaries(
+    cache: Path, module: Path = MODULE, tools: tuple[Tool, ...] = CONTROL_PLANE
+) -> Binaries:
+    """Give the binaries, built now (minutes) where the cache has none of this kind.
+
+    Raises ``BinariesUnavailableError`` where they can neither be found nor built.
+    """
+    if sys.platform != "linux":
+        raise BinariesUnavailableError(
+            f"the Kubernetes binaries do not run on {sys.platform}", "use Linux"
+        )
+    folder = cache / f"{module.name}-{_fingerprint(module, tools)}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with _only_builder(cache):
+            if not folder.exists():
+                _build(cache, module, tools, folder)
+    return Binaries(folder)
+
+
+def build_flags(go_mod: str) -> list[str]:
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", go_mod, re.MULTILINE)
+    if found is None:
+        raise ValueError("go.mod does not require k8s.io/kubernetes")
+    stamp = f"-X k8s.io/component-base/version.gitVersion={found[1]}"
+    return ["-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {stamp}"]
+
+
+def _fingerprint(module: Path, tools: tuple[Tool, ...]) -> str:
+    go_mod = (module / "go.mod").read_text()
+    go_sum = (module / "go.sum").read_text()
+    text = "\n".join([go_mod, go_sum, *build_flags(go_mod), *map(str, tools)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _only_builder(cache: Path) -> Iterator[None]:
+    with (cache / "lock").open("w") as lock:
+        # The kernel lets go of it with the process, so no stale lock can remain.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(cache: Path, module: Path, tools: tuple[Tool, ...], folder: Path) -> None:
+    started = time.monotonic()
+    for interrupted in cache.glob("unfinished-*"):
+        shutil.rmtree(interrupted)
+    go_mod = (module / "go.mod").read_text()
+    go = find_go(wanted_go(go_mod), cache)
+    print(f"building {', '.join(tool.name for tool in tools)} with {go}", flush=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
+        output = Path(unfinished) / "bin"
+        output.mkdir()
+        _go_build(go, module, [*build_flags(go_mod), "-o", f"{output}/"], tools)
+        for tool in tools:
+            (output / tool.built_as).rename(output / tool.name)
+        output.rename(folder)
+    print(f"built {folder} in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _go_build(
+    go: Path, module: Path, flags: list[str], tools: tuple[Tool, ...]
+) -> None:
+    with subprocess.Popen(
+        [go, "build", "-v", *flags, *(tool.package for tool in tools)],
+        cwd=module,
+        env=go_environment(go),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        last_words = _show_progress(process.stderr)
+    if process.returncode != 0:
+        sys.stderr.write("\n".join([*last_words, ""]))
+        raise BinariesUnavailableError(
+            f"`go build` of the Kubernetes binaries failed ({last_words[-1:]})",
+            "read its output above; the first build needs a reachable Go module "
+            "source (GOPROXY) and 4 GB of disk",
+        )
+
+
+def _show_progress(lines: Iterator[str], every_s: float = 5.0) -> list[str]:
+    """Print now and then how many packages are compiled; give the last ten lines."""
+    last_words: list[str] = []
+    shown_at = time.monotonic()
+    for number, line in enumerate(lines, 1):
+        last_words = [*last_words[-9:], line.rstrip()]
+        if time.monotonic() - shown_at > every_s:
+            shown_at = time.monotonic()
+            print(f"  {number} steps, now {line.rstrip()}", flush=True)
+    return last_words
+
+
+def main() -> None:
+    try:
+        binaries = ensure_binaries(cache_folder(os.environ))
+    except BinariesUnavailableError as error:
+        sys.exit(f"{error}")
+    sizes = {path.name: path.stat().st_size for path in binaries.folder.iterdir()}
+    for name, size in sorted(sizes.items()):
+        print(f"{size >> 20:5} MiB  {binaries.folder / name}")
+    print(f"{shutil.disk_usage(binaries.folder).free >> 30} GiB free there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Wait for something to come true, and say what was seen when it does not."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Seen = TypeVar("Seen")
+
+
+def wait_until(
+    look: Callable[[], Seen],
+    what: str,
+    timeout_s: float = 30.0,
+    *,
+    accept: Callable[[Seen], bool] = bool,
+    every_s: float = 0.05,
+) -> Seen:
+    """Call ``look`` until ``accept`` is content with its answer, and give that answer.
+
+    Raises AssertionError with ``what`` was waited for and the last answer.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not accept(seen := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {what} within {timeout_s} s; last seen: {seen!r}")
+        time.sleep(every_s)
+    return seen
