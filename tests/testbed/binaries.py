@@ -143,7 +143,7 @@ def _go_build(
     if process.returncode != 0:
         sys.stderr.write("\n".join([*last_words, ""]))
         raise BinariesUnavailableError(
-            f"`go build` of the Kubernetes binaries failed ({last_words[-1:]})",
+            f"`go build` of the Kubernetes binaries failed: {''.join(last_words[-1:])}",
             "read its output above; the first build needs a reachable Go module "
             "source (GOPROXY) and 4 GB of disk",
         )

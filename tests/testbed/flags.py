@@ -42,6 +42,8 @@ def apiserver_flags(folder: Path, port: int, etcd_port: int) -> list[str]:
         "--shutdown-watch-termination-grace-period=1s",
         f"--audit-policy-file={folder / 'audit-policy.json'}",
         f"--audit-log-path={folder / 'audit.log'}",
+        # No rotation, because readers keep their place in this one file.
+        "--audit-log-maxsize=0",
     ]
 
 

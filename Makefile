@@ -1,0 +1,57 @@
+# Everything sets itself up: `make demo` and `make test` are all that anyone needs.
+.DEFAULT_GOAL := help
+.PHONY: help demo hold test unit check bench testbed format clean
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+help:  ## List the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under a minute
+	@$(BIN)/gpusharectl demo
+
+hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
+	@$(BIN)/gpusharectl demo --hold
+
+test: $(STAMP) check  ## All tests, with a real Kubernetes control plane where it can be built
+	@$(BIN)/python -m tests.setup
+	@$(BIN)/python -m pytest --cov --cov-report=term
+
+unit: $(STAMP)  ## The tests that need nothing but Python
+	@$(BIN)/python -m pytest -m "not controlplane and not gpu"
+
+check: $(STAMP)  ## Format, lint, types, and the law of the floors
+	@$(BIN)/ruff format --check --quiet . || { echo "make format would mend this"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results
+	@$(BIN)/python -m tests.setup
+	@$(BIN)/python -m bench
+
+testbed: $(STAMP)  ## Build the real Kubernetes binaries into the cache (minutes, once)
+	@$(BIN)/python -m tests.setup
+
+format: $(STAMP)  ## Format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:  ## Remove the virtual environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage *.egg-info
+
+$(VENV)/bin/python:
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tests/make_venv.sh
+
+$(VENV)/.runtime: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing gpushare and what it needs into $(VENV) (once, about half a minute) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMP): setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing gpushare with its development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ $(VENV)/.runtime

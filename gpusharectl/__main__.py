@@ -1,0 +1,38 @@
+"""The commands; nothing but arguments and calls."""
+
+import signal
+import sys
+from threading import Event
+
+import click
+from rich.console import Console
+
+from gpusharectl.demo.run import hold, tell
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gpushare", prog_name="gpusharectl")
+def main() -> None:
+    """Share GPU cards between Kubernetes pods, by memory."""
+
+
+@main.command()
+@click.option(
+    "--hold",
+    "keep",
+    is_flag=True,
+    help="Leave a small cluster running for kubectl, until Ctrl-C.",
+)
+def demo(*, keep: bool) -> None:
+    """Show what this software does: no GPU, no cluster, no root."""
+    console = Console(highlight=False)
+    if not keep:
+        sys.exit(tell(console))
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    sys.exit(hold(console, stop))
+
+
+if __name__ == "__main__":
+    main()

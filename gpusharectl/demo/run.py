@@ -1,0 +1,93 @@
+"""``gpusharectl demo``: set the desk, tell the story, or leave all of it running."""
+
+import tempfile
+import time
+from pathlib import Path
+from threading import Event
+
+from rich.console import Console
+
+from gpusharectl.demo.desk import CannotStartError, Desk
+from gpusharectl.demo.stage import NotAsPromisedError, Stage
+from gpusharectl.demo.story import SCENES
+
+_INTRODUCTION = """\
+GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded API
+server, a stand-in scheduler and kubelet, and the real extender under gunicorn.
+1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
+"""
+
+
+def tell(console: Console) -> int:
+    """Play all scenes; 0 when each came out as promised."""
+    console.print(_INTRODUCTION)
+    began = time.monotonic()
+    try:
+        with _folder() as folder, Desk(Path(folder)) as desk:
+            stage = Stage(desk, console)
+            for number, scene in enumerate(SCENES, start=1):
+                title = (scene.__doc__ or "").rstrip(".")
+                console.print(f"[bold]Scene {number}[/bold] · {title}")
+                scene(stage)
+                stage.clear()
+                console.print()
+    except (CannotStartError, NotAsPromisedError) as error:
+        console.print(f"Not as promised: {error}", style="bold red", markup=False)
+        return 1
+    took_s = time.monotonic() - began
+    console.print(f"All {len(SCENES)} scenes came out as promised, in {took_s:.0f} s.")
+    console.print("Play on with kubectl: gpusharectl demo --hold  (or: make hold)")
+    return 0
+
+
+def hold(console: Console, stop: Event) -> int:
+    """Start a cluster with two nodes, say how to use it, and wait for ``stop``."""
+    try:
+        with _folder() as folder, Desk(Path(folder)) as desk:
+            stage = Stage(desk, console)
+            stage.node("node-1", "RTX 3090", ("GPU-3090", 24259))
+            stage.node("node-2", "Tesla P4", ("GPU-a", 7611), ("GPU-b", 7611))
+            manifest = Path(folder) / "pod.yaml"
+            manifest.write_text(_MANIFEST)
+            console.print(_TRY.format(kubeconfig=desk.kubeconfig, manifest=manifest))
+            while not stop.wait(0.2):
+                if not desk.extender_runs():
+                    raise CannotStartError(desk.log.read_text(errors="replace"))
+            console.print("Stopping ...")
+    except CannotStartError as error:
+        console.print(f"Stopped: {error}", style="bold red", markup=False)
+        return 1
+    return 0
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="gpushare-demo-")
+
+
+_MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: app-1
+spec:
+  containers:
+  - name: app
+    image: nvidia/cuda:11.0-base
+    resources:
+      limits:
+        baidu.com/vcuda-core: 1
+        baidu.com/vcuda-memory: 20
+"""
+
+_TRY = """\
+A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with two of
+29. Try in another terminal:
+
+  export KUBECONFIG={kubeconfig}
+  kubectl create -f {manifest}
+  kubectl get pods -o wide
+  kubectl describe pod app-1
+  kubectl get pod app-1 -o yaml        # the annotation baidu.com/vcuda-placement
+  kubectl delete pod app-1
+
+Ctrl-C stops everything and leaves nothing behind."""

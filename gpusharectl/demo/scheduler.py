@@ -1,0 +1,178 @@
+"""A stand-in for kube-scheduler: pending pod, node totals, filter, prioritize, bind.
+
+It speaks to the extender as kube-scheduler does (contracts 1.1 to 1.6) and says in
+events what kube-scheduler would say. What it leaves out: every other plugin, priorities
+and preemption.
+"""
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from threading import Event
+from typing import Any
+
+from gpushare.kube import codec, names
+from gpushare.kube.cluster import Cluster, Json, Kind, Target
+from gpushare.kube.errors import ClusterError
+from gpushare.settings import Address
+
+_EVERY_S = 0.05
+_AGAIN_AFTER_S = 0.25
+_TIMEOUT_S = 10.0
+_MOST = 5000
+
+Refused = dict[str, str]
+
+
+class StandInScheduler:
+    """Schedules the pods of a small cluster, one after the other."""
+
+    def __init__(self, cluster: Cluster, extender: Address) -> None:
+        self._cluster = cluster
+        self._extender = extender
+        self._said: dict[str, str] = {}
+
+    def run(self, stop: Event) -> None:
+        """Schedule until ``stop`` is set."""
+        waited = 0.0
+        while not stop.wait(_EVERY_S):
+            waited += _EVERY_S
+            pods, nodes = self._list(Kind.PODS), self._list(Kind.NODES)
+            for pod in pods:
+                known = pod["metadata"]["uid"] in self._said
+                if _is_pending(pod) and (not known or waited >= _AGAIN_AFTER_S):
+                    self._schedule(pod, nodes, pods)
+            if waited >= _AGAIN_AFTER_S:
+                waited = 0.0
+
+    def _list(self, kind: Kind) -> tuple[Json, ...]:
+        return self._cluster.list_page(kind, limit=_MOST).items
+
+    def _schedule(self, pod: Json, nodes: Iterable[Json], pods: Iterable[Json]) -> None:
+        refused: Refused = {}
+        fitting = []
+        for node in nodes:
+            reason = _resources_fit(pod, node, pods)
+            if reason:
+                refused[node["metadata"]["name"]] = reason
+            else:
+                fitting.append(node["metadata"]["name"])
+        if fitting and codec.is_ours(pod):
+            answer = self._ask("filter", _args(pod, fitting))
+            refused |= answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+            fitting = answer["NodeNames"]
+            if answer["Error"]:
+                self._say(pod, answer["Error"])
+                return
+        if not fitting:
+            self._say(pod, _diagnosis(refused))
+            return
+        self._bind(pod, self._best(pod, fitting))
+
+    def _best(self, pod: Json, fitting: list[str]) -> str:
+        """Take the highest score, and the first by name among equals."""
+        if len(fitting) == 1 or not codec.is_ours(pod):
+            return min(fitting)
+        scores = self._ask("prioritize", _args(pod, fitting))
+        best = min(scores, key=lambda score: (-score["Score"], score["Host"]))
+        return str(best["Host"])
+
+    def _bind(self, pod: Json, node: str) -> None:
+        metadata = pod["metadata"]
+        error = ""
+        if codec.is_ours(pod):
+            args = {
+                "PodName": metadata["name"],
+                "PodNamespace": metadata["namespace"],
+                "PodUID": metadata["uid"],
+                "Node": node,
+            }
+            error = self._ask("bind", args)["Error"]
+        else:
+            try:
+                self._cluster.bind(_target(pod), node, {}, timeout_s=_TIMEOUT_S)
+            except ClusterError as failure:
+                error = str(failure)
+        if error:
+            self._say(pod, error)
+            return
+        where = f"{metadata['namespace']}/{metadata['name']}"
+        self._said.pop(metadata["uid"], None)
+        self._cluster.event(
+            _target(pod),
+            kind="Normal",
+            reason="Scheduled",
+            message=f"Successfully assigned {where} to {node}",
+        )
+
+    def _say(self, pod: Json, message: str) -> None:
+        """Write the event, once for as long as the message stays the same."""
+        uid = pod["metadata"]["uid"]
+        if self._said.get(uid) != message:
+            self._said[uid] = message
+            self._cluster.event(
+                _target(pod), kind="Warning", reason="FailedScheduling", message=message
+            )
+
+    def _ask(self, verb: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        link = http.client.HTTPConnection(
+            self._extender.host, self._extender.port, timeout=_TIMEOUT_S
+        )
+        try:
+            headers = {"Content-Type": "application/json"}
+            path = f"{names.EXTENDER_PREFIX}/{verb}"
+            link.request("POST", path, json.dumps(args), headers)
+            answer = link.getresponse()
+            body = answer.read()
+        finally:
+            link.close()
+        if answer.status != http.client.OK:
+            raise RuntimeError(f"{verb} answered {answer.status}: {body.decode()}")
+        return json.loads(body)
+
+
+def _is_pending(pod: Json) -> bool:
+    return (
+        not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+    )
+
+
+def _args(pod: Json, names_: list[str]) -> dict[str, Any]:
+    return {"Pod": pod, "Nodes": None, "NodeNames": names_}
+
+
+def _target(pod: Json) -> Target:
+    metadata = pod["metadata"]
+    return Target(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def _resources_fit(pod: Json, node: Json, pods: Iterable[Json]) -> str:
+    """Compare node totals as NodeResourcesFit does; the first shortage, or nothing."""
+    asked = _requested(pod)
+    held: Counter[str] = Counter()
+    for other in pods:
+        if other["spec"].get("nodeName") == node["metadata"]["name"]:
+            held.update(_requested(other))
+    for resource in (names.CORE, names.MEMORY):
+        has = int(node["status"]["allocatable"].get(resource, 0))
+        if asked[resource] and asked[resource] > has - held[resource]:
+            return f"Insufficient {resource}"
+    return ""
+
+
+def _requested(pod: Json) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for container in pod["spec"]["containers"]:
+        asked = container.get("resources", {}).get("requests", {})
+        for resource in (names.CORE, names.MEMORY):
+            total[resource] += int(asked.get(resource, 0))
+    return total
+
+
+def _diagnosis(refused: Refused) -> str:
+    """Write ``0/3 nodes are available: 1 …, 2 ….`` (contracts 1.6)."""
+    counts = Counter(refused.values())
+    reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
+    listed = ": " + ", ".join(reasons) if reasons else ""
+    return f"0/{len(refused)} nodes are available{listed}."

@@ -1,0 +1,1 @@
+"""Scenarios under a real etcd, kube-apiserver and kube-scheduler, with our extender."""

@@ -1,0 +1,106 @@
+"""The real extender as a child process: gunicorn, as operators start it."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import User, grant
+from tests.testbed.process import Launcher, Process, free_port
+from tests.testbed.rest import Json, Rest
+
+USER = User("vcuda-extender")
+RULES: list[Json] = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "nodes"],
+        "verbs": ["get", "list", "watch"],
+    },
+    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
+]
+"""All that the extender may do; nothing in these tests works without it."""
+
+COMMAND = (
+    sys.executable,
+    "-m",
+    "gunicorn",
+    "--config",
+    "python:extender.gunicorn_conf",
+    "extender.main:build()",
+)
+
+
+@dataclass
+class Extender:
+    """One extender beside one kube-scheduler; it can be killed and started again."""
+
+    launcher: Launcher
+    name: str
+    environment: dict[str, str]
+    port: int
+    public_port: int
+    process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """What stands in kube-scheduler's stanza."""
+        return f"http://127.0.0.1:{self.port}/scheduler"
+
+    @property
+    def rest(self) -> Rest:
+        return Rest(self.port, tls=False)
+
+    @property
+    def public(self) -> Rest:
+        return Rest(self.public_port, tls=False)
+
+    def start(self, *, wait: bool = True) -> Process:
+        process = self.launcher.start(self.name, COMMAND, self.environment)
+        self.process = process
+        if wait:
+            self.wait_ready()
+        return process
+
+    def wait_ready(self) -> None:
+        assert self.process is not None
+        self.process.wait_ready(lambda: self.public.get("/readyz")[0] == 200)
+
+    def metrics(self) -> dict[str, float]:
+        """Read /metrics: sample with labels, as it is printed, to value."""
+        text = str(self.public.get("/metrics")[1]["text"])
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return {key: float(value) for key, value in (x.rsplit(" ", 1) for x in lines)}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process is not None:
+            self.process.stop()
+
+
+def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Extender:
+    """Prepare an extender with an account of its own; ``settings`` are GPUSHARE_…"""
+    grant(plane.rest, USER.name, RULES)
+    port, public_port = free_port(), free_port()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONWARNINGS": "ignore",  # urllib3 warns of the test bed's certificate
+        "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
+        "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public_port}",
+        "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(USER.token, name)),
+        "GPUSHARE_LOG_FORMAT": "text",
+        **{f"GPUSHARE_{key}": value for key, value in settings.items()},
+    }
+    return Extender(plane.launcher, name, environment, port, public_port)

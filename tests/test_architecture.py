@@ -1,0 +1,54 @@
+"""The law of the floors, and other rules that hold for the tree as a whole."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
+DRAWERS = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+
+
+def test_import_contracts_hold() -> None:
+    """setup.cfg says who may import whom; import-linter agrees."""
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [lint, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_drawers() -> None:
+    """A room is named after what is in it."""
+    assert not [path for path in sources() if path.stem in DRAWERS]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_happens_on_import(path: Path) -> None:
+    """A module's top level defines; it starts nothing and reads no environment.
+
+    gunicorn's configuration is the exception: reading it is its import.
+    """
+    if path.name == "gunicorn_conf.py":
+        return
+    for node in ast.parse(path.read_text()).body:
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        loops = isinstance(node, ast.For | ast.While | ast.With)
+        assert not is_call, f"{path}:{node.lineno} calls something"
+        assert not loops, f"{path}:{node.lineno} does something"
+
+
+def test_every_package_ships() -> None:
+    """setup.cfg names every package that there is."""
+    named = (ROOT / "setup.cfg").read_text()
+    for path in sources():
+        if path.name == "__init__.py":
+            package = ".".join(path.parent.relative_to(ROOT).parts)
+            assert f"    {package}\n" in named, package
