@@ -1,7 +1,6 @@
 """filter: which of the nodes can take the pod, and why the others cannot. Pure."""
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import filterfalse
 
 from extender.wire import FilterResult
@@ -19,26 +18,26 @@ def judge(
     answer: Answer,
     exceptions: Mapping[NodeName, Refusal | None],
 ) -> FilterResult:
-    """Divide the names into kept and refused, in the order given.
+    """Divide the names into kept, in the order given, and refused.
 
     ``exceptions`` overrule the answer where this very pod is seen differently from its
-    like. Set look-ups in C, because there may be thousands of names (docs/operations).
+    like. There may be thousands of names, so they are looked up in C, never in a loop
+    of ours, and not at all a second time when all of them fit.
     """
-    fits = answer.fits
-    if exceptions:
-        fits = _overruled(fits, exceptions)
-    kept = list(filter(fits.__contains__, names))
-    if len(kept) == len(names):
-        return FilterResult(kept)
-    rest = list(filterfalse(fits.__contains__, names))
-    refused = dict.fromkeys(rest, refusal_text(UNKNOWN))
+    if not exceptions and answer.fits.issuperset(names):
+        return FilterResult(names)
+    verdicts: dict[NodeName, str] = {}
     for refusal, group in answer.refused.items():
-        these = filter(group.__contains__, rest)
-        refused.update(dict.fromkeys(these, refusal_text(refusal)))
-    refused.update(
-        {n: refusal_text(exceptions[n] or UNKNOWN) for n in rest if n in exceptions}
-    )
-    return FilterResult(kept, refused)
+        these = filter(group.__contains__, names)
+        verdicts.update(dict.fromkeys(these, refusal_text(refusal)))
+    if len(verdicts) == len(names) and not exceptions:
+        return FilterResult((), verdicts)
+    kept = list(filter(answer.fits.__contains__, names))
+    if len(kept) + len(verdicts) < len(names):
+        known = verdicts.keys() | set(kept)
+        unknown = filterfalse(known.__contains__, names)
+        verdicts.update(dict.fromkeys(unknown, refusal_text(UNKNOWN)))
+    return _overrule(names, kept, verdicts, exceptions)
 
 
 def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
@@ -46,8 +45,18 @@ def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
     return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
 
 
-def _overruled(
-    fits: AbstractSet[NodeName], exceptions: Mapping[NodeName, Refusal | None]
-) -> AbstractSet[NodeName]:
-    yes = {name for name, refusal in exceptions.items() if refusal is None}
-    return (fits - exceptions.keys()) | yes
+def _overrule(
+    names: Sequence[NodeName],
+    kept: list[NodeName],
+    verdicts: dict[NodeName, str],
+    exceptions: Mapping[NodeName, Refusal | None],
+) -> FilterResult:
+    if not exceptions:
+        return FilterResult(kept, verdicts)
+    for name in exceptions.keys() & set(names):
+        refusal = exceptions[name]
+        if refusal is None:
+            verdicts.pop(name, None)
+        else:
+            verdicts[name] = refusal_text(refusal)
+    return FilterResult([n for n in names if n not in verdicts], verdicts)

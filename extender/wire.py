@@ -146,10 +146,15 @@ def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:
 
 
 def _check_names(names: Any) -> None:  # noqa: ANN401
+    """Insist on a list of strings; joining them is the quickest way to tell."""
     if not isinstance(names, list):
         raise Malformed("NodeNames", "must be a list of names")
-    if not set(map(type, names)) <= {str}:
-        raise Malformed("NodeNames", "must hold nothing but strings")
+    try:
+        "".join(names)
+    except TypeError as error:
+        raise Malformed(
+            "NodeNames", f"must hold nothing but strings: {error}"
+        ) from error
 
 
 def _victims(victims: Reader, *, whole: bool) -> Victims:

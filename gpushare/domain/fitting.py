@@ -51,7 +51,7 @@ class Answer:
     few reasons and many nodes, so the nodes are kept by reason.
     """
 
-    fits: AbstractSet[NodeName]
+    fits: set[NodeName]
     refused: Mapping[Refusal, AbstractSet[NodeName]]
 
     def refusal(self, name: NodeName) -> Refusal | None:

@@ -1,73 +1,119 @@
-"""Field and label selectors, as the API server reads them. Pure."""
+"""Field and label selectors, read as the API server reads them. Pure.
+
+The source of both grammars: ``k8s.io/apimachinery/pkg/{fields,labels}/selector.go``.
+"""
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Invalid
 
-Selects = Callable[[Json], bool]
-
-_EVERYWHERE = frozenset({"metadata.name", "metadata.namespace"})
-_FIELDS = {
-    Kind.PODS: frozenset({"spec.nodeName", "status.phase", "spec.schedulerName"}),
-    Kind.NODES: frozenset({"spec.unschedulable"}),
-    Kind.EVENTS: frozenset(
-        {f"involvedObject.{part}" for part in ("kind", "namespace", "name", "uid")}
-        | {"reason", "type", "involvedObject.fieldPath", "reportingComponent"}
-        | {"involvedObject.apiVersion", "involvedObject.resourceVersion"}
+_NAMESPACED = ("metadata.name", "metadata.namespace")
+FIELDS: Mapping[Kind, tuple[str, ...]] = {
+    Kind.PODS: (
+        *_NAMESPACED,
+        "spec.nodeName",
+        "spec.schedulerName",
+        "status.nominatedNodeName",
+        "status.phase",
     ),
-    Kind.BUDGETS: frozenset[str](),
+    Kind.NODES: ("metadata.name",),
+    Kind.EVENTS: (
+        *_NAMESPACED,
+        "involvedObject.kind",
+        "involvedObject.name",
+        "involvedObject.namespace",
+        "involvedObject.uid",
+        "reason",
+        "type",
+    ),
+    Kind.BUDGETS: _NAMESPACED,
 }
-_TERM = re.compile(r"(?P<key>[^=!]+)(?P<sign>==|=|!=)(?P<value>[^=!]*)")
-_SET = re.compile(r"(?P<key>\S+)\s+(?P<sign>in|notin)\s+\((?P<values>[^)]*)\)")
-_COMMAS = re.compile(r",(?![^(]*\))")
+"""What a field selector may name; another field is ``Invalid``, as on the real one."""
+
+_COMMA = re.compile(r",(?![^(]*\))")
+_EQUALITY = re.compile(r"([^\s!=,()]+)\s*(==|=|!=)\s*([^\s!=()]*)")
+_SET = re.compile(r"([^\s!=,()]+)\s+(in|notin)\s*\(([^()]*)\)")
+_PRESENCE = re.compile(r"(!?)\s*([^\s!=,()]+)")
 
 
-def by_fields(kind: Kind, selector: str) -> Selects:
-    """Read ``spec.nodeName=n,status.phase!=Failed``; ``Invalid`` for unknown fields."""
-    terms = []
-    for text in filter(None, selector.split(",")):
-        match = _TERM.fullmatch(text)
-        if match is None:
-            raise Invalid(f"invalid field selector: {text}")
-        key = match["key"]
-        if key not in _EVERYWHERE | _FIELDS[kind]:
-            raise Invalid(f"field label not supported: {key}")
-        terms.append((key.split("."), match["value"], match["sign"] != "!="))
-    return lambda thing: all(
-        (_field(thing, path) == value) == wanted for path, value, wanted in terms
-    )
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term: the value is among ``values`` (None: there is any), or is not."""
+
+    key: str
+    values: frozenset[str] | None
+    wanted: bool
+
+    def holds(self, found: str | None) -> bool:
+        """Tell whether a value, None where there is none, meets the term."""
+        among = found is not None if self.values is None else found in self.values
+        return among == self.wanted
 
 
-def by_labels(selector: str) -> Selects:
-    """Read ``app=a,tier in (x, y),!old``; ``Invalid`` for what is none."""
-    terms = [_label_term(text.strip()) for text in _COMMAS.split(selector) if text]
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """All terms on fields and labels that an object must meet."""
 
-    def selects(thing: Json) -> bool:
-        labels = thing["metadata"].get("labels") or {}
-        return all(term(labels) for term in terms)
+    fields: tuple[Requirement, ...] = ()
+    labels: tuple[Requirement, ...] = ()
 
-    return selects
+    @classmethod
+    def parse(cls, kind: Kind, fields: str, labels: str = "") -> Self:
+        """Read both selectors, either may be empty; ``Invalid`` says what is wrong."""
+        terms = _terms(fields, _equality)
+        for term in terms:
+            if term.key not in FIELDS[kind]:
+                raise Invalid(f"field label not supported: {term.key}")
+        return cls(terms, _terms(labels, _label))
 
-
-def _label_term(text: str) -> Callable[[Mapping[str, str]], bool]:
-    if match := _SET.fullmatch(text):
-        values = frozenset(part.strip() for part in match["values"].split(","))
-        key, wanted = match["key"], match["sign"] == "in"
-    elif match := _TERM.fullmatch(text):
-        values = frozenset({match["value"].strip()})
-        key, wanted = match["key"].strip(), match["sign"] != "!="
-    elif re.fullmatch(r"!?[\w./-]+", text):
-        key, wanted = text.lstrip("!"), not text.startswith("!")
-        return lambda labels: (key in labels) == wanted
-    else:
-        raise Invalid(f"unable to parse requirement: {text}")
-    return lambda labels: (labels.get(key) in values) == wanted
+    def matches(self, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+        """Tell whether an object of these fields and labels is chosen."""
+        return all(
+            term.holds(fields.get(term.key, "")) for term in self.fields
+        ) and all(term.holds(labels.get(term.key)) for term in self.labels)
 
 
-def _field(thing: Json, path: list[str]) -> str:
+def fields_of(kind: Kind, thing: Json) -> dict[str, str]:
+    """Read the fields that selectors of this kind may name, empty where missing."""
+    return {field: _text(thing, field) for field in FIELDS[kind]}
+
+
+def _text(thing: Json, field: str) -> str:
     found: object = thing
-    for key in path:
+    for key in field.split("."):
         found = found.get(key) if isinstance(found, dict) else None
-    return "" if found is None else str(found)
+    return found if isinstance(found, str) else ""
+
+
+def _terms(
+    text: str, read: Callable[[str], Requirement | None]
+) -> tuple[Requirement, ...]:
+    found = []
+    for part in _COMMA.split(text) if text.strip() else ():
+        term = read(part.strip())
+        if term is None:
+            raise Invalid(f"unable to parse requirement: {part.strip()!r}")
+        found.append(term)
+    return tuple(found)
+
+
+def _equality(part: str) -> Requirement | None:
+    if not (match := _EQUALITY.fullmatch(part)):
+        return None
+    key, sign, value = match.groups()
+    return Requirement(key, frozenset({value}), sign != "!=")
+
+
+def _label(part: str) -> Requirement | None:
+    if match := _SET.fullmatch(part):
+        key, word, listed = match.groups()
+        values = frozenset(value.strip() for value in listed.split(","))
+        return Requirement(key, values, word == "in")
+    if match := _PRESENCE.fullmatch(part):
+        absent, key = match.groups()
+        return Requirement(key, None, not absent)
+    return _equality(part)

@@ -1,163 +1,163 @@
-"""Objects in memory with resource versions and a history, as etcd has them.
+"""Objects with versions, a history and watchers, in memory: what etcd is to the API.
 
-Objects are kept as JSON bytes, so that nobody who was handed one can change the store,
-and a watch costs a parse and no deep copy.
+It knows nothing of pods.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Condition
 
 import orjson
 
-from gpushare.kube.cluster import EventType, Json, Kind, WatchEvent
-from gpushare.kube.errors import Conflict, Gone, NotFound
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import Gone, Invalid
+from gpushare.kube.selectors import Selector, fields_of
+from gpushare.kube.shelf import Change, Key, Shelf, Stored, stamped
 
-Key = tuple[Kind, str, str]
-"""Kind, namespace (empty for nodes) and name."""
-Selects = Callable[[Json], bool]
+Rule = Callable[[Json | None], Json | None]
+"""Sees an object, or None where there is none; gives it anew, or None to delete it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One write: what was there before and is there now; empty bytes for nothing."""
+class Slice:
+    """Part of a list at one version; ``last`` is where to go on, None at the end."""
 
+    items: list[Stored]
     version: int
-    key: Key
-    before: bytes
-    after: bytes
+    last: Key | None
+
+    @property
+    def token(self) -> str:
+        """What to go on with, as text; empty at the end."""
+        if self.last is None:
+            return ""
+        return base64.urlsafe_b64encode(
+            orjson.dumps([self.version, *self.last])
+        ).decode()
 
 
-@dataclass(slots=True)
 class Store:
-    """Every write gets the next version; watchers read the history after theirs."""
+    """All collections under one version counter and one lock.
 
-    changed: Condition = field(default_factory=Condition)
-    """The one lock; a method that ends in an underscore wants it held."""
-    version: int = 0
-    _objects: dict[Key, bytes] = field(default_factory=dict)
-    _history: list[Change] = field(default_factory=list)
-    _oldest: int = 0
-    _created: int = 0
+    ``keep`` is the number of changes to a collection after which the oldest are
+    forgotten, as etcd's compaction does.
+    """
 
-    def read(self, key: Key) -> Json:
-        """Give an object; ``NotFound``."""
-        with self.changed:
-            return self.read_(key)
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._changed = Condition()
+        self._version = 1
+        self._compacted = 1
+        self._shelves = {kind: Shelf() for kind in Kind}
 
-    def read_(self, key: Key) -> Json:
-        """Give an object to one who holds the lock; ``NotFound``."""
-        found = self._objects.get(key)
-        if found is None:
-            raise NotFound(f'{key[0]} "{key[2]}" not found')
-        return _parsed(found)
+    def read(self, kind: Kind, key: Key) -> Json | None:
+        """Read one object, None where there is none."""
+        with self._changed:
+            found = self._shelves[kind].now.get(key)
+        return None if found is None else found.parsed()
 
-    def list(self, kind: Kind) -> tuple[list[Json], int]:
-        """Give all objects of a kind, by namespace and name, and the version."""
-        with self.changed:
-            keys = sorted(key for key in self._objects if key[0] == kind)
-            return [_parsed(self._objects[key]) for key in keys], self.version
+    def write(self, kind: Kind, key: Key, rule: Rule) -> Json:
+        """Change one object in one step, and give it as it is now, or as it was last.
 
-    def add_(self, key: Key, thing: Json, uid: str) -> Json:
-        """Put a new object in; ``Conflict`` when there is one of that name."""
-        if key in self._objects:
-            raise Conflict(f'{key[0]} "{key[2]}" already exists')
-        thing["metadata"]["uid"] = uid
-        return self.put_(key, thing)
+        Errors of the rule pass through and leave all as it was. A rule that changes
+        nothing makes no version, as on the real one.
+        """
+        with self._changed:
+            before = self._shelves[kind].now.get(key)
+            old = None if before is None else before.parsed()
+            new = rule(None if before is None else before.parsed())
+            if new is None and old is None:
+                raise KeyError(key)
+            if new is not None and new == old:
+                return new
+            self._version += 1
+            after = None if new is None else self._stored(kind, new)
+            self._shelves[kind].put(Change(self._version, key, before, after))
+            self._trim(self._shelves[kind])
+            self._changed.notify_all()
+            left: Json = new or old or {}
+            return stamped(left, self._version)
 
-    def put_(self, key: Key, thing: Json) -> Json:
-        """Write an object and wake the watchers; nothing happens if it is the same."""
-        before = self._objects.get(key, b"")
-        if before and _parsed(before) == thing:
-            return thing
-        self.version += 1
-        thing["metadata"]["resourceVersion"] = str(self.version)
-        self._objects[key] = orjson.dumps(thing)
-        self._note(Change(self.version, key, before, self._objects[key]))
-        return thing
+    def slice(
+        self, kind: Kind, selector: Selector, limit: int, start: tuple[int, Key] | None
+    ) -> Slice:
+        """Read up to ``limit`` objects (0: all), after a version's key; ``Gone``."""
+        with self._changed:
+            version, after = start or (self._version, None)
+            self._check(version)
+            shelf = self._shelves[kind]
+            keys, then = shelf.at(version)
+            items: list[Stored] = []
+            last: Key | None = None
+            for key in keys[0 if after is None else bisect_right(keys, after) :]:
+                found = then[key] if key in then else shelf.now[key]
+                if found is None or not found.chosen(selector):
+                    continue
+                if limit and len(items) == limit:
+                    return Slice(items, version, last)
+                items.append(found)
+                last = key
+        return Slice(items, version, None)
 
-    def remove_(self, key: Key) -> Json:
-        """Take an object out; its last state carries the version of the removal."""
-        last = self.read_(key)
-        self.version += 1
-        last["metadata"]["resourceVersion"] = str(self.version)
-        del self._objects[key]
-        self._note(Change(self.version, key, orjson.dumps(last), b""))
-        return last
+    def check(self, version: int) -> None:
+        """Raise ``Gone`` unless changes after this version are known."""
+        with self._changed:
+            self._check(version)
+
+    def since(
+        self, kind: Kind, version: int, timeout_s: float
+    ) -> tuple[list[Change], int]:
+        """Wait for changes after a version; give them and the version to go on from.
+
+        ``Gone`` when some have been forgotten while nobody looked.
+        """
+        shelf = self._shelves[kind]
+        with self._changed:
+            self._changed.wait_for(
+                lambda: bool(shelf.history) and shelf.history[-1].version > version,
+                timeout_s,
+            )
+            if version < shelf.dropped:
+                raise Gone(_too_old(version, self._compacted))
+            return shelf.since(version), self._version
 
     def compact(self) -> None:
-        """Forget the history; a watch or page from before now is ``Gone``."""
-        with self.changed:
-            self._oldest = self.version
-            self._history.clear()
+        """Forget all changes up to now."""
+        with self._changed:
+            for shelf in self._shelves.values():
+                shelf.forget(len(shelf.history))
+            self._compacted = self._version
 
-    def insist(self, version: int) -> None:
-        """Raise ``Gone`` when a version has been compacted away."""
-        if version < self._oldest:
-            raise Gone(f"too old resource version: {version} ({self._oldest})")
+    def _check(self, version: int) -> None:
+        # A version from before a restart may lie ahead: listing again cures that, too.
+        if not self._compacted <= version <= self._version:
+            raise Gone(_too_old(version, self._compacted))
 
-    def follow(
-        self, kind: Kind, since: int, timeout_s: float, bookmark_s: float
-    ) -> Iterator[Change | int]:
-        """Give the changes of a kind after a version, until the time is over.
+    def _trim(self, shelf: Shelf) -> None:
+        # In bulk, because each drop moves the whole list.
+        if len(shelf.history) > 2 * self._keep:
+            shelf.forget(len(shelf.history) - self._keep)
+            self._compacted = max(self._compacted, shelf.dropped)
 
-        A bare number is a bookmark: nothing else has happened up to that version. One
-        comes whenever ``bookmark_s`` pass without a change, and one at the end.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            with self.changed:
-                self.insist(since)
-                wait = min(bookmark_s, deadline - time.monotonic())
-                if self.version == since and wait > 0:
-                    self.changed.wait(wait)
-                self.insist(since)
-                news = [
-                    change for change in self._after(since) if change.key[0] == kind
-                ]
-                since = self.version
-            yield from news
-            over = time.monotonic() >= deadline
-            if over or not news:
-                yield since
-            if over:
-                return
-
-    def _after(self, version: int) -> Iterator[Change]:
-        """Walk the end of the history; versions are consecutive."""
-        missing = self.version - version
-        yield from self._history[len(self._history) - missing :] if missing else ()
-
-    def _note(self, change: Change) -> None:
-        self._history.append(change)
-        self.changed.notify_all()
+    def _stored(self, kind: Kind, thing: Json) -> Stored:
+        raw = orjson.dumps(stamped(thing, self._version))
+        labels = dict(thing["metadata"].get("labels") or {})
+        return Stored(raw, fields_of(kind, thing), labels)
 
 
-def as_event(change: Change, selects: Selects) -> WatchEvent | None:
-    """Tell a change as one watcher sees it, through its selector.
-
-    An object that enters a selection is added, one that leaves it is deleted.
-    """
-    before = _parsed(change.before) if change.before else None
-    after = _parsed(change.after) if change.after else None
-    was = before is not None and selects(before)
-    now = after is not None and selects(after)
-    kind: EventType = "MODIFIED" if was and now else "ADDED" if now else "DELETED"
-    if not was and not now:
+def start_of(token: str) -> tuple[int, Key] | None:
+    """Read a slice's token, None for an empty one; ``Invalid`` for any other text."""
+    if not token:
         return None
-    thing = after if now else _left(before, after)
-    return None if thing is None else WatchEvent(kind, thing)
+    try:
+        version, namespace, name = orjson.loads(base64.urlsafe_b64decode(token))
+        return int(version), (str(namespace), str(name))
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise Invalid("continue: this is no token of ours") from error
 
 
-def _left(before: Json | None, after: Json | None) -> Json | None:
-    """Give the last state that the watcher knew, with the version of its leaving."""
-    if before is not None and after is not None:
-        version = after["metadata"]["resourceVersion"]
-        before["metadata"]["resourceVersion"] = version
-    return before
-
-
-def _parsed(raw: bytes) -> Json:
-    thing: Json = orjson.loads(raw)
-    return thing
+def _too_old(version: int, compacted: int) -> str:
+    return f"too old resource version: {version} ({compacted})"

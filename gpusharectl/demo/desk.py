@@ -75,6 +75,12 @@ class Desk:
         """Tell whether the extender is still there."""
         return self._child is not None and self._child.poll() is None
 
+    def insist(self) -> None:
+        """Raise ``CannotStartError`` with its last words when the extender ended."""
+        if not self.extender_runs():
+            words = self.log.read_text(errors="replace").strip()
+            raise CannotStartError(f"the extender ended:\n{words}")
+
     def _start(self) -> None:
         self._server.start()
         self._server.kubeconfig(self.kubeconfig)

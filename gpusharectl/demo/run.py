@@ -51,8 +51,7 @@ def hold(console: Console, stop: Event) -> int:
             manifest.write_text(_MANIFEST)
             console.print(_TRY.format(kubeconfig=desk.kubeconfig, manifest=manifest))
             while not stop.wait(0.2):
-                if not desk.extender_runs():
-                    raise CannotStartError(desk.log.read_text(errors="replace"))
+                desk.insist()
             console.print("Stopping ...")
     except CannotStartError as error:
         console.print(f"Stopped: {error}", style="bold red", markup=False)

@@ -132,13 +132,13 @@ class Stage:
             raise NotAsPromisedError(f"{name} says: {message}")
 
     def _held(self, card: Card) -> list[Piece]:
-        pieces = []
-        for pod in self._pods():
-            placement = _placement(pod)
-            for share in placement.shares if placement else ():
-                if share.card == card.uuid:
-                    pieces.append(Piece(pod["metadata"]["name"], share.amount.units))
-        return pieces
+        placements = filter(None, (_placement(pod) for pod in self._pods()))
+        return [
+            Piece(placement.pod.name, share.amount.units)
+            for placement in placements
+            for share in placement.shares
+            if share.card == card.uuid
+        ]
 
     def _card_names(self, placement: Placement) -> str:
         indexes = {card.uuid: card.index for card in self._nodes[placement.node]}

@@ -1,0 +1,174 @@
+"""``make bench``: filter over HTTP beside an echo, and one decision in memory.
+
+Every figure that is claimed is a ratio of two things measured in turns in this one run.
+Milliseconds are shown to be read, not to be compared with those of another machine.
+"""
+
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.client import Line, Timing, in_turns, prepared
+from bench.decision import decisions
+from bench.server import ECHO, POD_UNITS, UNITS
+
+RESULTS = Path(__file__).with_name("results")
+FILTER = "/scheduler/filter"
+NAMES = (0, 1_000, 5_000, 10_000)
+ROUNDS = 400
+MANY_PODS = 100_000
+_START_WITHIN_S = 300.0
+
+
+def main() -> int:
+    """Measure, show, and write down."""
+    console = Console(width=100)
+    found: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+    }
+    console.print(f"Filter over HTTP, {ROUNDS} calls each, in turns ...")
+    found["filter"] = names_table(console)
+    found["pods"] = pods_table(console)
+    found["decision_us"] = decisions()
+    table = Table("decision in memory, 8 cards and 30 pods", "µs")
+    for name, took in found["decision_us"].items():
+        table.add_row(name, f"{took:.1f}")
+    console.print(table)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "filter.json"
+    path.write_text(json.dumps(found, indent=2) + "\n")
+    console.print(f"Written to {path.relative_to(Path.cwd())}")
+    return 0
+
+
+def names_table(console: Console) -> list[dict[str, Any]]:
+    """Filter at several numbers of names: all fit, and none fits."""
+    table = Table(
+        "names", "echo p50", "fits p50/p95/p99 ms", "x echo", "none", "x echo"
+    )
+    rows = []
+    with server(max(NAMES), 0) as port:
+        line = Line(port)
+        for count in NAMES:
+            names = [f"node-{i:05d}" for i in range(count)]
+            timed = in_turns(
+                {
+                    "echo": (line, prepared(ECHO, names, POD_UNITS)),
+                    "fits": (line, prepared(FILTER, names, POD_UNITS)),
+                    "none": (line, prepared(FILTER, names, UNITS + 1)),
+                },
+                ROUNDS,
+            )
+            row = {"names": count, **{k: t.as_ms() for k, t in timed.items()}}
+            row["fits_ratio"] = ratio(timed["fits"], timed["echo"])
+            row["none_ratio"] = ratio(timed["none"], timed["echo"])
+            rows.append(row)
+            table.add_row(
+                f"{count:,}",
+                f"{row['echo']['p50']:.2f}",
+                "{p50:.2f} / {p95:.2f} / {p99:.2f}".format(**row["fits"]),
+                f"{row['fits_ratio']:.2f}",
+                f"{row['none']['p50']:.2f}",
+                f"{row['none_ratio']:.2f}",
+            )
+        line.close()
+    console.print(table)
+    return rows
+
+
+def pods_table(console: Console) -> dict[str, Any]:
+    """Filter 5,000 names with an empty ledger and with 100,000 pods, in turns."""
+    names = [f"node-{i:05d}" for i in range(5_000)]
+    request = prepared(FILTER, names, POD_UNITS)
+    with server(5_000, 0) as empty, server(5_000, MANY_PODS) as full:
+        lines = {"0": Line(empty), f"{MANY_PODS}": Line(full)}
+        timed = in_turns({k: (line, request) for k, line in lines.items()}, ROUNDS)
+        for line in lines.values():
+            line.close()
+    found: dict[str, Any] = {pods: timing.as_ms() for pods, timing in timed.items()}
+    found["ratio"] = ratio(timed[f"{MANY_PODS}"], timed["0"])
+    table = Table(
+        "pods in the ledger, 5,000 names", "p50 / p95 / p99 / max ms", "ratio"
+    )
+    for pods, timing in timed.items():
+        shown = "{p50:.2f} / {p95:.2f} / {p99:.2f} / {max:.2f}".format(**timing.as_ms())
+        mark = "" if pods == "0" else f"{found['ratio']:.2f}"
+        table.add_row(f"{int(pods):,}", shown, mark)
+    console.print(table)
+    return found
+
+
+def ratio(one: Timing, other: Timing) -> float:
+    """Compare two medians."""
+    return round(one.percentile(0.5) / other.percentile(0.5), 3)
+
+
+@contextmanager
+def server(nodes: int, pods: int) -> Iterator[int]:
+    """Run the extender over a cluster of this size; gives its port."""
+    port, public = free_port(), free_port()
+    environment = os.environ | {
+        "BENCH_NODES": str(nodes),
+        "BENCH_PODS": str(pods),
+        "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
+        "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public}",
+        "GPUSHARE_LOG_LEVEL": "WARNING",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--config",
+        "python:bench.gunicorn_conf",
+    ]
+    child = subprocess.Popen([*command, "bench.server:build()"], env=environment)
+    try:
+        wait_ready(child, public)
+        yield port
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+
+
+def wait_ready(child: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the extender has read its cluster."""
+    deadline = time.monotonic() + _START_WITHIN_S
+    while child.poll() is None and time.monotonic() < deadline:
+        link = HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            link.request("GET", "/readyz")
+            if link.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            link.close()
+        time.sleep(0.1)
+    raise RuntimeError("the extender did not come up")
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""Values with a default for everything, so that a test names only what it is about."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    Claim,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+    Share,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.policies import POLICIES, CardOrder, Choice, Policy
+from gpushare.domain.request import ContainerSpec, Role
+from gpushare.domain.summary import Refusal
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards, encode_placement
+from gpushare.kube.cluster import EventType, Json, Page, WatchEvent
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
+"""The time in every placement written here."""
+
+FIRST_FIT = POLICIES["first-fit"]
+BEST_FIT = POLICIES["best-fit"]
+SPREAD = POLICIES["spread"]
+
+
+def card(
+    index: int = 0,
+    units: int = 29,
+    *,
+    uuid: str = "",
+    healthy: bool = True,
+    model: str = "Tesla P4",
+) -> Card:
+    """Card ``index``, whose UUID is ``GPU-<index>`` where none is given."""
+    return Card(CardUUID(uuid or f"GPU-{index}"), index, units, healthy, model)
+
+
+def cards(*units: int) -> tuple[Card, ...]:
+    """Cards of these sizes, numbered from 0."""
+    return tuple(card(index, size) for index, size in enumerate(units))
+
+
+def node(
+    *its_cards: Card,
+    name: str = "n",
+    holds: Iterable[Placement] = (),
+    nominated: Iterable[Placement] = (),
+) -> Node:
+    """A node with these cards, or one of 29 units, and what is held of them."""
+    return Node(
+        NodeName(name),
+        its_cards or (card(),),
+        {held.pod.uid: held for held in holds},
+        {kept.pod.uid: kept for kept in nominated},
+    )
+
+
+def ledger_of(*its_cards: Card, name: str = "n") -> Ledger:
+    """A ledger of one node with these cards, or one of 29 units."""
+    ledger = Ledger()
+    ledger.set_cards(NodeName(name), its_cards or (card(),))
+    return ledger
+
+
+def ref(name: str = "pod", *, uid: str = "", priority: int = 0) -> PodRef:
+    """Which pod; its UID is ``uid-<name>`` where none is given."""
+    return PodRef(PodUID(uid or f"uid-{name}"), "default", name, priority)
+
+
+def claim(units: int = 0, cores: int = 0, *, container: str = "main") -> Claim:
+    """What one container asks, to be found on one card."""
+    amount = Amount(cores, units)
+    return Claim(amount, (ContainerAmount(container, amount),))
+
+
+def request(
+    name: str = "pod",
+    units: int = 0,
+    cores: int = 0,
+    *,
+    claims: Sequence[Claim] | None = None,
+    priority: int = 0,
+    policy: str | None = None,
+) -> PodRequest:
+    """What a pod asks: one claim, or the claims given."""
+    found = (claim(units, cores),) if claims is None else tuple(claims)
+    return PodRequest(ref(name, priority=priority), found, policy)
+
+
+def apart(name: str = "pod", *units: int, priority: int = 0) -> PodRequest:
+    """A pod with containers ``c0``, ``c1``... of these units, each its own claim."""
+    found = [claim(size, container=f"c{i}") for i, size in enumerate(units)]
+    return request(name, claims=found, priority=priority)
+
+
+def share(
+    on: str | int = 0, units: int = 1, cores: int = 0, *, container: str = "main"
+) -> Share:
+    """What one container holds of the card with this UUID or number."""
+    uuid = CardUUID(on if isinstance(on, str) else f"GPU-{on}")
+    amount = Amount(cores, units)
+    return Share(uuid, amount, (ContainerAmount(container, amount),))
+
+
+def placement(
+    name: str = "pod",
+    on: str | int = 0,
+    units: int = 1,
+    cores: int = 0,
+    *,
+    node: str = "n",
+    priority: int = 0,
+    shares: Sequence[Share] | None = None,
+) -> Placement:
+    """What a pod holds: one share, or the shares given."""
+    held = (share(on, units, cores),) if shares is None else tuple(shares)
+    return Placement(ref(name, priority=priority), NodeName(node), held)
+
+
+def spec(
+    name: str = "main", units: int = 0, cores: int = 0, *, role: Role = Role.APP
+) -> ContainerSpec:
+    """One container and what it asks."""
+    return ContainerSpec(name, role, Amount(cores, units))
+
+
+def policy(name: str = "first-fit", *, order: CardOrder = "index") -> Policy:
+    """One of our policies, with a card order."""
+    found = Choice(card_order=order).policy(name)
+    if isinstance(found, Refusal):
+        raise TypeError(found.detail)
+    return found
+
+
+def container_json(
+    name: str = "main",
+    units: int | str | None = None,
+    cores: int | str | None = None,
+    *,
+    restart: str | None = None,
+) -> Json:
+    """A container as the API server gives it: limits, and the same as requests."""
+    asked: dict[str, str] = {}
+    if units is not None:
+        asked[names.MEMORY] = str(units)
+    if cores is not None:
+        asked[names.CORE] = str(cores)
+    found: Json = {"name": name, "image": "busybox"}
+    if asked:
+        found["resources"] = {"limits": dict(asked), "requests": dict(asked)}
+    if restart is not None:
+        found["restartPolicy"] = restart
+    return found
+
+
+def pod_json(
+    name: str = "pod",
+    *,
+    uid: str = "",
+    units: int | str | None = None,
+    cores: int | str | None = None,
+    containers: Sequence[Json] | None = None,
+    init: Sequence[Json] = (),
+    node: str = "",
+    phase: str = "Pending",
+    priority: int | None = None,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    nominated: str = "",
+    terminating: bool = False,
+    version: str = "1",
+) -> Json:
+    """A pod as the API server gives it; one container, or the containers given."""
+    metadata: Json = {
+        "name": name,
+        "namespace": "default",
+        "uid": uid or f"uid-{name}",
+        "resourceVersion": version,
+    }
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    if labels:
+        metadata["labels"] = dict(labels)
+    if terminating:
+        metadata["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    own = [container_json("main", units, cores)] if containers is None else containers
+    body: Json = {"containers": list(own)}
+    if init:
+        body["initContainers"] = list(init)
+    if node:
+        body["nodeName"] = node
+    if priority is not None:
+        body["priority"] = priority
+    status: Json = {"phase": phase}
+    if nominated:
+        status["nominatedNodeName"] = nominated
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": body,
+        "status": status,
+    }
+
+
+def bound_json(
+    held: Placement,
+    *,
+    key: str = names.PLACEMENT,
+    phase: str = "Running",
+    terminating: bool = False,
+) -> Json:
+    """The pod that holds this placement; its one container asks all of it."""
+    return pod_json(
+        held.pod.name,
+        uid=held.pod.uid,
+        units=sum(one.amount.units for one in held.shares),
+        cores=sum(one.amount.cores for one in held.shares),
+        node=held.node,
+        phase=phase,
+        priority=held.pod.priority,
+        annotations={key: encode_placement(held, AT)},
+        terminating=terminating,
+    )
+
+
+def node_json(
+    name: str = "n",
+    *its_cards: Card,
+    annotations: Mapping[str, str] | None = None,
+    version: str = "1",
+) -> Json:
+    """A node that shares these cards, or says nothing of cards where none is given."""
+    own = dict(annotations or {})
+    if its_cards:
+        own.setdefault(names.CARDS, encode_cards(its_cards))
+    metadata = {"name": name, "resourceVersion": version, "annotations": own}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def event(kind: EventType, thing: Json) -> WatchEvent:
+    """One word of a watch."""
+    return WatchEvent(kind, thing)
+
+
+def page(*items: Json, version: str = "1", token: str = "") -> Page:
+    """One page of a list, the last one where no token is given."""
+    return Page(items, version, token)
+
+
+def left(page: Node | None, index: int = 0) -> Amount:
+    """What the card with this number has free."""
+    if page is None:
+        raise LookupError("there is no such page")
+    return page.free[CardUUID(f"GPU-{index}")]

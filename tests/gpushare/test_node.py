@@ -1,0 +1,118 @@
+"""One page of the ledger: what is charged, what is free."""
+
+import pytest
+
+from gpushare.domain.model import Amount, Placement
+from tests.builders import card, cards, left, node, placement, ref, share
+
+
+def test_free_is_capacity_less_what_is_held() -> None:
+    """Shares of all pods on a card add up; other cards stay as they are."""
+    page = node(
+        *cards(29, 16),
+        holds=[placement("a", 0, 20, 30), placement("b", 0, 4, 1)],
+    )
+    assert page.free == {"GPU-0": Amount(69, 5), "GPU-1": Amount(100, 16)}
+
+
+def test_what_exceeds_a_card_is_kept_below_zero() -> None:
+    """Over-use is neither clamped nor forgotten."""
+    page = node(card(units=10), holds=[placement("a", 0, 30)])
+    assert page.free == {"GPU-0": Amount(100, -20)}
+
+
+def test_a_placement_on_a_card_that_is_not_there_hurts_no_other() -> None:
+    """A stale UUID is charged to itself alone."""
+    page = node(card(0), holds=[placement("a", "GPU-gone", 10), placement("b", 0, 4)])
+    assert page.free == {"GPU-0": Amount(100, 25)}
+    assert dict(page.charged) == {"GPU-gone": (0, 10), "GPU-0": (0, 4)}
+
+
+def test_a_sick_card_offers_nothing() -> None:
+    """It is neither free nor untouched, and its units do not count as room."""
+    page = node(card(0, healthy=False), card(1, 16))
+    assert list(page.free) == ["GPU-1"]
+    assert [one.uuid for one in page.untouched] == ["GPU-1"]
+    assert page.summary.cards == 1
+
+
+def test_untouched_is_a_card_of_which_nobody_holds_anything() -> None:
+    """One core or one unit is enough to touch a card, and so is a nomination."""
+    page = node(
+        *cards(9, 9, 9, 9),
+        holds=[placement("a", 0, 1), placement("b", 1, 0, 1)],
+        nominated=[placement("c", 2, 1)],
+    )
+    assert [one.uuid for one in page.untouched] == ["GPU-3"]
+
+
+@pytest.mark.parametrize(
+    ("held", "fullness"),
+    [
+        ([], 0.0),
+        ([placement("a", 0, 10, 0)], 0.25),
+        ([placement("a", 0, 10, 100)], 0.5),
+        ([placement("a", 0, 99, 0)], 0.5),
+        ([placement("a", 0, 20, 100), placement("b", 1, 20, 100)], 1.0),
+    ],
+    ids=["empty", "by units", "by cores", "over-placed counts as full", "full"],
+)
+def test_fullness_is_the_fuller_part(held: list[Placement], fullness: float) -> None:
+    """Cores or units, whichever is more used, over all healthy cards."""
+    page = node(*cards(20, 20), holds=held)
+    assert page.fullness == fullness
+
+
+def test_a_node_with_nothing_to_give_is_full() -> None:
+    """No healthy card, no preference for it."""
+    assert node(card(healthy=False)).fullness == 1.0
+
+
+def test_a_nomination_is_charged_until_the_pod_is_placed() -> None:
+    """Once it holds a placement here, that alone counts."""
+    kept = placement("a", 0, 10)
+    assert left(node(nominated=[kept])).units == 19
+    both = node(holds=[placement("a", 0, 10)], nominated=[kept])
+    assert left(both).units == 19
+
+
+def test_a_second_placement_of_a_pod_replaces_its_first() -> None:
+    """A pod is charged once."""
+    page = node(*cards(9, 9), holds=[placement("a", 0, 5)])
+    page = page.with_placement(placement("a", 1, 5))
+    assert page.free == {"GPU-0": Amount(100, 9), "GPU-1": Amount(100, 4)}
+
+
+def test_without_strikes_out_placements_and_nominations() -> None:
+    """The page as it would be; the page itself does not change."""
+    page = node(holds=[placement("a", 0, 5)], nominated=[placement("b", 0, 5)])
+    assert left(page.without({ref("a").uid, ref("b").uid})).units == 29
+    assert left(page).units == 19
+
+
+@pytest.mark.parametrize(
+    ("kept_for", "free"),
+    [(5, 29), (10, 19), (20, 19)],
+    ids=["lower priority gives way", "equal keeps", "higher keeps"],
+)
+def test_a_pod_sees_past_nominations_of_lower_priority(
+    kept_for: int, free: int
+) -> None:
+    """As kube-scheduler has it for whole nodes."""
+    page = node(nominated=[placement("kept", 0, 10, priority=kept_for)])
+    seen = page.as_seen_by(ref("asks", priority=10))
+    assert left(seen).units == free
+
+
+def test_a_pod_does_not_stand_in_its_own_way() -> None:
+    """Its own placement and nomination are not counted when it asks again."""
+    mine = placement("a", 0, 10)
+    assert left(node(holds=[mine]).as_seen_by(ref("a"))).units == 29
+    kept = node(nominated=[mine], holds=[placement("b", share(0).card, 3)])
+    assert left(kept.as_seen_by(ref("a"))).units == 26
+
+
+def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
+    """No copy is made for the common case."""
+    page = node(holds=[placement("b", 0, 3)])
+    assert page.as_seen_by(ref("a")) is page
