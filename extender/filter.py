@@ -1,9 +1,10 @@
 """filter: which of the nodes can take the pod, and why the others cannot. Pure."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import filterfalse
 
-from extender.wire import FilterResult
+from extender.wire import FilterResult, insist_on_strings
 from gpushare.domain.fitting import Answer
 from gpushare.domain.model import NodeName
 from gpushare.domain.summary import Reason, Refusal
@@ -24,8 +25,11 @@ def judge(
     like. There may be thousands of names, so they are looked up in C, never in a loop
     of ours, and not at all a second time when all of them fit.
     """
-    if not exceptions and answer.fits.issuperset(names):
-        return FilterResult(names)
+    with suppress(TypeError):
+        # What is not even hashable is complained of in a moment.
+        if not exceptions and answer.fits.issuperset(names):
+            return FilterResult(names)
+    insist_on_strings(names)
     verdicts: dict[NodeName, str] = {}
     for refusal, group in answer.refused.items():
         these = filter(group.__contains__, names)
@@ -42,6 +46,7 @@ def judge(
 
 def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
     """Refuse every node for one reason."""
+    insist_on_strings(names)
     return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
 
 

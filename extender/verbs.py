@@ -51,6 +51,7 @@ class Verbs:
         if isinstance(request, Refusal):
             return refuse_all(args.names, request)
         if not request.claims:
+            wire.insist_on_strings(args.names)
             return FilterResult(args.names)
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
@@ -65,6 +66,7 @@ class Verbs:
         """Score the nodes that filter kept; nothing to choose gives 0 to all."""
         if args.names is None:
             raise Malformed("NodeNames", wire.NODE_CACHE)
+        wire.insist_on_strings(args.names)
         request = args.request
         if isinstance(request, PodRequest) and request.claims:
             policy = self.choice.policy(request.policy)

@@ -6,7 +6,6 @@ function that reads raises ``Malformed``, which names the field.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -26,7 +25,8 @@ NODE_CACHE = (
 class ExtenderArgs:
     """What filter and prioritize are asked.
 
-    ``names`` is None where kube-scheduler sent whole Nodes instead.
+    ``names`` is None where kube-scheduler sent whole Nodes instead. Whether it holds
+    nothing but strings is looked at only where it matters: see ``insist_on_strings``.
     """
 
     pod: PodRef
@@ -69,8 +69,8 @@ def extender_args(body: bytes) -> ExtenderArgs:
     names = args.raw.get("NodeNames")
     if names is None and args.raw.get("Nodes") is None:
         raise Malformed("NodeNames", "is missing")
-    if names is not None:
-        _check_names(names)
+    if not isinstance(names, list | None):
+        raise Malformed("NodeNames", "must be a list of names")
     return ExtenderArgs(*_asked(pod), names)
 
 
@@ -97,6 +97,15 @@ def preemption_args(body: bytes) -> PreemptionArgs:
         NodeName(name): _victims(nodes.object(name), whole=whole) for name in nodes.raw
     }
     return PreemptionArgs(*_asked(pod), proposals)
+
+
+def insist_on_strings(names: Sequence[object]) -> None:
+    """Raise ``Malformed`` unless all names are strings: joining them tells quickest."""
+    try:
+        "".join(names)  # type: ignore[arg-type]
+    except TypeError as error:
+        problem = f"must hold nothing but strings: {error}"
+        raise Malformed("NodeNames", problem) from error
 
 
 def filter_reply(result: FilterResult) -> bytes:
@@ -143,18 +152,6 @@ def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:
         return codec.pod_ref(pod.raw), codec.pod_request(pod.raw)
     except Malformed as error:
         raise Malformed(f"Pod.{error.field}", error.problem) from error
-
-
-def _check_names(names: Any) -> None:  # noqa: ANN401
-    """Insist on a list of strings; joining them is the quickest way to tell."""
-    if not isinstance(names, list):
-        raise Malformed("NodeNames", "must be a list of names")
-    try:
-        "".join(names)
-    except TypeError as error:
-        raise Malformed(
-            "NodeNames", f"must hold nothing but strings: {error}"
-        ) from error
 
 
 def _victims(victims: Reader, *, whole: bool) -> Victims:

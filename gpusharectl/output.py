@@ -35,10 +35,10 @@ def legend(pieces: Sequence[Piece]) -> Text:
     """Say which fill is whose, and how many units each has."""
     text = Text()
     for number, piece in enumerate(pieces):
-        text.append("   " if number else "")
+        text.append("  " if number else "")
         text.append(_fill(number), _colour(number))
         text.append(f" {piece.name} {piece.units}")
-    return text or Text("nobody")
+    return text
 
 
 def _cells(capacity: int, units: Sequence[int], width: int) -> list[int]:

@@ -31,7 +31,11 @@ def whole(quantity: object) -> int:
     if isinstance(quantity, bool) or not isinstance(quantity, int | str):
         kind = type(quantity).__name__
         raise NotAQuantity(f"a quantity is a string or a whole number, not {kind}")
-    value = _value(str(quantity))
+    text = str(quantity)
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        # Nearly all are so, and filter is asked thousands of times.
+        return int(text)
+    value = _value(text)
     if value < 0:
         raise NotAQuantity("it is below zero")
     if value != value.to_integral_value():

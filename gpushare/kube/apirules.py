@@ -10,7 +10,14 @@ from datetime import datetime, timedelta
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Conflict, Invalid
 from gpushare.kube.fields import Reader
-from gpushare.kube.shapes import SHAPES, check, containers, named, timestamp
+from gpushare.kube.shapes import (
+    SHAPES,
+    check,
+    containers,
+    named,
+    timestamp,
+    with_requests,
+)
 
 DEFAULT_GRACE_S = 30
 _TERMINAL = ("Succeeded", "Failed")
@@ -40,8 +47,11 @@ def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
     if SHAPES[kind].status_apart:
         result.pop("status", None)
         result |= {"status": before["status"]} if "status" in before else {}
-    if kind is Kind.PODS and _fixed(before["spec"]) != _fixed(after["spec"]):
-        raise Invalid("spec: a pod's node, containers and resources may not be changed")
+    if kind is Kind.PODS:
+        result["spec"] = with_requests(after["spec"])
+        if _fixed(before["spec"]) != _fixed(result["spec"]):
+            message = "a pod's node, containers and resources may not be changed"
+            raise Invalid(f"spec: {message}")
     return result
 
 

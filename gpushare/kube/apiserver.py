@@ -24,6 +24,7 @@ CONNECT_TIMEOUT_S = 3.0
 _WATCH_GRACE_S = 10.0
 """How long a watch may be silent past its end before the connection counts as dead."""
 _CONNECTIONS = 32
+_JSON = {"Content-Type": "application/json"}
 _MERGE = "application/merge-patch+json"
 _COMPONENT = "vcuda"
 
@@ -145,7 +146,7 @@ class ApiServer:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         self._write(
-            self._core.create_namespaced_pod_binding,
+            partial(self._core.create_namespaced_pod_binding, _headers=_JSON),
             pod.name,
             pod.namespace,
             body,
@@ -187,7 +188,8 @@ class ApiServer:
             "lastTimestamp": now,
             "count": 1,
         }
-        self._write(self._core.create_namespaced_event, pod.namespace, body)
+        create = partial(self._core.create_namespaced_event, _headers=_JSON)
+        self._write(create, pod.namespace, body)
 
     def _lister(self, kind: Kind) -> Callable[..., Any]:
         listers: dict[Kind, Callable[..., Any]] = {

@@ -57,7 +57,7 @@ def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
     thing = {**named(kind, body), "metadata": metadata}
     check(kind, thing)
     if kind is Kind.PODS:
-        thing["spec"] = _with_requests(thing["spec"])
+        thing["spec"] = with_requests(thing["spec"])
         thing["status"] = {"phase": "Pending"}
     return thing
 
@@ -92,6 +92,24 @@ def containers(spec: Reader) -> Iterator[Reader]:
         yield from spec.optional_objects(key)
 
 
+def with_requests(spec: Json) -> Json:
+    """Give a pod's spec with requests, where missing, from limits; all as text."""
+    return spec | {
+        key: [_with_requests(container) for container in spec[key]]
+        for key in ("initContainers", "containers")
+        if spec.get(key)
+    }
+
+
+def _with_requests(container: Json) -> Json:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    asked = {"limits": limits, "requests": {**limits, **requests}}
+    texts = {part: {k: str(v) for k, v in asked[part].items()} for part in asked}
+    told = {part: amounts for part, amounts in texts.items() if amounts}
+    return container | ({"resources": resources | told} if told else {})
+
+
 def _check_name(metadata: Reader, key: str) -> None:
     if not _NAME.fullmatch(metadata.text(key)):
         raise Malformed(metadata.path(key), f"{metadata.raw[key]!r} is no name")
@@ -112,19 +130,3 @@ def _check_pod(spec: Reader) -> None:
         resources = container.optional_object("resources")
         resources.optional_object("requests")
         resources.optional_object("limits")
-
-
-def _with_requests(spec: Json) -> Json:
-    return spec | {
-        key: [_container_with_requests(container) for container in spec[key]]
-        for key in ("initContainers", "containers")
-        if spec.get(key)
-    }
-
-
-def _container_with_requests(container: Json) -> Json:
-    resources = container.get("resources") or {}
-    if not (limits := resources.get("limits")):
-        return container
-    requests = {**limits, **(resources.get("requests") or {})}
-    return container | {"resources": resources | {"requests": requests}}

@@ -12,8 +12,8 @@ from gpusharectl.demo.stage import NotAsPromisedError, Stage
 from gpusharectl.demo.story import SCENES
 
 _INTRODUCTION = """\
-GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded API
-server, a stand-in scheduler and kubelet, and the real extender under gunicorn.
+GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded
+API server, stand-ins for scheduler and kubelet, and the real extender.
 1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
 """
 

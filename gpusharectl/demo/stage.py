@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TypeVar
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from gpusharectl.output import Piece, bar, legend
 NAMESPACE = "default"
 _WITHIN_S = 20.0
 _MOST = 1000
-_LABEL_WIDTH = 18
+_BAR = 24
 
 Seen = TypeVar("Seen")
 
@@ -35,7 +34,6 @@ class Stage:
     desk: Desk
     console: Console
     _nodes: dict[str, tuple[Card, ...]] = field(default_factory=dict)
-    _generation: count[int] = field(default_factory=lambda: count(1))
 
     def node(self, name: str, model: str, *cards: tuple[str, int]) -> None:
         """Add a node; each card is its UUID and its memory in MiB."""
@@ -49,36 +47,25 @@ class Stage:
     def clear(self) -> None:
         """Remove all pods and nodes, for the next scene."""
         for pod in self._pods():
-            self._delete(pod)
+            self._delete(pod["metadata"]["name"])
         self._until(lambda: not self._pods(), "all pods to go")
         for name in self._nodes:
             self.desk.kubelet.leave(name)
         self._nodes.clear()
 
-    def create(self, name: str, units: int, *, say: str = "create") -> str:
-        """Make a pod, as a Deployment would, and show where it went; its name."""
+    def create(self, name: str, units: int, *, say: str = "create") -> None:
+        """Make a pod, as a Deployment would, and show what became of it."""
         self.desk.cluster.create(Kind.PODS, _pod(name, units))
-        return self.arrive(name, units, say=say)
-
-    def arrive(self, name: str, units: int, *, say: str) -> str:
-        """Wait until the pod runs or an event says why not, and show which."""
         pod = self._until(lambda: self._settled(name), f"{name} to be decided")
-        text = Text(f"  {say:<7} {name:<12} {_units(units):>8}   ")
-        placement = _placement(pod)
+        placement = pod_record(pod).placement
         if placement is not None:
-            text.append(f"→  {placement.node} {self._card_names(placement)}", "green")
+            where = f"→ {placement.node} {self._card_names(placement)}"
+            self._step(say, name, _units(units), Text(where, "green"))
         else:
-            text.append("Pending", "yellow")
-        self.console.print(text)
-        if placement is None:
-            self.event(name)
-        return name
-
-    def event(self, name: str) -> None:
-        """Show the newest event of a pod as ``kubectl describe`` has it."""
-        message = self.message(name)
-        self.console.print(Text("          Warning  FailedScheduling  "), end="")
-        self.console.print(Text(message), soft_wrap=True)
+            self._step(say, name, _units(units), Text("Pending", "yellow"))
+            self.console.print(Text(f"    {self.message(name)}"), soft_wrap=True)
+            self._why(units)
+        self.draw()
 
     def message(self, name: str) -> str:
         """Give the text of a pod's newest warning."""
@@ -91,31 +78,36 @@ class Stage:
         return str(found[-1]) if found else ""
 
     def delete(self, name: str) -> None:
-        """Delete a pod that takes its time to end, and show that it still holds."""
+        """Delete a running pod that takes its time to end."""
         self.desk.kubelet.hold(name)
-        self._delete(self._pod(name))
-        self.console.print(
-            f"  delete  {name:<12}            Terminating; it holds its units until "
-            "it is gone"
-        )
+        self._delete(name)
+        words = "Terminating: it holds its units until it is gone"
+        self._step("delete", name, "", Text(words, "yellow"))
+        self.draw()
 
     def gone(self, name: str) -> None:
         """Let a deleted pod end, and wait until it is gone."""
         self.desk.kubelet.release(name)
         self._until(lambda: self._find(name) is None, f"{name} to go")
-        self.console.print(f"  gone    {name}")
+        self._step("gone", name, "", Text(""))
+        self.draw()
+
+    def withdraw(self, name: str) -> None:
+        """Delete a pod that never ran."""
+        self._delete(name)
+        self._until(lambda: self._find(name) is None, f"{name} to go")
+        self._step("delete", name, "", Text("it held nothing"))
 
     def draw(self) -> None:
-        """Draw what each card holds."""
-        for node, cards in self._nodes.items():
+        """Draw what each card holds, a line for each."""
+        for cards in self._nodes.values():
             for card in cards:
                 pieces = self._held(card)
                 used = sum(piece.units for piece in pieces)
-                where = f"  {node} card {card.index}".ljust(_LABEL_WIDTH)
-                line = Text(where).append_text(bar(card.units, pieces, 40))
-                line.append(f"  {used}/{card.units} units")
-                self.console.print(line)
-                self.console.print(Text(" " * _LABEL_WIDTH).append_text(legend(pieces)))
+                line = Text(f"    card {card.index} ")
+                line.append_text(bar(card.units, pieces, _BAR))
+                line.append(f" {used:>2}/{card.units} ")
+                self.console.print(line.append_text(legend(pieces)))
 
     def expect(self, promise: str, *, held: Sequence[Sequence[str]]) -> None:
         """Insist that the cards of all nodes hold these pods, and say so."""
@@ -123,7 +115,7 @@ class Stage:
         seen = [{piece.name for piece in self._held(card)} for card in cards]
         if seen != [set(names_) for names_ in held]:
             raise NotAsPromisedError(f"{promise}: the cards hold {seen}")
-        self.console.print(Text(f"  as promised: {promise}", "bold"))
+        self.console.print(Text(f"  As promised: {promise}.", "bold green"))
 
     def expect_event(self, name: str, begins: str) -> None:
         """Insist on the beginning of a pod's newest warning."""
@@ -131,8 +123,19 @@ class Stage:
         if not message.startswith(begins):
             raise NotAsPromisedError(f"{name} says: {message}")
 
+    def _step(self, say: str, name: str, units: str, what: Text) -> None:
+        text = Text(f"  {say:<6} {name:<10} {units:>8}  ", "bold")
+        self.console.print(text.append_text(what))
+
+    def _why(self, units: int) -> None:
+        for cards in self._nodes.values():
+            for card in cards:
+                free = card.units - sum(piece.units for piece in self._held(card))
+                missing = f"card {card.index} has {free} free, {units} are asked"
+                self.console.print(Text(f"    {missing}", "dim"))
+
     def _held(self, card: Card) -> list[Piece]:
-        placements = filter(None, (_placement(pod) for pod in self._pods()))
+        placements = filter(None, (pod_record(p).placement for p in self._pods()))
         return [
             Piece(placement.pod.name, share.amount.units)
             for placement in placements
@@ -151,9 +154,6 @@ class Stage:
         running = pod["status"]["phase"] == "Running"
         return pod if running or self.message(name) else None
 
-    def _pod(self, name: str) -> Json:
-        return self.desk.cluster.get(Kind.PODS, NAMESPACE, name)
-
     def _find(self, name: str) -> Json | None:
         here = [p for p in self._pods() if p["metadata"]["name"] == name]
         return here[0] if here else None
@@ -161,8 +161,8 @@ class Stage:
     def _pods(self) -> tuple[Json, ...]:
         return self.desk.cluster.list_page(Kind.PODS, limit=_MOST).items
 
-    def _delete(self, pod: Json) -> None:
-        self.desk.cluster.delete(Kind.PODS, NAMESPACE, pod["metadata"]["name"])
+    def _delete(self, name: str) -> None:
+        self.desk.cluster.delete(Kind.PODS, NAMESPACE, name)
 
     def _until(self, look: Callable[[], Seen | None], what: str) -> Seen:
         deadline = time.monotonic() + _WITHIN_S
@@ -171,10 +171,6 @@ class Stage:
                 raise NotAsPromisedError(f"waited in vain for {what}")
             time.sleep(0.02)
         return seen
-
-
-def _placement(pod: Json) -> Placement | None:
-    return pod_record(pod).placement
 
 
 def _units(units: int) -> str:

@@ -13,11 +13,10 @@ _P4_1 = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
 
 
 def one_card(stage: Stage) -> None:
-    """One RTX 3090 with 24259 MiB, so 94 units of 256 MiB; three pods share it."""
+    """One RTX 3090 of 24259 MiB, 94 units: three pods share it."""
     stage.node("node-1", "RTX 3090", ("GPU-3090", 24259))
     for name, units in (("app-1", 50), ("app-2", 40), ("app-3", 1)):
         stage.create(name, units)
-    stage.draw()
     stage.expect(
         f"91 units, {mib(91)}, of 24259 MiB are in use",
         held=[["app-1", "app-2", "app-3"]],
@@ -25,33 +24,29 @@ def one_card(stage: Stage) -> None:
 
 
 def rolling_update(stage: Stage) -> None:
-    """app-3 is updated to ask 10 units: 50 + 40 + 10 are more than 94."""
+    """app-3 is updated from 1 unit to 10: 50 + 40 + 10 exceed 94."""
     stage.node("node-1", "RTX 3090", ("GPU-3090", 24259))
-    for name, units in (("app-1", 50), ("app-2", 40), ("app-3-old", 1)):
+    for name, units in (("app-1", 50), ("app-2", 40), ("app-3a", 1)):
         stage.create(name, units)
-    stage.delete("app-3-old")
-    stage.create("app-3-new", 10, say="update")
-    stage.expect_event("app-3-new", _SHORT)
-    stage.gone("app-3-old")
-    stage.draw()
-    stage.console.print("  app-3-new asks 10, and 4 are free: it stays Pending")
-    stage.expect_event("app-3-new", _SHORT)
-    stage.expect("the third pod waits", held=[["app-1", "app-2"]])
-    stage.delete("app-3-new")
-    stage.gone("app-3-new")
-    stage.create("app-3-back", 1, say="update")
+    stage.delete("app-3a")
+    stage.create("app-3b", 10, say="update")
+    stage.expect_event("app-3b", _SHORT)
+    stage.gone("app-3a")
+    stage.expect("it still does not fit, and waits", held=[["app-1", "app-2"]])
+    stage.expect_event("app-3b", _SHORT)
+    stage.withdraw("app-3b")
+    stage.create("app-3c", 1, say="update")
     stage.expect(
         "with the limit put back to 1 it runs",
-        held=[["app-1", "app-2", "app-3-back"]],
+        held=[["app-1", "app-2", "app-3c"]],
     )
 
 
 def two_cards(stage: Stage) -> None:
-    """Two Tesla P4 of 7611 MiB, 29 units each; pods of 4, 20 and 20 units."""
+    """Two Tesla P4 of 7611 MiB, 29 units each: pods of 4, 20 and 20."""
     stage.node("node-2", "Tesla P4", (_P4_0, 7611), (_P4_1, 7611))
     for name, units in (("cuda-1", 4), ("cuda-2", 20), ("cuda-3", 20)):
         stage.create(name, units)
-    stage.draw()
     stage.expect(
         "the card that fits first: 4 and 20 share one, 20 has the other",
         held=[["cuda-1", "cuda-2"], ["cuda-3"]],
@@ -59,16 +54,18 @@ def two_cards(stage: Stage) -> None:
 
 
 def not_on_one_card(stage: Stage) -> None:
-    """Two cards of 4 GiB: 10 units free in all, but a pod lives on one card."""
+    """Two cards of 4 GiB, 16 units each: a pod lives on one of them."""
     stage.node("node-3", "T400", ("GPU-a", 4096), ("GPU-b", 4096))
     for name, units in (("ai-1", 8), ("ai-2", 12)):
         stage.create(name, units)
-    stage.expect("2 GiB + 3 GiB use both cards", held=[["ai-1"], ["ai-2"]])
+    stage.expect("2 GiB and 3 GiB use both cards", held=[["ai-1"], ["ai-2"]])
     stage.create("ai-3", 10)
-    stage.draw()
     stage.expect_event("ai-3", _ONE_CARD)
     stage.create("ai-4", 8)
-    stage.expect("2 GiB + 2 GiB share one", held=[["ai-1", "ai-4"], ["ai-2"]])
+    stage.expect(
+        "12 units were free, but 10 on no card; 2 + 2 GiB share one",
+        held=[["ai-1", "ai-4"], ["ai-2"]],
+    )
 
 
 SCENES: Sequence[Scene] = (one_card, rolling_update, two_cards, not_on_one_card)

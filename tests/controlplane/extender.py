@@ -1,7 +1,9 @@
 """The real extender as a child process: gunicorn, as operators start it."""
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +71,27 @@ class Extender:
         assert self.process is not None
         self.process.wait_ready(lambda: self.public.get("/readyz")[0] == 200)
 
+    def kill(self) -> None:
+        """Kill it with all its workers, as a node that loses power would."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+    def workers(self) -> list[int]:
+        """List the process ids of gunicorn's workers."""
+        assert self.process is not None
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(child) for child in children.split()]
+
+    def readiness(self) -> tuple[int, str]:
+        """Ask /readyz: the status and the words; 0 while nobody listens."""
+        try:
+            status, answer = self.public.get("/readyz")
+        except OSError:
+            return 0, ""
+        return status, str(answer["text"])
+
     def metrics(self) -> dict[str, float]:
         """Read /metrics: sample with labels, as it is printed, to value."""
         text = str(self.public.get("/metrics")[1]["text"])
@@ -87,6 +110,8 @@ class Extender:
     ) -> None:
         if self.process is not None:
             self.process.stop()
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Extender:

@@ -1,7 +1,6 @@
 """The one decision: which cards for a pod on a node, or why none."""
 
 from itertools import permutations
-from time import process_time
 
 import pytest
 
@@ -243,14 +242,12 @@ def test_several_claims_that_cannot_be_met_together() -> None:
     assert refusal(asked, node(*cards(29, 29)), FIRST_FIT) == Refusal(Reason.MEMORY)
 
 
-def test_a_hopeless_search_ends_soon() -> None:
-    """A bound on its steps, so that no pod can hold up the ledger."""
-    sizes = [100 + i for i in range(16)]
-    asked = apart("p", *sizes)
-    page = node(*cards(*(sum(sizes) // 8 + i for i in range(8))))
-    began = process_time()
-    place(asked, page, FIRST_FIT)
-    assert process_time() - began < 5
+def test_a_hopeless_search_ends() -> None:
+    """Its steps are bounded: trying all ways for 22 claims would take for ever."""
+    sizes = range(30, 52)
+    total = sum(sizes)
+    page = node(*cards(*(total // 4 + extra for extra in (-3, -2, 1, 2))))
+    assert isinstance(place(apart("p", *sizes), page, FIRST_FIT), Refusal)
 
 
 def test_equal_cards_are_tried_once() -> None:

@@ -1,0 +1,395 @@
+"""What every ``Cluster`` keeps to: the one in memory, the demo's, and the real one."""
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import Conflict, Gone, NotFound
+from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from tests.contract.seats import Seat, embedded_seat, http_seat
+from tests.machine import needs
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.rest import Json, Rest
+
+SEATS = ["embedded", "loopback", pytest.param("real", marks=pytest.mark.controlplane)]
+BIND_S = 5.0
+
+
+@pytest.fixture(params=SEATS)
+def seat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Seat]:
+    if request.param == "embedded":
+        yield embedded_seat()
+    elif request.param == "loopback":
+        cluster = Embedded()
+        with (
+            ApiServerOnLoopback(cluster) as server,
+            http_seat(
+                server.url,
+                None,
+                server.kubeconfig(tmp_path / "kubeconfig"),
+                namespace="default",
+                compact=cluster.compact,
+            ) as found,
+        ):
+            yield found
+    else:
+        plane: ControlPlane = request.getfixturevalue("control_plane")
+        token = plane.admin.token
+        kubeconfig = plane.kubeconfig(token, "contract")
+        with http_seat(
+            plane.url, token, kubeconfig, compact=compaction(plane)
+        ) as found:
+            yield found
+
+
+def compaction(plane: ControlPlane) -> Callable[[], None]:
+    """Compact etcd, and start the API server anew, whose cache knows more than etcd."""
+
+    def compact() -> None:
+        version = plane.rest.must("GET", "/api/v1/pods")["metadata"]["resourceVersion"]
+        plane.stop_apiserver()
+        etcd = Rest(plane._etcd_port, tls=False)
+        etcd.must("POST", "/v3/kv/compaction", {"revision": version, "physical": True})
+        plane.start_apiserver()
+
+    return compact
+
+
+def target(pod: Json, uid: str = "") -> Target:
+    metadata = pod["metadata"]
+    return Target(metadata["namespace"], metadata["name"], uid or metadata["uid"])
+
+
+def bind(seat: Seat, pod: Json, node: str = "node", **annotations: str) -> None:
+    seat.cluster.bind(target(pod), node, annotations, timeout_s=BIND_S)
+
+
+def names(things: list[Json]) -> list[str]:
+    return [thing["metadata"]["name"] for thing in things]
+
+
+def test_pages_make_one_list(seat: Seat) -> None:
+    """Pages together hold each object once, all at the same version."""
+    made = names([seat.pod(f"p{number}") for number in range(7)])
+    pages = list(seat.pages(3, f"metadata.namespace={seat.namespace}"))
+    found = [name for page in pages for name in names(list(page.items))]
+    assert found == made
+    assert [len(page.items) for page in pages] == [3, 3, 1]
+    assert len({page.resource_version for page in pages}) == 1
+
+
+def test_pages_run_over_all_namespaces(seat: Seat) -> None:
+    """A list without a selector holds ours, whatever else there is."""
+    made = names([seat.pod(f"p{number}") for number in range(3)])
+    items = [item for page in seat.pages(2) for item in page.items]
+    assert names([item for item in items if seat.is_ours(item)]) == made
+
+
+def test_continue_token_stays_in_its_moment(seat: Seat) -> None:
+    """Later pages show what was there at the first, whatever happens meanwhile."""
+    pods = [seat.pod(f"p{number}") for number in range(5)]
+    selector = f"metadata.namespace={seat.namespace}"
+    first = seat.cluster.list_page(Kind.PODS, limit=2, field_selector=selector)
+    seat.delete(pods[3], 0)
+    seat.label(pods[4], changed="yes")
+    seat.pod("p9")
+    rest = list(seat.pages(2, selector, first.continue_token))
+    later = [item for page in rest for item in page.items]
+    assert names([*first.items, *later]) == names(pods)
+    assert all("labels" not in item["metadata"] for item in later)
+    assert {page.resource_version for page in rest} == {first.resource_version}
+
+
+def test_watch_misses_nothing_since_the_list(seat: Seat) -> None:
+    """A watch from a list's version tells all that came after, in order."""
+    old = seat.pod("old")
+    version = seat.version()
+    seat.label(old, step="one")
+    new = seat.pod("new")
+    seat.delete(old, 0)
+    events = seat.watch(version, 3)
+    told = [(event.type, event.object["metadata"]["name"]) for event in events]
+    assert told == [
+        ("MODIFIED", old["metadata"]["name"]),
+        ("ADDED", new["metadata"]["name"]),
+        ("DELETED", old["metadata"]["name"]),
+    ]
+
+
+def test_watch_tells_while_it_runs(seat: Seat) -> None:
+    """What happens after the watch began comes too; versions only grow."""
+    version = seat.version()
+    seen: list[Json] = []
+
+    def follow() -> None:
+        seen.extend(event.object for event in seat.watch(version, 3))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    pod = seat.pod("pod")
+    seat.label(pod, step="one")
+    seat.delete(pod, 0)
+    thread.join()
+    versions = [int(thing["metadata"]["resourceVersion"]) for thing in seen]
+    assert len(versions) == 3
+    assert all(one < other for one, other in pairwise(versions))
+
+
+def test_watch_goes_on_from_an_event(seat: Seat) -> None:
+    """The version of an event is one to watch from: neither twice nor never."""
+    version = seat.version()
+    seat.pod("one")
+    first = seat.watch(version, 1)[0]
+    seat.pod("two")
+    later = seat.watch(first.object["metadata"]["resourceVersion"], 1)
+    assert names([event.object for event in later]) == [seat.name("two")]
+
+
+def test_selector_chooses_in_lists(seat: Seat) -> None:
+    """Terms are joined by "and"; "!=" takes away."""
+    bound, pending = seat.pod("bound"), seat.pod("pending")
+    bind(seat, bound, seat.name("node"))
+    at_node = f"spec.nodeName={seat.name('node')}"
+    chosen = f"spec.nodeName==,metadata.namespace={seat.namespace}"
+    for selector, wanted in (
+        (at_node, bound),
+        (chosen, pending),
+        (f"{chosen},status.phase!=Succeeded", pending),
+        (f"metadata.name={pending['metadata']['name']}", pending),
+    ):
+        items = [item for page in seat.pages(500, selector) for item in page.items]
+        assert names(items) == names([wanted]), selector
+
+
+def test_leaving_a_selector_is_a_deletion(seat: Seat) -> None:
+    """In a watch of running pods a pod that ends is DELETED, and stays in the store."""
+    selector = f"status.phase!=Succeeded,metadata.namespace={seat.namespace}"
+    pod = seat.pod("pod")
+    version = seat.version()
+    bind(seat, pod)
+    done = seat.patch_status(pod, phase="Succeeded")
+    events = seat.watch(version, 2, selector)
+    assert [event.type for event in events] == ["MODIFIED", "DELETED"]
+    last = events[-1].object["metadata"]["resourceVersion"]
+    assert last == done["metadata"]["resourceVersion"]
+    assert seat.read(pod)["status"]["phase"] == "Succeeded"
+
+
+def test_entering_a_selector_is_an_addition(seat: Seat) -> None:
+    """In a watch of a node's pods a pod that is bound there is ADDED."""
+    pod = seat.pod("pod")
+    version = seat.version()
+    bind(seat, pod, seat.name("node"))
+    events = seat.watch(version, 1, f"spec.nodeName={seat.name('node')}")
+    assert [event.type for event in events] == ["ADDED"]
+
+
+def test_quiet_watch_sends_a_bookmark(seat: Seat) -> None:
+    """A watch that has nothing to tell still moves the version on before it ends."""
+    version = seat.version()
+    seat.pod("other")
+    stream = seat.cluster.watch(
+        Kind.PODS,
+        resource_version=version,
+        timeout_s=5.0,
+        field_selector=f"metadata.name={seat.name('nobody')}",
+    )
+    events = list(stream)
+    assert {event.type for event in events} == {"BOOKMARK"}
+    assert int(events[-1].object["metadata"]["resourceVersion"]) > int(version)
+
+
+def test_compacted_version_is_gone(seat: Seat) -> None:
+    """Old versions are forgotten: a watch and a page from then must begin anew."""
+    needs(seat.compact is not None, "a way to compact", "compact etcd")
+    assert seat.compact is not None
+    pods = [seat.pod(f"p{number}") for number in range(3)]
+    selector = f"metadata.namespace={seat.namespace}"
+    page = seat.cluster.list_page(Kind.PODS, limit=1, field_selector=selector)
+    for pod in pods:
+        seat.label(pod, step="one")
+    seat.compact()
+    with pytest.raises(Gone):
+        seat.watch(page.resource_version, 3)
+    with pytest.raises(Gone):
+        list(seat.pages(1, selector, page.continue_token))
+    assert len(list(seat.pages(1, selector))) == 3
+
+
+def test_get_of_nothing(seat: Seat) -> None:
+    """What is not there is NotFound, of every kind."""
+    for kind in Kind:
+        namespace = "" if kind is Kind.NODES else seat.namespace
+        with pytest.raises(NotFound):
+            seat.cluster.get(kind, namespace, seat.name("nobody"))
+
+
+def test_bind_writes_node_and_annotations_at_once(seat: Seat) -> None:
+    """One version has node, placement and condition; other annotations stay."""
+    pod = seat.pod("pod")
+    seat.cluster.annotate(
+        Kind.PODS, seat.namespace, pod["metadata"]["name"], {"own": "1", "ours": "old"}
+    )
+    version = seat.version()
+    bind(seat, pod, "node", ours="new", more="2")
+    event = seat.watch(version, 1)[0].object
+    assert event["spec"]["nodeName"] == "node"
+    assert event["metadata"]["annotations"] == {"own": "1", "ours": "new", "more": "2"}
+    conditions = {one["type"]: one["status"] for one in event["status"]["conditions"]}
+    assert conditions["PodScheduled"] == "True"
+
+
+def test_second_bind_conflicts(seat: Seat) -> None:
+    """A bound pod stays where it is, its annotations too, even for the same node."""
+    pod = seat.pod("pod")
+    bind(seat, pod, "node", ours="first")
+    with pytest.raises(Conflict, match="is already assigned to node"):
+        bind(seat, pod, "other", ours="second")
+    with pytest.raises(Conflict):
+        bind(seat, pod, "node", ours="second")
+    found = seat.read(pod)
+    assert found["spec"]["nodeName"] == "node"
+    assert found["metadata"]["annotations"] == {"ours": "first"}
+
+
+def test_bind_of_another_uid_conflicts(seat: Seat) -> None:
+    """The uid is a precondition: a pod made anew under the old name is not bound."""
+    old = seat.pod("pod")
+    seat.delete(old)
+    new = seat.pod("pod")
+    with pytest.raises(Conflict):
+        bind(seat, old)
+    assert "nodeName" not in seat.read(new)["spec"]
+
+
+def test_bind_of_nobody(seat: Seat) -> None:
+    """A pod that is gone is NotFound."""
+    pod = seat.pod("pod")
+    seat.delete(pod, 0)
+    with pytest.raises(NotFound):
+        bind(seat, pod)
+
+
+def test_bind_to_unknown_node_is_accepted(seat: Seat) -> None:
+    """The API server does not ask whether there is such a node (contracts 1.5)."""
+    pod = seat.pod("pod")
+    bind(seat, pod, seat.name("no-such-node"))
+    assert seat.read(pod)["spec"]["nodeName"] == seat.name("no-such-node")
+
+
+def test_bind_of_a_deleting_pod_conflicts(seat: Seat) -> None:
+    """A pod on its way out gets no node, whichever reason is told."""
+    pod = seat.pod("pod")
+    bind(seat, pod)
+    seat.delete(pod, 60)
+    with pytest.raises(Conflict):
+        bind(seat, pod, "other")
+
+
+def test_annotate_merges(seat: Seat) -> None:
+    """Only the named annotations change, of pods and of nodes."""
+    pod, node = seat.pod("pod"), seat.node("node")
+    cluster = seat.cluster
+    for kind, namespace, thing in (
+        (Kind.PODS, seat.namespace, pod),
+        (Kind.NODES, "", node),
+    ):
+        name = thing["metadata"]["name"]
+        cluster.annotate(kind, namespace, name, {"a": "1", "b": "1"})
+        cluster.annotate(kind, namespace, name, {"b": "2"})
+        found = cluster.get(kind, namespace, name)["metadata"]["annotations"]
+        assert (found["a"], found["b"]) == ("1", "2")
+
+
+def test_annotate_of_nobody(seat: Seat) -> None:
+    """Annotating what is not there makes nothing."""
+    for kind, namespace in ((Kind.PODS, seat.namespace), (Kind.NODES, "")):
+        with pytest.raises(NotFound):
+            seat.cluster.annotate(kind, namespace, seat.name("nobody"), {"a": "1"})
+
+
+def test_event_is_found_by_its_pod(seat: Seat) -> None:
+    """An event names its pod, the uid included; two of a kind are two."""
+    pod = seat.pod("pod")
+    for message in ("first", "second"):
+        seat.cluster.event(
+            target(pod), kind="Warning", reason="Refused", message=message
+        )
+    uid = pod["metadata"]["uid"]
+    page = seat.cluster.list_page(
+        Kind.EVENTS, limit=10, field_selector=f"involvedObject.uid={uid}"
+    )
+    told = {(event["type"], event["reason"], event["message"]) for event in page.items}
+    assert told == {("Warning", "Refused", "first"), ("Warning", "Refused", "second")}
+    assert {event["involvedObject"]["name"] for event in page.items} == {
+        pod["metadata"]["name"]
+    }
+
+
+def test_requests_default_to_limits(seat: Seat) -> None:
+    """Each container, init containers too, requests its limits where it says nothing.
+
+    Numbers come back as text.
+    """
+    limits = {"baidu.com/vcuda-memory": 8, "cpu": "2"}
+    container = {
+        "name": "main",
+        "image": "local.test/pause:1",
+        "resources": {"limits": limits, "requests": {"cpu": "1"}},
+    }
+    pod = seat.pod(
+        "pod", containers=[container], initContainers=[container | {"name": "init"}]
+    )
+    spec = seat.read(pod)["spec"]
+    for found in (*spec["containers"], *spec["initContainers"]):
+        wanted = {"baidu.com/vcuda-memory": "8", "cpu": "1"}
+        assert found["resources"]["requests"] == wanted
+
+
+def test_bound_pod_stays_until_kubelet_lets_go(seat: Seat) -> None:
+    """Deleting a bound pod marks it, shorter grace wins, grace 0 takes it away."""
+    pod = seat.pod("pod", terminationGracePeriodSeconds=40)
+    bind(seat, pod)
+    version = seat.version()
+    for grace, left in ((None, 40), (20, 20), (30, 20)):
+        seat.delete(pod, grace)
+        metadata = seat.read(pod)["metadata"]
+        assert metadata["deletionGracePeriodSeconds"] == left
+        assert metadata["deletionTimestamp"]
+    seat.delete(pod, 0)
+    with pytest.raises(NotFound):
+        seat.read(pod)
+    events = seat.watch(version, 3)
+    assert [event.type for event in events] == ["MODIFIED", "MODIFIED", "DELETED"]
+
+
+def test_unbound_pod_goes_at_once(seat: Seat) -> None:
+    """Where no kubelet has it, nobody need be waited for."""
+    pod = seat.pod("pod")
+    seat.delete(pod)
+    with pytest.raises(NotFound):
+        seat.read(pod)
+
+
+def test_new_pod_is_pending(seat: Seat) -> None:
+    """A pod is made with a uid, a time and a version, and waits."""
+    pod = seat.pod("pod")
+    assert pod["status"]["phase"] == "Pending"
+    assert pod["metadata"]["uid"]
+    assert pod["metadata"]["creationTimestamp"].endswith("Z")
+    assert int(pod["metadata"]["resourceVersion"]) > 0
+
+
+def test_budgets_are_read(seat: Seat) -> None:
+    """PodDisruptionBudgets come in lists as the other kinds do."""
+    metadata = {"name": seat.name("budget"), "namespace": seat.namespace}
+    selector = {"matchLabels": {"app": "web"}}
+    spec = {"minAvailable": 1, "selector": selector}
+    seat.arrange.create(Kind.BUDGETS, {"metadata": metadata, "spec": spec})
+    items = seat.cluster.list_page(Kind.BUDGETS, limit=500).items
+    assert [item["spec"] for item in items if seat.is_ours(item)] == [spec]

@@ -1,0 +1,42 @@
+"""One control plane for all scenarios; one extender and scheduler for each module."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.controlplane.extender import USER
+from tests.controlplane.world import World, beside
+from tests.testbed.binaries import Binaries
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.sweep import new_namespace, sweep
+
+
+@pytest.fixture(scope="session")
+def plane(
+    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """etcd and kube-apiserver, which know our extender's account."""
+    folder = tmp_path_factory.mktemp("controlplane")
+    with ControlPlane(binaries, folder, users=[USER]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def house(plane: ControlPlane) -> Iterator[World]:
+    """The extender with its defaults, and a kube-scheduler and kubelet beside it."""
+    with beside(plane) as world:
+        yield world
+
+
+@pytest.fixture
+def space(plane: ControlPlane) -> Iterator[str]:
+    """A namespace of the test's own; afterwards all nodes and pods vanish."""
+    yield new_namespace(plane.rest)
+    sweep(plane.rest)
+
+
+@pytest.fixture
+def world(house: World, space: str) -> World:
+    """An empty cluster with the module's extender and scheduler."""
+    return replace(house, namespace=space, nodes=set())

@@ -1,0 +1,285 @@
+"""The book of all nodes."""
+
+import pytest
+
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Amount, NodeName, Placement
+from gpushare.domain.summary import Reason, Refusal
+from tests.builders import (
+    FIRST_FIT,
+    card,
+    cards,
+    ledger_of,
+    left,
+    placement,
+    ref,
+    request,
+)
+
+N, M = NodeName("n"), NodeName("m")
+
+
+def changes(ledger: Ledger, since: int) -> set[NodeName]:
+    _, changed = ledger.changed_since(since)
+    assert changed is not None
+    return set(changed)
+
+
+def now(ledger: Ledger) -> int:
+    return ledger.changed_since(-1)[0]
+
+
+def test_reserve_decides_and_writes_down() -> None:
+    """What is reserved is charged at once, and known to be unconfirmed."""
+    ledger = ledger_of()
+    decision = ledger.reserve(request("a", 20), N, FIRST_FIT)
+    assert decision == placement("a", 0, 20)
+    assert ledger.placement(ref("a").uid) == decision
+    assert left(ledger.node(N)) == Amount(100, 9)
+    assert ledger.reservations() == {ref("a").uid}
+
+
+def test_a_second_reserve_changes_nothing() -> None:
+    """A replayed bind gets the very same placement, charged once."""
+    ledger = ledger_of(*cards(29, 29))
+    first = ledger.reserve(request("a", 20), N, FIRST_FIT)
+    position = now(ledger)
+    assert ledger.reserve(request("a", 20), N, FIRST_FIT) == first
+    assert changes(ledger, position) == set()
+
+
+def test_a_refused_reserve_leaves_nothing() -> None:
+    """No half-made reservation, no word in the journal."""
+    ledger = ledger_of()
+    position = now(ledger)
+    assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert ledger.placement(ref("a").uid) is None
+    assert ledger.reservations() == frozenset()
+    assert changes(ledger, position) == set()
+
+
+def test_an_unknown_node_has_no_cards() -> None:
+    """And asking does not make it known."""
+    ledger = Ledger()
+    assert ledger.reserve(request("a", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
+    assert ledger.node(N) is None
+
+
+def test_what_the_api_server_holds_is_confirmed() -> None:
+    """A placement seen back is no reservation any more, and cannot be cancelled."""
+    ledger = ledger_of()
+    held = ledger.reserve(request("a", 20), N, FIRST_FIT)
+    assert isinstance(held, Placement)
+    ledger.record(held)
+    assert ledger.reservations() == frozenset()
+    assert ledger.cancel(ref("a").uid) is None
+    assert ledger.placement(ref("a").uid) == held
+
+
+def test_record_is_idempotent() -> None:
+    """The same placement twice is one change."""
+    ledger = ledger_of()
+    ledger.record(placement("a", 0, 20))
+    position = now(ledger)
+    ledger.record(placement("a", 0, 20))
+    assert changes(ledger, position) == set()
+    assert left(ledger.node(N)).units == 9
+
+
+def test_record_takes_what_is_so() -> None:
+    """It may exceed the card, name an unknown card or an unknown node."""
+    ledger = ledger_of()
+    ledger.record(placement("a", 0, 99))
+    ledger.record(placement("b", "GPU-gone", 5))
+    ledger.record(placement("c", 0, 5, node="m"))
+    assert left(ledger.node(N)).units == -70
+    assert ledger.placement(ref("b").uid) == placement("b", "GPU-gone", 5)
+    assert ledger.placement(ref("c").uid) == placement("c", 0, 5, node="m")
+
+
+def test_a_placement_that_moves_to_another_card() -> None:
+    """The actual one takes the place of the planned one."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.record(placement("a", 0, 20))
+    ledger.record(placement("a", 1, 20))
+    assert left(ledger.node(N), 0).units == 29
+    assert left(ledger.node(N), 1).units == 9
+
+
+def test_a_placement_that_moves_to_another_node() -> None:
+    """The API server's word on where the pod is frees what we had thought."""
+    ledger = ledger_of()
+    ledger.set_cards(M, [card()])
+    ledger.record(placement("a", 0, 20))
+    position = now(ledger)
+    ledger.record(placement("a", 0, 20, node="m"))
+    assert left(ledger.node(N)).units == 29
+    assert left(ledger.node(M)).units == 9
+    assert changes(ledger, position) == {N, M}
+
+
+def test_release_frees_and_gives_what_was_held() -> None:
+    """The second time there is nothing to free, and nothing is credited."""
+    ledger = ledger_of()
+    ledger.record(placement("a", 0, 20))
+    assert ledger.release(ref("a").uid) == placement("a", 0, 20)
+    assert ledger.release(ref("a").uid) is None
+    assert left(ledger.node(N)) == Amount(100, 29)
+
+
+def test_cancel_frees_a_reservation_once() -> None:
+    """For a bind that failed."""
+    ledger = ledger_of()
+    held = ledger.reserve(request("a", 20), N, FIRST_FIT)
+    assert ledger.cancel(ref("a").uid) == held
+    assert ledger.cancel(ref("a").uid) is None
+    assert left(ledger.node(N)).units == 29
+
+
+@pytest.mark.parametrize("outcome", ["cancel", "release"])
+def test_room_given_back_can_be_had(outcome: str) -> None:
+    """The next pod has it."""
+    ledger = ledger_of()
+    ledger.reserve(request("a", 29), N, FIRST_FIT)
+    assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.MEMORY)
+    getattr(ledger, outcome)(ref("a").uid)
+    assert ledger.reserve(request("b", 1), N, FIRST_FIT) == placement("b", 0, 1)
+
+
+def test_cards_may_change_under_placements() -> None:
+    """What is held stays held; the new size counts from now on."""
+    ledger = ledger_of()
+    ledger.record(placement("a", 0, 20))
+    ledger.set_cards(N, [card(units=16)])
+    assert left(ledger.node(N)).units == -4
+
+
+def test_cards_that_did_not_change_are_no_change() -> None:
+    """A node's heartbeat costs nothing."""
+    ledger = ledger_of()
+    position = now(ledger)
+    ledger.set_cards(N, [card()])
+    assert changes(ledger, position) == set()
+    ledger.set_cards(N, [card(healthy=False)])
+    assert changes(ledger, position) == {N}
+
+
+def test_a_node_without_cards_is_known_all_the_same() -> None:
+    """It is refused with ``No shared cards``."""
+    ledger = Ledger()
+    ledger.set_cards(N, [])
+    assert [page.name for page in ledger.nodes()] == [N]
+
+
+def test_pods_may_outlast_their_node() -> None:
+    """They stay charged, nothing is placed there, and the node may come back."""
+    ledger = ledger_of()
+    ledger.record(placement("a", 0, 20))
+    ledger.forget(N)
+    assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
+    ledger.set_cards(N, [card()])
+    assert left(ledger.node(N)).units == 9
+
+
+def test_a_node_that_is_gone_leaves_no_page() -> None:
+    """Nor one of which the last pod has gone: nodes come and go for years."""
+    ledger = ledger_of()
+    ledger.forget(N)
+    assert ledger.nodes() == ()
+    ledger.set_cards(N, [card()])
+    ledger.record(placement("a", 0, 20))
+    ledger.forget(N)
+    ledger.release(ref("a").uid)
+    assert ledger.nodes() == ()
+
+
+def test_forgetting_an_unknown_node_is_nothing() -> None:
+    """A watch may repeat itself."""
+    ledger = Ledger()
+    ledger.forget(N)
+    assert ledger.changed_since(0) == (0, [])
+
+
+def test_a_nomination_keeps_room_from_others() -> None:
+    """But not from its own pod, nor from pods of higher priority."""
+    ledger = ledger_of()
+    kept = placement("kept", 0, 20, priority=5)
+    ledger.nominate(N, {kept.pod.uid: kept})
+    assert ledger.nominated() == {N}
+    equal = request("equal", 10, priority=5)
+    assert ledger.reserve(equal, N, FIRST_FIT) == Refusal(Reason.MEMORY)
+    own = request("kept", 20, priority=5)
+    assert isinstance(ledger.reserve(own, N, FIRST_FIT), Placement)
+    ledger.release(own.pod.uid)
+    higher = request("higher", 29, priority=6)
+    assert isinstance(ledger.reserve(higher, N, FIRST_FIT), Placement)
+
+
+def test_nominations_of_a_node_are_replaced_together() -> None:
+    """None at all ends the keeping; the same again is no change."""
+    ledger = ledger_of()
+    kept = placement("kept", 0, 20)
+    ledger.nominate(N, {kept.pod.uid: kept})
+    position = now(ledger)
+    ledger.nominate(N, {kept.pod.uid: kept})
+    assert changes(ledger, position) == set()
+    ledger.nominate(N, {})
+    assert changes(ledger, position) == {N}
+    assert ledger.nominated() == frozenset()
+    assert left(ledger.node(N)).units == 29
+
+
+def test_nothing_can_be_kept_on_an_unknown_node() -> None:
+    """And asking does not make it known."""
+    ledger = Ledger()
+    ledger.nominate(N, {ref("a").uid: placement("a")})
+    assert ledger.nominated() == frozenset()
+    assert ledger.nodes() == ()
+
+
+@pytest.mark.parametrize("with_pods", [True, False], ids=["pods left", "empty"])
+def test_a_node_that_is_gone_keeps_room_for_nobody(with_pods: bool) -> None:
+    """Its nominations go with its cards."""
+    ledger = ledger_of()
+    if with_pods:
+        ledger.record(placement("a", 0, 1))
+    ledger.nominate(N, {ref("kept").uid: placement("kept", 0, 20)})
+    ledger.forget(N)
+    assert ledger.nominated() == frozenset()
+
+
+def test_the_journal_names_what_changed_after_a_position() -> None:
+    """And nothing that was changed before it."""
+    ledger = ledger_of()
+    first = now(ledger)
+    ledger.set_cards(M, [card()])
+    second, changed = ledger.changed_since(first)
+    assert changed == [M]
+    assert ledger.changed_since(second) == (second, [])
+
+
+def test_a_position_before_the_journal_tells_nothing() -> None:
+    """Look at all nodes then."""
+    assert ledger_of().changed_since(-1) == (1, None)
+
+
+def test_the_journals_older_half_goes_when_it_gets_long() -> None:
+    """Late readers are told so; those who keep up notice nothing."""
+    ledger = Ledger()
+    for turn in range(70_000):
+        ledger.set_cards(NodeName(f"n{turn % 7}"), [card(units=turn)])
+        if turn == 69_989:
+            recent = now(ledger)
+    position, changed = ledger.changed_since(0)
+    assert changed is None
+    assert position == 70_000
+    position, changed = ledger.changed_since(recent)
+    assert (position, len(changed or ())) == (70_000, 10)
+
+
+def test_a_page_in_hand_never_changes() -> None:
+    """Readers take no lock, since a node is replaced whole."""
+    ledger = ledger_of()
+    page = ledger.node(N)
+    ledger.record(placement("a", 0, 20))
+    assert left(page).units == 29

@@ -1,0 +1,330 @@
+"""A collection of the API server, followed."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from threading import Event
+
+import pytest
+
+from gpushare.kube.cluster import Kind, Page, WatchEvent
+from gpushare.kube.errors import (
+    ClusterError,
+    Forbidden,
+    Gone,
+    Throttled,
+    Unavailable,
+)
+from gpushare.kube.reflector import Pace, Reflector
+from tests.builders import event, page, pod_json
+
+Stream = list[WatchEvent | ClusterError | Callable[[], None]]
+"""What a watch says, one after the other; a function is called on the way."""
+
+
+class Clock:
+    """A clock that stands still until told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Stop(Event):
+    """Remembers how long it was waited for, and never waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout or 0)
+        self._clock.pass_by(timeout or 0)
+        return self.is_set()
+
+
+class Script:
+    """Stands in for ``Cluster``: answers in the order written; stops at the end."""
+
+    def __init__(self, *answers: Page | ClusterError | Stream) -> None:
+        self.clock = Clock()
+        self.stop = Stop(self.clock)
+        self.asked: list[str] = []
+        self.selectors: set[str] = set()
+        self.closed = 0
+        self._answers = list(answers)
+
+    def list_page(
+        self,
+        kind: Kind,
+        *,
+        limit: int,
+        continue_token: str = "",
+        field_selector: str = "",
+    ) -> Page:
+        self.asked.append(f"list {kind} {limit} {continue_token}".strip())
+        self.selectors.add(field_selector)
+        answer = self._next()
+        if isinstance(answer, ClusterError):
+            raise answer
+        assert isinstance(answer, Page)
+        return answer
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        timeout_s: float,
+        field_selector: str = "",
+    ) -> Iterator[WatchEvent]:
+        self.asked.append(f"watch {kind} {resource_version}")
+        self.selectors.add(field_selector)
+        answer = self._next()
+        if isinstance(answer, ClusterError):
+            raise answer
+        assert isinstance(answer, list)
+        return self._stream(answer)
+
+    def _stream(self, says: Stream) -> Iterator[WatchEvent]:
+        try:
+            for one in says:
+                if isinstance(one, ClusterError):
+                    raise one
+                if isinstance(one, WatchEvent):
+                    yield one
+                else:
+                    one()
+        finally:
+            self.closed += 1
+
+    def _next(self) -> Page | ClusterError | Stream:
+        answer = self._answers.pop(0)
+        if not self._answers:
+            self.stop.set()
+        return answer
+
+
+class Notes:
+    """A sink that notes the names it hears."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[str]] = []
+        self.changes: list[str] = []
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        self.lists.append(
+            [one["metadata"]["name"] for found in pages for one in found.items]
+        )
+
+    def apply(self, event: WatchEvent) -> None:
+        self.changes.append(f"{event.type} {event.object['metadata']['name']}")
+
+
+def follow(
+    script: Script, *, pace: Pace | None = None, selector: str = ""
+) -> tuple[Reflector, Notes]:
+    """Run a reflector to the end of the script."""
+    notes = Notes()
+    reflector = Reflector(
+        script,  # type: ignore[arg-type]
+        Kind.PODS,
+        notes,
+        field_selector=selector,
+        pace=pace,
+        clock=script.clock,
+    )
+    reflector.run(script.stop)
+    return reflector, notes
+
+
+def added(name: str, version: str) -> WatchEvent:
+    return event("ADDED", pod_json(name, version=version))
+
+
+def bookmark(version: str) -> WatchEvent:
+    return WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": version}})
+
+
+def test_a_list_is_read_page_by_page() -> None:
+    """And then watched from its version; every request has the same selector."""
+    script = Script(
+        page(pod_json("a"), version="7", token="more"),
+        page(pod_json("b"), version="7"),
+        [],
+    )
+    _, notes = follow(script, pace=Pace(page_limit=1), selector="x=y")
+    assert script.asked == ["list pods 1", "list pods 1 more", "watch pods 7"]
+    assert notes.lists == [["a", "b"]]
+    assert script.selectors == {"x=y"}
+
+
+def test_changes_go_to_the_sink_and_bookmarks_do_not() -> None:
+    """Both move the version on from which the next watch begins."""
+    script = Script(
+        page(version="1"),
+        [added("a", "2"), event("DELETED", pod_json("a", version="3"))],
+        [bookmark("9")],
+        [],
+    )
+    _, notes = follow(script)
+    assert notes.changes == ["ADDED a", "DELETED a"]
+    assert script.asked[1:] == ["watch pods 1", "watch pods 3", "watch pods 9"]
+
+
+def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
+    """The server ends each watch after its time; nothing is listed again."""
+    script = Script(page(version="1"), [added("a", "2")], [added("b", "3")])
+    _, notes = follow(script)
+    assert script.stop.waits == []
+    assert notes.lists == [[]]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [Gone("too old"), [Gone("too old")], [added("a", "2"), Gone("compacted")]],
+    ids=["at once", "as an event", "after a change"],
+)
+def test_a_version_too_old_means_listing_again(second: ClusterError | Stream) -> None:
+    """The sink compares then; ``synced`` stays set."""
+    script = Script(page(version="1"), second, page(pod_json("b"), version="50"), [])
+    reflector, notes = follow(script)
+    assert script.asked[-2:] == ["list pods 1000", "watch pods 50"]
+    assert notes.lists == [[], ["b"]]
+    assert reflector.synced.is_set()
+
+
+def test_a_continue_token_too_old_means_listing_from_the_start() -> None:
+    """Half a list is no list."""
+    script = Script(
+        page(pod_json("a"), version="1", token="t"),
+        Gone("token expired"),
+        page(pod_json("a"), version="2"),
+        [],
+    )
+    _, notes = follow(script)
+    assert script.asked[2] == "list pods 1000"
+    assert notes.lists == [["a"]]
+
+
+def test_synced_only_after_a_whole_list() -> None:
+    """A failed page is not enough."""
+    script = Script(page(version="1", token="t"), Unavailable("gone dark"))
+    reflector, notes = follow(script)
+    assert not reflector.synced.is_set()
+    assert notes.lists == []
+
+
+def test_a_lost_connection_does_not_mean_listing_again() -> None:
+    """The watch goes on where it was."""
+    script = Script(page(version="1"), [added("a", "2"), Unavailable("reset")], [])
+    follow(script)
+    assert script.asked[1:] == ["watch pods 1", "watch pods 2"]
+    assert len(script.stop.waits) >= 1
+
+
+@pytest.mark.parametrize("error", [Unavailable("down"), Forbidden("no rights")])
+def test_waits_grow_with_jitter_up_to_a_bound(error: ClusterError) -> None:
+    """Doubling from 0.2 s to 10 s, each between half and all of it."""
+    script = Script(*[error] * 12)
+    follow(script)
+    bounds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, *[10.0] * 6]
+    assert len(script.stop.waits) == len(bounds)
+    for wait, bound in zip(script.stop.waits, bounds, strict=True):
+        assert bound / 2 <= wait <= bound
+
+
+def test_waits_of_two_processes_are_not_in_step() -> None:
+    """All extenders lose the API server at the same moment."""
+    scripts = [Script(*[Unavailable("down")] * 12) for _ in range(2)]
+    for script in scripts:
+        follow(script)
+    assert scripts[0].stop.waits != scripts[1].stop.waits
+
+
+def test_retry_after_is_honoured() -> None:
+    """The server's word is the least we wait; without one we wait as ever."""
+    script = Script(Throttled("slow", 42.0), Throttled("slow"), Throttled("slow", 0.01))
+    follow(script)
+    first, second, third = script.stop.waits
+    assert first == 42.0
+    assert second <= 0.4
+    assert 0.4 <= third <= 0.8
+
+
+def test_waits_begin_anew_after_a_word_from_the_server() -> None:
+    """One change or bookmark is proof that it is well again."""
+    script = Script(
+        page(version="1"),
+        *[Unavailable("down")] * 5,
+        [bookmark("2"), Unavailable("down")],
+        [],
+    )
+    follow(script)
+    assert script.stop.waits[4] > 1.0
+    assert script.stop.waits[5] <= 0.2
+
+
+def test_a_watch_that_ends_at_once_is_no_hot_loop() -> None:
+    """Ending without a word within a second counts as a failure."""
+    script = Script(page(version="1"), *[[] for _ in range(6)])
+    follow(script)
+    assert len(script.stop.waits) == 6
+    assert all(later > earlier / 2 for earlier, later in pairwise(script.stop.waits))
+    assert sum(script.stop.waits) > 3
+
+
+def test_a_list_that_always_leads_to_gone_is_no_hot_loop() -> None:
+    """A lone list that works does not end the back-off."""
+    answers: list[Page | ClusterError] = [page(version="1"), Gone("too old")] * 5
+    script = Script(*answers)
+    follow(script)
+    assert len(script.stop.waits) == 5
+    assert sum(script.stop.waits) > 3
+
+
+def test_a_quiet_watch_that_lasts_is_no_failure() -> None:
+    """Nothing happened in the cluster, for as long as was asked."""
+    script = Script(page(version="1"), [], [])
+    script._answers[1] = [lambda: script.clock.pass_by(30)]
+    script._answers[2] = [lambda: script.clock.pass_by(30)]
+    reflector, _ = follow(script)
+    assert script.stop.waits == []
+    assert reflector.age_s() == 0
+
+
+def test_the_age_is_the_time_since_the_last_word() -> None:
+    """Unknown before the first; failures are no words."""
+    script = Script(Unavailable("down"))
+    reflector, _ = follow(script)
+    assert reflector.age_s() is None
+    script = Script(
+        page(version="1"), [bookmark("2"), Unavailable("down")], Unavailable("down")
+    )
+    reflector, _ = follow(script)
+    assert reflector.age_s() == pytest.approx(sum(script.stop.waits))
+    script.clock.pass_by(60)
+    assert reflector.age_s() == pytest.approx(60 + sum(script.stop.waits))
+
+
+def test_it_stops_in_the_middle_of_a_watch_and_closes_it() -> None:
+    """Nothing is taken over after the stop."""
+    script = Script(page(version="1"), [], [added("never", "9")])
+    script._answers[1] = [added("a", "2"), script.stop.set, added("b", "3")]
+    _, notes = follow(script)
+    assert notes.changes == ["ADDED a", "ADDED b"]
+    assert script.closed == 1
+    assert script.asked == ["list pods 1000", "watch pods 1"]
+
+
+def test_it_never_begins_once_stopped() -> None:
+    """A process that ends at once asks nothing."""
+    script = Script(page(version="1"))
+    script.stop.set()
+    follow(script)
+    assert script.asked == []
