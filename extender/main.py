@@ -64,8 +64,8 @@ def assemble(
     inflight = Inflight(
         wait_s=settings.wait_for_bind_s, pending_for_s=settings.pending_for_s
     )
-    nodes = NodeBook(ledger)
     pods = PodBook(ledger, choice, on_gone=inflight.end)
+    nodes = NodeBook(ledger, on_change=pods.reconsider)
     following = (
         ("nodes", Reflector(cluster, Kind.NODES, nodes)),
         ("pods", Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED)),

@@ -47,6 +47,9 @@ from tests.builders import (
     request,
 )
 
+Told = tuple[type, Json]
+"""A book, and an object of the API server that it is told of."""
+
 moderately = settings(max_examples=100, deadline=None)
 
 NODES = ("n0", "n1", "n2")
@@ -199,7 +202,7 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
     """From their JSON alone, in any order: it is never a source of truth."""
     for word in said:
         tell(ledger, word)
-    told: list[tuple[type, Json]] = [
+    told: list[Told] = [
         *((PodBook, bound_json(one)) for page in ledger.nodes() for one in held(page)),
         *((NodeBook, node_json(page.name, *page.cards)) for page in ledger.nodes()),
     ]
@@ -233,7 +236,7 @@ def test_nominations_are_a_function_of_what_the_api_server_holds(
     pods: list[tuple[int, bool, str]], chance: Random
 ) -> None:
     """Nodes first or pods first, nominees before or after their victims."""
-    told: list[tuple[type, Json]] = [
+    told: list[Told] = [
         (NodeBook, node_json(name, *cards(29, 20))) for name in ("n0", "n1")
     ]
     for number, (priority, going, nominated) in enumerate(pods):

@@ -28,7 +28,9 @@ class Ledger:
         self._lock = Lock()
         self._nodes: dict[NodeName, Node] = {}
         self._where: dict[PodUID, NodeName] = {}
-        self._unconfirmed: set[PodUID] = set()
+        self._unconfirmed: dict[PodUID, int] = {}
+        self._reserved = 0
+        self._gone: set[NodeName] = set()
         self._nominated: frozenset[NodeName] = frozenset()
         self._journal: list[NodeName] = []
         self._journal_start = 0
@@ -51,10 +53,13 @@ class Ledger:
         """The nodes on which room is kept for a nominated pod; mostly none."""
         return self._nominated
 
-    def reservations(self) -> frozenset[PodUID]:
-        """The pods whose placement has not yet been seen back from the API server."""
+    def reservations(self) -> dict[PodUID, int]:
+        """The pods whose placement has not yet been seen back from the API server.
+
+        The number tells one reservation of a pod from its next one.
+        """
         with self._lock:
-            return frozenset(self._unconfirmed)
+            return dict(self._unconfirmed)
 
     def changed_since(self, position: int) -> tuple[int, Sequence[NodeName] | None]:
         """Name the nodes that changed after a position, and the position now.
@@ -73,6 +78,7 @@ class Ledger:
         with self._lock:
             before = self._nodes.get(name, Node(name))
             after = tuple(cards)
+            self._gone.discard(name)
             if before.cards != after or name not in self._nodes:
                 self._publish(replace(before, cards=after))
 
@@ -86,11 +92,9 @@ class Ledger:
             before = self._nodes.get(name)
             if before is None:
                 return
-            if before.placements:
-                self._publish(Node(name, (), before.placements))
-            else:
-                del self._nodes[name]
-                self._note(name)
+            self._nominated -= {name}
+            self._gone.add(name)
+            self._publish(Node(name, (), before.placements))
 
     def reserve(
         self, request: PodRequest, name: NodeName, policy: Policy
@@ -111,14 +115,15 @@ class Ledger:
             decision = place(request, node.as_seen_by(request.pod), policy)
             if isinstance(decision, Placement):
                 self._write(decision)
-                self._unconfirmed.add(request.pod.uid)
+                self._reserved += 1
+                self._unconfirmed[request.pod.uid] = self._reserved
             return decision
 
     def record(self, placement: Placement) -> None:
         """Write down a placement that the API server holds, whether it fits or not."""
         with self._lock:
             uid = placement.pod.uid
-            self._unconfirmed.discard(uid)
+            self._unconfirmed.pop(uid, None)
             node = self._nodes.get(placement.node)
             if node is None or node.placements.get(uid) != placement:
                 self._write(placement)
@@ -126,7 +131,7 @@ class Ledger:
     def release(self, uid: PodUID) -> Placement | None:
         """Strike out what the pod holds; give what that was."""
         with self._lock:
-            self._unconfirmed.discard(uid)
+            self._unconfirmed.pop(uid, None)
             return self._strike(uid)
 
     def cancel(self, uid: PodUID) -> Placement | None:
@@ -134,7 +139,7 @@ class Ledger:
         with self._lock:
             if uid not in self._unconfirmed:
                 return None
-            self._unconfirmed.discard(uid)
+            del self._unconfirmed[uid]
             return self._strike(uid)
 
     def nominate(self, name: NodeName, kept: Mapping[PodUID, Placement]) -> None:
@@ -166,7 +171,12 @@ class Ledger:
         return placement
 
     def _publish(self, node: Node) -> None:
-        self._nodes[node.name] = node
+        """Put a page in; that of a node that is gone ends with its last placement."""
+        if node.name in self._gone and not node.placements:
+            self._gone.discard(node.name)
+            self._nodes.pop(node.name, None)
+        else:
+            self._nodes[node.name] = node
         self._note(node.name)
 
     def _note(self, name: NodeName) -> None:

@@ -77,8 +77,9 @@ def _clear_cards(
 ) -> tuple[PodUID, ...] | None:
     """Evict for one claim after the other, each on the card where it costs least."""
     victims: set[PodUID] = set()
-    for claim in request.claims:
-        evicted = _for_claim(request, claim, node.without(victims), policy, budgets)
+    for count in range(1, len(request.claims) + 1):
+        so_far = PodRequest(request.pod, request.claims[:count], request.policy)
+        evicted = _for_last_claim(so_far, node.without(victims), policy, budgets)
         if evicted is None:
             return None
         victims |= evicted
@@ -87,14 +88,14 @@ def _clear_cards(
     return _reprieve(request, node, policy, victims, budgets)
 
 
-def _for_claim(
+def _for_last_claim(
     request: PodRequest,
-    claim: Claim,
     node: Node,
     policy: Policy,
     budgets: Collection[Budget],
 ) -> set[PodUID] | None:
-    alone = PodRequest(request.pod, (claim,), request.policy)
+    """Evict from the cheapest cards such that the last claim fits with those before."""
+    claim = request.claims[-1]
     lower = _lower(request, node)
     ways: list[tuple[Cost, int, set[PodUID]]] = []
     for cards in _ways(claim, node, lower):
@@ -103,8 +104,8 @@ def _for_claim(
             for uid, held in lower.items()
             if any(share.card in cards for share in held.shares)
         }
-        if _fits(alone, node.without(victims), policy):
-            least = set(_reprieve(alone, node, policy, victims, budgets))
+        if _fits(request, node.without(victims), policy):
+            least = set(_reprieve(request, node, policy, victims, budgets))
             ways.append((_cost(least, lower, budgets), len(ways), least))
     return min(ways)[2] if ways else None
 

@@ -5,7 +5,8 @@ from decimal import Decimal, localcontext
 
 _SHAPE = re.compile(
     r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))"
-    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3}|)"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3}|)",
+    re.ASCII,
 )
 _DECIMAL = {"": 0, "n": -9, "u": -6, "m": -3} | {
     suffix: 3 * power for power, suffix in enumerate("kMGTPE", start=1)

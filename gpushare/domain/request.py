@@ -11,7 +11,7 @@ from gpushare.domain.model import (
     Claim,
     ContainerAmount,
 )
-from gpushare.domain.summary import Refusal, invalid
+from gpushare.domain.summary import Refusal, invalid, users_words
 
 
 class Role(Enum):
@@ -86,7 +86,10 @@ def _possible(cores: int) -> bool:
 
 def _about(cores: int) -> str:
     below = cores // CORES_PER_CARD * CORES_PER_CARD
+    asked, less, more = (
+        users_words(str(number)) for number in (cores, below, below + CORES_PER_CARD)
+    )
     return (
-        f"{cores} cores are neither a share of one card (1 to 99) nor whole cards; "
-        f"ask {below} or {below + CORES_PER_CARD}"
+        f"{asked} cores are neither a share of one card (1 to 99) nor whole cards; "
+        f"ask {less} or {more}"
     )

@@ -107,6 +107,11 @@ def _share(share: Reader) -> Share:
 
 def _pair(path: str, pair: object) -> Amount:
     match pair:
-        case [int(cores), int(units)] if cores >= 0 and units >= 0:
+        case [int(cores), int(units)] if _is_amount(cores) and _is_amount(units):
             return Amount(cores, units)
     raise Malformed(path, "must be [cores, units], both 0 or more")
+
+
+def _is_amount(number: int) -> bool:
+    """Tell whether JSON's number is 0 or more, and no ``true`` or ``false``."""
+    return type(number) is int and number >= 0

@@ -27,29 +27,30 @@ class NodeBook:
     """Sink for nodes: their cards, into the ledger.
 
     A node whose annotation is broken shares no cards until it is mended; the log says
-    what is wrong with it.
+    what is wrong with it. ``on_change`` is called with each node that was heard of.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(
+        self, ledger: Ledger, on_change: Callable[[NodeName], None] = lambda _name: None
+    ) -> None:
         self._ledger = ledger
+        self._on_change = on_change
         self._broken: dict[NodeName, str] = {}
-        self._known: frozenset[NodeName] = frozenset()
+        self._known: set[NodeName] = set()
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over all nodes."""
         seen = {self._take(node) for page in pages for node in page.items}
         for name in self._known - seen:
             self._forget(name)
-        self._known = frozenset(seen)
 
     def apply(self, event: WatchEvent) -> None:
         """Take over one change."""
         if event.type == "DELETED":
             name = NodeName(event.object["metadata"]["name"])
             self._forget(name)
-            self._known -= {name}
         else:
-            self._known |= {self._take(event.object)}
+            self._take(event.object)
 
     def knows(self, name: NodeName) -> bool:
         """Tell whether there is such a node, with cards or without."""
@@ -71,10 +72,13 @@ class NodeBook:
                 logger.warning("node annotation not understood", extra=facts)
             self._broken[name] = str(error)
         self._ledger.set_cards(name, cards)
+        self._known.add(name)
+        self._on_change(name)
         return name
 
     def _forget(self, name: NodeName) -> None:
         self._broken.pop(name, None)
+        self._known.discard(name)
         self._ledger.forget(name)
 
 
@@ -102,7 +106,7 @@ class PodBook:
         self._records: dict[PodUID, PodRecord] = {}
         self._by_name: dict[tuple[str, str], PodUID] = {}
         self._nominations = Nominations(ledger, choice)
-        self._reserved_at: dict[PodUID, float] = {}
+        self._reserved_at: dict[tuple[PodUID, int], float] = {}
 
     def find(self, namespace: str, name: str) -> PodRecord | None:
         """Give what is known of a pod that asks for cards, or None."""
@@ -142,6 +146,10 @@ class PodBook:
         else:
             self._take(event.object)
 
+    def reconsider(self, name: NodeName) -> None:
+        """Work out anew what is kept on a node whose cards may have changed."""
+        self._nominations.reconsider(name, self.records)
+
     def expire(self) -> None:
         """Release reservations that were never seen back; call it now and then.
 
@@ -149,8 +157,10 @@ class PodBook:
         """
         now = self._clock()
         reserved = self._ledger.reservations()
-        self._reserved_at = {uid: self._reserved_at.get(uid, now) for uid in reserved}
-        for uid, since in list(self._reserved_at.items()):
+        self._reserved_at = {
+            each: self._reserved_at.get(each, now) for each in reserved.items()
+        }
+        for (uid, _), since in list(self._reserved_at.items()):
             if now - since > _RESERVED_FOR_S:
                 held = self._ledger.cancel(uid)
                 if held is not None:

@@ -109,7 +109,7 @@ def pod_record(pod: Json) -> PodRecord:
         node=node,
         placement=_placement(pod, ref, node) if node else None,
         terminal=status.optional_text("phase") in _TERMINAL,
-        terminating="deletionTimestamp" in pod["metadata"],
+        terminating=pod["metadata"].get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
         labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
     )
@@ -200,5 +200,5 @@ def _bytes_for_units(resource: str, text: str, number: int) -> str:
     units = -(-number // (UNIT_MIB * 1024 * 1024))
     return (
         f"{resource} is {users_words(text)}, but it counts units of "
-        f"{UNIT_MIB} MiB; ask {units}"
+        f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
     )

@@ -60,7 +60,9 @@ class Reader:
 
     def optional_objects(self, key: str) -> list["Reader"]:
         """Read a list of objects, empty when it is not there."""
-        raw = self.raw.get(key) or []
+        raw = self.raw.get(key)
+        if raw is None:
+            return []
         if not isinstance(raw, list):
             raise Malformed(self.path(key), "must be a list")
         return [Reader(one, f"{self.path(key)}[{i}]") for i, one in enumerate(raw)]

@@ -44,10 +44,16 @@ class Nominations:
         if after is not None and after.nominated and not after.node:
             here = self._nominees.setdefault(after.nominated, {})
             here[after.pod.uid] = after
-        for name in touched & self._nominees.keys():
-            self._ledger.nominate(name, self._kept(name, records))
-            if not self._nominees[name]:
-                del self._nominees[name]
+        for name in touched:
+            self.reconsider(name, records)
+
+    def reconsider(self, name: NodeName, records: Records) -> None:
+        """Work out anew what is kept on one node; mostly nothing."""
+        if name not in self._nominees:
+            return
+        self._ledger.nominate(name, self._kept(name, records))
+        if not self._nominees[name]:
+            del self._nominees[name]
 
     def _kept(self, name: NodeName, records: Records) -> dict[PodUID, Placement]:
         node = self._ledger.node(name)

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.embedded import Embedded
-from tests.testbed.rest import ApiError, Rest
+from tests.testbed.rest import Rest
+from tests.testbed.sweep import new_namespace
 
 GROUPS = {Kind.BUDGETS: "/apis/policy/v1"}
 PATIENCE_S = 20.0
@@ -87,15 +88,13 @@ class OverRest:
             options["gracePeriodSeconds"] = grace_period_s
         return self._rest.must("DELETE", path(kind, namespace, name), options)
 
-    def namespace(self, name: str) -> None:
-        self._rest.must("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    def namespace(self) -> str:
+        return new_namespace(self._rest)
 
     def sweep(self) -> None:
+        options = {"gracePeriodSeconds": 0}
         for kind, namespace, name in self._made:
-            try:
-                self.delete(kind, namespace, name, grace_period_s=0)
-            except ApiError as error:
-                assert error.status == 404, error
+            self._rest.delete(path(kind, namespace, name), options)
 
 
 @dataclass
@@ -202,12 +201,8 @@ def http_seat(
     """Reach any API server; without a namespace it makes one, and leaves it behind."""
     arrange = OverRest(url, token)
     cluster = ApiServer.connect(str(kubeconfig))
-    seat = Seat(cluster, arrange, namespace, compact)
-    if not namespace:
-        seat.namespace = seat.prefix
-        arrange.namespace(seat.namespace)
     try:
-        yield seat
+        yield Seat(cluster, arrange, namespace or arrange.namespace(), compact)
     finally:
         arrange.sweep()
         cluster.close()

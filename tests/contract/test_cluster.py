@@ -16,6 +16,11 @@ from tests.machine import needs
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.rest import Json, Rest
 
+# The test bed's API server makes its own certificate: there is nothing to check it by.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::urllib3.exceptions.InsecureRequestWarning"
+)
+
 SEATS = ["embedded", "loopback", pytest.param("real", marks=pytest.mark.controlplane)]
 BIND_S = 5.0
 

@@ -177,7 +177,8 @@ def test_a_nominee_of_an_unknown_node_is_harmless() -> None:
 def test_pods_may_be_heard_of_before_their_node() -> None:
     """After our restart the two lists come in any order."""
     ledger = Ledger()
-    pods, nodes = PodBook(ledger, Choice()), NodeBook(ledger)
+    pods = PodBook(ledger, Choice())
+    nodes = NodeBook(ledger, on_change=pods.reconsider)
     pods.apply(event("ADDED", leaving("old", 0, 20)))
     pods.apply(event("ADDED", nominee()))
     nodes.apply(event("ADDED", node_json("n", card())))
