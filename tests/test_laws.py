@@ -217,7 +217,8 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
 
 
 def sinks(ledger: Ledger) -> Mapping[type, Sink]:
-    return {PodBook: PodBook(ledger, Choice()), NodeBook: NodeBook(ledger)}
+    pods = PodBook(ledger, Choice())
+    return {PodBook: pods, NodeBook: NodeBook(ledger, on_change=pods.reconsider)}
 
 
 def held(page: Node) -> Sequence[Placement]:

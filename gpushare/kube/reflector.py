@@ -42,6 +42,8 @@ class Pace:
     ``watch_s`` is short, so that a watch that has gone silent is noticed within it and
     the client's grace, whether or not the server sends bookmarks. A watch that ends
     before ``hasty_s`` without a word counts as a failure, or it would be a hot loop.
+    After ``list_after`` failures in a row the version itself is doubted: an API server
+    whose data came back from a backup knows nothing of it, and says so in no one way.
     """
 
     page_limit: int = 1000
@@ -49,6 +51,7 @@ class Pace:
     hasty_s: float = 1.0
     first_wait_s: float = 0.2
     longest_wait_s: float = 10.0
+    list_after: int = 8
 
 
 class Reflector:
@@ -93,6 +96,8 @@ class Reflector:
                 self._pause(stop, error)
             except ClusterError as error:
                 self._pause(stop, error)
+                if self._failures >= self._pace.list_after:
+                    self._version = ""
 
     def _once(self, stop: Event) -> None:
         if not self._version:

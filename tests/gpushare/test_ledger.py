@@ -193,6 +193,15 @@ def test_a_node_that_is_gone_leaves_no_page() -> None:
     assert ledger.nodes() == ()
 
 
+def test_a_node_that_never_was_leaves_no_page() -> None:
+    """The API server binds to any name; the pod is counted under it until it goes."""
+    ledger = Ledger()
+    ledger.record(placement("a", 0, 20, node="typo"))
+    assert [page.name for page in ledger.nodes()] == ["typo"]
+    ledger.release(ref("a").uid)
+    assert ledger.nodes() == ()
+
+
 def test_forgetting_an_unknown_node_is_nothing() -> None:
     """A watch may repeat itself."""
     ledger = Ledger()

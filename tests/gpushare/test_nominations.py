@@ -1,15 +1,18 @@
 """Room kept on a card for pods whose victims are on their way out."""
 
 from collections.abc import Sequence
+from threading import Thread
 
 import pytest
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement
 from gpushare.domain.policies import Choice
-from gpushare.kube import names
+from gpushare.kube import codec, names
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json
+from gpushare.kube.codec import PodRecord
+from gpushare.kube.nominations import Nominations
 from tests.builders import (
     FIRST_FIT,
     bound_json,
@@ -191,3 +194,23 @@ def test_a_placed_pod_is_charged_once() -> None:
     ledger.reserve(request("vip", 20, priority=10), N, FIRST_FIT)
     assert left(ledger.node(N)).units == 9
     assert ledger.placement(ref("vip").uid) is not None
+
+
+def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
+    """Each is followed by a thread of its own, and neither may trip the other."""
+    ledger = ledger_of()
+    nominations = Nominations(ledger, Choice())
+    record = codec.pod_record(nominee())
+    nominations.follow(None, record, tuple)
+    others: list[Thread] = []
+
+    def while_the_pod_goes() -> tuple[PodRecord, ...]:
+        other = Thread(target=nominations.follow, args=(record, None, tuple))
+        others.append(other)
+        other.start()
+        other.join(0.2)
+        return ()
+
+    nominations.reconsider(N, while_the_pod_goes)
+    others[0].join()
+    assert kept(ledger) == {}

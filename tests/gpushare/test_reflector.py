@@ -328,3 +328,11 @@ def test_it_never_begins_once_stopped() -> None:
     script.stop.set()
     follow(script)
     assert script.asked == []
+
+
+def test_a_version_that_never_works_is_doubted() -> None:
+    """An API server restored from a backup does not know it, and never says 410."""
+    lost = [Unavailable("Too large resource version")] * 8
+    script = Script(page(version="9"), *lost, page(version="3"), [])
+    follow(script)
+    assert sum("list" in asked for asked in script.asked) == 2

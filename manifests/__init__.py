@@ -1,0 +1,1 @@
+"""Plain YAML, shipped with the packages."""
