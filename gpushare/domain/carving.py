@@ -1,7 +1,8 @@
 """What is left of a node's cards while the claims of one pod are being placed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, islice
 
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -56,21 +57,23 @@ class Room:
         ranked = sorted((self.cards[u] for u in fitting), key=self._rank)
         return [(card,) for card in ranked]
 
-    def distinct_choices(self, claim: Claim) -> list[Cards]:
-        """Give the choices less those that differ from an earlier one only in name."""
-        seen: set[tuple[Amount, bool, int]] = set()
-        kept: list[Cards] = []
-        for choice in self.choices(claim):
-            first = choice[0]
-            look = (
-                self.free[first.uuid],
-                first.uuid in self.untouched,
-                first.units,
-            )
-            if look not in seen:
-                seen.add(look)
-                kept.append(choice)
-        return kept
+    def distinct_choices(self, claim: Claim) -> Iterator[Cards]:
+        """Give all ways to meet the claim that differ in more than names.
+
+        Lazily, since there are many ways to choose whole cards: the search that asks
+        has a bound. Beside the largest, smaller untouched cards are tried, which may
+        leave a large one to a share that needs it.
+        """
+        ways: Iterable[Cards] = self.choices(claim)
+        if claim.whole_cards:
+            ways = self._all_whole(claim)
+        look = {uuid: self._look(card) for uuid, card in self.cards.items()}
+        seen: set[tuple[tuple[Amount, bool, int], ...]] = set()
+        for way in ways:
+            looks = tuple(look[card.uuid] for card in way)
+            if looks not in seen:
+                seen.add(looks)
+                yield way
 
     def take(self, claim: Claim, cards: Cards) -> list[Share]:
         """Take the claim from the cards chosen; the shares that this makes."""
@@ -94,16 +97,25 @@ class Room:
     def _rank(self, card: Card) -> Rank:
         return self.policy.rank(card, self.free[card.uuid])
 
+    def _look(self, card: Card) -> tuple[Amount, bool, int]:
+        return (self.free[card.uuid], card.uuid in self.untouched, card.units)
+
     def _whole(self, claim: Claim) -> list[Cards]:
+        return list(islice(self._all_whole(claim), 1))
+
+    def _all_whole(self, claim: Claim) -> Iterator[Cards]:
+        """Give the sets of untouched cards that hold the claim, the largest first."""
         ranked = sorted(
             (self.cards[uuid] for uuid in self.untouched),
             key=lambda card: (-card.units, self._rank(card)),
         )
-        chosen = tuple(ranked[: claim.whole_cards])
-        units = sum(card.units for card in chosen)
-        if len(chosen) < claim.whole_cards or units < claim.amount.units:
-            return []
-        return [chosen]
+        largest = ranked[: claim.whole_cards]
+        units = sum(card.units for card in largest)
+        if len(largest) < claim.whole_cards or units < claim.amount.units:
+            return
+        for chosen in combinations(ranked, claim.whole_cards):
+            if sum(card.units for card in chosen) >= claim.amount.units:
+                yield chosen
 
 
 def whole_shares(claim: Claim, cards: Sequence[Card]) -> list[Share]:

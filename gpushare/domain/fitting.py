@@ -56,7 +56,8 @@ class Answer:
 
     def refusal(self, name: NodeName) -> Refusal | None:
         """Say why a node is refused; None where it fits or is not known."""
-        return next((no for no, group in self.refused.items() if name in group), None)
+        groups = tuple(self.refused.items())
+        return next((no for no, group in groups if name in group), None)
 
 
 class Fitting:

@@ -134,10 +134,14 @@ class Ledger:
             self._unconfirmed.pop(uid, None)
             return self._strike(uid)
 
-    def cancel(self, uid: PodUID) -> Placement | None:
-        """Strike out a reservation; a placement seen from the API server stays."""
+    def cancel(self, uid: PodUID, number: int | None = None) -> Placement | None:
+        """Strike out a reservation; a placement seen from the API server stays.
+
+        With a ``number`` from ``reservations()``, only that very one.
+        """
         with self._lock:
-            if uid not in self._unconfirmed:
+            current = self._unconfirmed.get(uid)
+            if current is None or number not in (None, current):
                 return None
             del self._unconfirmed[uid]
             return self._strike(uid)
@@ -156,6 +160,9 @@ class Ledger:
         uid = placement.pod.uid
         if self._where.get(uid, placement.node) != placement.node:
             self._strike(uid)
+        if placement.node not in self._nodes:
+            # Nobody has heard of it, or it is gone (contracts 6): no page for ever.
+            self._gone.add(placement.node)
         node = self._nodes.get(placement.node, Node(placement.node))
         self._where[uid] = placement.node
         self._publish(node.with_placement(placement))

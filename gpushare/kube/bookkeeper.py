@@ -160,9 +160,9 @@ class PodBook:
         self._reserved_at = {
             each: self._reserved_at.get(each, now) for each in reserved.items()
         }
-        for (uid, _), since in list(self._reserved_at.items()):
+        for (uid, number), since in list(self._reserved_at.items()):
             if now - since > _RESERVED_FOR_S:
-                held = self._ledger.cancel(uid)
+                held = self._ledger.cancel(uid, number)
                 if held is not None:
                     facts = {"pod": str(held.pod), "node": held.node}
                     logger.warning("reservation expired", extra=facts)
@@ -177,6 +177,9 @@ class PodBook:
             facts = {"pod": uid, "because": str(error)}
             logger.warning("pod not understood", extra=facts)
             return
+        if record.complaint:
+            facts = {"pod": str(record.pod), "because": record.complaint}
+            logger.warning("placement not understood", extra=facts)
         if record.terminal:
             self._drop(uid)
         else:

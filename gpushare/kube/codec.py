@@ -39,7 +39,8 @@ class PodRecord:
 
     ``node`` is empty before the binding; ``terminal`` once its containers have ended
     for good; ``terminating`` while it has a deletion timestamp and still holds its
-    share; ``nominated`` the node whose victims make room for it, mostly empty.
+    share; ``nominated`` the node whose victims make room for it, mostly empty;
+    ``complaint`` what is wrong with a placement that cannot be read.
     """
 
     pod: PodRef
@@ -50,6 +51,7 @@ class PodRecord:
     terminating: bool
     nominated: NodeName
     labels: Mapping[str, str]
+    complaint: str = ""
 
     @property
     def asks(self) -> bool:
@@ -103,15 +105,17 @@ def pod_record(pod: Json) -> PodRecord:
     ref = pod_ref(pod)
     status = Reader(pod).optional_object("status")
     node = NodeName(Reader(pod).optional_object("spec").optional_text("nodeName"))
+    placement, complaint = _placement(pod, ref, node) if node else (None, "")
     return PodRecord(
         pod=ref,
         request=pod_request(pod),
         node=node,
-        placement=_placement(pod, ref, node) if node else None,
+        placement=placement,
         terminal=status.optional_text("phase") in _TERMINAL,
         terminating=pod["metadata"].get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
         labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
+        complaint=complaint,
     )
 
 
@@ -138,15 +142,23 @@ class _Unmeetable(ValueError):
     """A quantity in order for Kubernetes that no card can meet."""
 
 
-def _placement(pod: Json, ref: PodRef, node: NodeName) -> Placement | None:
-    """Take the actual placement, which wins, or else the planned one."""
+def _placement(pod: Json, ref: PodRef, node: NodeName) -> tuple[Placement | None, str]:
+    """Take the actual placement, which wins, or else the planned one.
+
+    One that cannot be read must not free the pod's card, since users may write into
+    their own pods: the other one is taken, and what was wrong is told.
+    """
     annotations = _annotations(pod)
+    complaint = ""
     for key in (names.ACTUAL, names.PLACEMENT):
         text = annotations.get(key)
-        found = None if text is None else decode_placement(text, ref, node, key)
+        try:
+            found = None if text is None else decode_placement(text, ref, node, key)
+        except Malformed as error:
+            found, complaint = None, str(error)
         if found is not None:
-            return found
-    return None
+            return found, complaint
+    return None, complaint
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:

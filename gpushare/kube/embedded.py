@@ -13,10 +13,10 @@ import orjson
 
 from gpushare.kube import apirules, shapes
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
-from gpushare.kube.errors import Conflict, Invalid, NotFound
+from gpushare.kube.errors import Conflict, NotFound
 from gpushare.kube.patches import merge
 from gpushare.kube.selectors import Selector
-from gpushare.kube.shelf import Key, Stored
+from gpushare.kube.shelf import Key
 from gpushare.kube.store import Store, start_of
 from gpushare.kube.watching import Wanted, follow
 
@@ -90,13 +90,7 @@ class Embedded:
         Version ``""`` or ``"0"`` begins with what is there, as ``ADDED``.
         """
         selector = Selector.parse(kind, field_selector, label_selector)
-        there: list[Stored] = []
-        if resource_version in ("", "0"):
-            found = self._store.slice(kind, selector, 0, None)
-            there, version = found.items, found.version
-        else:
-            version = _number(resource_version)
-            self._store.check(version)
+        there, version = self._store.begin(kind, selector, resource_version)
         return follow(
             self._store,
             Wanted(kind, selector, timeout_s, self._bookmark_every_s),
@@ -250,9 +244,3 @@ def _present(kind: Kind, name: str, found: Json | None) -> Json:
     if found is None:
         raise NotFound(f'{kind} "{name}" not found')
     return found
-
-
-def _number(version: str) -> int:
-    if not version.isdecimal():
-        raise Invalid(f"resourceVersion: {version!r} is no version")
-    return int(version)

@@ -6,6 +6,7 @@ leave.
 """
 
 from collections.abc import Callable, Iterable
+from threading import Lock
 
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
@@ -29,6 +30,8 @@ class Nominations:
     def __init__(self, ledger: Ledger, choice: Choice) -> None:
         self._ledger = ledger
         self._choice = choice
+        # Pods and nodes are followed by a thread each.
+        self._lock = Lock()
         self._nominees: dict[NodeName, dict[PodUID, PodRecord]] = {}
 
     def follow(
@@ -39,16 +42,21 @@ class Nominations:
         for record in (before, after):
             if record is not None:
                 touched |= {record.node, record.nominated}
-        if before is not None:
-            self._nominees.get(before.nominated, {}).pop(before.pod.uid, None)
-        if after is not None and after.nominated and not after.node:
-            here = self._nominees.setdefault(after.nominated, {})
-            here[after.pod.uid] = after
-        for name in touched:
-            self.reconsider(name, records)
+        with self._lock:
+            if before is not None:
+                self._nominees.get(before.nominated, {}).pop(before.pod.uid, None)
+            if after is not None and after.nominated and not after.node:
+                here = self._nominees.setdefault(after.nominated, {})
+                here[after.pod.uid] = after
+            for name in touched:
+                self._reconsider(name, records)
 
     def reconsider(self, name: NodeName, records: Records) -> None:
         """Work out anew what is kept on one node; mostly nothing."""
+        with self._lock:
+            self._reconsider(name, records)
+
+    def _reconsider(self, name: NodeName, records: Records) -> None:
         if name not in self._nominees:
             return
         self._ledger.nominate(name, self._kept(name, records))

@@ -34,9 +34,8 @@ class Slice:
         """What to go on with, as text; empty at the end."""
         if self.last is None:
             return ""
-        return base64.urlsafe_b64encode(
-            orjson.dumps([self.version, *self.last])
-        ).decode()
+        where = orjson.dumps([self.version, *self.last])
+        return base64.urlsafe_b64encode(where).decode()
 
 
 class Store:
@@ -102,10 +101,22 @@ class Store:
                 last = key
         return Slice(items, version, None)
 
-    def check(self, version: int) -> None:
-        """Raise ``Gone`` unless changes after this version are known."""
+    def begin(
+        self, kind: Kind, selector: Selector, version: str
+    ) -> tuple[list[Stored], int]:
+        """Give what a watch tells first, and the version to go on from.
+
+        That is nothing, or all there is where the version is empty or ``"0"``.
+        ``Gone`` where changes since are not known, ``Invalid`` if it is no version.
+        """
+        if version in ("", "0"):
+            found = self.slice(kind, selector, 0, None)
+            return found.items, found.version
+        if not version.isdecimal():
+            raise Invalid(f"resourceVersion: {version!r} is no version")
         with self._changed:
-            self._check(version)
+            self._check(int(version))
+        return [], int(version)
 
     def since(
         self, kind: Kind, version: int, timeout_s: float

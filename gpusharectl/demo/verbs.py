@@ -80,13 +80,9 @@ class Verbs:
         if page.continue_token:
             metadata["continue"] = page.continue_token
         shape = SHAPES[request.place.kind]
-        listed = {
-            "kind": f"{shape.name}List",
-            "apiVersion": shape.api_version,
-            "metadata": metadata,
-            "items": list(page.items),
-        }
-        return self._shown(request, listed)
+        named = {"kind": f"{shape.name}List", "apiVersion": shape.api_version}
+        body = named | {"metadata": metadata, "items": list(page.items)}
+        return self._shown(request, body)
 
     def _watch(self, request: Request) -> Answer:
         if request.query.get("sendInitialEvents"):

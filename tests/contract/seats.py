@@ -107,13 +107,26 @@ class Seat:
     compact: Callable[[], None] | None = None
     prefix: str = field(default_factory=lambda: f"c{secrets.token_hex(4)}")
 
+    @property
+    def selector(self) -> str:
+        """Choose our own pods.
+
+        Not by ``metadata.namespace``: with that, and no namespace in the path, the real
+        1.36.3 begins its second page anew.
+        """
+        return f"spec.schedulerName={self.prefix}"
+
     def name(self, rest: str) -> str:
         return f"{self.prefix}-{rest}"
 
     def pod(self, name: str, **spec: Any) -> Json:
         """Create a pod of one container; ``spec`` adds to its spec."""
         container = {"name": "main", "image": "local.test/pause:1"}
-        base = {"automountServiceAccountToken": False, "containers": [container]}
+        base = {
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "schedulerName": self.prefix,
+        }
         metadata = {"name": self.name(name), "namespace": self.namespace}
         body = {"metadata": metadata, "spec": base | spec}
         return self.arrange.create(Kind.PODS, body)

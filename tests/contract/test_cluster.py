@@ -81,7 +81,7 @@ def names(things: list[Json]) -> list[str]:
 def test_pages_make_one_list(seat: Seat) -> None:
     """Pages together hold each object once, all at the same version."""
     made = names([seat.pod(f"p{number}") for number in range(7)])
-    pages = list(seat.pages(3, f"metadata.namespace={seat.namespace}"))
+    pages = list(seat.pages(3, seat.selector))
     found = [name for page in pages for name in names(list(page.items))]
     assert found == made
     assert all(len(page.items) <= 3 for page in pages)
@@ -99,12 +99,11 @@ def test_pages_run_over_all_namespaces(seat: Seat) -> None:
 def test_continue_token_stays_in_its_moment(seat: Seat) -> None:
     """Later pages show what was there at the first, whatever happens meanwhile."""
     pods = [seat.pod(f"p{number}") for number in range(5)]
-    selector = f"metadata.namespace={seat.namespace}"
-    first = seat.cluster.list_page(Kind.PODS, limit=2, field_selector=selector)
+    first = seat.cluster.list_page(Kind.PODS, limit=2, field_selector=seat.selector)
     seat.delete(pods[3], 0)
     seat.label(pods[4], changed="yes")
     seat.pod("p9")
-    rest = list(seat.pages(2, selector, first.continue_token))
+    rest = list(seat.pages(2, seat.selector, first.continue_token))
     later = [item for page in rest for item in page.items]
     assert names([*first.items, *later]) == names(pods)
     assert all("labels" not in item["metadata"] for item in later)
@@ -198,14 +197,17 @@ def test_entering_a_selector_is_an_addition(seat: Seat) -> None:
 def test_quiet_watch_sends_a_bookmark(seat: Seat) -> None:
     """A watch that has nothing to tell still moves the version on before it ends."""
     version = seat.version()
-    seat.pod("other")
     stream = seat.cluster.watch(
         Kind.PODS,
         resource_version=version,
-        timeout_s=5.0,
-        field_selector=f"metadata.name={seat.name('nobody')}",
+        timeout_s=6.0,
+        field_selector=f"spec.schedulerName={seat.name('nobody')}",
     )
+    # The real one sends none where nothing at all has happened since the watch began.
+    other = threading.Timer(1.0, seat.pod, ["other"])
+    other.start()
     events = list(stream)
+    other.join()
     assert {event.type for event in events} == {"BOOKMARK"}
     assert int(events[-1].object["metadata"]["resourceVersion"]) > int(version)
 
@@ -215,16 +217,15 @@ def test_compacted_version_is_gone(seat: Seat) -> None:
     needs(seat.compact is not None, "a way to compact", "compact etcd")
     assert seat.compact is not None
     pods = [seat.pod(f"p{number}") for number in range(3)]
-    selector = f"metadata.namespace={seat.namespace}"
-    page = seat.cluster.list_page(Kind.PODS, limit=1, field_selector=selector)
+    page = seat.cluster.list_page(Kind.PODS, limit=1, field_selector=seat.selector)
     for pod in pods:
         seat.label(pod, step="one")
     seat.compact()
     with pytest.raises(Gone):
         seat.watch(page.resource_version, 3)
     with pytest.raises(Gone):
-        list(seat.pages(1, selector, page.continue_token))
-    found = [item for page in seat.pages(1, selector) for item in page.items]
+        list(seat.pages(1, seat.selector, page.continue_token))
+    found = [item for page in seat.pages(1, seat.selector) for item in page.items]
     assert names(found) == names(pods)
 
 

@@ -25,12 +25,15 @@ class Case:
     holders: tuple[Asked, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def play(self, world: World) -> None:
-        """Set the scene, insist that the pod is refused with these very words."""
+    def arrange(self, world: World) -> None:
+        """Set the scene: the nodes, and what runs there."""
         for name, sizes in self.nodes.items():
             world.node(name, *sizes)
         for number, (units, cores) in enumerate(self.holders):
             world.runs(f"holder-{number}", units, cores)
+
+    def check(self, world: World) -> None:
+        """Insist that the pod is refused with these very words."""
         refused = world.post(self.name, *self.asks, annotations=self.annotations)
         assert_refused(world, refused, self.says)
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.controlplane.extender import USER
+from tests.controlplane.by_hand import NOBODY
+from tests.controlplane.extender import USER, extender
 from tests.controlplane.world import World, beside
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.kubelet import StandInKubelet
 from tests.testbed.sweep import new_namespace, sweep
 
 
@@ -40,3 +42,16 @@ def space(plane: ControlPlane) -> Iterator[str]:
 def world(house: World, space: str) -> World:
     """An empty cluster with the module's extender and scheduler."""
     return replace(house, namespace=space, nodes=set())
+
+
+@pytest.fixture(scope="module")
+def hermitage(plane: ControlPlane) -> Iterator[World]:
+    """An extender and a kubelet, and no kube-scheduler."""
+    with extender(plane, "alone") as ext, StandInKubelet(plane.rest) as kubelet:
+        yield World(plane, ext, kubelet, scheduler_name=NOBODY)
+
+
+@pytest.fixture
+def lonely(hermitage: World, space: str) -> World:
+    """An empty cluster in which only the test binds pods."""
+    return replace(hermitage, namespace=space, nodes=set())

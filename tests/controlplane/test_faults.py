@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from tests.controlplane.books import checked_book, pending_though_fitting
-from tests.controlplane.extender import extender
 from tests.controlplane.world import EAGER, World, beside, node_of, post_all
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.rest import Json
@@ -85,7 +84,7 @@ def test_worker_killed(world: World) -> None:
     (worker,) = world.extender.workers()
     os.kill(worker, signal.SIGKILL)
     wait_until(
-        lambda: world.extender.workers(),
+        world.extender.workers,
         "new worker",
         accept=lambda pids: len(pids) == 1 and worker not in pids,
     )
@@ -112,42 +111,13 @@ def test_apiserver_restarted(world: World) -> None:
     world.extender.wait_ready()
 
 
-def test_extender_started_without_an_apiserver(world: World) -> None:
-    """Until it has listed nodes and pods it says so in words, and pods wait."""
-    world.node("edge", 29, 29)
-    world.runs("before", 20, 1)
-    body = {"Pod": world.pod("asking", 4, 1), "Nodes": None, "NodeNames": ["edge"]}
-    body["Pod"]["metadata"]["uid"] = "u-1"
-    world.extender.kill()
-    world.plane.stop_apiserver()
-    world.extender.start(wait=False)
-    status, answer = wait_until(
-        world.extender.readiness, "words", accept=lambda seen: seen[0] == 503
-    )
-    assert "nodes have not been listed yet\npods have not been listed yet" in answer
-    status, answered = world.extender.rest.post("/scheduler/filter", body)
-    assert status == 200
-    assert answered["NodeNames"] == []
-    words = "vcuda extender is not ready: nodes have not been listed yet"
-    assert answered["Error"].startswith(words)
-    bind = {"PodName": "a", "PodNamespace": "b", "PodUID": "c", "Node": "edge"}
-    answered = world.extender.rest.post("/scheduler/bind", bind)[1]
-    assert answered["Error"].startswith(words)
-    world.plane.start_apiserver()
-    world.extender.wait_ready()
-    assert world.runs("after", 20, 1) == "edge-1"
-    checked_book(world.rest)
-
-
 @contextmanager
 def pair(plane: ControlPlane, space: str) -> Iterator[tuple[World, World]]:
     """Two kube-schedulers under leader election, each with an extender of its own."""
     with ExitStack() as stack:
         worlds = [
             stack.enter_context(
-                beside(
-                    plane, "elected", QUICK_LEASE, part=part, BIND_TIMEOUT_S="0.4"
-                )
+                beside(plane, "elected", QUICK_LEASE, part=part, BIND_TIMEOUT_S="0.4")
             )
             for part in ("first", "second")
         ]

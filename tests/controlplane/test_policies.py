@@ -90,12 +90,7 @@ def test_scores_and_names(world: World) -> None:
     for name, sizes in {"a": (10,), "b": (40,), "c": (40, 40)}.items():
         world.node(name, *sizes)
     world.runs("holder", 20, 1, annotations={POLICY: "first-fit"})
-    body: Json = {
-        "Pod": world.pod("asking", 15, 1),
-        "Nodes": None,
-        "NodeNames": ["c", "a", "b"],
-    }
-    body["Pod"]["metadata"]["uid"] = "asking"
+    body = {"Pod": unborn(world.pod("asking", 15, 1)), "NodeNames": ["c", "a", "b"]}
     kept = world.extender.rest.must("POST", "/scheduler/filter", body)
     assert sorted(kept["NodeNames"]) == ["b", "c"]
     refused = "Insufficient baidu.com/vcuda-memory on one card"
@@ -111,3 +106,8 @@ def node_for(world: World, name: str, policy: str) -> str:
     verdict = world.verdict(a_pod)
     assert verdict.node, verdict.event
     return verdict.node
+
+
+def unborn(a_pod: Json) -> Json:
+    """Give a pod that was never created a UID all the same."""
+    return {**a_pod, "metadata": {**a_pod["metadata"], "uid": "unborn"}}

@@ -85,10 +85,10 @@ def test_nominated_pods_card_is_not_stolen(world: World) -> None:
     vip = world.post("vip", 12, 1, priority_class="p100")
     wait_until(lambda: not read_pod(world.rest, tenants["a1"]), "end of a1")
     wait_until(lambda: terminating(world, tenants["a2"]), "deletion of a2")
-    wait_until(lambda: nomination(world, vip), "nomination")
+    wait_until(lambda: nomination(world, vip), "nomination", 10)
     tried = world.attempts()
     touch(world, vip)
-    wait_until(lambda: world.attempts() > tried, "another attempt for the preemptor")
+    wait_until(lambda: world.attempts() > tried, "another attempt", 10)
     assert nomination(world, vip) == "edge"
     assert world.runs("thief", 4, 1, priority_class="p0") == "edge-2"
     assert not cards_of(read_pod(world.rest, vip))

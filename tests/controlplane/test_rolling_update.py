@@ -30,9 +30,7 @@ def path(world: World) -> str:
 def deploy(world: World, name: str, units: int) -> None:
     """Create the application: one replica, replaced only once the old one has gone."""
     spec = pod_spec(units=units, cores=1)
-    wanted = deployment(
-        name, world.namespace, 1, spec, maxSurge=0, maxUnavailable=1
-    )
+    wanted = deployment(name, world.namespace, 1, spec, maxSurge=0, maxUnavailable=1)
     world.rest.must("POST", path(world), wanted)
 
 
@@ -46,7 +44,7 @@ def pods_of(world: World, name: str) -> list[Json]:
 
 
 def the_pod(world: World, name: str, phase: str, but: str = "") -> Json:
-    """Wait for the application's pod in this phase that is not the one named ``but``."""
+    """Wait for the application's pod in this phase, other than the one ``but``."""
 
     def look() -> list[Json]:
         found = pods_of(world, name)

@@ -32,7 +32,7 @@ EAGER = SchedulerSettings(qps=1000, burst=2000, pod_max_backoff_s=2)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a pod: the node and cards it got, or the event that says why not."""
+    """What became of a pod: its node and cards, or the event that says why not."""
 
     node: str = ""
     cards: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class World:
         wait_until(lambda: name in self.known_nodes(), f"node {name} in the ledger")
 
     def known_nodes(self) -> set[str]:
-        """Ask the extender which nodes it has heard of: to wait for, never to assert."""
+        """Ask the extender which nodes it knows: to wait for, never to assert."""
         snapshot = self.extender.rest.must("GET", "/snapshot")
         return {node["name"] for node in snapshot["nodes"]}
 
@@ -150,7 +150,7 @@ class World:
             lambda: read_pod(self.rest, a_pod),
             f"node for {a_pod['metadata']['name']}",
             timeout_s,
-            accept=node_of,
+            accept=lambda seen: bool(node_of(seen)),
         )
         return Verdict(node_of(found), cards_of(found))
 

@@ -209,10 +209,25 @@ def test_a_pod_that_is_not_understood_is_left_out_and_logged(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others go on."""
-    broken = pod_json("a", units=4, node="n", annotations={names.PLACEMENT: "{"})
+    broken = pod_json("a", units=4, node="n")
+    broken["metadata"]["labels"] = []
     office.hear(broken, bound_json(placement("b", 0, 5)))
     assert office.free() == 24
     assert [r.message for r in caplog.records] == ["pod not understood"]
+    assert "metadata.labels" in vars(caplog.records[0])["because"]
+
+
+def test_a_placement_that_is_not_understood_is_counted_and_logged(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its pod counts as bound without us."""
+    broken = pod_json("a", units=4, node="n", annotations={names.PLACEMENT: "{"})
+    office.hear(broken)
+    assert [pod.pod.name for pod in office.pods.without_placement()] == ["a"]
+    assert [r.message for r in caplog.records] == [
+        "placement not understood",
+        "pod bound without a placement",
+    ]
     assert names.PLACEMENT in vars(caplog.records[0])["because"]
 
 

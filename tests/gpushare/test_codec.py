@@ -333,10 +333,16 @@ def test_a_placement_on_an_unbound_pod_counts_for_nothing() -> None:
 
 
 def test_a_broken_placement_is_named_by_its_annotation() -> None:
-    """So that the log says which one to look at."""
-    pod = pod_json(units=1, node="n", annotations={names.ACTUAL: "{"})
-    with pytest.raises(Malformed, match=r"baidu\.com/vcuda-actual: is not JSON"):
-        codec.pod_record(pod)
+    """So that the log says which one to look at; the other one is taken."""
+    planned = encode_placement(placement("pod"), "now")
+    pod = pod_json(
+        units=1,
+        node="n",
+        annotations={names.ACTUAL: "{", names.PLACEMENT: planned},
+    )
+    record = codec.pod_record(pod)
+    assert record.complaint.startswith("baidu.com/vcuda-actual: is not JSON")
+    assert record.placement == placement("pod")
 
 
 def test_an_invalid_request_is_on_record_too() -> None:

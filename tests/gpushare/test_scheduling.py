@@ -235,6 +235,18 @@ def test_a_share_does_not_take_a_card_that_a_whole_claim_needs() -> None:
     }
 
 
+@pytest.mark.parametrize("share_first", [True, False], ids=["share", "whole"])
+def test_a_whole_claim_leaves_the_large_card_to_a_share_that_needs_it(
+    share_first: bool,
+) -> None:
+    """The largest cards are a matter of taste; whether the pod fits is not."""
+    claims = [claim(60, container="s"), claim(0, 100, container="w")]
+    asked = request("p", claims=claims if share_first else claims[::-1])
+    decision = place(asked, node(*cards(94, 29)), FIRST_FIT)
+    assert isinstance(decision, Placement)
+    assert set(decision.cards()) == {"GPU-0", "GPU-1"}
+
+
 def test_several_claims_that_cannot_be_met_together() -> None:
     """Each alone would fit; the refusal is that of the one left over."""
     asked = apart("p", 20, 20, 20)

@@ -1,0 +1,68 @@
+"""Asking the extender by hand, as kube-scheduler would or would never do."""
+
+import http.client
+import json
+from contextlib import suppress
+
+from tests.controlplane.books import checked_book
+from tests.controlplane.world import World, node_of
+from tests.testbed.rest import Json
+from tests.testbed.waiting import wait_until
+
+NOBODY = "nobody"
+"""A scheduler that does not exist, so that these tests alone bind the pods."""
+POD: Json = {
+    "metadata": {"name": "p", "namespace": "d", "uid": "u"},
+    "spec": {"containers": [{"name": "main"}]},
+}
+ASK: Json = {"Pod": POD, "Nodes": None, "NodeNames": ["edge"]}
+BIND: Json = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "edge"}
+VICTIMS: Json = {"edge": {"Pods": [{"UID": "x"}], "NumPDBViolations": 0}}
+PREEMPT: Json = {"Pod": POD, "NodeNameToMetaVictims": VICTIMS}
+
+
+def asking(quantity: object, resource: str = "memory") -> Json:
+    """Describe a pod whose only container asks this."""
+    resources = {"requests": {f"baidu.com/vcuda-{resource}": quantity}}
+    return {**POD, "spec": {"containers": [{"name": "main", "resources": resources}]}}
+
+
+def call(world: World, verb: str, body: bytes) -> tuple[int, Json]:
+    """POST any bytes to a verb; the status and the JSON that comes back."""
+    connection = http.client.HTTPConnection("127.0.0.1", world.extender.port)
+    try:
+        headers = {"Content-Type": "application/json"}
+        # Who is refused for its size is answered before all of it has been sent.
+        with suppress(BrokenPipeError):
+            connection.request("POST", f"/scheduler/{verb}", body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def bind(world: World, a_pod: Json, node: str = "edge", **other: str) -> str:
+    """Ask for a Binding and give the Error, empty when the pod is bound."""
+    metadata = a_pod["metadata"]
+    args = {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": node,
+        **other,
+    }
+    answer = world.extender.rest.must("POST", "/scheduler/bind", args)
+    return str(answer["Error"])
+
+
+def nothing_half_made(world: World) -> None:
+    """Insist that the books hold what the API server holds, and nothing else."""
+    wait_until(
+        lambda: world.extender.metrics()["vcuda_extender_reservations"],
+        "end of reservations",
+        accept=lambda count: count == 0,
+    )
+    snapshot = world.extender.rest.must("GET", "/snapshot")
+    held = {pod["uid"] for node in snapshot["nodes"] for pod in node["pods"]}
+    assert held == {p["metadata"]["uid"] for p in world.pods() if node_of(p)}
+    checked_book(world.rest)

@@ -1,0 +1,80 @@
+"""How the extender starts: not without its books, and not with wrong settings."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.books import checked_book
+from tests.controlplane.by_hand import ASK, BIND
+from tests.controlplane.extender import COMMAND, extender
+from tests.controlplane.world import World
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+
+def test_extender_started_without_an_apiserver(world: World) -> None:
+    """Until it has listed nodes and pods it says so in words, and pods wait."""
+    world.node("edge", 29, 29)
+    world.runs("before", 20, 1)
+    world.extender.kill()
+    world.plane.stop_apiserver()
+    world.extender.start(wait=False)
+    _, answer = wait_until(
+        world.extender.readiness, "words", accept=lambda seen: seen[0] == 503
+    )
+    assert "nodes have not been listed yet\npods have not been listed yet" in answer
+    answered = world.extender.rest.must("POST", "/scheduler/filter", ASK)
+    assert answered["NodeNames"] == []
+    words = "vcuda extender is not ready: nodes have not been listed yet"
+    assert answered["Error"].startswith(words)
+    answered = world.extender.rest.must("POST", "/scheduler/bind", BIND)
+    assert answered["Error"].startswith(words)
+    world.plane.start_apiserver()
+    world.extender.wait_ready()
+    assert world.runs("after", 20, 1) == "edge-1"
+    checked_book(world.rest)
+
+
+def test_not_ready_before_the_first_list(plane: ControlPlane) -> None:
+    """With an API server that hangs it says in words that nothing has been listed."""
+    late = extender(plane, "late")
+    plane.kill("kube-apiserver", signal.SIGSTOP)
+    try:
+        late.start(wait=False)
+        wait_until(late.readiness, "words", accept=lambda seen: seen[0] == 503)
+        words = "nodes have not been listed yet\npods have not been listed yet\n"
+        assert late.readiness() == (503, words)
+        assert late.public.get("/healthz")[0] == 200
+        answer = late.rest.must("POST", "/scheduler/filter", ASK)
+        assert answer["Error"].startswith("vcuda extender is not ready: nodes have")
+    finally:
+        plane.kill("kube-apiserver", signal.SIGCONT)
+        late.wait_ready()
+        assert late.rest.must("POST", "/scheduler/filter", ASK)["Error"] == ""
+
+
+def test_settings_complaints_come_together() -> None:
+    """Everything that is wrong is said at once, and nothing starts."""
+    wrong = {
+        "GPUSHARE_LISTEN": "0.0.0.0:39999",
+        "GPUSHARE_PUBLIC_LISTEN": "nowhere",
+        "GPUSHARE_POLICY": "tetris",
+        "GPUSHARE_CARD_ORDER": "size",
+        "GPUSHARE_THREADS": "0",
+        "GPUSHARE_BIND_TIMEOUT_S": "soon",
+        "GPUSHARE_KUBECONFIG": "/nonexistent/kubeconfig",
+        "GPUSHARE_LOG_LEVL": "DEBUG",
+    }
+    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        COMMAND, env=path | wrong, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    for name in wrong:
+        assert name in done.stderr

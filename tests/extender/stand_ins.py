@@ -1,0 +1,171 @@
+"""An extender's rooms over an embedded cluster, with clocks and faults to hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from extender.bind import Binder, Books, Bound
+from extender.inflight import Inflight
+from extender.verbs import Verbs
+from extender.wire import BindingArgs, ExtenderArgs, FilterResult
+from gpushare.domain.fitting import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
+from gpushare.domain.policies import Choice
+from gpushare.kube import codec
+from gpushare.kube.bookkeeper import NodeBook, PodBook
+from gpushare.kube.cluster import Json, Kind, Page, Target
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import ClusterError
+from tests.builders import AT, cards, event, node_json, pod_json
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of one bind: whether it is written, and what the caller hears."""
+
+    error: ClusterError | None = None
+    lands: bool = False
+    node: str = ""
+    annotations: Mapping[str, str] | None = None
+
+
+class Scripted(Embedded):
+    """An embedded cluster whose binds, reads and lists fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_bind: list[Fault] = []
+        self.on_get: list[ClusterError] = []
+        self.on_list: ClusterError | None = None
+        self.writes = 0
+        self.reads = 0
+
+    def bind(
+        self,
+        pod: Target,
+        node: str,
+        annotations: Mapping[str, str],
+        *,
+        timeout_s: float = 0.0,
+    ) -> None:
+        self.writes += 1
+        if not self.on_bind:
+            super().bind(pod, node, annotations, timeout_s=timeout_s)
+            return
+        fault = self.on_bind.pop(0)
+        if fault.lands:
+            others = fault.annotations
+            written = annotations if others is None else others
+            super().bind(pod, fault.node or node, written, timeout_s=timeout_s)
+        if fault.error is not None:
+            raise fault.error
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        self.reads += 1
+        if self.on_get:
+            raise self.on_get.pop(0)
+        return super().get(kind, namespace, name)
+
+    def list_page(
+        self,
+        kind: Kind,
+        *,
+        limit: int,
+        continue_token: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> Page:
+        if self.on_list is not None:
+            raise self.on_list
+        return super().list_page(
+            kind,
+            limit=limit,
+            continue_token=continue_token,
+            field_selector=field_selector,
+            label_selector=label_selector,
+        )
+
+    def pod(self, name: str) -> Json:
+        """Read a pod past the script and the count."""
+        return super().get(Kind.PODS, "default", name)
+
+
+class House:
+    """All rooms but HTTP; what each node's cards have is given in units.
+
+    Nothing is followed by itself: ``see`` brings what the cluster holds to the books.
+    """
+
+    def __init__(self, *, wait_s: float = 0.0, **nodes: Sequence[int]) -> None:
+        self.clock = Clock()
+        self.cluster = Scripted()
+        self.ledger = Ledger()
+        choice = Choice()
+        self.inflight = Inflight(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
+        self.pods = PodBook(
+            self.ledger, choice, on_gone=self.inflight.end, clock=self.clock
+        )
+        self.nodes = NodeBook(self.ledger, on_change=self.pods.reconsider)
+        for name, units in (nodes or {"n": (29,)}).items():
+            self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
+        self.verbs = Verbs(
+            self.cluster,
+            self.ledger,
+            self.pods,
+            Fitting(self.ledger),
+            self.inflight,
+            choice,
+        )
+        books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)
+        self.binder = Binder(self.cluster, books, timeout_s=4.0, now=lambda: AT)
+
+    def create(self, name: str = "pod", *, seen: bool = True, **how: object) -> Json:
+        """Make a pod; ``how`` as ``pod_json`` has it."""
+        body = pod_json(name, **how)  # type: ignore[arg-type]
+        made = self.cluster.create(Kind.PODS, body)
+        if seen:
+            self.pods.apply(event("ADDED", made))
+        return made
+
+    def see(self, name: str = "pod") -> None:
+        """Let the watch bring a pod as it is now."""
+        self.pods.apply(event("MODIFIED", self.cluster.pod(name)))
+
+    def bind(self, pod: Json, node: str = "n", *, uid: str = "") -> Bound:
+        metadata = pod["metadata"]
+        args = BindingArgs(
+            metadata["namespace"],
+            metadata["name"],
+            PodUID(uid or metadata["uid"]),
+            NodeName(node),
+        )
+        return self.binder.bind(args)
+
+    def filter(self, pod: Json, *names: str) -> FilterResult:
+        return self.verbs.filter(asked(pod, *(names or ("n",))))
+
+    def node_of(self, name: str) -> str:
+        """Say where the cluster has the pod; empty where it is not bound."""
+        return str(self.cluster.pod(name)["spec"].get("nodeName", ""))
+
+    def free(self, node: str = "n", index: int = 0) -> Amount:
+        page = self.ledger.node(NodeName(node))
+        if page is None:
+            raise LookupError(node)
+        return page.free[CardUUID(f"GPU-{index}")]
+
+
+def asked(pod: Json, *names: str) -> ExtenderArgs:
+    """What kube-scheduler asks of filter and prioritize about a pod."""
+    found = [NodeName(name) for name in names]
+    return ExtenderArgs(codec.pod_ref(pod), codec.pod_request(pod), found)
