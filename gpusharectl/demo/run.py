@@ -49,7 +49,8 @@ def hold(console: Console, stop: Event) -> int:
             stage.node("node-2", "Tesla P4", ("GPU-a", 7611), ("GPU-b", 7611))
             manifest = Path(folder) / "pod.yaml"
             manifest.write_text(_MANIFEST)
-            console.print(_TRY.format(kubeconfig=desk.kubeconfig, manifest=manifest))
+            words = _TRY.format(kubeconfig=desk.kubeconfig, manifest=manifest)
+            console.print(words, soft_wrap=True)
             while not stop.wait(0.2):
                 desk.insist()
             console.print("Stopping ...")
@@ -79,14 +80,14 @@ spec:
 """
 
 _TRY = """\
-A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with two of
-29. Try in another terminal:
+A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with
+two of 29. Try in another terminal:
 
   export KUBECONFIG={kubeconfig}
   kubectl create -f {manifest}
   kubectl get pods -o wide
   kubectl describe pod app-1
-  kubectl get pod app-1 -o yaml        # the annotation baidu.com/vcuda-placement
+  kubectl get pod app-1 -o yaml    # see baidu.com/vcuda-placement
   kubectl delete pod app-1
 
 Ctrl-C stops everything and leaves nothing behind."""
