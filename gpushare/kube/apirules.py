@@ -7,7 +7,7 @@ deletion) and ``pkg/registry/core/pod/storage/storage.go`` (binding).
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict, Invalid
 from gpushare.kube.fields import Reader
 from gpushare.kube.shapes import (
@@ -117,28 +117,6 @@ def bound(
         "metadata": metadata | ({"annotations": merged} if merged else {}),
         "spec": spec | {"nodeName": node},
         "status": status | {"conditions": [*others, condition]},
-    }
-
-
-def event(pod: Target, kind: str, reason: str, message: str, moment: datetime) -> Json:
-    """Make an event about a pod, as a client of the API would write it."""
-    now = timestamp(moment)
-    return {
-        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        },
-        "type": kind,
-        "reason": reason,
-        "message": message,
-        "source": {"component": "vcuda"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
     }
 
 

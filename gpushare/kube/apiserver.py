@@ -16,6 +16,8 @@ from kubernetes import client, config
 
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
 from gpushare.kube.errors import Gone, Unavailable, error_for
+from gpushare.kube.events import pod_event
+from gpushare.kube.names import COMPONENT
 
 LIST_TIMEOUT_S = 30.0
 GET_TIMEOUT_S = 3.0
@@ -26,7 +28,6 @@ _WATCH_GRACE_S = 10.0
 _CONNECTIONS = 32
 _JSON = {"Content-Type": "application/json"}
 _MERGE = "application/merge-patch+json"
-_COMPONENT = "vcuda"
 
 
 class ApiServer:
@@ -166,28 +167,18 @@ class ApiServer:
             patch = partial(self._core.patch_namespaced_pod, _content_type=_MERGE)
             self._write(patch, name, namespace, body)
 
-    def event(self, pod: Target, *, kind: str, reason: str, message: str) -> None:
+    def event(
+        self,
+        pod: Target,
+        *,
+        kind: str,
+        reason: str,
+        message: str,
+        component: str = COMPONENT,
+    ) -> None:
         """Write an event about a pod; see ``Cluster``."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": {"component": _COMPONENT},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        now = datetime.now(UTC)
+        body = pod_event(pod, kind, reason, message, component, now)
         create = partial(self._core.create_namespaced_event, _headers=_JSON)
         self._write(create, pod.namespace, body)
 

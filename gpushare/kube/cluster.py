@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from gpushare.kube.names import COMPONENT
+
 Json = dict[str, Any]
 """One Kubernetes object, or a part of one, as JSON gives it."""
 
@@ -114,6 +116,17 @@ class Cluster(Protocol):
         """Merge annotations into a pod or node; ``namespace`` is empty for nodes."""
         ...
 
-    def event(self, pod: Target, *, kind: str, reason: str, message: str) -> None:
-        """Write an event about a pod; ``kind`` is ``Normal`` or ``Warning``."""
+    def event(
+        self,
+        pod: Target,
+        *,
+        kind: str,
+        reason: str,
+        message: str,
+        component: str = COMPONENT,
+    ) -> None:
+        """Write an event about a pod; ``kind`` is ``Normal`` or ``Warning``.
+
+        ``component`` is who says it; people see it under From.
+        """
         ...

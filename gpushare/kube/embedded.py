@@ -14,6 +14,8 @@ import orjson
 from gpushare.kube import apirules, shapes
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
 from gpushare.kube.errors import Conflict, NotFound
+from gpushare.kube.events import pod_event
+from gpushare.kube.names import COMPONENT
 from gpushare.kube.patches import merge
 from gpushare.kube.selectors import Selector
 from gpushare.kube.shelf import Key
@@ -207,9 +209,17 @@ class Embedded:
         body = {"metadata": {"annotations": dict(annotations)}}
         self.patch(kind, namespace, name, body)
 
-    def event(self, pod: Target, *, kind: str, reason: str, message: str) -> None:
+    def event(
+        self,
+        pod: Target,
+        *,
+        kind: str,
+        reason: str,
+        message: str,
+        component: str = COMPONENT,
+    ) -> None:
         """Write an event about a pod; see ``Cluster``."""
-        made = apirules.event(pod, kind, reason, message, self._now())
+        made = pod_event(pod, kind, reason, message, component, self._now())
         self.create(Kind.EVENTS, made)
 
     def compact(self) -> None:

@@ -30,6 +30,9 @@ POLICY = f"{PREFIX}-policy"
 GPU_NODE_LABEL = PREFIX
 """Node label: ``true`` where the device plugin is to run."""
 
+COMPONENT = "vcuda"
+"""Who our events are from, unless a part says otherwise."""
+
 EXTENDER_PORT = 39999
 """Scheduler verbs, on loopback."""
 EXTENDER_PUBLIC_PORT = 39998

@@ -12,7 +12,7 @@ from typing import Self
 import orjson
 
 from gpushare.kube.embedded import Embedded
-from gpusharectl.demo.handler import LOOPBACK, Server
+from gpusharectl.demo.listener import LOOPBACK, Server
 from gpusharectl.demo.verbs import Verbs
 
 _POLL_S = 0.05

@@ -21,6 +21,7 @@ _EVERY_S = 0.05
 _AGAIN_AFTER_S = 0.25
 _TIMEOUT_S = 10.0
 _MOST = 5000
+_COMPONENT = "default-scheduler"
 
 Refused = dict[str, str]
 
@@ -104,6 +105,7 @@ class StandInScheduler:
             kind="Normal",
             reason="Scheduled",
             message=f"Successfully assigned {where} to {node}",
+            component=_COMPONENT,
         )
 
     def _say(self, pod: Json, message: str) -> None:
@@ -112,7 +114,11 @@ class StandInScheduler:
         if self._said.get(uid) != message:
             self._said[uid] = message
             self._cluster.event(
-                _target(pod), kind="Warning", reason="FailedScheduling", message=message
+                _target(pod),
+                kind="Warning",
+                reason="FailedScheduling",
+                message=message,
+                component=_COMPONENT,
             )
 
     def _ask(self, verb: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401

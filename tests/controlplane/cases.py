@@ -45,7 +45,8 @@ def assert_refused(world: World, a_pod: Json, says: str) -> None:
     assert not verdict.node, f"{name} runs on {verdict.node}, cards {verdict.cards}"
     count = len(world.nodes)
     words = f"0/{count} nodes are available: {says}. "
-    assert f"{verdict.event} ".startswith(words), verdict.event
+    right = f"{verdict.event} ".startswith(words)
+    assert right, f"the event says something else: {verdict.event}"
     checked_book(world.rest)
 
 

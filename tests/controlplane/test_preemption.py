@@ -12,7 +12,7 @@ from tests.controlplane.books import checked_book
 from tests.controlplane.cases import assert_refused
 from tests.controlplane.world import World, cards_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import pod_path, read_pod
+from tests.testbed.objects import read_pod
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -76,18 +76,20 @@ def test_disruption_budget_is_respected(world: World) -> None:
 def test_nominated_pods_card_is_not_stolen(world: World) -> None:
     """While victims leave, their card is kept for the pod that drove them out.
 
-    a1 has gone and a2 still ends. kube-scheduler asks for the preemptor once more in
-    vain, which must not cost it its nomination; then the thief of 4 units would fit
-    where a1 was, on the first card, but gets the third.
+    a1 has gone and a2 still ends. Somebody else's end makes kube-scheduler try the
+    preemptor once more, in vain, which must not cost it its nomination; then the thief
+    of 4 units would fit where a1 was, on the first card, but gets the third.
     """
     tenants = move_in(world, TENANTS)
+    leaver = world.post("leaver", 1, 1, priority_class="p30")
+    assert world.bound(leaver).cards == ("edge-2",)
     world.kubelet.hold("a2", world.namespace)
     vip = world.post("vip", 12, 1, priority_class="p100")
     wait_until(lambda: not read_pod(world.rest, tenants["a1"]), "end of a1")
     wait_until(lambda: terminating(world, tenants["a2"]), "deletion of a2")
     wait_until(lambda: nomination(world, vip), "nomination", 10)
     tried = world.attempts()
-    touch(world, vip)
+    world.delete(leaver)
     wait_until(lambda: world.attempts() > tried, "another attempt", 10)
     assert nomination(world, vip) == "edge"
     assert world.runs("thief", 4, 1, priority_class="p0") == "edge-2"
@@ -103,12 +105,6 @@ def nomination(world: World, a_pod: Json) -> str:
 
 def terminating(world: World, a_pod: Json) -> bool:
     return "deletionTimestamp" in read_pod(world.rest, a_pod)["metadata"]
-
-
-def touch(world: World, a_pod: Json) -> None:
-    """Change a label, so that kube-scheduler tries the pod again."""
-    patch: Json = {"metadata": {"labels": {"touched": "yes"}}}
-    world.rest.must("PATCH", pod_path(a_pod), patch)
 
 
 def test_nobody_is_driven_out_in_vain(world: World) -> None:

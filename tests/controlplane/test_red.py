@@ -40,7 +40,7 @@ def first_card(request: pytest.FixtureRequest) -> bool:
 def test_refusals_go_red(world: World, case: Case) -> None:
     """No refusal of ours comes about by itself: each of these tests fails."""
     case.arrange(world)
-    with pytest.raises(AssertionError, match=r"nodes are available|runs on"):
+    with pytest.raises(AssertionError, match=r"something else|runs on"):
         case.check(world)
 
 

@@ -1,0 +1,220 @@
+"""filter, prioritize and preempt, asked of the ledger."""
+
+import logging
+
+import pytest
+
+from extender.wire import NODE_CACHE, ExtenderArgs, PreemptionArgs
+from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.preemption import Victims
+from gpushare.kube import codec, names
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import Forbidden
+from gpushare.kube.fields import Malformed
+from tests.builders import event, pod_json, request
+from tests.extender.stand_ins import House, asked
+
+N = NodeName("n")
+NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
+
+
+def preemption(pod: Json, **victims: tuple[str, ...]) -> PreemptionArgs:
+    proposals = {
+        NodeName(name): Victims(tuple(PodUID(uid) for uid in uids))
+        for name, uids in victims.items()
+    }
+    return PreemptionArgs(codec.pod_ref(pod), codec.pod_request(pod), proposals)
+
+
+def whole_nodes(pod: Json) -> ExtenderArgs:
+    return ExtenderArgs(codec.pod_ref(pod), codec.pod_request(pod), None)
+
+
+def test_filter_is_idempotent() -> None:
+    """kube-scheduler may ask twice in a cycle; the first answer is not in the way."""
+    house = House(n=(29,), m=(10,))
+    pod = house.create(units=20)
+    first = house.filter(pod, "n", "m", "gone")
+    assert list(first.kept) == ["n"]
+    assert first.refused == {"m": NO_MEMORY, "gone": "No shared cards"}
+    assert house.filter(pod, "n", "m", "gone") == first
+    assert len(house.inflight) == 1
+
+
+@pytest.mark.parametrize("ours", [{}, {"units": 0}, {"units": "0", "cores": 0}])
+def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, object]) -> None:
+    """Even to nodes without cards, and without standing in anybody's way."""
+    house = House()
+    pod = house.create(**ours)
+    assert list(house.filter(pod, "n", "gone").kept) == ["n", "gone"]
+    assert house.verbs.prioritize(asked(pod, "n", "gone")) == [("n", 0), ("gone", 0)]
+    assert len(house.inflight) == 0
+    kept = house.verbs.preempt(preemption(pod, n=("u",), m=()))
+    assert kept == {"n": Victims((PodUID("u"),))}
+
+
+def test_its_own_reservation_does_not_stand_in_a_pods_way() -> None:
+    """After an unanswered bind it is filtered again; only others see it as held."""
+    house = House()
+    pod = house.create(units=20)
+    assert not house.bind(pod).error
+    assert list(house.filter(pod).kept) == ["n"]
+    assert house.filter(house.create("other", units=20)).refused == {"n": NO_MEMORY}
+
+
+@pytest.mark.parametrize(
+    ("name", "priority", "kept"),
+    [
+        pytest.param("nominee", 5, True, id="its-own"),
+        pytest.param("higher", 6, True, id="of-a-lesser-pod"),
+        pytest.param("equal", 5, False, id="of-an-equal-pod"),
+        pytest.param("lower", 4, False, id="of-a-higher-pod"),
+    ],
+)
+def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
+    name: str, priority: int, *, kept: bool
+) -> None:
+    """As kube-scheduler has it for whole nodes (contracts 1.2)."""
+    house = House()
+    nominee = pod_json("nominee", units=20, priority=5, nominated="n")
+    house.pods.apply(event("ADDED", nominee))
+    pod = pod_json(name, units=20, priority=priority)
+    result = house.filter(pod)
+    assert list(result.kept) == (["n"] if kept else [])
+    assert dict(result.refused or {}) == ({} if kept else {"n": NO_MEMORY})
+
+
+def test_an_unknown_policy_is_refused_with_the_names() -> None:
+    """Everywhere in the same words; preempt names the field, having no Error."""
+    house = House(n=(29,), m=(29,))
+    pod = pod_json(units=4, annotations={names.POLICY: "tetris"})
+    words = 'no policy "tetris"; known are first-fit, best-fit, spread'
+    refused = dict.fromkeys("nm", f"Invalid vcuda request: {words}")
+    assert house.filter(pod, "n", "m").refused == refused
+    assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
+    with pytest.raises(Malformed, match=r"^Pod\.metadata\.annotations: .*tetris"):
+        house.verbs.preempt(preemption(pod, n=("u",)))
+
+
+def test_an_invalid_request_is_refused_everywhere() -> None:
+    """The event says why; nothing stays pending."""
+    house = House()
+    pod = pod_json(cores=150)
+    (words,) = (house.filter(pod).refused or {}).values()
+    assert words.startswith("Invalid vcuda request: 150 cores")
+    assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
+    with pytest.raises(Malformed, match="^Pod: Invalid vcuda request"):
+        house.verbs.preempt(preemption(pod, n=("u",)))
+    assert len(house.inflight) == 0
+
+
+def test_whole_nodes_are_told_what_to_change() -> None:
+    """Filter has a field for it, prioritize has none."""
+    house = House()
+    args = whole_nodes(pod_json(units=4))
+    assert house.verbs.filter(args).error == NODE_CACHE
+    with pytest.raises(Malformed, match="nodeCacheCapable"):
+        house.verbs.prioritize(args)
+
+
+def test_prioritize_takes_the_pods_policy() -> None:
+    """First-fit likes the fuller node, spread the emptier."""
+    house = House(n=(29,), m=(29,))
+    house.bind(house.create("there", units=20))
+    first = house.verbs.prioritize(asked(pod_json(units=4), "n", "m"))
+    wishes = {names.POLICY: "spread"}
+    spread = house.verbs.prioritize(
+        asked(pod_json(units=4, annotations=wishes), "n", "m")
+    )
+    assert first == [("n", 7), ("m", 0)]
+    assert spread == [("n", 3), ("m", 10)]
+
+
+def test_two_in_flight_are_not_both_sent_to_the_last_room() -> None:
+    """When the wait is over in vain, the other node is offered."""
+    house = House(n=(10,), m=(10,))
+    house.filter(house.create("a", units=10), "n")
+    result = house.filter(house.create("b", units=10), "n", "m")
+    assert list(result.kept) == ["m"]
+    assert result.refused == {"n": NO_MEMORY}
+
+
+def test_hope_is_the_answer_when_caution_leaves_nothing() -> None:
+    """The first may never be bound; bind decides anyway, and says Error."""
+    house = House(n=(10,))
+    first, second = house.create("a", units=10), house.create("b", units=10)
+    assert list(house.filter(first).kept) == ["n"]
+    assert list(house.filter(second).kept) == ["n"]
+    assert house.bind(first).error == ""
+    assert house.bind(second).error == NO_MEMORY
+
+
+def test_a_yes_that_makes_no_difference_makes_nobody_wait() -> None:
+    """There is room for both, so the minute is not waited."""
+    house = House(wait_s=60.0, n=(29,))
+    house.filter(house.create("a", units=10))
+    assert list(house.filter(house.create("b", units=10)).kept) == ["n"]
+
+
+def test_a_late_yes_is_forgotten() -> None:
+    """Five seconds after its filter the room counts as free again."""
+    house = House(n=(10,), m=(10,))
+    house.filter(house.create("a", units=10), "n")
+    house.clock.now = 5.0
+    result = house.filter(house.create("b", units=10), "n", "m")
+    assert list(result.kept) == ["n", "m"]
+
+
+def crowded() -> tuple[House, Json]:
+    """A full node of two pods, and a pod of higher rank that wants one's room."""
+    house = House(n=(20,))
+    for name in ("a", "b"):
+        pod = house.create(name, uid=f"uid-{name}", units=10, labels={"app": name})
+        house.bind(pod)
+        house.see(name)
+    return house, pod_json("high", units=10, priority=9)
+
+
+def uid(house: House, name: str) -> str:
+    return str(house.cluster.pod(name)["metadata"]["uid"])
+
+
+BUDGET = {
+    "metadata": {"name": "b", "namespace": "default"},
+    "spec": {"selector": {"matchLabels": {"app": "a"}}},
+    "status": {"disruptionsAllowed": 0},
+}
+
+
+def test_preempt_counts_budgets() -> None:
+    """Where a pod outside any budget will do, it is taken."""
+    house, high = crowded()
+    house.cluster.create(Kind.BUDGETS, BUDGET)
+    chosen = house.verbs.preempt(preemption(high, n=("none-of-ours",)))
+    assert chosen[N].uids == ("none-of-ours", uid(house, "b"))
+    assert chosen[N].budget_violations == 0
+
+
+@pytest.mark.parametrize("broken", ["forbidden", "malformed"])
+def test_preempt_answers_without_budgets(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unreadable ones are logged, and victims are chosen as if there were none."""
+    house, high = crowded()
+    if broken == "forbidden":
+        house.cluster.on_list = Forbidden("no right to list")
+    else:
+        house.cluster.create(Kind.BUDGETS, {**BUDGET, "spec": {"selector": 1}})
+    with caplog.at_level(logging.WARNING):
+        chosen = house.verbs.preempt(preemption(high, n=(uid(house, "a"),)))
+    assert chosen == {"n": Victims((PodUID(uid(house, "a")),))}
+    assert "disruption budgets not read" in caplog.messages
+
+
+def test_a_fraction_of_hope_is_no_reservation() -> None:
+    """Filter writes nothing: the room is as free as before."""
+    house = House(n=(29,))
+    house.filter(house.create(units=20))
+    assert house.free().units == 29
+    assert house.ledger.reservations() == {}
+    assert house.ledger.placement(request().pod.uid) is None
