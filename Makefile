@@ -30,7 +30,6 @@ check: $(STAMP)  ## Format, lint, types, and the law of the floors
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results
-	@$(BIN)/python -m tests.setup
 	@$(BIN)/python -m bench
 
 testbed: $(STAMP)  ## Build the real Kubernetes binaries into the cache (minutes, once)

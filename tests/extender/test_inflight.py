@@ -144,7 +144,7 @@ def ledger(**nodes: tuple[int, ...]) -> Ledger:
     ("others", "refused"),
     [
         pytest.param([], {}, id="nobody-pending"),
-        pytest.param([pending(request("a", 10), "one")], {}, id="room-for-both"),
+        pytest.param([pending(request("a", 9), "one")], {}, id="room-for-both"),
         pytest.param(
             [pending(request("a", 20), "one", "two")],
             {"one": Reason.MEMORY},

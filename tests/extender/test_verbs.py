@@ -11,7 +11,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.fields import Malformed
-from tests.builders import event, pod_json, request
+from tests.builders import event, pod_json
 from tests.extender.stand_ins import House, asked
 
 N = NodeName("n")
@@ -211,10 +211,9 @@ def test_preempt_answers_without_budgets(
     assert "disruption budgets not read" in caplog.messages
 
 
-def test_a_fraction_of_hope_is_no_reservation() -> None:
+def test_a_yes_is_no_reservation() -> None:
     """Filter writes nothing: the room is as free as before."""
     house = House(n=(29,))
     house.filter(house.create(units=20))
     assert house.free().units == 29
     assert house.ledger.reservations() == {}
-    assert house.ledger.placement(request().pod.uid) is None
