@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extender import wire
 from extender.filter import judge, refuse_all
@@ -60,7 +60,7 @@ class Verbs:
         result = self._decide(args.names, request, policy)
         if result.kept:
             self.inflight.add(request, policy, result.kept)
-        return result
+        return self._awaiting(args, result)
 
     def prioritize(self, args: ExtenderArgs) -> list[tuple[NodeName, int]]:
         """Score the nodes that filter kept; nothing to choose gives 0 to all."""
@@ -105,6 +105,16 @@ class Verbs:
             return hopeful
         careful = self._judge(names, request, policy, pending)
         return careful if careful.kept else hopeful
+
+    def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
+        """Mark the nominated node, if it is refused while victims are leaving it."""
+        name = args.nominated
+        if name is None or name not in (result.refused or {}):
+            return result
+        leaving = self.pods.leaving(name)
+        if all(pod.pod.priority >= args.pod.priority for pod in leaving):
+            return result
+        return replace(result, awaited=name)
 
     def _judge(
         self,

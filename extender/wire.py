@@ -32,15 +32,21 @@ class ExtenderArgs:
     pod: PodRef
     request: PodRequest | Refusal
     names: list[NodeName] | None
+    nominated: NodeName | None = None
+    """The node on which victims make room for this pod; mostly None."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What filter answers: names kept, and for each other name its reason."""
+    """What filter answers: names kept, and for each other name its reason.
+
+    ``awaited`` is the refused node, if any, on which victims still leave for this pod.
+    """
 
     kept: Sequence[NodeName] = ()
     refused: Mapping[NodeName, str] | None = None
     error: str = ""
+    awaited: NodeName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,8 @@ def extender_args(body: bytes) -> ExtenderArgs:
         raise Malformed("NodeNames", "is missing")
     if not isinstance(names, list | None):
         raise Malformed("NodeNames", "must be a list of names")
-    return ExtenderArgs(*_asked(pod), names)
+    nominated = pod.optional_object("status").optional_text("nominatedNodeName")
+    return ExtenderArgs(*_asked(pod), names, NodeName(nominated) or None)
 
 
 def binding_args(body: bytes) -> BindingArgs:
@@ -109,13 +116,21 @@ def insist_on_strings(names: Sequence[object]) -> None:
 
 
 def filter_reply(result: FilterResult) -> bytes:
-    """Write what filter answers; every refused node is unresolvable (contracts 1.8)."""
+    """Write what filter answers; refused nodes are unresolvable (contracts 1.8).
+
+    Except an awaited one: unresolvable, it would cost the pod its nomination while its
+    victims are still leaving, as kube-scheduler then looks for other victims.
+    """
+    refused, failed = result.refused or {}, {}
+    if result.awaited is not None:
+        failed = {result.awaited: refused[result.awaited]}
+        refused = {name: why for name, why in refused.items() if name not in failed}
     return orjson.dumps(
         {
             "Nodes": None,
             "NodeNames": result.kept,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": result.refused or {},
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": refused,
             "Error": result.error,
         }
     )

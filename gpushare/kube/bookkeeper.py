@@ -119,6 +119,11 @@ class PodBook:
         with self._lock:
             return tuple(self._records.values())
 
+    def leaving(self, name: NodeName) -> tuple[PodRecord, ...]:
+        """Give the pods of a node that are terminating and still hold their share."""
+        records = self.records()
+        return tuple(r for r in records if r.node == name and r.terminating)
+
     def without_placement(self) -> tuple[PodRecord, ...]:
         """Give the pods that were bound without us.
 
@@ -148,7 +153,7 @@ class PodBook:
 
     def reconsider(self, name: NodeName) -> None:
         """Work out anew what is kept on a node whose cards may have changed."""
-        self._nominations.reconsider(name, self.records)
+        self._nominations.reconsider(name, self.leaving)
 
     def expire(self) -> None:
         """Release reservations that were never seen back; call it now and then.
@@ -196,7 +201,7 @@ class PodBook:
         elif before is None and self._is_unplaced(record):
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
-        self._nominations.follow(before, record, self.records)
+        self._nominations.follow(before, record, self.leaving)
 
     def _is_unplaced(self, record: PodRecord) -> bool:
         if not (record.asks and record.node):
@@ -213,4 +218,4 @@ class PodBook:
                 del self._by_name[key]
         self._ledger.release(uid)
         self._on_gone(uid)
-        self._nominations.follow(record, None, self.records)
+        self._nominations.follow(record, None, self.leaving)

@@ -15,7 +15,8 @@ from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.scheduling import place
 from gpushare.kube.codec import PodRecord
 
-Records = Callable[[], Iterable[PodRecord]]
+Leaving = Callable[[NodeName], Iterable[PodRecord]]
+"""Gives the pods of a node that are terminating."""
 
 
 class Nominations:
@@ -35,7 +36,7 @@ class Nominations:
         self._nominees: dict[NodeName, dict[PodUID, PodRecord]] = {}
 
     def follow(
-        self, before: PodRecord | None, after: PodRecord | None, records: Records
+        self, before: PodRecord | None, after: PodRecord | None, leaving: Leaving
     ) -> None:
         """Take note of one pod's change; None for a pod that was or is not there."""
         touched: set[NodeName] = set()
@@ -49,30 +50,30 @@ class Nominations:
                 here = self._nominees.setdefault(after.nominated, {})
                 here[after.pod.uid] = after
             for name in touched:
-                self._reconsider(name, records)
+                self._reconsider(name, leaving)
 
-    def reconsider(self, name: NodeName, records: Records) -> None:
+    def reconsider(self, name: NodeName, leaving: Leaving) -> None:
         """Work out anew what is kept on one node; mostly nothing."""
         with self._lock:
-            self._reconsider(name, records)
+            self._reconsider(name, leaving)
 
-    def _reconsider(self, name: NodeName, records: Records) -> None:
+    def _reconsider(self, name: NodeName, leaving: Leaving) -> None:
         if name not in self._nominees:
             return
-        self._ledger.nominate(name, self._kept(name, records))
+        self._ledger.nominate(name, self._kept(name, leaving))
         if not self._nominees[name]:
             del self._nominees[name]
 
-    def _kept(self, name: NodeName, records: Records) -> dict[PodUID, Placement]:
+    def _kept(self, name: NodeName, leaving: Leaving) -> dict[PodUID, Placement]:
         node = self._ledger.node(name)
         if node is None:
             return {}
-        leaving = [r for r in records() if r.node == name and r.terminating]
+        gone = tuple(leaving(name))
         node = node.without(node.nominations.keys() - node.placements.keys())
         kept: dict[PodUID, Placement] = {}
         nominees = self._nominees[name].values()
         for nominee in sorted(nominees, key=_most_important_first):
-            found = self._place(nominee, node, leaving)
+            found = self._place(nominee, node, gone)
             if found is not None:
                 kept[nominee.pod.uid] = found
                 node = node.with_placement(found)

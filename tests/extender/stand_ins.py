@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from extender.bind import Binder, Books, Bound
 from extender.inflight import Inflight
@@ -129,9 +130,9 @@ class House:
         books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)
         self.binder = Binder(self.cluster, books, timeout_s=4.0, now=lambda: AT)
 
-    def create(self, name: str = "pod", *, seen: bool = True, **how: object) -> Json:
+    def create(self, name: str = "pod", *, seen: bool = True, **how: Any) -> Json:
         """Make a pod; ``how`` as ``pod_json`` has it."""
-        body = pod_json(name, **how)  # type: ignore[arg-type]
+        body = pod_json(name, **how)
         made = self.cluster.create(Kind.PODS, body)
         if seen:
             self.pods.apply(event("ADDED", made))
@@ -169,3 +170,14 @@ def asked(pod: Json, *names: str) -> ExtenderArgs:
     """What kube-scheduler asks of filter and prioritize about a pod."""
     found = [NodeName(name) for name in names]
     return ExtenderArgs(codec.pod_ref(pod), codec.pod_request(pod), found)
+
+
+def binding(pod: Json, node: str = "n") -> Json:
+    """What kube-scheduler asks of bind."""
+    metadata = pod["metadata"]
+    return {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": node,
+    }

@@ -89,4 +89,5 @@ def test_a_pod_that_no_node_can_take_is_refused_everywhere() -> None:
 
 def test_an_unknown_node_shares_no_cards() -> None:
     """Not an error: kube-scheduler may know a node before our watch does."""
-    assert UNKNOWN == Refusal(Reason.NO_CARDS)
+    expected = Refusal(Reason.NO_CARDS)
+    assert expected == UNKNOWN

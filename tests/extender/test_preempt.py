@@ -37,7 +37,9 @@ def choose(
         pytest.param(15, victims("a", "c"), victims("a", "c"), id="kept-word-for-word"),
         pytest.param(20, victims("a", "c"), victims("a", "b"), id="mended"),
         pytest.param(15, victims("b"), victims("c"), id="the-fewest-on-one-card"),
-        pytest.param(10, victims("b", broken=3), victims("b", broken=3), id="violations"),
+        pytest.param(
+            10, victims("b", broken=3), victims("b", broken=3), id="violations"
+        ),
     ],
 )
 def test_victims_must_free_one_card(

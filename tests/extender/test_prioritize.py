@@ -25,9 +25,7 @@ PAGES = {
 )
 def test_each_name_gets_its_score(policy: Policy, scores: list[int]) -> None:
     """0 to 10, in the order given; 0 for a node that the ledger does not know."""
-    assert prioritize(NAMES, PAGES.get, policy) == list(
-        zip(NAMES, scores, strict=True)
-    )
+    assert prioritize(NAMES, PAGES.get, policy) == list(zip(NAMES, scores, strict=True))
 
 
 def test_a_node_without_cards_is_no_surprise() -> None:

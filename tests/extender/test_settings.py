@@ -96,7 +96,7 @@ def test_the_verbs_listen_on_loopback(host: str) -> None:
     "host", ["0.0.0.0", "[::]", "10.0.0.1", "[2001:db8::1]", "example.org"]
 )
 def test_the_verbs_listen_nowhere_else(host: str) -> None:
-    """Whoever reaches them can bind pods (a name may be anybody's, so it is refused)."""
+    """Whoever reaches them can bind pods; a name may be anybody's."""
     (complaint,) = complaints(LISTEN=f"{host}:1")
     assert complaint.startswith(f"GPUSHARE_LISTEN: {host}:1 is not on loopback")
     assert "GPUSHARE_PUBLIC_LISTEN" in complaint

@@ -1,6 +1,7 @@
 """filter, prioritize and preempt, asked of the ledger."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_filter_is_idempotent() -> None:
 
 
 @pytest.mark.parametrize("ours", [{}, {"units": 0}, {"units": "0", "cores": 0}])
-def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, object]) -> None:
+def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, Any]) -> None:
     """Even to nodes without cards, and without standing in anybody's way."""
     house = House()
     pod = house.create(**ours)
@@ -103,7 +104,7 @@ def test_an_invalid_request_is_refused_everywhere() -> None:
     (words,) = (house.filter(pod).refused or {}).values()
     assert words.startswith("Invalid vcuda request: 150 cores")
     assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
-    with pytest.raises(Malformed, match="^Pod: Invalid vcuda request"):
+    with pytest.raises(Malformed, match=r"^Pod: Invalid vcuda request"):
         house.verbs.preempt(preemption(pod, n=("u",)))
     assert len(house.inflight) == 0
 

@@ -196,16 +196,21 @@ def test_a_placed_pod_is_charged_once() -> None:
     assert ledger.placement(ref("vip").uid) is not None
 
 
+def nobody(_name: NodeName) -> tuple[PodRecord, ...]:
+    """Leaves."""
+    return ()
+
+
 def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
     """Each is followed by a thread of its own, and neither may trip the other."""
     ledger = ledger_of()
     nominations = Nominations(ledger, Choice())
     record = codec.pod_record(nominee())
-    nominations.follow(None, record, tuple)
+    nominations.follow(None, record, nobody)
     others: list[Thread] = []
 
-    def while_the_pod_goes() -> tuple[PodRecord, ...]:
-        other = Thread(target=nominations.follow, args=(record, None, tuple))
+    def while_the_pod_goes(_name: NodeName) -> tuple[PodRecord, ...]:
+        other = Thread(target=nominations.follow, args=(record, None, nobody))
         others.append(other)
         other.start()
         other.join(0.2)

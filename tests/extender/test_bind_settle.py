@@ -1,0 +1,168 @@
+"""What bind makes of a conflict, of a no, and of no answer (decision 0005)."""
+
+import pytest
+
+from extender.bind import Bound, Outcome
+from gpushare.domain.model import PodUID
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Throttled,
+    Unavailable,
+)
+from tests.builders import AT
+from tests.extender.stand_ins import Fault, House
+
+NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "free"),
+    [
+        pytest.param(Fault(Conflict("409"), lands=True), Outcome.BOUND, 9, id="ours"),
+        pytest.param(
+            Fault(Conflict("409"), lands=True, annotations={}),
+            Outcome.FAILED,
+            29,
+            id="bound-here-without-our-placement",
+        ),
+        pytest.param(
+            Fault(Conflict("409"), lands=True, node="m"),
+            Outcome.FAILED,
+            29,
+            id="bound-elsewhere",
+        ),
+        pytest.param(Fault(Conflict("409")), Outcome.FAILED, 29, id="not-bound"),
+        pytest.param(Fault(Forbidden("403")), Outcome.FAILED, 29, id="forbidden"),
+        pytest.param(Fault(NotFound("404")), Outcome.FAILED, 29, id="not-found"),
+        pytest.param(Fault(Throttled("429", 1.0)), Outcome.FAILED, 29, id="throttled"),
+        pytest.param(
+            Fault(Unavailable("..."), lands=True), Outcome.BOUND, 9, id="came-true"
+        ),
+        pytest.param(Fault(Unavailable("...")), Outcome.UNKNOWN, 9, id="not-yet"),
+        pytest.param(
+            Fault(Unavailable("..."), lands=True, node="m"),
+            Outcome.FAILED,
+            29,
+            id="no-answer-and-bound-elsewhere",
+        ),
+    ],
+)
+def test_what_the_answer_means(fault: Fault, outcome: Outcome, free: int) -> None:
+    """The reservation is given up only when the write cannot come true (0005)."""
+    house = House(n=(29,), m=(29,))
+    pod = house.create(units=20)
+    house.cluster.on_bind = [fault]
+    bound = house.bind(pod)
+    assert bound.outcome is outcome
+    assert bool(bound.error) == (outcome is not Outcome.BOUND)
+    assert house.free().units == free
+
+
+@pytest.mark.parametrize("error", [Conflict("409"), Unavailable("...")], ids=repr)
+@pytest.mark.parametrize("unreadable", [Unavailable("..."), Forbidden("403")], ids=repr)
+def test_an_unreadable_pod_keeps_its_reservation(
+    error: ClusterError, unreadable: ClusterError
+) -> None:
+    """Nobody knows, so the card is not given away."""
+    house = House()
+    pod = house.create(units=20)
+    house.cluster.on_bind = [Fault(error)]
+    house.cluster.on_get = [unreadable]
+    assert house.bind(pod).outcome is Outcome.UNKNOWN
+    assert house.free().units == 9
+
+
+@pytest.mark.parametrize("made_again", [False, True], ids=["gone", "made-again"])
+def test_no_answer_about_a_pod_that_has_left_gives_the_room_back(
+    *, made_again: bool
+) -> None:
+    """The write asks for its UID, so that it can never come true."""
+    house = House()
+    pod = house.create(units=20)
+    house.cluster.delete(Kind.PODS, "default", "pod")
+    if made_again:
+        house.create(seen=False, units=20)
+    house.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert house.bind(pod).outcome is Outcome.FAILED
+    assert house.free().units == 29
+
+
+def test_an_unanswered_reservation_expires_by_its_age() -> None:
+    """Not at 30 s, but after; until then nobody else gets the room."""
+    house = House()
+    house.cluster.on_bind = [Fault(Unavailable("..."))]
+    house.bind(house.create(units=20))
+    other = house.create("other", units=20)
+    house.pods.expire()
+    house.clock.now = 30.0
+    house.pods.expire()
+    assert house.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
+    house.clock.now = 30.1
+    house.pods.expire()
+    assert house.bind(other) == Bound(Outcome.BOUND)
+
+
+def test_an_unanswered_bind_that_the_watch_brings_never_expires() -> None:
+    """It came true; only its end frees the room."""
+    house = House()
+    house.cluster.on_bind = [Fault(Unavailable("..."), lands=True)]
+    house.cluster.on_get = [Unavailable("...")]
+    assert house.bind(house.create(units=20)).outcome is Outcome.UNKNOWN
+    house.see()
+    for house.clock.now in (0.0, 100.0):
+        house.pods.expire()
+    assert house.free().units == 9
+
+
+def unanswered(*, lands: bool) -> tuple[House, Json]:
+    """A pod whose bind to m was neither answered nor could be looked at."""
+    house = House(n=(29,), m=(29,))
+    pod = house.create(units=20)
+    house.cluster.on_bind = [Fault(Unavailable("..."), lands=lands)]
+    house.cluster.on_get = [Unavailable("...")]
+    assert house.bind(pod, "m").outcome is Outcome.UNKNOWN
+    return house, pod
+
+
+def test_an_unanswered_pod_may_move() -> None:
+    """Once a look at it shows that it is not bound; the other room is free again."""
+    house, pod = unanswered(lands=False)
+    assert house.bind(pod, "n") == Bound(Outcome.BOUND)
+    assert (house.free("n").units, house.free("m").units) == (9, 29)
+
+
+def test_an_unanswered_pod_that_is_bound_after_all_stays() -> None:
+    """The room it has there stays held."""
+    house, pod = unanswered(lands=True)
+    bound = house.bind(pod, "n")
+    words = "pod default/pod is bound to node m already"
+    assert bound == Bound(Outcome.REFUSED, words)
+    assert (house.free("n").units, house.free("m").units) == (29, 9)
+
+
+def test_an_unanswered_pod_that_cannot_be_read_stays() -> None:
+    """Nobody knows, so nothing moves."""
+    house, pod = unanswered(lands=False)
+    house.cluster.on_get = [Unavailable("...")]
+    assert house.bind(pod, "n").outcome is Outcome.FAILED
+    assert (house.free("n").units, house.free("m").units) == (29, 9)
+
+
+def test_an_unanswered_bind_that_lands_during_the_move_keeps_its_room() -> None:
+    """The look came a moment too early; the room there is not given to another."""
+    house, pod = unanswered(lands=False)
+    late = house.ledger.placement(PodUID(pod["metadata"]["uid"]))
+    assert late is not None
+    written = {names.PLACEMENT: encode_placement(late, AT)}
+    lost = Fault(Conflict("409"), lands=True, node="m", annotations=written)
+    house.cluster.on_bind = [lost]
+    assert house.bind(pod, "n").error
+    assert house.node_of("pod") == "m"
+    other = house.create("other", units=20)
+    assert house.bind(other, "m") == Bound(Outcome.CONFLICT, NO_MEMORY)

@@ -1,0 +1,185 @@
+"""``gpusharectl demo``, run as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from gpushare.kube.cluster import Kind, Target
+from gpushare.kube.embedded import Embedded
+from gpusharectl.demo.stage import Stage
+from tests.testbed.waiting import wait_until
+
+TOTALS = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
+ONE_CARD = f"{TOTALS[:-1]} on one card."
+PROMISES = [
+    "91 units, 23296 MiB, of 24259 MiB are in use",
+    "it still does not fit, and waits",
+    "with the limit put back to 1 it runs",
+    "the card that fits first: 4 and 20 share one, 20 has the other",
+    "2 GiB and 3 GiB use both cards",
+    "12 units were free, but 10 on no card; 2 + 2 GiB share one",
+]
+WITHIN_S = 60.0
+
+
+def children_of(mark: Path) -> list[int]:
+    """The processes that have this folder as their place for temporary files."""
+    wanted = f"TMPDIR={mark}".encode()
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "KUBECONFIG")}
+    return kept | {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"} | more
+
+
+@contextmanager
+def demo(folder: Path, *args: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpusharectl", "demo", *args],
+        env=environment(folder, **more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the demo tells; it must end well and leave nothing behind."""
+    folder = tmp_path_factory.mktemp("story")
+    with demo(folder) as child:
+        told, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 0, told
+    assert children_of(folder) == []
+    assert list(folder.iterdir()) == []
+    return told
+
+
+def test_everything_comes_out_as_promised(story: str) -> None:
+    """Each promise of the seed, in its order, and no other."""
+    told = [
+        line.strip().removeprefix("As promised: ").removesuffix(".")
+        for line in story.splitlines()
+        if "As promised: " in line
+    ]
+    assert told == PROMISES
+    assert "All 4 scenes came out as promised" in story
+
+
+@pytest.mark.parametrize("message", [TOTALS, ONE_CARD])
+def test_the_events_are_those_of_kubectl_describe(story: str, message: str) -> None:
+    """Word for word, on a line of their own."""
+    assert message in [line.strip() for line in story.splitlines()]
+
+
+def test_every_line_fits_a_terminal(story: str) -> None:
+    """80 columns, so that no bar is broken in two."""
+    assert [line for line in story.splitlines() if len(line) > 80] == []
+
+
+def test_no_colours_where_nobody_sees_them(story: str) -> None:
+    """A pipe gets plain text."""
+    assert "\x1b" not in story
+
+
+def held(child: subprocess.Popen[str]) -> tuple[Path, str]:
+    """Read until the invitation is whole; give the kubeconfig that it names."""
+    assert child.stdout is not None
+    told = ""
+    for line in child.stdout:
+        told += line
+        if "Ctrl-C" in line:
+            break
+    paths = [line.partition("KUBECONFIG=")[2].strip() for line in told.splitlines()]
+    return Path(next(filter(None, paths), "/nowhere")), told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_hold_stays_until_it_is_told_to_stop(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """It prints what to try, and leaves nothing behind."""
+    with demo(tmp_path, "--hold") as child:
+        kubeconfig, told = held(child)
+        assert kubeconfig.is_file(), told
+        assert kubeconfig.stat().st_mode & 0o777 == 0o600
+        assert (kubeconfig.parent / "pod.yaml").is_file()
+        assert f"kubectl create -f {kubeconfig.parent}/pod.yaml" in told
+        assert len(children_of(tmp_path)) >= 2
+        child.send_signal(number)
+        child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    wait_until(lambda: not children_of(tmp_path), "end of the extender", 10)
+
+
+def test_hold_ends_when_the_extender_does(tmp_path: Path) -> None:
+    """When the extender ends by itself, it says so with its last words and exits 1."""
+    with demo(tmp_path, "--hold") as child:
+        held(child)
+        for pid in set(children_of(tmp_path)) - {child.pid}:
+            os.kill(pid, signal.SIGKILL)
+        said, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 1
+    assert "Stopped: the extender ended" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("args", [[], ["--hold"]], ids=["tell", "hold"])
+def test_an_extender_that_cannot_start_is_a_sentence(
+    tmp_path: Path, args: list[str]
+) -> None:
+    """Exit 1 with its last words; gunicorn itself reads a broken setting here."""
+    with demo(tmp_path, *args, GUNICORN_CMD_ARGS="--no-such-option") as child:
+        said, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 1
+    assert "the extender did not come up" in said
+    assert "--no-such-option" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+class Bare:
+    """A desk with nothing on it but a cluster."""
+
+    def __init__(self, cluster: Embedded) -> None:
+        self.cluster = cluster
+
+
+def test_the_newest_warning_is_the_newest() -> None:
+    """Events are listed by name, and their names end in random letters."""
+    uids = iter(["zzzzz", "aaaaa", "mmmmm"])
+    cluster = Embedded(new_uid=lambda: next(uids))
+    for message in ("first", "second", "third"):
+        cluster.event(
+            Target("default", "app", "u"),
+            kind="Warning",
+            reason="FailedScheduling",
+            message=message,
+        )
+    assert len(cluster.list_page(Kind.EVENTS, limit=0).items) == 3
+    stage = Stage(cast("Any", Bare(cluster)), Console())
+    assert stage.message("app") == "third"
