@@ -209,6 +209,9 @@ class Binder:
         if read_failed or (unbound and not error.definite):
             return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
         self._books.ledger.cancel(args.uid)
+        if isinstance(found, PodRecord) and found.placement is not None:
+            # An earlier bind came true after all; its room is not to be given away.
+            self._books.ledger.record(found.placement)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
     def _log(self, placement: Placement, policy: str, took_s: float) -> None:

@@ -25,7 +25,7 @@ def snapshot(
         "policy": choice.default,
         "card_order": choice.card_order,
         "nodes": [_node(node) for node in sorted(nodes, key=lambda node: node.name)],
-        "pending": [_pending(pod) for pod in pods if pod.asks and not pod.node],
+        "pending": [_pending(pod) for pod in pods if _waits(pod)],
     }
 
 
@@ -62,6 +62,10 @@ def _placement(placement: Placement) -> dict[str, Any]:
         for share in placement.shares
     ]
     return {**_pod(placement.pod), "shares": shares}
+
+
+def _waits(pod: PodRecord) -> bool:
+    return not pod.node and (pod.asks or isinstance(pod.request, Refusal))
 
 
 def _pending(record: PodRecord) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 Choice = TypeVar("Choice", bound=str)
 
 PREFIX = "GPUSHARE_"
+_MOST_DIGITS = 20
 _LIKE = 0.8
 """How alike two names must be for one to be taken for a misspelt other."""
 
@@ -70,7 +71,7 @@ class Reading:
         raw = self.text(name)
         if raw is None:
             return default
-        if not raw.isascii() or not raw.isdigit() or not least <= int(raw) <= most:
+        if not _is_number(raw) or not least <= int(raw) <= most:
             self._complain(name, raw, f"give a whole number from {least} to {most}")
             return default
         return int(raw)
@@ -81,7 +82,8 @@ class Reading:
         if raw is None:
             return default
         host, colon, port = raw.rpartition(":")
-        good = colon and host and port.isascii() and port.isdigit()
+        bare_ipv6 = ":" in host and not (host[0] == "[" and host[-1] == "]")
+        good = colon and host and not bare_ipv6 and _is_number(port)
         if not good or not 0 < int(port) < 65536:  # noqa: PLR2004
             self._complain(name, raw, f"give host:port, such as {default}")
             return default
@@ -103,3 +105,8 @@ class Reading:
 
     def _complain(self, name: str, raw: str, fix: str) -> None:
         self.complain(name, f"{raw!r} will not do; {fix}")
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether text is a whole number of a length that any setting may have."""
+    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS

@@ -43,9 +43,12 @@ def legend(pieces: Sequence[Piece]) -> Text:
 
 def _cells(capacity: int, units: Sequence[int], width: int) -> list[int]:
     cells = [max(1, round(amount * width / capacity)) for amount in units]
-    room = width if sum(units) >= capacity else width - 1
+    full = sum(units) >= capacity
+    room = width if full else width - 1
     while sum(cells) > room and max(cells) > 1:
         cells[cells.index(max(cells))] -= 1
+    while cells and full and sum(cells) < width:
+        cells[cells.index(max(cells))] += 1
     return cells
 
 

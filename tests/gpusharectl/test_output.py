@@ -1,7 +1,7 @@
 """What the commands draw."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpusharectl.output import Piece, bar, legend
@@ -46,6 +46,7 @@ def test_an_empty_legend_is_empty() -> None:
     assert legend([]).plain == ""
 
 
+@example(units=[1, 1], free=0, width=13)
 @given(
     st.lists(st.integers(1, 50), max_size=12), st.integers(0, 60), st.integers(13, 60)
 )
