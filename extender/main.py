@@ -14,6 +14,7 @@ from extender.app import Parts, by_port, create_app, create_public_app
 from extender.bind import Binder, Books
 from extender.inflight import Inflight
 from extender.metrics import LedgerCollector, VerbMetrics
+from extender.patience import Patience
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.snapshot import snapshot
@@ -75,7 +76,15 @@ def assemble(
     registry.register(LedgerCollector(ledger, pods, nodes, inflight, readiness))
     books = Books(ledger, pods, nodes, inflight, choice)
     parts = Parts(
-        verbs=Verbs(cluster, ledger, pods, Fitting(ledger), inflight, choice),
+        verbs=Verbs(
+            cluster,
+            ledger,
+            pods,
+            Fitting(ledger),
+            inflight,
+            choice,
+            Patience(settings.wait_for_news_s),
+        ),
         binder=Binder(cluster, books, timeout_s=settings.bind_timeout_s),
         readiness=readiness,
         metrics=VerbMetrics(registry),

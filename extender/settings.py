@@ -32,6 +32,9 @@ class ExtenderSettings:
     that a deposed leader's write cannot come late."""
     wait_for_bind_s: float = 0.02
     """How long a filter waits for the bind of the pod before; 0 for never."""
+    wait_for_news_s: float = 0.02
+    """How long a filter that fits nowhere waits for our watch to catch up; 0 for never.
+    In all never more than a fifth of the time."""
     pending_for_s: float = 5.0
     """How long a pod let through by filter counts before its bind comes."""
     stale_after_s: float = 60.0
@@ -55,6 +58,9 @@ class ExtenderSettings:
             ),
             wait_for_bind_s=env.seconds(
                 "WAIT_FOR_BIND_S", cls.wait_for_bind_s, least=0, most=1
+            ),
+            wait_for_news_s=env.seconds(
+                "WAIT_FOR_NEWS_S", cls.wait_for_news_s, least=0, most=1
             ),
             pending_for_s=env.seconds(
                 "PENDING_FOR_S", cls.pending_for_s, least=0.1, most=600

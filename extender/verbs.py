@@ -1,12 +1,14 @@
 """filter, prioritize and preempt, asked of the ledger; bind has a room of its own."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from extender import wire
 from extender.filter import judge, refuse_all
 from extender.inflight import Inflight, Pending, cautious
+from extender.patience import Patience
 from extender.preempt import preempt
 from extender.prioritize import prioritize
 from extender.wire import ExtenderArgs, FilterResult, PreemptionArgs
@@ -39,6 +41,8 @@ class Verbs:
     fitting: Fitting
     inflight: Inflight
     choice: Choice
+    patience: Patience
+    clock: Callable[[], float] = time.monotonic
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Say which nodes can take the pod, and for each other one why not.
@@ -57,7 +61,7 @@ class Verbs:
         if isinstance(policy, Refusal):
             return refuse_all(args.names, policy)
         self.inflight.end(request.pod.uid)
-        result = self._decide(args.names, request, policy)
+        result = self._with_patience(args.names, request, policy)
         if result.kept:
             self.inflight.add(request, policy, result.kept)
         return self._awaiting(args, result)
@@ -84,9 +88,29 @@ class Verbs:
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
-        return preempt(
+        chosen = preempt(
             request, args.proposals, self.ledger.node, policy, self._budgets()
         )
+        self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
+        return chosen
+
+    def _with_patience(
+        self, names: Sequence[NodeName], request: PodRequest, policy: Policy
+    ) -> FilterResult:
+        """Decide; a pod that fits nowhere is decided again when news comes in time."""
+        position = self.ledger.position()
+        result = self._decide(names, request, policy)
+        if result.kept or not names:
+            return result
+        began = self.clock()
+        deadline = began + self.patience.allowed_s()
+        while not result.kept and (left_s := deadline - self.clock()) > 0:
+            if not self.ledger.wait_for_change(position, left_s):
+                break
+            position = self.ledger.position()
+            result = self._decide(names, request, policy)
+        self.patience.spend(self.clock() - began)
+        return result
 
     def _decide(
         self, names: Sequence[NodeName], request: PodRequest, policy: Policy

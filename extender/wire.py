@@ -159,7 +159,8 @@ def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
 
 
 def _body(body: bytes) -> Reader:
-    return Reader.parse(body, "body") if body else Reader(None)
+    """Read the body; its keys are named as kube-scheduler does, without a prefix."""
+    return Reader(Reader.parse(body, "body").raw) if body else Reader(None)
 
 
 def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:

@@ -6,7 +6,7 @@ read back from them at any time (decision 0001).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
+from threading import Condition
 
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
@@ -20,12 +20,12 @@ _LONGEST_JOURNAL = 65_536
 class Ledger:
     """The book of all nodes.
 
-    One lock, held for microseconds and never over I/O, guards the writes. Readers take
-    none: a node is replaced whole and never changed.
+    One lock, held for microseconds and never over I/O, guards the writes. Readers of a
+    page take none: a node is replaced whole and never changed.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = Condition()
         self._nodes: dict[NodeName, Node] = {}
         self._where: dict[PodUID, NodeName] = {}
         self._unconfirmed: dict[PodUID, int] = {}
@@ -61,6 +61,11 @@ class Ledger:
         with self._lock:
             return dict(self._unconfirmed)
 
+    def position(self) -> int:
+        """Give the journal's end, to ask from later."""
+        with self._lock:
+            return self._journal_start + len(self._journal)
+
     def changed_since(self, position: int) -> tuple[int, Sequence[NodeName] | None]:
         """Name the nodes that changed after a position, and the position now.
 
@@ -72,6 +77,15 @@ class Ledger:
             if position < self._journal_start:
                 return now, None
             return now, self._journal[position - self._journal_start :]
+
+    def wait_for_change(self, position: int, timeout_s: float) -> bool:
+        """Wait until something changed after a position; False when nothing did."""
+
+        def changed() -> bool:
+            return self._journal_start + len(self._journal) > position
+
+        with self._lock:
+            return self._lock.wait_for(changed, timeout_s)
 
     def set_cards(self, name: NodeName, cards: Iterable[Card]) -> None:
         """Write down the node's cards, none where it shares none."""
@@ -189,6 +203,7 @@ class Ledger:
     def _note(self, name: NodeName) -> None:
         """Append to the journal, whose older half goes when it gets long."""
         self._journal.append(name)
+        self._lock.notify_all()
         if len(self._journal) > _LONGEST_JOURNAL:
             half = len(self._journal) // 2
             del self._journal[:half]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from gpushare.domain.ledger import Ledger
@@ -21,6 +21,10 @@ UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 
 _RESERVED_FOR_S = 30.0
 """How long a reservation may wait to be seen; a watch brings it in milliseconds."""
+
+
+_DOOMED_FOR_S = 5.0
+"""How long a victim counts as leaving before its deletion is seen."""
 
 
 class NodeBook:
@@ -106,6 +110,7 @@ class PodBook:
         self._records: dict[PodUID, PodRecord] = {}
         self._by_name: dict[tuple[str, str], PodUID] = {}
         self._nominations = Nominations(ledger, choice)
+        self._doomed: dict[PodUID, float] = {}
         self._reserved_at: dict[tuple[PodUID, int], float] = {}
 
     def find(self, namespace: str, name: str) -> PodRecord | None:
@@ -120,9 +125,22 @@ class PodBook:
             return tuple(self._records.values())
 
     def leaving(self, name: NodeName) -> tuple[PodRecord, ...]:
-        """Give the pods of a node that are terminating and still hold their share."""
-        records = self.records()
-        return tuple(r for r in records if r.node == name and r.terminating)
+        """Give the pods of a node that are on their way out and still hold a share.
+
+        Those are terminating, or were chosen as victims a moment ago.
+        """
+        with self._lock:
+            now = self._clock()
+            here = [r for r in self._records.values() if r.node == name]
+            doomed = {uid for uid, until in self._doomed.items() if until > now}
+        return tuple(r for r in here if r.terminating or r.pod.uid in doomed)
+
+    def doom(self, uids: Iterable[PodUID]) -> None:
+        """Note victims: kube-scheduler deletes them one by one in the next moments."""
+        with self._lock:
+            now = self._clock()
+            kept = {uid: until for uid, until in self._doomed.items() if until > now}
+            self._doomed = kept | dict.fromkeys(uids, now + _DOOMED_FOR_S)
 
     def without_placement(self) -> tuple[PodRecord, ...]:
         """Give the pods that were bound without us.
