@@ -15,7 +15,7 @@ import orjson
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import BadRequest, HTTPException
 
 from extender import wire
 from extender.bind import Binder, Bound, Outcome
@@ -124,11 +124,14 @@ def _filter(parts: Parts, body: bytes) -> bytes:
 
 
 def _prioritize(parts: Parts, body: bytes) -> bytes:
-    return wire.prioritize_reply(parts.verbs.prioritize(wire.extender_args(body)))
+    args = wire.extender_args(body)
+    _insist_on_ready(parts)
+    return wire.prioritize_reply(parts.verbs.prioritize(args))
 
 
 def _preempt(parts: Parts, body: bytes) -> bytes:
     args = wire.preemption_args(body)
+    _insist_on_ready(parts)
     with about(pod=str(args.pod)):
         chosen = parts.verbs.preempt(args)
         facts = {"nodes": len(args.proposals), "kept": len(chosen)}
@@ -158,6 +161,12 @@ _VIEWS: Mapping[str, Callable[[Parts, bytes], bytes]] = {
     "preempt": _preempt,
     "bind": _bind,
 }
+
+
+def _insist_on_ready(parts: Parts) -> None:
+    """Refuse a verb that has no ``Error`` to say it in, until the books are whole."""
+    if reasons := parts.readiness.why_not():
+        raise BadRequest(_not_ready(reasons))
 
 
 def _not_ready(reasons: list[str]) -> str:

@@ -110,8 +110,7 @@ class Binder:
         if record.node == args.node:
             return Bound(Outcome.ALREADY)
         if record.node:
-            error = f"pod {record.pod} is bound to node {record.node} already"
-            return Bound(Outcome.REFUSED, error)
+            return _bound_elsewhere(record)
         if not self._books.nodes.knows(args.node):
             return Bound(Outcome.REFUSED, f"there is no node {args.node}")
         if isinstance(record.request, Refusal):
@@ -148,9 +147,9 @@ class Binder:
         policy = self._books.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return Bound(Outcome.REFUSED, refusal_text(policy))
-        moved = self._leave_other_node(args)
-        if moved is not None:
-            return moved
+        elsewhere = self._elsewhere(args)
+        if elsewhere is not None:
+            return elsewhere
         decision = self._books.ledger.reserve(request, args.node, policy)
         self._books.inflight.end(args.uid)
         if isinstance(decision, Refusal):
@@ -160,10 +159,11 @@ class Binder:
             self._log(decision, policy.name, time.monotonic() - began)
         return bound
 
-    def _leave_other_node(self, args: BindingArgs) -> Bound | None:
-        """Give up what an earlier, unanswered bind reserved on another node.
+    def _elsewhere(self, args: BindingArgs) -> Bound | None:
+        """Refuse while an unanswered bind to another node may yet come true.
 
-        Only after a look at the pod: that bind may have come true after all.
+        Its room there stays held until the watch or its age settles it: moving on at
+        once could give two nodes' cards to one pod, and one of them to a second.
         """
         held = self._books.ledger.placement(args.uid)
         if held is None or held.node == args.node:
@@ -172,10 +172,9 @@ class Binder:
         if isinstance(record, Bound):
             return record
         if record.node:
-            error = f"pod {record.pod} is bound to node {record.node} already"
-            return Bound(Outcome.REFUSED, error)
-        self._books.ledger.cancel(args.uid)
-        return None
+            return _bound_elsewhere(record)
+        error = f"nobody knows yet whether an earlier bind to {held.node} came true"
+        return Bound(Outcome.UNKNOWN, error)
 
     def _write(self, args: BindingArgs, placement: Placement | None) -> Bound:
         annotations = {}
@@ -210,7 +209,7 @@ class Binder:
             return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
         self._books.ledger.cancel(args.uid)
         if isinstance(found, PodRecord) and found.placement is not None:
-            # An earlier bind came true after all; its room is not to be given away.
+            # Bound in another way than we meant; its room is not to be given away.
             self._books.ledger.record(found.placement)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
@@ -223,6 +222,11 @@ class Binder:
             "took_ms": round(took_s * 1000, 1),
         }
         logger.info("bound", extra=facts)
+
+
+def _bound_elsewhere(record: PodRecord) -> Bound:
+    error = f"pod {record.pod} is bound to node {record.node} already"
+    return Bound(Outcome.REFUSED, error)
 
 
 def _bound_as_meant(

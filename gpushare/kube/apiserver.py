@@ -15,7 +15,7 @@ import urllib3
 from kubernetes import client, config
 
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
-from gpushare.kube.errors import Gone, Unavailable, error_for
+from gpushare.kube.errors import Gone, Unavailable, Unreachable, error_for
 from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 
@@ -227,15 +227,25 @@ class ApiServer:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what the client raises into our seven words (``kube.errors``)."""
+    """Turn what the client raises into our own words (``kube.errors``)."""
     try:
         yield
     except client.ApiException as error:
         raise _error(error) from error
+    except urllib3.exceptions.MaxRetryError as error:
+        kind = Unreachable if _never_sent(error) else Unavailable
+        raise kind(f"no answer from the API server: {error.reason}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise Unavailable(f"no answer from the API server: {error}") from error
     except orjson.JSONDecodeError as error:
         raise Unavailable(f"the API server's answer is no JSON: {error}") from error
+
+
+def _never_sent(error: urllib3.exceptions.MaxRetryError) -> bool:
+    return isinstance(
+        error.reason,
+        urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
+    )
 
 
 def _error(error: client.ApiException) -> Exception:

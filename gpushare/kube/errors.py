@@ -1,4 +1,4 @@
-"""What can go wrong between us and an API server, in seven words.
+"""What can go wrong between us and an API server, in eight words.
 
 ::
 
@@ -9,6 +9,7 @@
     ├── Invalid       400, 415, 422: the API server refuses what we sent
     ├── Gone          410: the resource version is too old, list again
     ├── Throttled     429: try again, after ``retry_after_s`` if given
+    ├── Unreachable   no connection, so nothing was sent
     └── Unavailable   no answer, 5xx, or an answer that is no answer
 
 The policy: whoever talks to an API server translates once, here, with ``from``. The
@@ -57,6 +58,12 @@ class Throttled(ClusterError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Unreachable(ClusterError):
+    """No connection could be made: the request was never sent."""
+
+    retryable = True
 
 
 class Unavailable(ClusterError):

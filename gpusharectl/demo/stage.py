@@ -71,11 +71,11 @@ class Stage:
         """Give the text of a pod's newest warning."""
         events = self.desk.cluster.list_page(Kind.EVENTS, limit=_MOST).items
         found = [
-            event["message"]
+            (int(event["metadata"]["resourceVersion"]), str(event["message"]))
             for event in events
             if event["involvedObject"]["name"] == name and event["type"] == "Warning"
         ]
-        return str(found[-1]) if found else ""
+        return max(found)[1] if found else ""
 
     def delete(self, name: str) -> None:
         """Delete a running pod that takes its time to end."""

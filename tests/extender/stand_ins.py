@@ -6,6 +6,7 @@ from typing import Any
 
 from extender.bind import Binder, Books, Bound
 from extender.inflight import Inflight
+from extender.patience import Patience
 from extender.verbs import Verbs
 from extender.wire import BindingArgs, ExtenderArgs, FilterResult
 from gpushare.domain.fitting import Fitting
@@ -107,7 +108,13 @@ class House:
     Nothing is followed by itself: ``see`` brings what the cluster holds to the books.
     """
 
-    def __init__(self, *, wait_s: float = 0.0, **nodes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        *,
+        wait_s: float = 0.0,
+        wait_for_news_s: float = 0.0,
+        **nodes: Sequence[int],
+    ) -> None:
         self.clock = Clock()
         self.cluster = Scripted()
         self.ledger = Ledger()
@@ -126,6 +133,7 @@ class House:
             Fitting(self.ledger),
             self.inflight,
             choice,
+            Patience(wait_for_news_s, saved_s=wait_for_news_s),
         )
         books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)
         self.binder = Binder(self.cluster, books, timeout_s=4.0, now=lambda: AT)

@@ -130,9 +130,19 @@ def unanswered(*, lands: bool) -> tuple[House, Json]:
     return house, pod
 
 
-def test_an_unanswered_pod_may_move() -> None:
-    """Once a look at it shows that it is not bound; the other room is free again."""
+def test_an_unanswered_pod_does_not_move_at_once() -> None:
+    """Its write may still be on the way, though the pod does not show it yet."""
     house, pod = unanswered(lands=False)
+    assert house.bind(pod, "n").outcome is Outcome.UNKNOWN
+    assert (house.free("n").units, house.free("m").units) == (29, 9)
+
+
+def test_an_unanswered_pod_moves_when_its_reservation_has_expired() -> None:
+    """Then the other room is free again."""
+    house, pod = unanswered(lands=False)
+    house.pods.expire()
+    house.clock.now += 31
+    house.pods.expire()
     assert house.bind(pod, "n") == Bound(Outcome.BOUND)
     assert (house.free("n").units, house.free("m").units) == (9, 29)
 
@@ -154,14 +164,15 @@ def test_an_unanswered_pod_that_cannot_be_read_stays() -> None:
     assert (house.free("n").units, house.free("m").units) == (29, 9)
 
 
-def test_an_unanswered_bind_that_lands_during_the_move_keeps_its_room() -> None:
-    """The look came a moment too early; the room there is not given to another."""
+def test_an_unanswered_bind_that_lands_late_keeps_its_room() -> None:
+    """Even after its reservation has expired, once a bind has come upon it."""
     house, pod = unanswered(lands=False)
     late = house.ledger.placement(PodUID(pod["metadata"]["uid"]))
     assert late is not None
     written = {names.PLACEMENT: encode_placement(late, AT)}
     lost = Fault(Conflict("409"), lands=True, node="m", annotations=written)
     house.cluster.on_bind = [lost]
+    house.ledger.cancel(late.pod.uid)
     assert house.bind(pod, "n").error
     assert house.node_of("pod") == "m"
     other = house.create("other", units=20)

@@ -11,6 +11,7 @@ from gpushare.kube.errors import (
     NotFound,
     Throttled,
     Unavailable,
+    Unreachable,
     error_for,
 )
 
@@ -51,6 +52,7 @@ def test_each_status_has_its_word(status: int, kind: type[ClusterError]) -> None
         (Gone, False, True),
         (Throttled, True, True),
         (Unavailable, True, False),
+        (Unreachable, True, True),
     ],
 )
 def test_what_each_word_means_for_a_write(
