@@ -63,33 +63,35 @@ def names_table(console: Console) -> list[dict[str, Any]]:
         "names", "echo p50", "fits p50/p95/p99 ms", "x echo", "none", "x echo"
     )
     rows = []
-    with server(max(NAMES), 0) as port:
-        line = Line(port)
-        for count in NAMES:
-            names = [f"node-{i:05d}" for i in range(count)]
-            timed = in_turns(
-                {
-                    "echo": (line, prepared(ECHO, names, POD_UNITS)),
-                    "fits": (line, prepared(FILTER, names, POD_UNITS)),
-                    "none": (line, prepared(FILTER, names, UNITS + 1)),
-                },
-                ROUNDS,
-            )
-            row = {"names": count, **{k: t.as_ms() for k, t in timed.items()}}
-            row["fits_ratio"] = ratio(timed["fits"], timed["echo"])
-            row["none_ratio"] = ratio(timed["none"], timed["echo"])
-            rows.append(row)
-            table.add_row(
-                f"{count:,}",
-                f"{row['echo']['p50']:.2f}",
-                "{p50:.2f} / {p95:.2f} / {p99:.2f}".format(**row["fits"]),
-                f"{row['fits_ratio']:.2f}",
-                f"{row['none']['p50']:.2f}",
-                f"{row['none_ratio']:.2f}",
-            )
-        line.close()
+    for count in NAMES:
+        row = filter_row(count)
+        rows.append(row)
+        table.add_row(
+            f"{count:,}",
+            f"{row['echo']['p50']:.2f}",
+            "{p50:.2f} / {p95:.2f} / {p99:.2f}".format(**row["fits"]),
+            f"{row['fits_ratio']:.2f}",
+            f"{row['none']['p50']:.2f}",
+            f"{row['none_ratio']:.2f}",
+        )
     console.print(table)
     return rows
+
+
+def filter_row(count: int) -> dict[str, Any]:
+    """Filter all names of a cluster of so many nodes, each in turns with the echo."""
+    names = [f"node-{i:05d}" for i in range(count)]
+    row: dict[str, Any] = {"names": count}
+    with server(count, 0) as port:
+        line = Line(port)
+        echo = (line, prepared(ECHO, names, POD_UNITS))
+        for what, units in (("none", UNITS + 1), ("fits", POD_UNITS)):
+            asking = (line, prepared(FILTER, names, units))
+            timed = in_turns({"echo": echo, what: asking}, ROUNDS)
+            row |= {name: timing.as_ms() for name, timing in timed.items()}
+            row[f"{what}_ratio"] = ratio(timed[what], timed["echo"])
+        line.close()
+    return row
 
 
 def pods_table(console: Console) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def _body(body: bytes) -> Reader:
 
 def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:
     try:
-        return codec.pod_ref(pod.raw), codec.pod_request(pod.raw)
+        ref = codec.pod_ref(pod.raw)
+        return ref, codec.pod_request(pod.raw, ref)
     except Malformed as error:
         raise Malformed(f"Pod.{error.field}", error.problem) from error
 

@@ -169,7 +169,7 @@ def run_placement(case: Json) -> Outcome:
     if not case.get("request") and "ask" not in case["answer"]:
         return charges(ledger)
     pod = pod_of(case, asked_by(case))
-    asked = codec.pod_request(pod)
+    asked = codec.pod_request(pod, codec.pod_ref(pod))
     if isinstance(asked, Refusal):
         return {
             "fit": False,
@@ -230,7 +230,7 @@ def run_sequence(case: Json) -> Outcome:
         for turn in range(step.get("repeat", 1)):
             name = step.get("pod", f"pod-{number}-{turn}")
             pod = pod_of(case, step["request"], name)
-            asked = codec.pod_request(pod)
+            asked = codec.pod_request(pod, codec.pod_ref(pod))
             assert isinstance(asked, PodRequest)
             policy = Choice().policy(asked.policy)
             assert isinstance(policy, Policy)

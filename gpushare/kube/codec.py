@@ -78,13 +78,12 @@ def pod_ref(pod: Json) -> PodRef:
     )
 
 
-def pod_request(pod: Json) -> PodRequest | Refusal:
-    """Read what a pod asks of cards.
+def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
+    """Read what a pod, of which ``pod_ref`` has told the name, asks of cards.
 
     ``Malformed`` for what no API server would send; an invalid ``Refusal`` for what one
     would let through and no card can meet.
     """
-    ref = pod_ref(pod)
     annotations = _annotations(pod)
     where = annotations.get(names.CONTAINERS)
     if where not in (None, names.APART):
@@ -108,7 +107,7 @@ def pod_record(pod: Json) -> PodRecord:
     placement, complaint = _placement(pod, ref, node) if node else (None, "")
     return PodRecord(
         pod=ref,
-        request=pod_request(pod),
+        request=pod_request(pod, ref),
         node=node,
         placement=placement,
         terminal=status.optional_text("phase") in _TERMINAL,

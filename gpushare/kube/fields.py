@@ -21,13 +21,20 @@ class Reader:
     field for its empty value, as Go's JSON does.
     """
 
-    __slots__ = ("_path", "raw")
+    __slots__ = ("_key", "_parent", "raw")
 
-    def __init__(self, raw: Any, path: str = "") -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        raw: Any,  # noqa: ANN401
+        path: str = "",
+        parent: "Reader | None" = None,
+    ) -> None:
+        # The path is put together only for a complaint: filter reads many pods.
+        self._key = path
+        self._parent = parent
         if not isinstance(raw, dict):
-            raise Malformed(path or "body", "must be an object")
+            raise Malformed(self.path() or "body", "must be an object")
         self.raw: dict[str, Any] = raw
-        self._path = path
 
     @classmethod
     def parse(cls, text: str | bytes, path: str) -> Self:
@@ -37,20 +44,21 @@ class Reader:
         except orjson.JSONDecodeError as error:
             raise Malformed(path, f"is not JSON ({error})") from error
 
-    def path(self, key: str) -> str:
-        """Say where a key of this object stands, for a complaint."""
-        return f"{self._path}.{key}" if self._path else key
+    def path(self, key: str = "") -> str:
+        """Say where this object stands, or a key of it, for a complaint."""
+        above = self._parent.path() if self._parent else ""
+        return ".".join(part for part in (above, self._key, key) if part)
 
     def object(self, key: str) -> "Reader":
         """Read an object that must be there."""
         if self.raw.get(key) is None:
             raise Malformed(self.path(key), "is missing")
-        return Reader(self.raw[key], self.path(key))
+        return Reader(self.raw[key], key, self)
 
     def optional_object(self, key: str) -> "Reader":
         """Read an object, empty when it is not there."""
         raw = self.raw.get(key)
-        return Reader({} if raw is None else raw, self.path(key))
+        return Reader({} if raw is None else raw, key, self)
 
     def objects(self, key: str) -> list["Reader"]:
         """Read a list of objects that must be there."""
@@ -65,7 +73,7 @@ class Reader:
             return []
         if not isinstance(raw, list):
             raise Malformed(self.path(key), "must be a list")
-        return [Reader(one, f"{self.path(key)}[{i}]") for i, one in enumerate(raw)]
+        return [Reader(one, f"{key}[{i}]", self) for i, one in enumerate(raw)]
 
     def text(self, key: str) -> str:
         """Read a string that must be there and not be empty."""

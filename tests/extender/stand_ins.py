@@ -177,7 +177,9 @@ class House:
 def asked(pod: Json, *names: str) -> ExtenderArgs:
     """What kube-scheduler asks of filter and prioritize about a pod."""
     found = [NodeName(name) for name in names]
-    return ExtenderArgs(codec.pod_ref(pod), codec.pod_request(pod), found)
+    return ExtenderArgs(
+        codec.pod_ref(pod), codec.pod_request(pod, codec.pod_ref(pod)), found
+    )
 
 
 def binding(pod: Json, node: str = "n") -> Json:

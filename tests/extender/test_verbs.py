@@ -24,11 +24,15 @@ def preemption(pod: Json, **victims: tuple[str, ...]) -> PreemptionArgs:
         NodeName(name): Victims(tuple(PodUID(uid) for uid in uids))
         for name, uids in victims.items()
     }
-    return PreemptionArgs(codec.pod_ref(pod), codec.pod_request(pod), proposals)
+    return PreemptionArgs(
+        codec.pod_ref(pod), codec.pod_request(pod, codec.pod_ref(pod)), proposals
+    )
 
 
 def whole_nodes(pod: Json) -> ExtenderArgs:
-    return ExtenderArgs(codec.pod_ref(pod), codec.pod_request(pod), None)
+    return ExtenderArgs(
+        codec.pod_ref(pod), codec.pod_request(pod, codec.pod_ref(pod)), None
+    )
 
 
 def test_filter_is_idempotent() -> None:

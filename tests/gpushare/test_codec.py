@@ -24,13 +24,13 @@ from tests.builders import (
 
 
 def asked(pod: Json) -> PodRequest:
-    found = codec.pod_request(pod)
+    found = codec.pod_request(pod, codec.pod_ref(pod))
     assert isinstance(found, PodRequest)
     return found
 
 
 def detail(pod: Json) -> str:
-    found = codec.pod_request(pod)
+    found = codec.pod_request(pod, codec.pod_ref(pod))
     assert isinstance(found, Refusal)
     assert found.reason is Reason.INVALID
     return found.detail
@@ -252,8 +252,9 @@ _NO_QUANTITIES: tuple[object, ...] = ("-4", "x", "", 1.5, True, [], {}, "9" * 10
 )
 def test_malformed_pods_name_the_field(path: str, value: object, field: str) -> None:
     """What no API server would send is the sender's mistake, not the pod's."""
+    pod = changed(pod_json(units=4), path, value)
     with pytest.raises(Malformed) as caught:
-        codec.pod_request(changed(pod_json(units=4), path, value))
+        codec.pod_request(pod, codec.pod_ref(pod))
     assert caught.value.field == field
 
 
