@@ -109,7 +109,7 @@ class Fitting:
 def _side_by_side(names: Iterable[NodeName]) -> list[NodeName]:
     """Copy the names into one stretch of memory.
 
-    A look-up compares the asked name with the kept one. Scattered over the heap, the kept
-    ones cost a cache miss each, which is most of what a filter of 5,000 names costs.
+    A look-up compares the asked name with the kept one. Scattered over the heap, the
+    kept ones cost a cache miss each: most of what a filter of 5,000 names costs.
     """
     return [NodeName(name) for name in "\n".join(names).split("\n") if name]
