@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Event, Thread
@@ -101,14 +102,18 @@ def assemble(
 
 
 def _start(name: str, target: Callable[[], None]) -> None:
-    """Start a thread that ends with the process; its last words go to the log."""
+    """Start a thread that ends with the process, and the process with the thread.
+
+    Without it the books would no longer follow the cluster. gunicorn starts a new
+    worker, which reads everything anew.
+    """
 
     def run() -> None:
         try:
             target()
         except Exception:
-            logger.exception("thread ended", extra={"thread_name": name})
-            raise
+            logger.exception("thread ended; starting anew", extra={"thread_name": name})
+            os.kill(os.getpid(), signal.SIGTERM)
 
     Thread(target=run, name=name, daemon=True).start()
 

@@ -15,7 +15,7 @@ import urllib3
 from kubernetes import client, config
 
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
-from gpushare.kube.errors import Gone, Unavailable, Unreachable, error_for
+from gpushare.kube.errors import ClusterError, Gone, Unavailable, Unreachable, error_for
 from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 
@@ -23,7 +23,7 @@ LIST_TIMEOUT_S = 30.0
 GET_TIMEOUT_S = 3.0
 WRITE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
-_WATCH_GRACE_S = 10.0
+WATCH_GRACE_S = 10.0
 """How long a watch may be silent past its end before the connection counts as dead."""
 _CONNECTIONS = 32
 _JSON = {"Content-Type": "application/json"}
@@ -33,8 +33,11 @@ _MERGE = "application/merge-patch+json"
 class ApiServer:
     """``Cluster`` over HTTP. Every method raises ``ClusterError``s and nothing else."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(
+        self, api: client.ApiClient, *, watch_grace_s: float = WATCH_GRACE_S
+    ) -> None:
         self._api = api
+        self._watch_grace_s = watch_grace_s
         self._core = client.CoreV1Api(api)
         self._policy = client.PolicyV1Api(api)
 
@@ -55,7 +58,8 @@ class ApiServer:
                     kubeconfig, client_configuration=settings
                 )
         except (config.ConfigException, OSError) as error:
-            raise Unavailable(f"no way to the API server: {error}") from error
+            way = kubeconfig or "the pod's service account"
+            raise Unavailable(f"no way to the API server by {way}: {error}") from error
         settings.retries = urllib3.Retry(0, redirect=0)
         settings.connection_pool_maxsize = _CONNECTIONS
         return cls(client.ApiClient(settings))
@@ -80,12 +84,11 @@ class ApiServer:
         if field_selector:
             wanted["field_selector"] = field_selector
         body = self._read(self._lister(kind), timeout_s=LIST_TIMEOUT_S, **wanted)
-        metadata = body["metadata"]
-        return Page(
-            tuple(body.get("items") or ()),
-            metadata.get("resourceVersion", ""),
-            metadata.get("continue") or "",
-        )
+        with _translated():
+            metadata = body["metadata"]
+            items = tuple(body["items"] or ())
+            version = metadata["resourceVersion"]
+            return Page(items, version, metadata.get("continue") or "")
 
     def watch(
         self,
@@ -104,7 +107,7 @@ class ApiServer:
         }
         if field_selector:
             wanted["field_selector"] = field_selector
-        silence = timeout_s + _WATCH_GRACE_S
+        silence = timeout_s + self._watch_grace_s
         with _translated():
             response = self._lister(kind)(
                 _preload_content=False,
@@ -232,23 +235,27 @@ def _translated() -> Iterator[None]:
         yield
     except client.ApiException as error:
         raise _error(error) from error
-    except urllib3.exceptions.MaxRetryError as error:
-        kind = Unreachable if _never_sent(error) else Unavailable
-        raise kind(f"no answer from the API server: {error.reason}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Unavailable(f"no answer from the API server: {error}") from error
-    except orjson.JSONDecodeError as error:
-        raise Unavailable(f"the API server's answer is no JSON: {error}") from error
+        raise _no_answer(error) from error
+    except (KeyError, TypeError, ValueError) as error:
+        # No JSON, or JSON that no API server sends; the client's own checks as well.
+        raise Unavailable(f"the answer is not understood: {error!r}") from error
 
 
-def _never_sent(error: urllib3.exceptions.MaxRetryError) -> bool:
-    return isinstance(
-        error.reason,
+def _no_answer(error: Exception) -> ClusterError:
+    """Tell a request that was never sent from one that may have been."""
+    cause = error
+    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason:
+        cause = error.reason
+    never_sent = isinstance(
+        cause,
         urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
     )
+    kind = Unreachable if never_sent else Unavailable
+    return kind(f"no answer from the API server: {cause}")
 
 
-def _error(error: client.ApiException) -> Exception:
+def _error(error: client.ApiException) -> ClusterError:
     headers = error.headers or {}
     after = headers.get("Retry-After")
     message = error.reason or "no reason given"
