@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from extender.bind import Binder, Books, Bound
 from extender.inflight import Inflight
 from extender.patience import Patience
 from extender.verbs import Verbs
-from extender.wire import BindingArgs, ExtenderArgs, FilterResult
+from extender.wire import BindingArgs, ExtenderArgs, FilterResult, extender_args
 from gpushare.domain.fitting import Fitting
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.policies import Choice
-from gpushare.kube import codec
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json, Kind, Page, Target
 from gpushare.kube.embedded import Embedded
@@ -176,10 +177,8 @@ class House:
 
 def asked(pod: Json, *names: str) -> ExtenderArgs:
     """What kube-scheduler asks of filter and prioritize about a pod."""
-    found = [NodeName(name) for name in names]
-    return ExtenderArgs(
-        codec.pod_ref(pod), codec.pod_request(pod, codec.pod_ref(pod)), found
-    )
+    body = {"Pod": pod, "Nodes": None, "NodeNames": names}
+    return extender_args(orjson.dumps(body))
 
 
 def binding(pod: Json, node: str = "n") -> Json:

@@ -1,18 +1,19 @@
 """filter, prioritize and preempt, asked of the ledger."""
 
+import json
 import logging
 from typing import Any
 
 import pytest
 
-from extender.wire import NODE_CACHE, ExtenderArgs, PreemptionArgs
+from extender.wire import NODE_CACHE, ExtenderArgs, PreemptionArgs, filter_reply
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.preemption import Victims
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.fields import Malformed
-from tests.builders import event, pod_json
+from tests.builders import bound_json, event, placement, pod_json
 from tests.extender.stand_ins import House, asked
 
 N = NodeName("n")
@@ -222,3 +223,38 @@ def test_a_yes_is_no_reservation() -> None:
     house.filter(house.create(units=20))
     assert house.free().units == 29
     assert house.ledger.reservations() == {}
+
+
+@pytest.mark.parametrize(
+    ("priority", "terminating", "awaited"),
+    [(1, True, "n"), (1, False, None), (10, True, None)],
+    ids=["leaves", "stays", "is-no-victim"],
+)
+def test_the_nominated_node_is_awaited_while_victims_leave(
+    priority: int, terminating: bool, awaited: str | None
+) -> None:
+    """Refused as unresolvable, it would cost the pod its nomination."""
+    house = House(n=(29, 29), m=(10,))
+    for index in (0, 1):
+        held = placement(f"old-{index}", index, 20, priority=priority)
+        ends = terminating and index == 0
+        house.pods.apply(event("ADDED", bound_json(held, terminating=ends)))
+    pod = house.create("vip", units=25, priority=10)
+    pod["status"]["nominatedNodeName"] = "n"
+    result = house.filter(pod, "n", "m")
+    assert result.awaited == awaited
+    reply = json.loads(filter_reply(result))
+    failed = {"n": NO_MEMORY} if awaited else {}
+    assert reply["FailedNodes"] == failed
+    both = {"n": NO_MEMORY, "m": NO_MEMORY}
+    assert reply["FailedAndUnresolvableNodes"] | failed == both
+    assert not reply["FailedAndUnresolvableNodes"].keys() & failed
+
+
+def test_preempt_dooms_the_victims_it_names() -> None:
+    """So that the first one's room is kept before the last one is seen to go."""
+    house = House(n=(29,))
+    house.pods.apply(event("ADDED", bound_json(placement("low", 0, 20, priority=1))))
+    pod = house.create("vip", units=20, priority=10)
+    assert house.verbs.preempt(preemption(pod, n=("uid-low",)))
+    assert [one.pod.name for one in house.pods.leaving(N)] == ["low"]

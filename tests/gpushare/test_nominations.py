@@ -219,3 +219,23 @@ def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
     nominations.reconsider(N, while_the_pod_goes)
     others[0].join()
     assert kept(ledger) == {}
+
+
+def test_victims_count_as_leaving_before_their_deletion_is_seen() -> None:
+    """kube-scheduler deletes them one by one; the first one's room is not lost."""
+    ledger, book = after(staying("a", 0, 10), staying("b", 0, 10))
+    book.doom([ref("a").uid, ref("b").uid])
+    book.apply(event("MODIFIED", nominee()))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_victims_that_live_on_are_forgotten() -> None:
+    """After five seconds: the eviction was refused, or another node was taken."""
+    now = [0.0]
+    ledger = ledger_of(card(0))
+    book = PodBook(ledger, Choice(), clock=lambda: now[0])
+    book.apply(event("ADDED", staying("a", 0, 20)))
+    book.doom([ref("a").uid])
+    assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
+    now[0] = 5.1
+    assert book.leaving(N) == ()
