@@ -116,7 +116,7 @@ class Binder:
         if isinstance(record.request, Refusal):
             return Bound(Outcome.REFUSED, refusal_text(record.request))
         if not record.request.claims:
-            return self._write(args, None)
+            return self._write(args, None, fresh=True)
         return self._place(args, record.request)
 
     def _find(self, args: BindingArgs) -> PodRecord | Bound:
@@ -150,11 +150,12 @@ class Binder:
         elsewhere = self._elsewhere(args)
         if elsewhere is not None:
             return elsewhere
+        fresh = self._books.ledger.placement(args.uid) is None
         decision = self._books.ledger.reserve(request, args.node, policy)
         self._books.inflight.end(args.uid)
         if isinstance(decision, Refusal):
             return Bound(Outcome.CONFLICT, refusal_text(decision))
-        bound = self._write(args, decision)
+        bound = self._write(args, decision, fresh=fresh)
         if not bound.error:
             self._log(decision, policy.name, time.monotonic() - began)
         return bound
@@ -176,7 +177,14 @@ class Binder:
         error = f"nobody knows yet whether an earlier bind to {held.node} came true"
         return Bound(Outcome.UNKNOWN, error)
 
-    def _write(self, args: BindingArgs, placement: Placement | None) -> Bound:
+    def _write(
+        self, args: BindingArgs, placement: Placement | None, *, fresh: bool
+    ) -> Bound:
+        """Send the binding, and make of the answer what it proves.
+
+        A reservation that is not ``fresh`` is that of an earlier bind without an
+        answer. No answer to this one can tell that the earlier one failed.
+        """
         annotations = {}
         if placement is not None:
             annotations[names.PLACEMENT] = encode_placement(placement, self._now())
@@ -184,34 +192,57 @@ class Binder:
         try:
             self._cluster.bind(pod, args.node, annotations, timeout_s=self._timeout_s)
         except Conflict as error:
-            return self._settle(args, placement, error)
+            return self._settle(args, placement, error, fresh=fresh)
         except ClusterError as error:
             if not error.definite:
-                return self._settle(args, placement, error)
+                return self._settle(args, placement, error, fresh=fresh)
+            if not fresh and not isinstance(error, NotFound):
+                return Bound(Outcome.UNKNOWN, f"an earlier bind is unanswered: {error}")
             self._books.ledger.cancel(args.uid)
             return Bound(Outcome.FAILED, f"the API server refused: {error}")
         return Bound(Outcome.BOUND)
 
     def _settle(
-        self, args: BindingArgs, placement: Placement | None, error: ClusterError
+        self,
+        args: BindingArgs,
+        placement: Placement | None,
+        error: ClusterError,
+        *,
+        fresh: bool,
     ) -> Bound:
         """Look at the pod after a conflict or no answer; it alone knows the truth.
 
         The reservation is given up only when the write can no longer come true. Else
-        it stays, and the watch or its age settles it.
+        it stays, and the watch or a look after 30 s settles it.
         """
         found = self._read(args)
         if _bound_as_meant(found, args, placement):
             return Bound(Outcome.BOUND)
         read_failed = isinstance(found, Bound) and found.outcome is Outcome.FAILED
         unbound = isinstance(found, PodRecord) and not found.node
-        if read_failed or (unbound and not error.definite):
+        if read_failed or (unbound and not (error.definite and fresh)):
             return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
         self._books.ledger.cancel(args.uid)
         if isinstance(found, PodRecord) and found.placement is not None:
             # Bound in another way than we meant; its room is not to be given away.
-            self._books.ledger.record(found.placement)
+            self._books.pods.settle(found.placement)
         return Bound(Outcome.FAILED, f"not bound: {error}")
+
+    def settle_overdue(self) -> None:
+        """Look at the pods of reservations that were never seen to come true."""
+        for placement, number in self._books.pods.overdue():
+            pod = placement.pod
+            found = self._read(
+                BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
+            )
+            if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
+                continue
+            actual = found.placement if isinstance(found, PodRecord) else None
+            if actual is not None and self._books.pods.settle(actual):
+                continue
+            self._books.ledger.cancel(pod.uid, number)
+            facts = {"pod": str(pod), "node": placement.node}
+            logger.warning("reservation given up", extra=facts)
 
     def _log(self, placement: Placement, policy: str, took_s: float) -> None:
         facts = {

@@ -32,7 +32,7 @@ from gpushare.kube.reflector import Reflector
 
 logger = logging.getLogger(__name__)
 
-_EXPIRE_EVERY_S = 5.0
+_SETTLE_EVERY_S = 5.0
 
 
 def complaints(environ: Mapping[str, str]) -> list[str]:
@@ -95,7 +95,7 @@ def assemble(
     for name, reflector in following:
         _start(f"reflector-{name}", partial(reflector.run, stop))
     reflectors = [reflector for _, reflector in following]
-    _start("housekeeper", lambda: _keep_house(pods, readiness, stop))
+    _start("housekeeper", partial(_keep_house, parts.binder, stop))
     _start("warmer", lambda: _warm(ledger, reflectors, stop))
     public = create_public_app(parts)
     return by_port({settings.listen.port: create_app(parts)}, otherwise=public)
@@ -118,11 +118,10 @@ def _start(name: str, target: Callable[[], None]) -> None:
     Thread(target=run, name=name, daemon=True).start()
 
 
-def _keep_house(pods: PodBook, readiness: Readiness, stop: Event) -> None:
-    """Let reservations expire, as long as the pods are being followed."""
-    while not stop.wait(_EXPIRE_EVERY_S):
-        if not readiness.why_not():
-            pods.expire()
+def _keep_house(binder: Binder, stop: Event) -> None:
+    """Settle reservations that were never seen to come true."""
+    while not stop.wait(_SETTLE_EVERY_S):
+        binder.settle_overdue()
 
 
 def _warm(ledger: Ledger, reflectors: Iterable[Reflector], stop: Event) -> None:
@@ -132,7 +131,7 @@ def _warm(ledger: Ledger, reflectors: Iterable[Reflector], stop: Event) -> None:
     which at 100,000 pods would stall a request by a tenth of a second.
     """
     for reflector in reflectors:
-        while not reflector.synced.wait(_EXPIRE_EVERY_S):
+        while not reflector.synced.wait(_SETTLE_EVERY_S):
             if stop.is_set():
                 return
     for node in ledger.nodes():

@@ -89,13 +89,13 @@ whole_cards = st.lists(
         Card,
         bytes_of_text.map(CardUUID),
         st.integers(0, 99),
-        st.integers(0, 2**40),
+        st.integers(0, 10**9),
         st.booleans(),
         st.text(max_size=8),
     ),
     unique_by=lambda one: one.uuid,
 )
-held_amounts = st.builds(Amount, st.integers(0, 2**31), st.integers(0, 2**31))
+held_amounts = st.builds(Amount, st.integers(0, 10**9), st.integers(0, 10**9))
 placements = st.builds(
     lambda shares: Placement(ref(), NodeName("n"), tuple(shares)),
     st.lists(

@@ -35,12 +35,14 @@ class _Kept:
 
     def put(self, name: NodeName, no: Refusal | None, *, known: bool) -> None:
         """Move a node to where it belongs now; nowhere, when it is not known."""
-        self.fits.discard(name)
-        for group in self.refused.values():
-            group.discard(name)
+        groups = [self.fits, *self.refused.values()]
         if known:
             here = self.fits if no is None else self.refused.setdefault(no, set())
+            # First in, then out: another thread may read, and must find it somewhere.
             here.add(name)
+            groups = [group for group in groups if group is not here]
+        for group in groups:
+            group.discard(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,11 @@ class Ledger:
         node = None if name is None else self._nodes.get(name)
         return None if node is None else node.placements.get(uid)
 
+    def holders(self) -> frozenset[PodUID]:
+        """Give all pods that hold anything."""
+        with self._lock:
+            return frozenset(self._where)
+
     def nominated(self) -> frozenset[NodeName]:
         """The nodes on which room is kept for a nominated pod; mostly none."""
         return self._nominated
@@ -125,12 +130,13 @@ class Ledger:
                 return Refusal(Reason.NO_CARDS)
             held = node.placements.get(request.pod.uid)
             if held is not None:
+                if request.pod.uid in self._unconfirmed:
+                    self._number(request.pod.uid)
                 return held
             decision = place(request, node.as_seen_by(request.pod), policy)
             if isinstance(decision, Placement):
                 self._write(decision)
-                self._reserved += 1
-                self._unconfirmed[request.pod.uid] = self._reserved
+                self._number(request.pod.uid)
             return decision
 
     def record(self, placement: Placement) -> None:
@@ -169,6 +175,11 @@ class Ledger:
             self._publish(replace(node, nominations=dict(kept)))
             others = self._nominated - {name}
             self._nominated = others | {name} if kept else others
+
+    def _number(self, uid: PodUID) -> None:
+        """Give a reservation a number of its own, so that its age begins anew."""
+        self._reserved += 1
+        self._unconfirmed[uid] = self._reserved
 
     def _write(self, placement: Placement) -> None:
         uid = placement.pod.uid

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 from gpushare.domain.carving import Room
-from gpushare.domain.model import Claim, NodeName, Placement, PodRequest, Share
+from gpushare.domain.model import NOTHING, Claim, NodeName, Placement, PodRequest, Share
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
 from gpushare.domain.summary import Reason, Refusal
 
-_MOST_STEPS = 20_000
-"""Steps of the search for several claims: some 50 ms, far beyond any real pod."""
+_MOST_STEPS = 500
+"""Steps of the search for several claims on one node: some 5 ms, and filter may ask it
+of many nodes within its deadline."""
 
 
 def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
@@ -21,7 +22,7 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
     if not node.free:
         return Refusal(Reason.NO_CARDS)
     shares = _in_order(request.claims, Room.of(node, policy))
-    if isinstance(shares, Refusal) and len(request.claims) > 1:
+    if isinstance(shares, Refusal) and _may_fit_otherwise(request, node):
         found = _search(request.claims, Room.of(node, policy))
         shares = shares if found is None else found
     if isinstance(shares, Refusal):
@@ -71,6 +72,13 @@ def schedule(
     best = min(fitting, key=lambda node: (-score(node, policy), node.name))
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
+
+
+def _may_fit_otherwise(request: PodRequest, node: Node) -> bool:
+    """Tell whether a search is worth its steps: several claims, and room in sum."""
+    asked = sum((claim.amount for claim in request.claims), NOTHING)
+    room = sum((NOTHING.peak(left) for left in node.free.values()), NOTHING)
+    return len(request.claims) > 1 and asked.fits(room)
 
 
 def _in_order(claims: tuple[Claim, ...], room: Room) -> tuple[Share, ...] | Refusal:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import orjson
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
@@ -26,6 +27,8 @@ CONNECT_TIMEOUT_S = 3.0
 WATCH_GRACE_S = 10.0
 """How long a watch may be silent past its end before the connection counts as dead."""
 _CONNECTIONS = 32
+_BAD_FILE = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
+"""What the client raises over a kubeconfig that is none."""
 _JSON = {"Content-Type": "application/json"}
 _MERGE = "application/merge-patch+json"
 
@@ -57,9 +60,10 @@ class ApiServer:
                 config.load_kube_config(  # type: ignore[no-untyped-call]
                     kubeconfig, client_configuration=settings
                 )
-        except (config.ConfigException, OSError) as error:
+        except (*_BAD_FILE, config.ConfigException, OSError) as error:
             way = kubeconfig or "the pod's service account"
-            raise Unavailable(f"no way to the API server by {way}: {error}") from error
+            said = " ".join(str(error).split())
+            raise Unavailable(f"no way to the API server by {way}: {said}") from error
         settings.retries = urllib3.Retry(0, redirect=0)
         settings.connection_pool_maxsize = _CONNECTIONS
         return cls(client.ApiClient(settings))
@@ -237,7 +241,7 @@ def _translated() -> Iterator[None]:
         raise _error(error) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _no_answer(error) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         # No JSON, or JSON that no API server sends; the client's own checks as well.
         raise Unavailable(f"the answer is not understood: {error!r}") from error
 
@@ -278,6 +282,7 @@ def _event(line: bytes) -> WatchEvent:
     """Read one line of a watch; an ERROR becomes the exception that it speaks of."""
     raw = orjson.loads(line)
     if raw["type"] != "ERROR":
+        _ = raw["object"]["metadata"]["resourceVersion"]
         return WatchEvent(raw["type"], raw["object"])
     status = raw["object"]
     message = str(status.get("message", "the watch failed"))

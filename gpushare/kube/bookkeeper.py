@@ -2,11 +2,12 @@
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
@@ -19,8 +20,8 @@ logger = logging.getLogger(__name__)
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector: a pod that ends arrives as DELETED (contracts 7)."""
 
-_RESERVED_FOR_S = 30.0
-"""How long a reservation may wait to be seen; a watch brings it in milliseconds."""
+_SEEN_IN_S = 30.0
+_MOST_ENDED = 10_000
 
 
 _DOOMED_FOR_S = 5.0
@@ -110,6 +111,7 @@ class PodBook:
         self._records: dict[PodUID, PodRecord] = {}
         self._by_name: dict[tuple[str, str], PodUID] = {}
         self._nominations = Nominations(ledger, choice)
+        self._ended: OrderedDict[PodUID, None] = OrderedDict()
         self._doomed: dict[PodUID, float] = {}
         self._reserved_at: dict[tuple[PodUID, int], float] = {}
 
@@ -151,15 +153,19 @@ class PodBook:
         return tuple(filter(self._is_unplaced, self.records()))
 
     def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods."""
+        """Take over all pods.
+
+        Whoever was on record, or held anything, before the list began and is not in it
+        has gone.
+        """
+        with self._lock:
+            before = self._records.keys() | self._ledger.holders()
         seen: set[PodUID] = set()
         for page in pages:
             for pod in page.items:
                 seen.add(PodUID(pod["metadata"]["uid"]))
                 self._take(pod)
-        with self._lock:
-            gone = [uid for uid in self._records if uid not in seen]
-        for uid in gone:
+        for uid in before - seen:
             self._drop(uid)
 
     def apply(self, event: WatchEvent) -> None:
@@ -173,22 +179,32 @@ class PodBook:
         """Work out anew what is kept on a node whose cards may have changed."""
         self._nominations.reconsider(name, self.leaving)
 
-    def expire(self) -> None:
-        """Release reservations that were never seen back; call it now and then.
+    def settle(self, placement: Placement) -> bool:
+        """Write down a placement that somebody else than the watch has read.
 
-        Only while the pods are being followed: a watch that is behind proves nothing.
+        False for a pod of which the watch has told the end meanwhile: it would stay on
+        the books for ever.
+        """
+        with self._lock:
+            if placement.pod.uid in self._ended:
+                return False
+            self._ledger.record(placement)
+            return True
+
+    def overdue(self) -> list[tuple[Placement, int]]:
+        """Give the reservations that nobody has seen come true for 30 s.
+
+        With the number of each, for ``Ledger.cancel``. A watch brings one back in
+        milliseconds; what has become of these, only a look at the pods can tell.
         """
         now = self._clock()
         reserved = self._ledger.reservations()
         self._reserved_at = {
             each: self._reserved_at.get(each, now) for each in reserved.items()
         }
-        for (uid, number), since in list(self._reserved_at.items()):
-            if now - since > _RESERVED_FOR_S:
-                held = self._ledger.cancel(uid, number)
-                if held is not None:
-                    facts = {"pod": str(held.pod), "node": held.node}
-                    logger.warning("reservation expired", extra=facts)
+        late = [k for k, since in self._reserved_at.items() if now - since > _SEEN_IN_S]
+        held = [(self._ledger.placement(uid), number) for uid, number in late]
+        return [(placement, number) for placement, number in held if placement]
 
     def _take(self, pod: Json) -> None:
         uid = PodUID(pod["metadata"]["uid"])
@@ -211,12 +227,13 @@ class PodBook:
     def _write(self, record: PodRecord) -> None:
         uid = record.pod.uid
         with self._lock:
+            self._ended.pop(uid, None)
             before = self._records.get(uid)
             self._records[uid] = record
             self._by_name[record.pod.namespace, record.pod.name] = uid
         if record.placement is not None:
             self._ledger.record(record.placement)
-        elif before is None and self._is_unplaced(record):
+        elif (before is None or not before.node) and self._is_unplaced(record):
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
         self._nominations.follow(before, record, self.leaving)
@@ -228,12 +245,16 @@ class PodBook:
 
     def _drop(self, uid: PodUID) -> None:
         with self._lock:
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
             record = self._records.pop(uid, None)
-            if record is None:
-                return
-            key = (record.pod.namespace, record.pod.name)
-            if self._by_name.get(key) == uid:
-                del self._by_name[key]
-        self._ledger.release(uid)
-        self._on_gone(uid)
-        self._nominations.follow(record, None, self.leaving)
+            if record is not None:
+                key = (record.pod.namespace, record.pod.name)
+                if self._by_name.get(key) == uid:
+                    del self._by_name[key]
+        held = self._ledger.release(uid)
+        if record is not None or held is not None:
+            self._on_gone(uid)
+        if record is not None:
+            self._nominations.follow(record, None, self.leaving)

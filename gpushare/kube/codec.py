@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpushare.domain.model import (
+    NOTHING,
     UNIT_MIB,
     Amount,
     Card,
@@ -19,7 +20,7 @@ from gpushare.domain.summary import Reason, Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards, decode_placement
 from gpushare.kube.cluster import Json
-from gpushare.kube.fields import Malformed, Reader
+from gpushare.kube.fields import MOST, Malformed, Reader
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -104,10 +105,13 @@ def pod_record(pod: Json) -> PodRecord:
     ref = pod_ref(pod)
     status = Reader(pod).optional_object("status")
     node = NodeName(Reader(pod).optional_object("spec").optional_text("nodeName"))
-    placement, complaint = _placement(pod, ref, node) if node else (None, "")
+    request = pod_request(pod, ref)
+    placement, complaint = None, ""
+    if node:
+        placement, complaint = _placement(_annotations(pod), ref, request, node)
     return PodRecord(
         pod=ref,
-        request=pod_request(pod, ref),
+        request=request,
         node=node,
         placement=placement,
         terminal=status.optional_text("phase") in _TERMINAL,
@@ -141,13 +145,18 @@ class _Unmeetable(ValueError):
     """A quantity in order for Kubernetes that no card can meet."""
 
 
-def _placement(pod: Json, ref: PodRef, node: NodeName) -> tuple[Placement | None, str]:
+def _placement(
+    annotations: Mapping[str, str],
+    ref: PodRef,
+    request: PodRequest | Refusal,
+    node: NodeName,
+) -> tuple[Placement | None, str]:
     """Take the actual placement, which wins, or else the planned one.
 
-    One that cannot be read must not free the pod's card, since users may write into
-    their own pods: the other one is taken, and what was wrong is told.
+    One that cannot be read, or charges less than the pod asks, must not free the pod's
+    card, since users may write into their own pods: the other one is taken, and what
+    was wrong is told.
     """
-    annotations = _annotations(pod)
     complaint = ""
     for key in (names.ACTUAL, names.PLACEMENT):
         text = annotations.get(key)
@@ -155,9 +164,18 @@ def _placement(pod: Json, ref: PodRef, node: NodeName) -> tuple[Placement | None
             found = None if text is None else decode_placement(text, ref, node, key)
         except Malformed as error:
             found, complaint = None, str(error)
-        if found is not None:
+        if found is not None and _charges_all(found, request):
             return found, complaint
+        if found is not None:
+            complaint = f"{key}: charges less than the pod asks"
     return None, complaint
+
+
+def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
+    if isinstance(request, Refusal):
+        return True
+    asked = sum((claim.amount for claim in request.claims), NOTHING)
+    return asked.fits(sum((share.amount for share in placement.shares), NOTHING))
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:
@@ -201,6 +219,9 @@ def _quantity(resources: Reader, resource: str) -> int:
             raise _Unmeetable(f"{resource} is {text}; it must be whole") from error
         if is_in_bytes(raw):
             raise _Unmeetable(_bytes_for_units(resource, str(raw), number))
+        if number > MOST:
+            text = users_words(str(raw))
+            raise _Unmeetable(f"{resource} is {text}; no node has so much")
         return number
     return 0
 

@@ -4,6 +4,9 @@ from typing import Any, Self
 
 import orjson
 
+MOST = 10**9
+"""Above any count of units or cores; sums of such numbers stay far below 64 bits."""
+
 
 class Malformed(ValueError):
     """A field is missing or of the wrong type; the message names it and the fix."""
@@ -101,6 +104,8 @@ class Reader:
         raw = self.raw.get(key)
         if isinstance(raw, bool) or not isinstance(raw, int) or raw < 0:
             raise Malformed(self.path(key), "must be a whole number of 0 or more")
+        if raw > MOST:
+            raise Malformed(self.path(key), f"must be at most {MOST}")
         return raw
 
     def optional_integer(self, key: str) -> int:

@@ -14,6 +14,7 @@ from gpushare.kube.errors import (
     NotFound,
     Throttled,
     Unavailable,
+    Unreachable,
 )
 from tests.builders import AT
 from tests.extender.stand_ins import Fault, House
@@ -99,12 +100,12 @@ def test_an_unanswered_reservation_expires_by_its_age() -> None:
     house.cluster.on_bind = [Fault(Unavailable("..."))]
     house.bind(house.create(units=20))
     other = house.create("other", units=20)
-    house.pods.expire()
+    house.binder.settle_overdue()
     house.clock.now = 30.0
-    house.pods.expire()
+    house.binder.settle_overdue()
     assert house.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
     house.clock.now = 30.1
-    house.pods.expire()
+    house.binder.settle_overdue()
     assert house.bind(other) == Bound(Outcome.BOUND)
 
 
@@ -116,7 +117,7 @@ def test_an_unanswered_bind_that_the_watch_brings_never_expires() -> None:
     assert house.bind(house.create(units=20)).outcome is Outcome.UNKNOWN
     house.see()
     for house.clock.now in (0.0, 100.0):
-        house.pods.expire()
+        house.binder.settle_overdue()
     assert house.free().units == 9
 
 
@@ -140,9 +141,9 @@ def test_an_unanswered_pod_does_not_move_at_once() -> None:
 def test_an_unanswered_pod_moves_when_its_reservation_has_expired() -> None:
     """Then the other room is free again."""
     house, pod = unanswered(lands=False)
-    house.pods.expire()
+    house.binder.settle_overdue()
     house.clock.now += 31
-    house.pods.expire()
+    house.binder.settle_overdue()
     assert house.bind(pod, "n") == Bound(Outcome.BOUND)
     assert (house.free("n").units, house.free("m").units) == (9, 29)
 
@@ -177,3 +178,47 @@ def test_an_unanswered_bind_that_lands_late_keeps_its_room() -> None:
     assert house.node_of("pod") == "m"
     other = house.create("other", units=20)
     assert house.bind(other, "m") == Bound(Outcome.CONFLICT, NO_MEMORY)
+
+
+@pytest.mark.parametrize(
+    "no", [Throttled("429"), Unreachable("refused"), Forbidden("403")]
+)
+def test_a_no_to_a_retry_says_nothing_of_the_first_bind(no: ClusterError) -> None:
+    """Its room stays held, since it may yet come true."""
+    house, pod = unanswered(lands=False)
+    house.cluster.on_bind = [Fault(no)]
+    assert house.bind(pod, "m").outcome is Outcome.UNKNOWN
+    assert house.free("m").units == 9
+
+
+def test_a_retry_begins_the_thirty_seconds_anew() -> None:
+    """Else its room would be given away while its write is under way."""
+    house, pod = unanswered(lands=False)
+    house.binder.settle_overdue()
+    house.clock.now = 29.0
+    house.cluster.on_bind = [Fault(Unavailable("..."))]
+    house.bind(pod, "m")
+    house.clock.now = 31.0
+    house.binder.settle_overdue()
+    assert house.free("m").units == 9
+
+
+@pytest.mark.parametrize(("lands", "left"), [(True, 9), (False, 29)])
+def test_what_is_overdue_is_looked_at(lands: bool, left: int) -> None:
+    """However silent the watch is: a bound pod keeps its room."""
+    house, _ = unanswered(lands=lands)
+    house.binder.settle_overdue()
+    house.clock.now = 31.0
+    house.binder.settle_overdue()
+    assert house.free("m").units == left
+    assert house.ledger.reservations() == {}
+
+
+def test_what_cannot_be_looked_at_stays_held() -> None:
+    """Until the API server answers."""
+    house, _ = unanswered(lands=False)
+    house.binder.settle_overdue()
+    house.clock.now = 31.0
+    house.cluster.on_get = [Unavailable("...")]
+    house.binder.settle_overdue()
+    assert house.free("m").units == 9

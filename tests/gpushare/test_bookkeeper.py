@@ -54,9 +54,10 @@ class Office:
     def free(self, index: int = 0) -> int:
         return left(self.ledger.node(N), index).units
 
-    def expire_at(self, *times: float) -> None:
+    def overdue_at(self, *times: float) -> list[str]:
         for self.now in times:
-            self.pods.expire()
+            late = self.pods.overdue()
+        return [placement.pod.name for placement, _ in late]
 
 
 @pytest.fixture
@@ -242,36 +243,63 @@ def test_a_broken_annotation_erases_no_placement(office: Office) -> None:
     assert office.free() == 29
 
 
-def test_a_reservation_expires_after_thirty_seconds(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Counted from when it was first noticed, and not a moment before."""
+def test_a_reservation_is_overdue_after_thirty_seconds(office: Office) -> None:
+    """Counted from when it was first noticed, and not a moment before; it stays held."""
     office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.expire_at(0, 10, 30)
+    assert office.overdue_at(0, 10, 30) == []
+    assert office.overdue_at(30.1) == ["a"]
     assert office.free() == 9
-    office.expire_at(30.1)
-    assert office.free() == 29
-    assert [r.message for r in caplog.records] == ["reservation expired"]
 
 
-def test_what_was_seen_back_never_expires(office: Office) -> None:
+def test_what_was_seen_back_is_never_overdue(office: Office) -> None:
     """It is a placement then, for as long as the pod lives."""
     held = office.ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert isinstance(held, Placement)
-    office.expire_at(0)
+    office.overdue_at(0)
     office.hear(bound_json(held))
-    office.expire_at(31, 1000)
+    assert office.overdue_at(31, 1000) == []
     assert office.free() == 9
 
 
-def test_a_reservation_made_anew_is_young_again(office: Office) -> None:
-    """A bind that failed and was tried again has its own 30 seconds."""
+@pytest.mark.parametrize("cancelled", [True, False], ids=["failed", "unanswered"])
+def test_a_reservation_made_anew_is_young_again(
+    office: Office, *, cancelled: bool
+) -> None:
+    """A bind that was tried again has its own 30 seconds."""
     office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.expire_at(0, 25)
-    office.ledger.cancel(ref("a").uid)
+    office.overdue_at(0, 25)
+    if cancelled:
+        office.ledger.cancel(ref("a").uid)
     office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.expire_at(31)
-    assert office.free() == 9
+    assert office.overdue_at(31) == []
+
+
+def test_a_placement_read_by_others_is_taken_unless_the_pod_has_ended(
+    office: Office,
+) -> None:
+    """It would stay on the books for ever."""
+    assert office.pods.settle(placement("a", 0, 5))
+    assert office.free() == 24
+    office.pods.apply(event("DELETED", bound_json(placement("a", 0, 5))))
+    assert not office.pods.settle(placement("a", 0, 5))
+    assert office.free() == 29
+
+
+def test_a_holder_that_no_list_names_has_gone(office: Office) -> None:
+    """Even one that was never on record."""
+    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
+    office.pods.replace(iter([page()]))
+    assert office.free() == 29
+
+
+def test_a_pod_bound_without_us_is_logged_when_it_happens(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    """First seen Pending, as most pods are."""
+    office.hear(pod_json("a", units=4))
+    assert caplog.records == []
+    office.hear(pod_json("a", units=4, node="n"))
+    assert [r.message for r in caplog.records] == ["pod bound without a placement"]
 
 
 def test_a_nodes_cards_are_written_down() -> None:
