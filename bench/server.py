@@ -13,6 +13,7 @@ import orjson
 from flask import Flask, Response, request
 
 from extender.main import assemble
+from extender.public import serve_public
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import (
     Amount,
@@ -48,10 +49,11 @@ def build() -> WSGIApplication:
         cluster.create(Kind.PODS, pod_json(number, nodes[number % len(nodes)], nodes))
     settings, _ = ExtenderSettings.read(os.environ)
     extender = assemble(settings, cluster, Event())
+    serve_public(settings.public_listen, extender.public)
     echo = echo_app()
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        app = echo if environ["PATH_INFO"] == ECHO else extender
+        app = echo if environ["PATH_INFO"] == ECHO else extender.inner
         return app(environ, start)
 
     return application

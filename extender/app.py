@@ -1,15 +1,14 @@
 """The extender's HTTP: one short view per verb, and what operators look at.
 
 Two applications in one worker. Whoever reaches the verbs can bind pods, so they listen
-on loopback; probes and Prometheus cannot reach loopback, so health and metrics, which
-are read-only, have a listener of their own.
+on loopback; Prometheus cannot reach loopback, so health and metrics, which are
+read-only, have a listener of their own (``extender.public``).
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import orjson
 from flask import Flask, Request, Response, request
@@ -95,18 +94,6 @@ def create_public_app(parts: Parts) -> Flask:
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _surprise)
     return app
-
-
-def by_port(
-    apps: Mapping[int, WSGIApplication], otherwise: WSGIApplication
-) -> WSGIApplication:
-    """Make one application of several, by the port that a request came in on."""
-
-    def application(environ: WSGIEnvironment, start: StartResponse) -> Any:  # noqa: ANN401
-        port = int(environ.get("SERVER_PORT") or 0)
-        return apps.get(port, otherwise)(environ, start)
-
-    return application
 
 
 def _filter(parts: Parts, body: bytes) -> bytes:

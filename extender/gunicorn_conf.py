@@ -17,7 +17,7 @@ from extender.settings import ExtenderSettings
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
-bind = [str(_settings.listen), str(_settings.public_listen)]
+bind = [str(_settings.listen)]
 workers = 1
 worker_class = "gthread"
 threads = _settings.threads

@@ -5,17 +5,20 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
+from wsgiref.simple_server import demo_app
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 
-from extender.app import Parts, by_port, create_app, create_public_app
+from extender.app import Parts, create_app, create_public_app
 from extender.bind import Binder, Books
 from extender.inflight import Inflight
 from extender.metrics import LedgerCollector, VerbMetrics
 from extender.patience import Patience
+from extender.public import PublicServer, serve_public
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.snapshot import snapshot
@@ -45,21 +48,33 @@ def complaints(environ: Mapping[str, str]) -> list[str]:
             f"GPUSHARE_KUBECONFIG: {error}; give the path of a kubeconfig, or run in a "
             "pod with a service account"
         )
+    try:
+        PublicServer(settings.public_listen, demo_app).server_close()
+    except OSError as error:
+        found.append(f"GPUSHARE_PUBLIC_LISTEN: {settings.public_listen}: {error}")
     return found
 
 
 def build() -> WSGIApplication:
-    """Start following the API server, and give the application of both listeners."""
+    """Follow the API server, serve the public listener, and give the inner one's."""
     settings, found = ExtenderSettings.read(os.environ)
     if found:
         raise ValueError("; ".join(found))
     logs.configure(settings.log_level, settings.log_format)
-    return assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
+    made = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
+    serve_public(settings.public_listen, made.public)
+    return made.inner
 
 
-def assemble(
-    settings: ExtenderSettings, cluster: Cluster, stop: Event
-) -> WSGIApplication:
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """What the two listeners serve: the verbs and all the rest, and the rest alone."""
+
+    inner: WSGIApplication
+    public: WSGIApplication
+
+
+def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
     """Put the parts together over a cluster; ``stop`` ends the threads."""
     ledger = Ledger()
     choice = Choice(settings.policy, settings.card_order)
@@ -97,8 +112,7 @@ def assemble(
     reflectors = [reflector for _, reflector in following]
     _start("housekeeper", partial(_keep_house, parts.binder, stop))
     _start("warmer", lambda: _warm(ledger, reflectors, stop))
-    public = create_public_app(parts)
-    return by_port({settings.listen.port: create_app(parts)}, otherwise=public)
+    return Applications(create_app(parts), create_public_app(parts))
 
 
 def _start(name: str, target: Callable[[], None]) -> None:

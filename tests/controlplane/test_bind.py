@@ -107,7 +107,7 @@ def pending(lonely: World) -> set[str]:
 
 def open_for_others(lonely: World) -> bool:
     """Tell whether a new connection is answered soon."""
-    port = lonely.extender.public_port
+    port = lonely.extender.port
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=0.3)
     try:
         connection.request("GET", "/healthz")

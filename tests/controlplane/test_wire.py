@@ -94,12 +94,14 @@ def test_invalid_amounts(lonely: World, quantity: str, says: str) -> None:
 
 
 def test_absurd_amount(lonely: World) -> None:
-    """More units than there are atoms to make them of are a shortage like any other."""
+    """More units than there are atoms to make them of are a mistake, and called so."""
     lonely.node("edge", 29)
     body = {**ASK, "Pod": asking("1E")}
     answer = lonely.extender.rest.must("POST", "/scheduler/filter", body)
     refused = answer["FailedAndUnresolvableNodes"]["edge"]
-    assert refused == "Insufficient baidu.com/vcuda-memory on one card"
+    assert refused == (
+        "Invalid vcuda request: baidu.com/vcuda-memory is 1E; no node has so much"
+    )
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])

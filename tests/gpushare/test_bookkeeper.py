@@ -244,7 +244,7 @@ def test_a_broken_annotation_erases_no_placement(office: Office) -> None:
 
 
 def test_a_reservation_is_overdue_after_thirty_seconds(office: Office) -> None:
-    """Counted from when it was first noticed, and not a moment before; it stays held."""
+    """Counted from when it was first noticed, not a moment before; it stays held."""
     office.ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert office.overdue_at(0, 10, 30) == []
     assert office.overdue_at(30.1) == ["a"]

@@ -1,0 +1,62 @@
+"""The read-only listener."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from extender.public import PublicServer, serve_public
+from gpushare.settings import Address
+from tests.testbed.process import free_port
+
+
+def hello(_environ: object, start: object) -> list[bytes]:
+    start("200 OK", [("Content-Type", "text/plain")])  # type: ignore[operator]
+    return [b"hello"]
+
+
+@pytest.fixture
+def server() -> Iterator[PublicServer]:
+    made = serve_public(Address("127.0.0.1", free_port()), hello)  # type: ignore[arg-type]
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def get(server: PublicServer) -> bytes:
+    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    try:
+        link.request("GET", "/")
+        return link.getresponse().read()
+    finally:
+        link.close()
+
+
+def test_it_answers(server: PublicServer) -> None:
+    """One request a connection."""
+    assert get(server) == b"hello"
+    assert get(server) == b"hello"
+
+
+def test_connections_that_say_nothing_do_not_shut_it_for_ever(
+    server: PublicServer,
+) -> None:
+    """They are hung up on after five seconds, and take nobody's place but here."""
+    where = ("127.0.0.1", server.server_port)
+    idle = [socket.create_connection(where) for _ in range(40)]
+    last = idle[-1]
+    last.settimeout(10)
+    assert last.recv(1) == b""  # all places are taken
+    first = idle[0]
+    first.settimeout(20)
+    assert first.recv(1) == b""  # its time is over
+    assert get(server) == b"hello"
+    for link in idle:
+        link.close()
+
+
+def test_a_taken_port_is_an_error(server: PublicServer) -> None:
+    """Told at the start, not by a silent absence of metrics."""
+    with pytest.raises(OSError, match="in use"):
+        PublicServer(Address("127.0.0.1", server.server_port), hello)  # type: ignore[arg-type]
