@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
-from wsgiref.simple_server import demo_app
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
@@ -18,7 +17,7 @@ from extender.bind import Binder, Books
 from extender.inflight import Inflight
 from extender.metrics import LedgerCollector, VerbMetrics
 from extender.patience import Patience
-from extender.public import PublicServer, serve_public
+from extender.public import serve_public, why_not_listen
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.snapshot import snapshot
@@ -48,10 +47,11 @@ def complaints(environ: Mapping[str, str]) -> list[str]:
             f"GPUSHARE_KUBECONFIG: {error}; give the path of a kubeconfig, or run in a "
             "pod with a service account"
         )
-    try:
-        PublicServer(settings.public_listen, demo_app).server_close()
-    except OSError as error:
-        found.append(f"GPUSHARE_PUBLIC_LISTEN: {settings.public_listen}: {error}")
+    if taken := why_not_listen(settings.public_listen):
+        found.append(
+            f"GPUSHARE_PUBLIC_LISTEN: cannot listen on {settings.public_listen} "
+            f"({taken}); give another host:port"
+        )
     return found
 
 

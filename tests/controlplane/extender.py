@@ -11,21 +11,11 @@ from typing import Self
 
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
+from tests.testbed.manifests import shipped
 from tests.testbed.process import Launcher, Process, free_port
-from tests.testbed.rest import Json, Rest
+from tests.testbed.rest import Rest
 
 USER = User("vcuda-extender")
-RULES: list[Json] = [
-    {
-        "apiGroups": [""],
-        "resources": ["pods", "nodes"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
-]
-"""All that the extender may do; nothing in these tests works without it."""
-
 COMMAND = (
     sys.executable,
     "-m",
@@ -116,7 +106,7 @@ class Extender:
 
 def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Extender:
     """Prepare an extender with an account of its own; ``settings`` are GPUSHARE_…"""
-    grant(plane.rest, USER.name, RULES)
+    grant(plane.rest, USER.name, shipped("extender-rbac.yaml")["rules"])
     port, public_port = free_port(), free_port()
     environment = {
         "PATH": os.environ["PATH"],

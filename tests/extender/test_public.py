@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender.public import PublicServer, serve_public
+from extender.main import complaints
+from extender.public import PublicServer, serve_public, why_not_listen
 from gpushare.settings import Address
 from tests.testbed.process import free_port
 
@@ -58,5 +59,14 @@ def test_connections_that_say_nothing_do_not_shut_it_for_ever(
 
 def test_a_taken_port_is_an_error(server: PublicServer) -> None:
     """Told at the start, not by a silent absence of metrics."""
+    here = Address("127.0.0.1", server.server_port)
+    assert "in use" in why_not_listen(here)
+    (complaint,) = (
+        text
+        for text in complaints({"GPUSHARE_PUBLIC_LISTEN": str(here)})
+        if "PUBLIC_LISTEN" in text
+    )
+    assert "give another host:port" in complaint
+    assert why_not_listen(Address("127.0.0.1", free_port())) == ""
     with pytest.raises(OSError, match="in use"):
-        PublicServer(Address("127.0.0.1", server.server_port), hello)  # type: ignore[arg-type]
+        PublicServer(here, hello)  # type: ignore[arg-type]

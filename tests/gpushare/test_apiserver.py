@@ -165,3 +165,17 @@ def test_no_kubeconfig(tmp_path: Path) -> None:
     """The complaint names the file."""
     with pytest.raises(Unavailable, match="nowhere"):
         ApiServer.connect(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[1]", "words", "clusters: 3", "current-context: none"],
+    ids=["no-yaml", "list", "words", "odd-field", "no-context"],
+)
+def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+    """A complaint in one line, and no traceback."""
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(Unavailable, match=str(path)) as caught:
+        ApiServer.connect(str(path))
+    assert "\n" not in str(caught.value)

@@ -376,3 +376,20 @@ def test_a_nodes_cards() -> None:
     assert codec.cards(node_json()) == ()
     with pytest.raises(Malformed, match=r"baidu\.com/vcuda-cards: is not JSON"):
         codec.cards(node_json(annotations={names.CARDS: "{"}))
+
+
+@pytest.mark.parametrize("units", [0, 3])
+def test_a_placement_that_charges_less_than_is_asked_counts_for_nothing(
+    units: int,
+) -> None:
+    """Users may write into their own pods; the planned one stands."""
+    forged = encode_placement(placement("pod", 0, units), "now")
+    planned = encode_placement(placement("pod", 0, 4), "now")
+    pod = pod_json(
+        units=4,
+        node="n",
+        annotations={names.ACTUAL: forged, names.PLACEMENT: planned},
+    )
+    record = codec.pod_record(pod)
+    assert record.placement == placement("pod", 0, 4)
+    assert record.complaint == f"{names.ACTUAL}: charges less than the pod asks"

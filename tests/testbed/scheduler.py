@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.testbed.flags import scheduler_flags
-from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.manifests import shipped
 from tests.testbed.process import Launcher, Process, free_port
 from tests.testbed.rest import Json, Rest
 
@@ -75,21 +75,9 @@ def configuration(
 
 
 def _extender(url_prefix: str) -> Json:
-    return {
-        "urlPrefix": url_prefix,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "preemptVerb": "preempt",
-        "bindVerb": "bind",
-        "weight": 5,
-        "httpTimeout": "10s",
-        "nodeCacheCapable": True,
-        "ignorable": False,
-        "managedResources": [
-            {"name": CORE, "ignoredByScheduler": False},
-            {"name": MEMORY, "ignoredByScheduler": False},
-        ],
-    }
+    """Give the stanza that we ship, for an extender on another port."""
+    (stanza,) = shipped("scheduler-extender.yaml")["extenders"]
+    return {**stanza, "urlPrefix": url_prefix}
 
 
 def start(
