@@ -1,6 +1,6 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench testbed format clean
+.PHONY: help demo hold test unit check bench testbed cluster cluster-down proto format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -21,7 +21,7 @@ test: $(STAMP) check  ## All tests, with a real Kubernetes control plane where i
 	@$(BIN)/python -m pytest --cov --cov-report=term
 
 unit: $(STAMP)  ## The tests that need nothing but Python
-	@$(BIN)/python -m pytest -m "not controlplane and not gpu"
+	@$(BIN)/python -m pytest -m "not controlplane and not cluster and not gpu"
 
 check: $(STAMP)  ## Format, lint, types, and the law of the floors
 	@$(BIN)/ruff format --check --quiet . || { echo "make format would mend this"; exit 1; }
@@ -34,6 +34,9 @@ bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results
 
 testbed: $(STAMP)  ## Build the real Kubernetes binaries into the cache (minutes, once)
 	@$(BIN)/python -m tests.setup
+
+proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto
 
 format: $(STAMP)  ## Format and mend what can be mended
 	@$(BIN)/ruff format .
