@@ -34,6 +34,10 @@ _WORDS = {
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
+class Unmeetable(ValueError):
+    """A quantity in order for Kubernetes that no card can meet."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodRecord:
     """All that the house keeps of a pod.
@@ -92,8 +96,8 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
     try:
-        found = claims(_containers(pod), apart=where == names.APART)
-    except _Unmeetable as error:
+        found = claims(containers(pod), apart=where == names.APART)
+    except Unmeetable as error:
         return invalid(str(error))
     if isinstance(found, Refusal):
         return found
@@ -141,8 +145,22 @@ def cards(node: Json) -> tuple[Card, ...]:
     return () if text is None else decode_cards(text)
 
 
-class _Unmeetable(ValueError):
-    """A quantity in order for Kubernetes that no card can meet."""
+def containers(pod: Json) -> list[ContainerSpec]:
+    """Read the containers in the order in which kubelet admits them.
+
+    Those that ask nothing too. ``Malformed``, or ``Unmeetable`` for an amount that no
+    card can meet.
+    """
+    spec = Reader(pod).object("spec")
+    found = []
+    for container in spec.optional_objects("initContainers"):
+        stays = container.optional_text("restartPolicy") == "Always"
+        role = Role.SIDECAR if stays else Role.INIT
+        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
+    for container in spec.optional_objects("containers"):
+        name = container.text("name")
+        found.append(ContainerSpec(name, Role.APP, _amount(container)))
+    return found
 
 
 def _placement(
@@ -183,19 +201,6 @@ def _annotations(thing: Json) -> Mapping[str, str]:
     return metadata.optional_object("annotations").texts(names.PREFIX)
 
 
-def _containers(pod: Json) -> list[ContainerSpec]:
-    spec = Reader(pod).object("spec")
-    found = []
-    for container in spec.optional_objects("initContainers"):
-        stays = container.optional_text("restartPolicy") == "Always"
-        role = Role.SIDECAR if stays else Role.INIT
-        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
-    for container in spec.optional_objects("containers"):
-        name = container.text("name")
-        found.append(ContainerSpec(name, Role.APP, _amount(container)))
-    return found
-
-
 def _amount(container: Reader) -> Amount:
     resources = container.optional_object("resources")
     return Amount(
@@ -216,12 +221,12 @@ def _quantity(resources: Reader, resource: str) -> int:
             raise Malformed(asked.path(resource), str(error)) from error
         except NotWhole as error:
             text = users_words(str(raw))
-            raise _Unmeetable(f"{resource} is {text}; it must be whole") from error
+            raise Unmeetable(f"{resource} is {text}; it must be whole") from error
         if is_in_bytes(raw):
-            raise _Unmeetable(_bytes_for_units(resource, str(raw), number))
+            raise Unmeetable(_bytes_for_units(resource, str(raw), number))
         if number > MOST:
             text = users_words(str(raw))
-            raise _Unmeetable(f"{resource} is {text}; no node has so much")
+            raise Unmeetable(f"{resource} is {text}; no node has so much")
         return number
     return 0
 

@@ -16,6 +16,13 @@ MEMORY = f"{PREFIX}-memory"
 
 CARDS = f"{PREFIX}-cards"
 """Node annotation, written by the device plugin: the node's cards."""
+CORDON = f"{PREFIX}-cordon"
+"""Node annotation, written by operators: the UUIDs of cards that get nothing new."""
+CLEAR = f"{PREFIX}-clear"
+"""Node annotation, written by operators: the UUIDs of sick cards that are well again.
+
+The device plugin removes it when it has done so.
+"""
 PLACEMENT = f"{PREFIX}-placement"
 """Pod annotation, written by the extender inside the Binding: the planned placement."""
 ACTUAL = f"{PREFIX}-actual"
