@@ -223,9 +223,9 @@ class Binder:
         if read_failed or (unbound and not (error.definite and fresh)):
             return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
         self._books.ledger.cancel(args.uid)
-        if isinstance(found, PodRecord) and found.placement is not None:
+        if isinstance(found, PodRecord):
             # Bound in another way than we meant; its room is not to be given away.
-            self._books.pods.settle(found.placement)
+            self._books.pods.settle(found)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
     def settle_overdue(self) -> None:
@@ -237,8 +237,7 @@ class Binder:
             )
             if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
                 continue
-            actual = found.placement if isinstance(found, PodRecord) else None
-            if actual is not None and self._books.pods.settle(actual):
+            if isinstance(found, PodRecord) and self._books.pods.settle(found):
                 continue
             self._books.ledger.cancel(pod.uid, number)
             facts = {"pod": str(pod), "node": placement.node}
@@ -267,4 +266,4 @@ def _bound_as_meant(
         return False
     if placement is None:
         return True
-    return found.placement is not None and found.placement.shares == placement.shares
+    return found.plan is not None and found.plan.shares == placement.shares

@@ -130,7 +130,12 @@ class LedgerCollector(Collector):
         units = _per_card("vcuda_card_units", "Units of 256 MiB that the card has.")
         placed = _per_card("vcuda_card_placed_units", "Units that pods hold of it.")
         cores = _per_card("vcuda_card_placed_cores", "Cores of 100 that pods hold.")
+        unknown = _per_card(
+            "vcuda_card_unknown_units",
+            "Units kept on it for pods of its node of which nobody knows the card.",
+        )
         healthy = _per_card("vcuda_card_healthy", "1 when the node calls it well.")
+        cordoned = _per_card("vcuda_card_cordoned", "1 when it gets nothing new.")
         for node in self._ledger.nodes():
             for card in node.cards:
                 labels = [node.name, card.uuid]
@@ -138,8 +143,10 @@ class LedgerCollector(Collector):
                 units.add_metric(labels, card.units)
                 placed.add_metric(labels, held_units)
                 cores.add_metric(labels, held_cores)
+                unknown.add_metric(labels, node.unknown[card.uuid].units)
                 healthy.add_metric(labels, card.healthy)
-        return (units, placed, cores, healthy)
+                cordoned.add_metric(labels, card.cordoned)
+        return (units, placed, cores, unknown, healthy, cordoned)
 
     def _largest_free(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpushare.domain.model import Amount, Placement, PodRef
+from gpushare.domain.model import Amount, Placement, PodRef, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.domain.summary import Refusal
@@ -17,8 +17,9 @@ def snapshot(
 ) -> dict[str, Any]:
     """Write all pages, sorted by name, and the pods that wait for a card.
 
-    Shape: ``{v, policy, card_order, nodes: [{name, cards, pods, nominations}],
-    pending: [{uid, namespace, name, priority, claims | refusal, policy}]}``.
+    Shape: ``{v, policy, card_order, nodes: [{name, cards, pods, unplaced,
+    nominations}], pending: [{uid, namespace, name, priority, claims | refusal,
+    policy}]}``; an unplaced pod has the shape of a pending one.
     """
     return {
         "v": VERSION,
@@ -36,8 +37,9 @@ def _node(node: Node) -> dict[str, Any]:
             "index": card.index,
             "units": card.units,
             "healthy": card.healthy,
+            "cordoned": card.cordoned,
             "model": card.model,
-            "free": _amount(node.free[card.uuid]) if card.healthy else None,
+            "free": _amount(node.free[card.uuid]) if card.open else None,
         }
         for card in node.cards
     ]
@@ -45,6 +47,7 @@ def _node(node: Node) -> dict[str, Any]:
         "name": node.name,
         "cards": cards,
         "pods": [_placement(placement) for placement in node.placements.values()],
+        "unplaced": [_request(request) for request in node.unplaced.values()],
         "nominations": [_placement(kept) for kept in node.nominations.values()],
     }
 
@@ -71,8 +74,12 @@ def _waits(pod: PodRecord) -> bool:
 def _pending(record: PodRecord) -> dict[str, Any]:
     if isinstance(record.request, Refusal):
         return {**_pod(record.pod), "refusal": refusal_text(record.request)}
-    claims = [_amount(claim.amount) for claim in record.request.claims]
-    return {**_pod(record.pod), "claims": claims, "policy": record.request.policy}
+    return _request(record.request)
+
+
+def _request(request: PodRequest) -> dict[str, Any]:
+    claims = [_amount(claim.amount) for claim in request.claims]
+    return {**_pod(request.pod), "claims": claims, "policy": request.policy}
 
 
 def _pod(pod: PodRef) -> dict[str, Any]:

@@ -40,9 +40,11 @@ def card(
     uuid: str = "",
     healthy: bool = True,
     model: str = "Tesla P4",
+    cordoned: bool = False,
 ) -> Card:
     """Card ``index``, whose UUID is ``GPU-<index>`` where none is given."""
-    return Card(CardUUID(uuid or f"GPU-{index}"), index, units, healthy, model)
+    name = CardUUID(uuid or f"GPU-{index}")
+    return Card(name, index, units, healthy, model, cordoned)
 
 
 def cards(*units: int) -> tuple[Card, ...]:
@@ -55,6 +57,7 @@ def node(
     name: str = "n",
     holds: Iterable[Placement] = (),
     nominated: Iterable[Placement] = (),
+    unplaced: Iterable[PodRequest] = (),
 ) -> Node:
     """A node with these cards, or one of 29 units, and what is held of them."""
     return Node(
@@ -62,6 +65,7 @@ def node(
         its_cards or (card(),),
         {held.pod.uid: held for held in holds},
         {kept.pod.uid: kept for kept in nominated},
+        {asked.pod.uid: asked for asked in unplaced},
     )
 
 
@@ -240,10 +244,15 @@ def node_json(
     annotations: Mapping[str, str] | None = None,
     version: str = "1",
 ) -> Json:
-    """A node that shares these cards, or says nothing of cards where none is given."""
+    """A node that shares these cards, or says nothing of cards where none is given.
+
+    An operator has cordoned those that are.
+    """
     own = dict(annotations or {})
     if its_cards:
         own.setdefault(names.CARDS, encode_cards(its_cards))
+    if cordoned := ",".join(each.uuid for each in its_cards if each.cordoned):
+        own.setdefault(names.CORDON, cordoned)
     metadata = {"name": name, "resourceVersion": version, "annotations": own}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.embedded import Embedded
+from gpusharectl.demo import run
 from gpusharectl.demo.stage import Stage
 from tests.testbed.waiting import wait_until
 
@@ -27,20 +29,31 @@ PROMISES = [
     "2 GiB and 3 GiB use both cards",
     "12 units were free, but 10 on no card; 2 + 2 GiB share one",
 ]
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 
 
-def children_of(mark: Path) -> list[int]:
-    """The processes that have this folder as their place for temporary files."""
+def children_of(mark: Path, of: str = "") -> list[int]:
+    """Processes that have this folder as their place for temporary files.
+
+    Only those with ``of`` in their command line.
+    """
     wanted = f"TMPDIR={mark}".encode()
     found = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
+            named = of.encode() in (process / "cmdline").read_bytes()
+            if named and wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
         except OSError:
             continue
     return found
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder for temporary files, with a name short enough for sockets below it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -49,10 +62,13 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def demo(folder: Path, *args: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+def demo(
+    folder: Path, *args: str, cwd: Path | None = None, **more: str
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-m", "gpusharectl", "demo", *args],
         env=environment(folder, **more),
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -66,14 +82,15 @@ def demo(folder: Path, *args: str, **more: str) -> Iterator[subprocess.Popen[str
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> str:
+def story() -> str:
     """What the demo tells; it must end well and leave nothing behind."""
-    folder = tmp_path_factory.mktemp("story")
-    with demo(folder) as child:
-        told, _ = child.communicate(timeout=WITHIN_S)
-    assert child.returncode == 0, told
-    assert children_of(folder) == []
-    assert list(folder.iterdir()) == []
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        folder = Path(path)
+        with demo(folder) as child:
+            told, _ = child.communicate(timeout=WITHIN_S)
+        assert child.returncode == 0, told
+        assert children_of(folder) == []
+        assert list(folder.iterdir()) == []
     return told
 
 
@@ -94,6 +111,18 @@ def test_the_events_are_those_of_kubectl_describe(story: str, message: str) -> N
     assert message in [line.strip() for line in story.splitlines()]
 
 
+def test_it_shows_what_containers_see(story: str) -> None:
+    """As seed 001 does with ``kubectl exec``: two share a card, one has the other."""
+    lines = [line.split() for line in story.splitlines()]
+    first = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
+    second = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
+    assert [line[1:] for line in lines if line[:1] == ["inside"]] == [
+        ["cuda-1", "1024", "MiB", first],
+        ["cuda-2", "5120", "MiB", first],
+        ["cuda-3", "5120", "MiB", second],
+    ]
+
+
 def test_every_line_fits_a_terminal(story: str) -> None:
     """80 columns, so that no bar is broken in two."""
     assert [line for line in story.splitlines() if len(line) > 80] == []
@@ -102,6 +131,19 @@ def test_every_line_fits_a_terminal(story: str) -> None:
 def test_no_colours_where_nobody_sees_them(story: str) -> None:
     """A pipe gets plain text."""
     assert "\x1b" not in story
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_a_story_may_be_broken_off(place: Path, number: signal.Signals) -> None:
+    """At any time, and nothing stays behind."""
+    with demo(place) as child:
+        wait_until(lambda: children_of(place, "deviceplugin"), "device plugin")
+        child.send_signal(number)
+        said, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode != 0
+    assert "Traceback" not in said
+    assert children_of(place) == []
+    assert list(place.iterdir()) == []
 
 
 def held(child: subprocess.Popen[str]) -> tuple[Path, str]:
@@ -118,48 +160,88 @@ def held(child: subprocess.Popen[str]) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_hold_stays_until_it_is_told_to_stop(
-    tmp_path: Path, number: signal.Signals
+    place: Path, number: signal.Signals
 ) -> None:
     """It prints what to try, and leaves nothing behind."""
-    with demo(tmp_path, "--hold") as child:
+    with demo(place, "--hold") as child:
         kubeconfig, told = held(child)
         assert kubeconfig.is_file(), told
         assert kubeconfig.stat().st_mode & 0o777 == 0o600
         assert (kubeconfig.parent / "pod.yaml").is_file()
         assert f"kubectl create -f {kubeconfig.parent}/pod.yaml" in told
-        assert len(children_of(tmp_path)) >= 2
+        assert len(children_of(place, "deviceplugin")) == 2
+        assert len(children_of(place, "gunicorn")) >= 1
         child.send_signal(number)
         child.communicate(timeout=WITHIN_S)
     assert child.returncode == 0
-    assert list(tmp_path.iterdir()) == []
-    wait_until(lambda: not children_of(tmp_path), "end of the extender", 10)
+    assert list(place.iterdir()) == []
+    wait_until(lambda: not children_of(place), "end of the children", 10)
 
 
-def test_hold_ends_when_the_extender_does(tmp_path: Path) -> None:
-    """When the extender ends by itself, it says so with its last words and exits 1."""
-    with demo(tmp_path, "--hold") as child:
+@pytest.mark.parametrize(
+    ("of", "who"),
+    [
+        ("gunicorn", "the extender"),
+        ("deviceplugin", "the device plugin of node-"),
+    ],
+)
+def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
+    """When one ends by itself, it says so with its last words and exits 1."""
+    with demo(place, "--hold") as child:
         held(child)
-        for pid in set(children_of(tmp_path)) - {child.pid}:
+        for pid in children_of(place, of):
             os.kill(pid, signal.SIGKILL)
         said, _ = child.communicate(timeout=WITHIN_S)
     assert child.returncode == 1
-    assert "Stopped: the extender ended" in said
+    assert f"Stopped: {who}" in said
+    assert " ended:\n" in said
     assert "Traceback" not in said
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
+    wait_until(lambda: not children_of(place), "end of the children", 10)
+
+
+@pytest.mark.parametrize("length", [1, 30, 60])
+def test_sockets_are_kept_short(
+    place: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Where temporary files have a long way, the demo takes a shorter one."""
+    usual = place / ("x" * length)
+    usual.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(usual))
+    with run._folder() as folder:
+        sockets = Path(folder) / "node-1" / "device-plugins"
+        assert len(bytes(sockets / "baidu.com-vcuda-memory.sock")) <= 107
+        assert (Path(folder).parent == usual) == (length == 1)
+    assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize("args", [[], ["--hold"]], ids=["tell", "hold"])
+def test_a_device_plugin_that_cannot_start_is_a_sentence(
+    place: Path, tmp_path: Path, args: list[str]
+) -> None:
+    """Exit 1 with its last words; another module of its name stands in its way."""
+    (tmp_path / "deviceplugin.py").write_text("raise SystemExit('no cards today')")
+    with demo(place, *args, cwd=tmp_path) as child:
+        said, _ = child.communicate(timeout=WITHIN_S)
+    assert child.returncode == 1
+    assert "the device plugin of node-1 did not come up" in said
+    assert "no cards today" in said
+    assert "Traceback" not in said
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("args", [[], ["--hold"]], ids=["tell", "hold"])
 def test_an_extender_that_cannot_start_is_a_sentence(
-    tmp_path: Path, args: list[str]
+    place: Path, args: list[str]
 ) -> None:
     """Exit 1 with its last words; gunicorn itself reads a broken setting here."""
-    with demo(tmp_path, *args, GUNICORN_CMD_ARGS="--no-such-option") as child:
+    with demo(place, *args, GUNICORN_CMD_ARGS="--no-such-option") as child:
         said, _ = child.communicate(timeout=WITHIN_S)
     assert child.returncode == 1
     assert "the extender did not come up" in said
     assert "--no-such-option" in said
     assert "Traceback" not in said
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
 class Bare:

@@ -1,6 +1,7 @@
 """The laws of the house, tried on invented clusters."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ from gpushare.kube.annotations import (
 )
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json
+from gpushare.kube.names import APART, CONTAINERS
 from gpushare.kube.reflector import Sink
 from tests.builders import (
     AT,
@@ -38,6 +40,7 @@ from tests.builders import (
     card,
     cards,
     claim,
+    container_json,
     event,
     node,
     node_json,
@@ -79,6 +82,15 @@ def requests(names: Sequence[str] = PODS) -> st.SearchStrategy[PodRequest]:
     )
 
 
+indices = st.sets(st.integers(0, 3), max_size=2)
+strays = st.builds(
+    lambda name, found, priority: request(name, claims=found, priority=priority),
+    st.sampled_from(["lost0", "lost1"]),
+    claims.filter(lambda found: all(one.amount for one in found)),
+    st.integers(0, 3),
+)
+"""Pods that were bound without us."""
+
 singles = st.builds(
     lambda name, asked: request(name, *asked), st.sampled_from(PODS), amounts
 )
@@ -116,10 +128,16 @@ placements = st.builds(
 
 @st.composite
 def pages(draw: st.DrawFn) -> Node:
-    """A node in a state that we brought about ourselves."""
+    """A node in a state that we brought about, but for the pods bound without us."""
     units = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
-    sick = draw(st.sets(st.integers(0, 3)))
-    page = node(*(card(i, size, healthy=i not in sick) for i, size in enumerate(units)))
+    sick, closed = draw(st.sets(st.integers(0, 3))), draw(indices)
+    page = node(
+        *(
+            card(i, size, healthy=i not in sick, cordoned=i in closed)
+            for i, size in enumerate(units)
+        ),
+        unplaced=draw(st.lists(strays, max_size=2)),
+    )
     chosen = draw(policies)
     for number, asked in enumerate(draw(st.lists(requests(), max_size=6))):
         held = place(request(f"held{number}", claims=asked.claims), page, chosen)
@@ -149,6 +167,8 @@ def ours(ledger: Ledger, asked: PodRequest, name: NodeName, chosen: Policy) -> N
 
 words = st.one_of(
     st.tuples(st.just("reserve"), requests(), nodes, policies),
+    st.tuples(st.just("unplaced"), strays, nodes),
+    st.tuples(st.just("cordon"), nodes, indices),
     st.tuples(st.just("release"), st.sampled_from(PODS)),
     st.tuples(st.just("cancel"), st.sampled_from(PODS)),
     st.tuples(st.just("record"), st.sampled_from(PODS)),
@@ -166,6 +186,15 @@ def tell(ledger: Ledger, word: tuple[object, ...]) -> None:
     match word:
         case ("reserve", PodRequest() as asked, str(name), Policy() as chosen):
             ours(ledger, asked, NodeName(name), chosen)
+        case ("unplaced", PodRequest() as asked, str(name)):
+            ledger.record_unplaced(asked, NodeName(name))
+        case ("cordon", str(name), set(closed)):
+            page = ledger.node(NodeName(name))
+            known = () if page is None else page.cards
+            ledger.set_cards(
+                NodeName(name),
+                [replace(one, cordoned=i in closed) for i, one in enumerate(known)],
+            )
         case ("release", str(name)):
             ledger.release(ref(name).uid)
         case ("cancel", str(name)):
@@ -185,13 +214,32 @@ def tell(ledger: Ledger, word: tuple[object, ...]) -> None:
 def test_no_card_is_ever_over_placed(
     ledger: Ledger, said: list[tuple[object, ...]]
 ) -> None:
-    """Whatever is reserved, released, cancelled and seen back, in any order."""
+    """Whatever is reserved, released, cordoned, bound without us, in any order."""
     for word in said:
         tell(ledger, word)
         for page in ledger.nodes():
-            assert all(
-                room.cores >= 0 and room.units >= 0 for room in page.free.values()
-            )
+            for one in page.cards:
+                cores, units = page.charged.get(one.uuid, (0, 0))
+                assert Amount(cores, units).fits(one.capacity)
+
+
+@moderately
+@given(clusters, st.lists(words, max_size=20), requests(["new"]), nodes, policies)
+def test_what_is_reserved_is_free_wherever_the_unplaced_pods_are(
+    ledger: Ledger,
+    said: list[tuple[object, ...]],
+    asked: PodRequest,
+    name: NodeName,
+    chosen: Policy,
+) -> None:
+    """They may all be on the very card, and it is open and there."""
+    for word in said:
+        tell(ledger, word)
+    found = ledger.reserve(asked, name, chosen)
+    page = ledger.node(name)
+    if isinstance(found, Placement) and page is not None:
+        for uuid in found.cards():
+            assert Amount().fits(page.free[uuid])
 
 
 @moderately
@@ -204,6 +252,11 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
         tell(ledger, word)
     told: list[Told] = [
         *((PodBook, bound_json(one)) for page in ledger.nodes() for one in held(page)),
+        *(
+            (PodBook, bare_json(one, page.name))
+            for page in ledger.nodes()
+            for one in page.unplaced.values()
+        ),
         *((NodeBook, node_json(page.name, *page.cards)) for page in ledger.nodes()),
     ]
     chance.shuffle(told)
@@ -214,6 +267,20 @@ def test_replaying_pods_and_nodes_rebuilds_the_ledger(
     assert {one.name: one for one in again.nodes()} == {
         one.name: one for one in ledger.nodes()
     }
+
+
+def bare_json(asked: PodRequest, name: NodeName) -> Json:
+    """A pod that somebody else has bound: no annotation says on which card."""
+    return pod_json(
+        asked.pod.name,
+        containers=[
+            container_json(one.containers[0].name, one.amount.units, one.amount.cores)
+            for one in asked.claims
+        ],
+        node=name,
+        priority=asked.pod.priority,
+        annotations={CONTAINERS: APART} if len(asked.claims) > 1 else None,
+    )
 
 
 def sinks(ledger: Ledger) -> Mapping[type, Sink]:
@@ -319,7 +386,7 @@ def test_a_placement_holds_what_was_asked(
     assert taken.cores == wanted.cores + 100 * whole
     assert taken.units >= wanted.units
     after = page.with_placement(decision)
-    assert all(min(room.cores, room.units) >= 0 for room in after.free.values())
+    assert all(Amount().fits(after.free[uuid]) for uuid in named)
 
 
 @moderately
@@ -379,6 +446,8 @@ def test_what_is_released_is_as_if_it_had_never_been(
     ledger.set_cards(page.name, page.cards)
     for one in held(page):
         ledger.record(one)
+    for asked_here in page.unplaced.values():
+        ledger.record_unplaced(asked_here, page.name)
     before = ledger.node(page.name)
     uid = ref("new").uid
     ledger.reserve(PodRequest(ref("new"), asked.claims), page.name, chosen)

@@ -22,7 +22,7 @@ Cards = tuple[Card, ...]
 
 @dataclass(slots=True)
 class Room:
-    """The healthy cards of one node with what is free, to be taken piece by piece.
+    """The open cards of one node with what is free, to be taken piece by piece.
 
     The only changing value on this floor, and it never leaves ``place``.
     """
@@ -35,7 +35,7 @@ class Room:
     @classmethod
     def of(cls, node: Node, policy: Policy) -> "Room":
         """Begin with what the node has free."""
-        cards = {card.uuid: card for card in node.cards if card.healthy}
+        cards = {card.uuid: card for card in node.cards if card.open}
         untouched = {card.uuid for card in node.untouched}
         return cls(cards, policy, dict(node.free), untouched)
 

@@ -28,6 +28,7 @@ class Ledger:
         self._lock = Condition()
         self._nodes: dict[NodeName, Node] = {}
         self._where: dict[PodUID, NodeName] = {}
+        self._bare: dict[PodUID, tuple[NodeName, PodRequest]] = {}
         self._unconfirmed: dict[PodUID, int] = {}
         self._reserved = 0
         self._gone: set[NodeName] = set()
@@ -50,9 +51,9 @@ class Ledger:
         return None if node is None else node.placements.get(uid)
 
     def holders(self) -> frozenset[PodUID]:
-        """Give all pods that hold anything."""
+        """Give all pods that hold anything, on a known card or somewhere."""
         with self._lock:
-            return frozenset(self._where)
+            return frozenset(self._where) | self._bare.keys()
 
     def nominated(self) -> frozenset[NodeName]:
         """The nodes on which room is kept for a nominated pod; mostly none."""
@@ -104,7 +105,7 @@ class Ledger:
     def forget(self, name: NodeName) -> None:
         """Note that the node is gone.
 
-        Pods may outlast their node for a while (contracts 6): their placements stay
+        Pods may outlast their node for a while (contracts 6): what they hold stays
         until they go too, and nothing is placed there meanwhile.
         """
         with self._lock:
@@ -113,7 +114,7 @@ class Ledger:
                 return
             self._nominated -= {name}
             self._gone.add(name)
-            self._publish(Node(name, (), before.placements))
+            self._publish(replace(before, cards=(), nominations={}))
 
     def reserve(
         self, request: PodRequest, name: NodeName, policy: Policy
@@ -147,24 +148,46 @@ class Ledger:
             node = self._nodes.get(placement.node)
             if node is None or node.placements.get(uid) != placement:
                 self._write(placement)
+            self._bare.pop(uid, None)
+
+    def record_unplaced(self, request: PodRequest, name: NodeName) -> None:
+        """Write down a pod that the API server has on a node, but on no card.
+
+        Until a placement is known it may be on any card there. One that the pod holds
+        goes before; a reservation elsewhere can no longer come true, and ends.
+        """
+        uid = request.pod.uid
+        with self._lock:
+            if self._bare.get(uid) == (name, request):
+                return
+            self._bare[uid] = (name, request)
+            if uid in self._unconfirmed and self._where[uid] != name:
+                del self._unconfirmed[uid]
+                self._strike(uid)
+            self._charge_everywhere(uid)
 
     def release(self, uid: PodUID) -> Placement | None:
-        """Strike out what the pod holds; give what that was."""
+        """Strike out what the pod holds; give the placement, if that was it."""
         with self._lock:
             self._unconfirmed.pop(uid, None)
+            self._strike_bare(uid)
+            self._bare.pop(uid, None)
             return self._strike(uid)
 
     def cancel(self, uid: PodUID, number: int | None = None) -> Placement | None:
         """Strike out a reservation; a placement seen from the API server stays.
 
-        With a ``number`` from ``reservations()``, only that very one.
+        With a ``number`` from ``reservations()``, only that very one. A pod that was
+        bound without it meanwhile is unplaced from now on.
         """
         with self._lock:
             current = self._unconfirmed.get(uid)
             if current is None or number not in (None, current):
                 return None
             del self._unconfirmed[uid]
-            return self._strike(uid)
+            struck = self._strike(uid)
+            self._charge_everywhere(uid)
+            return struck
 
     def nominate(self, name: NodeName, kept: Mapping[PodUID, Placement]) -> None:
         """Keep room on a node for these nominated pods, and for no others."""
@@ -183,14 +206,35 @@ class Ledger:
 
     def _write(self, placement: Placement) -> None:
         uid = placement.pod.uid
+        if self._bare.get(uid, (placement.node,))[0] != placement.node:
+            self._strike_bare(uid)
         if self._where.get(uid, placement.node) != placement.node:
             self._strike(uid)
-        if placement.node not in self._nodes:
-            # Nobody has heard of it, or it is gone (contracts 6): no page for ever.
-            self._gone.add(placement.node)
-        node = self._nodes.get(placement.node, Node(placement.node))
+        node = self._page(placement.node)
         self._where[uid] = placement.node
         self._publish(node.with_placement(placement))
+
+    def _charge_everywhere(self, uid: PodUID) -> None:
+        """Charge a pod that is bound bare, unless it holds a placement."""
+        if uid in self._bare and uid not in self._where:
+            name, request = self._bare[uid]
+            self._publish(self._page(name).with_unplaced(request))
+
+    def _page(self, name: NodeName) -> Node:
+        """Open a node's page to write on it, a new one for a pod that came first.
+
+        Nobody has heard of that node, or it is gone (contracts 6): no page for ever.
+        """
+        if name not in self._nodes:
+            self._gone.add(name)
+        return self._nodes.get(name, Node(name))
+
+    def _strike_bare(self, uid: PodUID) -> None:
+        """Take a pod from where it is charged on every card; what was told stays."""
+        if uid in self._bare and uid not in self._where:
+            node = self._nodes[self._bare[uid][0]]
+            left = {u: r for u, r in node.unplaced.items() if u != uid}
+            self._publish(replace(node, unplaced=left))
 
     def _strike(self, uid: PodUID) -> Placement | None:
         name = self._where.pop(uid, None)
@@ -203,8 +247,8 @@ class Ledger:
         return placement
 
     def _publish(self, node: Node) -> None:
-        """Put a page in; that of a node that is gone ends with its last placement."""
-        if node.name in self._gone and not node.placements:
+        """Put a page in; that of a node that is gone ends with its last pod."""
+        if node.name in self._gone and not (node.placements or node.unplaced):
             self._gone.discard(node.name)
             self._nodes.pop(node.name, None)
         else:

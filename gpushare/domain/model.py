@@ -53,13 +53,22 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One physical GPU; ``index`` is for people and for order, never a key."""
+    """One physical GPU; ``index`` is for people and for order, never a key.
+
+    ``cordoned``: an operator wants nothing new on it; what runs there goes on.
+    """
 
     uuid: CardUUID
     index: int
     units: int
     healthy: bool = True
     model: str = ""
+    cordoned: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether something new may be placed here."""
+        return self.healthy and not self.cordoned
 
     @property
     def capacity(self) -> Amount:

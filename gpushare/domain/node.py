@@ -6,12 +6,14 @@ from functools import cached_property
 
 from gpushare.domain.model import (
     CORES_PER_CARD,
+    NOTHING,
     Amount,
     Card,
     CardUUID,
     NodeName,
     Placement,
     PodRef,
+    PodRequest,
     PodUID,
 )
 from gpushare.domain.summary import Summary, summarize
@@ -24,12 +26,14 @@ class Node:
     Never changed: a change is a new node, so readers need no lock. What is free is
     worked out once from the placements, never counted up and down. Placements may
     name cards that the node no longer has, and may exceed a card: what is so is kept.
+    ``unplaced`` are the pods that run here on nobody knows which card.
     """
 
     name: NodeName
     cards: tuple[Card, ...] = ()
     placements: Mapping[PodUID, Placement] = field(default_factory=dict)
     nominations: Mapping[PodUID, Placement] = field(default_factory=dict)
+    unplaced: Mapping[PodUID, PodRequest] = field(default_factory=dict)
 
     @cached_property
     def charged(self) -> Mapping[CardUUID, tuple[int, int]]:
@@ -44,21 +48,44 @@ class Node:
 
     @cached_property
     def free(self) -> Mapping[CardUUID, Amount]:
-        """What each healthy card has left; below zero where it is over-placed."""
+        """What each open card has left; below zero where it is over-placed."""
         charged = self.charged
         left: dict[CardUUID, Amount] = {}
         for card in self.cards:
-            if card.healthy:
+            if card.open:
                 cores, units = charged.get(card.uuid, (0, 0))
                 left[card.uuid] = Amount(CORES_PER_CARD - cores, card.units - units)
+        if self.unplaced:
+            unknown = self.unknown
+            left = {uuid: room - unknown[uuid] for uuid, room in left.items()}
         return left
 
     @cached_property
+    def unknown(self) -> Mapping[CardUUID, Amount]:
+        """What each card is charged for the unplaced pods: each of them in full.
+
+        They may be on any card, so all of it is kept on every card, and a pod of whole
+        cards may have every card.
+        """
+        whole, shared = 0, NOTHING
+        for request in self.unplaced.values():
+            if any(claim.whole_cards for claim in request.claims):
+                whole += 1
+            else:
+                shared += sum((claim.amount for claim in request.claims), NOTHING)
+        return {
+            card.uuid: shared + Amount(whole * CORES_PER_CARD, whole * card.units)
+            for card in self.cards
+        }
+
+    @cached_property
     def untouched(self) -> tuple[Card, ...]:
-        """The healthy cards of which nobody holds any share."""
+        """The open cards of which nobody holds any share, or may hold one."""
+        if self.unplaced:
+            return ()
         charged = self.charged
         return tuple(
-            card for card in self.cards if card.healthy and card.uuid not in charged
+            card for card in self.cards if card.open and card.uuid not in charged
         )
 
     @cached_property
@@ -68,12 +95,12 @@ class Node:
 
     @cached_property
     def fullness(self) -> float:
-        """How much of the healthy cards is charged, 0 to 1, by cores or by units.
+        """How much of the open cards is charged, 0 to 1, by cores or by units.
 
         Whichever is more; 1 where there is nothing to give.
         """
         cores = CORES_PER_CARD * len(self.free)
-        units = sum(card.units for card in self.cards if card.healthy)
+        units = sum(card.units for card in self.cards if card.open)
         if not units:
             return 1.0
         left = self.free.values()
@@ -84,14 +111,29 @@ class Node:
     def _holders(self) -> Iterator[Placement]:
         yield from self.placements.values()
         for uid, placement in self.nominations.items():
-            if uid not in self.placements:
+            if uid not in self.placements and uid not in self.unplaced:
                 yield placement
+
+    def could_hold(self, placement: Placement) -> bool:
+        """Tell whether the placement is of cards that are here, free or not."""
+        here = {card.uuid for card in self.cards}
+        return all(
+            share.card in here and share.amount.cores <= CORES_PER_CARD
+            for share in placement.shares
+        )
 
     def with_placement(self, placement: Placement) -> "Node":
         """Give the node with the placement, in place of the pod's earlier one."""
-        return replace(
-            self, placements={**self.placements, placement.pod.uid: placement}
-        )
+        uid = placement.pod.uid
+        unplaced = self.unplaced
+        if uid in unplaced:
+            unplaced = {u: r for u, r in unplaced.items() if u != uid}
+        placements = {**self.placements, uid: placement}
+        return replace(self, placements=placements, unplaced=unplaced)
+
+    def with_unplaced(self, request: PodRequest) -> "Node":
+        """Give the node with a pod that runs here on nobody knows which card."""
+        return replace(self, unplaced={**self.unplaced, request.pod.uid: request})
 
     def without(self, uids: Container[PodUID]) -> "Node":
         """Give the node as it would be without these pods."""
@@ -99,6 +141,7 @@ class Node:
             self,
             placements={u: p for u, p in self.placements.items() if u not in uids},
             nominations={u: p for u, p in self.nominations.items() if u not in uids},
+            unplaced={u: r for u, r in self.unplaced.items() if u not in uids},
         )
 
     def as_seen_by(self, pod: PodRef) -> "Node":
@@ -112,7 +155,8 @@ class Node:
             for uid, kept in self.nominations.items()
             if kept.pod.priority < pod.priority
         }
-        own = {pod.uid} & (self.placements.keys() | self.nominations.keys())
+        stands = (self.placements, self.nominations, self.unplaced)
+        own = {pod.uid} if any(pod.uid in held for held in stands) else set()
         if not outranked and not own:
             return self
         seen = self.without(own)

@@ -24,6 +24,14 @@ class Victims:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """A pod that could be evicted: how important it is, and which cards it leaves."""
+
+    priority: int
+    cards: frozenset[CardUUID]
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """A PodDisruptionBudget: the pods that it covers, and how many may go now."""
 
@@ -60,7 +68,8 @@ def choose_victims(
     node = node.as_seen_by(request.pod)
     if _fits(request, node.without(set(proposal.uids)), policy):
         return proposal
-    bystanders = tuple(u for u in proposal.uids if u not in node.placements)
+    holders = node.placements.keys() | node.unplaced.keys()
+    bystanders = tuple(u for u in proposal.uids if u not in holders)
     chosen = _clear_cards(request, node, policy, budgets)
     if chosen is None:
         return None
@@ -99,11 +108,7 @@ def _for_last_claim(
     lower = _lower(request, node)
     ways: list[tuple[Cost, int, set[PodUID]]] = []
     for cards in _ways(claim, node, lower):
-        victims = {
-            uid
-            for uid, held in lower.items()
-            if any(share.card in cards for share in held.shares)
-        }
+        victims = {uid for uid, tenant in lower.items() if tenant.cards & cards}
         if _fits(request, node.without(victims), policy):
             least = set(_reprieve(request, node, policy, victims, budgets))
             ways.append((_cost(least, lower, budgets), len(ways), least))
@@ -111,28 +116,24 @@ def _for_last_claim(
 
 
 def _ways(
-    claim: Claim, node: Node, lower: Mapping[PodUID, Placement]
+    claim: Claim, node: Node, lower: Mapping[PodUID, Tenant]
 ) -> Iterable[frozenset[CardUUID]]:
     """Give the sets of cards worth clearing: each card, or the cheapest N and more."""
-    healthy = [card for card in node.cards if card.healthy]
+    usable = [card for card in node.cards if card.open]
     if not claim.whole_cards:
-        return [frozenset({card.uuid}) for card in healthy]
+        return [frozenset({card.uuid}) for card in usable]
 
     def burden(card: Card) -> tuple[int, int]:
-        held = [
-            placement.pod.priority
-            for placement in lower.values()
-            if any(share.card == card.uuid for share in placement.shares)
-        ]
+        held = [t.priority for t in lower.values() if card.uuid in t.cards]
         return (max(held, default=-(2**31)), len(held))
 
     kept = {
-        share.card
-        for uid, placement in node.placements.items()
+        uuid
+        for uid, tenant in _tenants(node).items()
         if uid not in lower
-        for share in placement.shares
+        for uuid in tenant.cards
     }
-    easy = sorted((c for c in healthy if c.uuid not in kept), key=burden)
+    easy = sorted((c for c in usable if c.uuid not in kept), key=burden)
     return [
         frozenset(card.uuid for card in easy[:count])
         for count in range(claim.whole_cards, len(easy) + 1)
@@ -148,7 +149,8 @@ def _reprieve(
 ) -> tuple[PodUID, ...]:
     """Let every victim live that need not go, the most important first."""
     gone = set(victims)
-    ranked = sorted(victims, key=lambda uid: (-node.placements[uid].pod.priority, uid))
+    tenants = _tenants(node)
+    ranked = sorted(victims, key=lambda uid: (-tenants[uid].priority, uid))
     protected = violating(ranked, budgets)
     worth = sorted(ranked, key=lambda uid: uid not in protected)
     for uid in worth:
@@ -159,11 +161,11 @@ def _reprieve(
 
 def _cost(
     victims: Collection[PodUID],
-    lower: Mapping[PodUID, Placement],
+    lower: Mapping[PodUID, Tenant],
     budgets: Collection[Budget],
 ) -> Cost:
     """Order as kube-scheduler orders nodes: budgets, highest priority, sum, number."""
-    priorities = [lower[uid].pod.priority for uid in victims]
+    priorities = [lower[uid].priority for uid in victims]
     return (
         len(violating(victims, budgets)),
         max(priorities, default=-(2**31)),
@@ -172,9 +174,21 @@ def _cost(
     )
 
 
-def _lower(request: PodRequest, node: Node) -> dict[PodUID, Placement]:
+def _lower(request: PodRequest, node: Node) -> dict[PodUID, Tenant]:
     return {
-        uid: placement
-        for uid, placement in node.placements.items()
-        if placement.pod.priority < request.pod.priority
+        uid: tenant
+        for uid, tenant in _tenants(node).items()
+        if tenant.priority < request.pod.priority
     }
+
+
+def _tenants(node: Node) -> dict[PodUID, Tenant]:
+    """Give who sits where; a pod of which nobody knows the card sits on all of them."""
+    everywhere = frozenset(card.uuid for card in node.cards)
+    found = {
+        uid: Tenant(unplaced.pod.priority, everywhere)
+        for uid, unplaced in node.unplaced.items()
+    }
+    for uid, placement in node.placements.items():
+        found[uid] = Tenant(placement.pod.priority, frozenset(placement.cards()))
+    return found

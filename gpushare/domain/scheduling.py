@@ -88,7 +88,7 @@ def _in_order(claims: tuple[Claim, ...], room: Room) -> tuple[Share, ...] | Refu
         if no is not None:
             return no
         shares += room.take(claim, room.choices(claim)[0])
-    return _one_share_a_card(shares)
+    return one_share_a_card(shares)
 
 
 def _search(claims: tuple[Claim, ...], room: Room) -> tuple[Share, ...] | None:
@@ -118,10 +118,10 @@ def _search(claims: tuple[Claim, ...], room: Room) -> tuple[Share, ...] | None:
 
     if not fill(0):
         return None
-    return _one_share_a_card([s for i in range(len(claims)) for s in found[i]])
+    return one_share_a_card([s for i in range(len(claims)) for s in found[i]])
 
 
-def _one_share_a_card(shares: list[Share]) -> tuple[Share, ...]:
+def one_share_a_card(shares: list[Share]) -> tuple[Share, ...]:
     """Merge the shares that several containers of one pod have on the same card."""
     merged: dict[str, Share] = {}
     for share in shares:

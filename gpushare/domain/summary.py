@@ -55,7 +55,7 @@ class Summary:
 
     ``most`` is the largest free amount of each part, seldom on the same card;
     ``untouched`` the units of the untouched cards, largest first; ``cards`` the number
-    of healthy cards.
+    of open cards.
     """
 
     cards: int
@@ -107,7 +107,7 @@ def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
 
 
 def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
-    """Sum up the free amounts of a node's healthy cards and its untouched units."""
+    """Sum up the free amounts of a node's open cards and its untouched units."""
     rooms = tuple(free)
     most = Amount(
         max((room.cores for room in rooms), default=NOTHING.cores),

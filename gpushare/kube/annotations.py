@@ -1,11 +1,12 @@
 """Our two JSON annotations, read and written: ``docs/protocol.md``. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from gpushare.domain.model import (
+    NOTHING,
     Amount,
     Card,
     CardUUID,
@@ -13,8 +14,10 @@ from gpushare.domain.model import (
     NodeName,
     Placement,
     PodRef,
+    PodRequest,
     Share,
 )
+from gpushare.domain.summary import Refusal
 from gpushare.kube import names
 from gpushare.kube.fields import Malformed, Reader
 
@@ -38,7 +41,10 @@ def decode_cards(text: str) -> tuple[Card, ...]:
 
 
 def encode_cards(shared: Iterable[Card]) -> str:
-    """Write cards as the node annotation ``vcuda-cards``."""
+    """Write cards as the node annotation ``vcuda-cards``.
+
+    Without the cordon, which is the operator's and has an annotation of its own.
+    """
     listed = [
         {
             "uuid": card.uuid,
@@ -83,6 +89,40 @@ def decode_placement(
         return None
     shares = tuple(_share(share) for share in body.objects("shares"))
     return Placement(pod, node, shares)
+
+
+def placements(
+    annotations: Mapping[str, str],
+    ref: PodRef,
+    request: PodRequest | Refusal,
+    node: NodeName,
+) -> tuple[dict[str, Placement], str]:
+    """Read the planned placement and the actual one, each by its key.
+
+    One that cannot be read, or charges less than the pod asks, must not free the pod's
+    card, since users may write into their own pods: it is left out, and what was wrong
+    is told.
+    """
+    found: dict[str, Placement] = {}
+    complaint = ""
+    for key in (names.PLACEMENT, names.ACTUAL):
+        text = annotations.get(key)
+        try:
+            one = None if text is None else decode_placement(text, ref, node, key)
+        except Malformed as error:
+            one, complaint = None, str(error)
+        if one is not None and _charges_all(one, request):
+            found[key] = one
+        elif one is not None:
+            complaint = f"{key}: charges less than the pod asks"
+    return found, complaint
+
+
+def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
+    if isinstance(request, Refusal):
+        return True
+    asked = sum((claim.amount for claim in request.claims), NOTHING)
+    return asked.fits(sum((share.amount for share in placement.shares), NOTHING))
 
 
 def _card(card: Reader) -> Card:

@@ -162,7 +162,11 @@ class ApiServer:
         )
 
     def annotate(
-        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        annotations: Mapping[str, str | None],
     ) -> None:
         """Merge annotations; see ``Cluster``."""
         body = {"metadata": {"annotations": dict(annotations)}}

@@ -1,4 +1,4 @@
-"""What the API server says of pods and nodes, written into the ledger."""
+"""What the API server says of pods, written into the ledger."""
 
 import logging
 import time
@@ -10,10 +10,14 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec
+from gpushare.kube.charges import Charges
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.fields import Malformed
+from gpushare.kube.nodebook import NodeBook
 from gpushare.kube.nominations import Nominations
+
+__all__ = ["UNFINISHED", "NodeBook", "PodBook"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,70 +32,12 @@ _DOOMED_FOR_S = 5.0
 """How long a victim counts as leaving before its deletion is seen."""
 
 
-class NodeBook:
-    """Sink for nodes: their cards, into the ledger.
-
-    A node whose annotation is broken shares no cards until it is mended; the log says
-    what is wrong with it. ``on_change`` is called with each node that was heard of.
-    """
-
-    def __init__(
-        self, ledger: Ledger, on_change: Callable[[NodeName], None] = lambda _name: None
-    ) -> None:
-        self._ledger = ledger
-        self._on_change = on_change
-        self._broken: dict[NodeName, str] = {}
-        self._known: set[NodeName] = set()
-
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all nodes."""
-        seen = {self._take(node) for page in pages for node in page.items}
-        for name in self._known - seen:
-            self._forget(name)
-
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        if event.type == "DELETED":
-            name = NodeName(event.object["metadata"]["name"])
-            self._forget(name)
-        else:
-            self._take(event.object)
-
-    def knows(self, name: NodeName) -> bool:
-        """Tell whether there is such a node, with cards or without."""
-        return name in self._known
-
-    def broken(self) -> dict[NodeName, str]:
-        """Say which nodes' annotations cannot be read, and what is wrong with each."""
-        return dict(self._broken)
-
-    def _take(self, node: Json) -> NodeName:
-        name = NodeName(node["metadata"]["name"])
-        try:
-            cards = codec.cards(node)
-            self._broken.pop(name, None)
-        except Malformed as error:
-            cards = ()
-            if self._broken.get(name) != str(error):
-                facts = {"node": name, "because": str(error)}
-                logger.warning("node annotation not understood", extra=facts)
-            self._broken[name] = str(error)
-        self._ledger.set_cards(name, cards)
-        self._known.add(name)
-        self._on_change(name)
-        return name
-
-    def _forget(self, name: NodeName) -> None:
-        self._broken.pop(name, None)
-        self._known.discard(name)
-        self._ledger.forget(name)
-
-
 class PodBook:
     """Sink for pods: who asks for cards, who holds what, into the ledger.
 
-    A bound pod is charged until its phase is terminal or it is gone; a deletion
-    timestamp frees nothing; an event without our annotation never erases a reservation.
+    A bound pod is charged until its phase is terminal or it is gone, and on every card
+    of its node while no placement of it can be believed; a deletion timestamp frees
+    nothing; an event without our annotation never erases a reservation.
     ``on_gone`` is called with the UID of each pod that has left.
     """
 
@@ -110,6 +56,7 @@ class PodBook:
         self._lock = Lock()
         self._records: dict[PodUID, PodRecord] = {}
         self._by_name: dict[tuple[str, str], PodUID] = {}
+        self._charges = Charges(ledger)
         self._nominations = Nominations(ledger, choice)
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
         self._doomed: dict[PodUID, float] = {}
@@ -148,7 +95,8 @@ class PodBook:
         """Give the pods that were bound without us.
 
         The sign that somebody's upgrade took our stanza out of kube-scheduler, or that
-        a pod named its node itself.
+        a pod named its node itself. One whose request is invalid does not count: the
+        device plugin turns it away.
         """
         return tuple(filter(self._is_unplaced, self.records()))
 
@@ -176,20 +124,23 @@ class PodBook:
             self._take(event.object)
 
     def reconsider(self, name: NodeName) -> None:
-        """Work out anew what is kept on a node whose cards may have changed."""
+        """Work out anew what is held and kept where cards may have changed."""
+        self._charges.reconsider(name)
         self._nominations.reconsider(name, self.leaving)
 
-    def settle(self, placement: Placement) -> bool:
-        """Write down a placement that somebody else than the watch has read.
+    def settle(self, record: PodRecord) -> bool:
+        """Charge a pod by what somebody else than the watch has read of it.
 
-        False for a pod of which the watch has told the end meanwhile: it would stay on
-        the books for ever.
+        False where it has no placement to believe, and for a pod of which the watch has
+        told the end meanwhile: it would stay on the books for ever.
         """
+        uid = record.pod.uid
         with self._lock:
-            if placement.pod.uid in self._ended:
+            if uid in self._ended:
                 return False
-            self._ledger.record(placement)
-            return True
+            self._charges.follow(record)
+            held = self._ledger.placement(uid)
+            return held is not None and held in (record.placement, record.plan)
 
     def overdue(self) -> list[tuple[Placement, int]]:
         """Give the reservations that nobody has seen come true for 30 s.
@@ -231,9 +182,9 @@ class PodBook:
             before = self._records.get(uid)
             self._records[uid] = record
             self._by_name[record.pod.namespace, record.pod.name] = uid
-        if record.placement is not None:
-            self._ledger.record(record.placement)
-        elif (before is None or not before.node) and self._is_unplaced(record):
+            # Under the lock, since ``settle`` does the same.
+            self._charges.follow(record)
+        if (before is None or not before.node) and self._is_unplaced(record):
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
         self._nominations.follow(before, record, self.leaving)
@@ -253,7 +204,7 @@ class PodBook:
                 key = (record.pod.namespace, record.pod.name)
                 if self._by_name.get(key) == uid:
                     del self._by_name[key]
-        held = self._ledger.release(uid)
+        held = self._charges.end(uid)
         if record is not None or held is not None:
             self._on_gone(uid)
         if record is not None:

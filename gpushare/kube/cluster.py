@@ -111,9 +111,16 @@ class Cluster(Protocol):
         ...
 
     def annotate(
-        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        annotations: Mapping[str, str | None],
     ) -> None:
-        """Merge annotations into a pod or node; ``namespace`` is empty for nodes."""
+        """Merge annotations into a pod or node; ``namespace`` is empty for nodes.
+
+        None for a value takes the annotation away.
+        """
         ...
 
     def event(

@@ -1,13 +1,13 @@
 """Kubernetes JSON to our nouns and back; nobody else looks inside an object. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.domain.model import (
-    NOTHING,
     UNIT_MIB,
     Amount,
     Card,
+    CardUUID,
     NodeName,
     Placement,
     PodRef,
@@ -18,7 +18,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
 from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.domain.summary import Reason, Refusal, invalid, users_words
 from gpushare.kube import names
-from gpushare.kube.annotations import decode_cards, decode_placement
+from gpushare.kube.annotations import decode_cards, placements
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import MOST, Malformed, Reader
 
@@ -45,7 +45,8 @@ class PodRecord:
     ``node`` is empty before the binding; ``terminal`` once its containers have ended
     for good; ``terminating`` while it has a deletion timestamp and still holds its
     share; ``nominated`` the node whose victims make room for it, mostly empty;
-    ``complaint`` what is wrong with a placement that cannot be read.
+    ``complaint`` what is wrong with a placement that cannot be read; ``plan`` the
+    planned placement, which is not ``placement`` where an actual one wins over it.
     """
 
     pod: PodRef
@@ -57,6 +58,7 @@ class PodRecord:
     nominated: NodeName
     labels: Mapping[str, str]
     complaint: str = ""
+    plan: Placement | None = None
 
     @property
     def asks(self) -> bool:
@@ -110,19 +112,22 @@ def pod_record(pod: Json) -> PodRecord:
     status = Reader(pod).optional_object("status")
     node = NodeName(Reader(pod).optional_object("spec").optional_text("nodeName"))
     request = pod_request(pod, ref)
-    placement, complaint = None, ""
+    found: dict[str, Placement] = {}
+    complaint = ""
     if node:
-        placement, complaint = _placement(_annotations(pod), ref, request, node)
+        found, complaint = placements(_annotations(pod), ref, request, node)
+    plan = found.get(names.PLACEMENT)
     return PodRecord(
         pod=ref,
         request=request,
         node=node,
-        placement=placement,
+        placement=found.get(names.ACTUAL, plan),
         terminal=status.optional_text("phase") in _TERMINAL,
         terminating=pod["metadata"].get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
         labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
         complaint=complaint,
+        plan=plan,
     )
 
 
@@ -140,9 +145,30 @@ def is_ours(pod: Json) -> bool:
 
 
 def cards(node: Json) -> tuple[Card, ...]:
-    """Read the node's cards, none where it has no annotation of ours; ``Malformed``."""
+    """Read the node's cards, none where it has no annotation of ours; ``Malformed``.
+
+    Those that an operator has cordoned say so.
+    """
     text = _annotations(node).get(names.CARDS)
-    return () if text is None else decode_cards(text)
+    found = () if text is None else decode_cards(text)
+    closed = cordon(node)
+    if not closed:
+        return found
+    return tuple(replace(card, cordoned=card.uuid in closed) for card in found)
+
+
+def cordon(node: Json) -> frozenset[CardUUID]:
+    """Read which cards an operator has cordoned, whether the node has them or not."""
+    return uuids(_annotations(node).get(names.CORDON, ""))
+
+
+def uuids(text: str) -> frozenset[CardUUID]:
+    """Read UUIDs from a list with commas, as operators write it by hand.
+
+    >>> sorted(uuids(" GPU-1, ,GPU-0,"))
+    ['GPU-0', 'GPU-1']
+    """
+    return frozenset(CardUUID(one.strip()) for one in text.split(",") if one.strip())
 
 
 def containers(pod: Json) -> list[ContainerSpec]:
@@ -161,39 +187,6 @@ def containers(pod: Json) -> list[ContainerSpec]:
         name = container.text("name")
         found.append(ContainerSpec(name, Role.APP, _amount(container)))
     return found
-
-
-def _placement(
-    annotations: Mapping[str, str],
-    ref: PodRef,
-    request: PodRequest | Refusal,
-    node: NodeName,
-) -> tuple[Placement | None, str]:
-    """Take the actual placement, which wins, or else the planned one.
-
-    One that cannot be read, or charges less than the pod asks, must not free the pod's
-    card, since users may write into their own pods: the other one is taken, and what
-    was wrong is told.
-    """
-    complaint = ""
-    for key in (names.ACTUAL, names.PLACEMENT):
-        text = annotations.get(key)
-        try:
-            found = None if text is None else decode_placement(text, ref, node, key)
-        except Malformed as error:
-            found, complaint = None, str(error)
-        if found is not None and _charges_all(found, request):
-            return found, complaint
-        if found is not None:
-            complaint = f"{key}: charges less than the pod asks"
-    return None, complaint
-
-
-def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
-    if isinstance(request, Refusal):
-        return True
-    asked = sum((claim.amount for claim in request.claims), NOTHING)
-    return asked.fits(sum((share.amount for share in placement.shares), NOTHING))
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:

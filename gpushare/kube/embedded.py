@@ -203,7 +203,11 @@ class Embedded:
         self._store.write(Kind.PODS, (pod.namespace, pod.name), rule)
 
     def annotate(
-        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str]
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        annotations: Mapping[str, str | None],
     ) -> None:
         """Merge annotations; see ``Cluster``."""
         body = {"metadata": {"annotations": dict(annotations)}}

@@ -1,1 +1,1 @@
-"""A cluster on one desk: stand-ins around the real extender, told as a story."""
+"""A cluster on one desk: stand-ins around the real extender and device plugin."""

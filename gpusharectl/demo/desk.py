@@ -1,50 +1,76 @@
 """All parts of the demo's cluster on one desk, started and stopped together.
 
-The extender is the real one, a child process under gunicorn, and talks to the embedded
-API server over loopback HTTP. The others are stand-ins, in threads of this process.
+The extender and the device plugins are the real ones, child processes that talk to the
+embedded API server over loopback HTTP, the plugins also to kubelet's sockets. The
+others are stand-ins, in threads of this process.
 """
 
-import http.client
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self
 
+import orjson
+import yaml
+
+from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
+from gpushare.kube import names
+from gpushare.kube.cluster import Kind
 from gpushare.kube.embedded import Embedded
-from gpushare.settings import Address
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.demo.child import Child, fetched, free_address
 from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
 
-_LOOPBACK = "127.0.0.1"
+_EXTENDER = "extender.main:build()"
 _START_WITHIN_S = 60.0
-_STOP_WITHIN_S = 10.0
+_EVERY_S = 0.02
 
 
-class CannotStartError(RuntimeError):
-    """A part did not come up; the message has its last words."""
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node to be: its cards by UUID, in order, with their memory in MiB."""
+
+    name: str
+    model: str
+    memory_mib: dict[str, int]
+
+    def cards(self) -> tuple[Card, ...]:
+        """Give the cards as its device plugin will offer them."""
+        return tuple(
+            Card(CardUUID(uuid), index, units_of(mib), model=self.model)
+            for index, (uuid, mib) in enumerate(self.memory_mib.items())
+        )
+
+    def simulated(self) -> str:
+        """Write the cards for the device plugin to play."""
+        listed = [
+            {"uuid": uuid, "memory_mib": mib, "model": self.model}
+            for uuid, mib in self.memory_mib.items()
+        ]
+        return yaml.safe_dump({"cards": listed}, sort_keys=False)
 
 
 class Desk:
-    """The running cluster; ``folder`` gets the kubeconfig and the extender's log."""
+    """The running cluster; ``folder`` gets the kubeconfig, the logs and the sockets."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Embedded()
-        self.kubelet = StandInKubelet(self.cluster)
+        self.kubelet = StandInKubelet(self.cluster, folder)
         self.kubeconfig = folder / "kubeconfig"
-        self.log = folder / "extender.log"
+        self._folder = folder
         self._server = ApiServerOnLoopback(self.cluster)
         self._stop = Event()
-        self._threads: list[Thread] = []
-        self._child: subprocess.Popen[bytes] | None = None
-        self._public: Address | None = None
+        self._threads: dict[str, Thread] = {}
+        self._extender: Child | None = None
+        self._verbs = free_address()
+        self._public = free_address()
+        self._plugins: dict[str, Child] = {}
+        self._leaving: list[Child] = []
 
     def __enter__(self) -> Self:
         try:
@@ -65,92 +91,118 @@ class Desk:
     def close(self) -> None:
         """Stop everything, the scheduler first, so that nobody asks in vain."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        if self._child is not None:
-            _end(self._child)
+        self._join("scheduler")
+        children = [*self._children(), *self._leaving]
+        for child in children:
+            child.tell_to_end()
+        for child in children:
+            child.end()
+        # Kubelet waits for a plugin's answer for ever, so the plugins end before it.
+        self._join("kubelet")
+        self.kubelet.close()
         self._server.stop()
 
-    def extender_runs(self) -> bool:
-        """Tell whether the extender is still there."""
-        return self._child is not None and self._child.poll() is None
+    def join(self, *nodes: NodeSpec) -> None:
+        """Add nodes with their device plugins; wait until pods can be put there.
+
+        All children start at the same time, the extender included.
+        """
+        for node in nodes:
+            self.kubelet.join(node.name)
+            self._plugins[node.name] = self._plugin(node)
+        self._await_extender()
+        for node in nodes:
+            plugin = self._plugins[node.name]
+            self._wait(plugin, partial(self._is_ready, node))
+
+    def leave(self, name: str) -> None:
+        """Take a node away; its device plugin ends in its own time."""
+        plugin = self._plugins.pop(name)
+        plugin.tell_to_end()
+        self._leaving.append(plugin)
+        self.kubelet.leave(name)
 
     def insist(self) -> None:
-        """Raise ``CannotStartError`` with its last words when the extender ended."""
-        if not self.extender_runs():
-            words = self.log.read_text(errors="replace").strip()
-            raise CannotStartError(f"the extender ended:\n{words}")
+        """Raise ``CannotStartError`` with its last words when a child ended."""
+        for child in self._children():
+            child.insist()
+
+    def _children(self) -> list[Child]:
+        extender = [self._extender] if self._extender else []
+        return [*extender, *self._plugins.values()]
 
     def _start(self) -> None:
         self._server.start()
         self._server.kubeconfig(self.kubeconfig)
-        listen = Address(_LOOPBACK, _free_port())
-        self._public = Address(_LOOPBACK, _free_port())
-        self._child = self._extender(listen, self._public)
-        self._wait_ready(self._public)
-        scheduler = StandInScheduler(self.cluster, listen)
-        self._thread("scheduler", scheduler.run)
+        settings = {"LISTEN": str(self._verbs), "PUBLIC_LISTEN": str(self._public)}
+        self._extender = Child(
+            "extender",
+            ("gunicorn", "--config", "python:extender.gunicorn_conf", _EXTENDER),
+            self._common() | settings,
+            self._folder / "extender.log",
+        )
         self._thread("kubelet", self.kubelet.run)
 
-    def _extender(self, listen: Address, public: Address) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            *("-m", "gunicorn", "--config", "python:extender.gunicorn_conf"),
-            "extender.main:build()",
-        ]
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
-        environment = kept | {
-            "GPUSHARE_LISTEN": str(listen),
-            "GPUSHARE_PUBLIC_LISTEN": str(public),
-            "GPUSHARE_KUBECONFIG": str(self.kubeconfig),
-            "GPUSHARE_LOG_FORMAT": "text",
-        }
-        with self.log.open("wb") as log:
-            return subprocess.Popen(  # noqa: S603
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for us: we stop the extender when nobody asks it any more.
-                start_new_session=True,
-            )
+    def _await_extender(self) -> None:
+        """Let the scheduler begin as soon as there is somebody to ask."""
+        if self._extender and "scheduler" not in self._threads:
+            public = self._public
+            self._wait(self._extender, lambda: fetched(public, "/readyz") is not None)
+            scheduler = StandInScheduler(self.cluster, self._verbs)
+            self._thread("scheduler", scheduler.run)
 
-    def _wait_ready(self, public: Address) -> None:
+    def _plugin(self, node: NodeSpec) -> Child:
+        folder = self.kubelet.folder_of(node.name)
+        cards = folder / "cards.yaml"
+        cards.write_text(node.simulated())
+        settings = {
+            "NODE_NAME": node.name,
+            "KUBELET_DIR": str(folder),
+            "STATE_DIR": str(folder / "vcuda"),
+            "SIMULATED_CARDS": str(cards),
+            "INJECT": "env",
+            "LISTEN": str(free_address()),
+        }
+        return Child(
+            f"device plugin of {node.name}",
+            ("deviceplugin", "serve"),
+            self._common() | settings,
+            folder / "deviceplugin.log",
+        )
+
+    def _common(self) -> dict[str, str]:
+        return {"KUBECONFIG": str(self.kubeconfig), "LOG_FORMAT": "text"}
+
+    def _is_ready(self, spec: NodeSpec) -> bool:
+        """Tell whether kubelet offers all of a node's cards, and the extender knows."""
+        node = self.cluster.get(Kind.NODES, "", spec.name)
+        wanted = {card.uuid: card.units for card in spec.cards()}
+        cores = CORES_PER_CARD * len(wanted)
+        offered = {names.MEMORY: str(sum(wanted.values())), names.CORE: str(cores)}
+        if not offered.items() <= node["status"]["allocatable"].items():
+            return False
+        return wanted == self._known_to_extender(spec.name)
+
+    def _known_to_extender(self, name: str) -> dict[str, int]:
+        pages = orjson.loads(fetched(self._verbs, "/snapshot") or b"{}")
+        return {
+            card["uuid"]: card["units"]
+            for page in pages.get("nodes", ())
+            if page["name"] == name
+            for card in page["cards"]
+        }
+
+    def _wait(self, child: Child, look: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_WITHIN_S
-        while not _answers(public, "/readyz"):
-            if not self.extender_runs() or time.monotonic() > deadline:
-                words = self.log.read_text(errors="replace").strip()
-                raise CannotStartError(f"the extender did not come up:\n{words}")
-            time.sleep(0.05)
+        while not look():
+            if not child.runs() or time.monotonic() > deadline:
+                raise child.failure("did not come up")
+            time.sleep(_EVERY_S)
 
     def _thread(self, name: str, run: Callable[[Event], None]) -> None:
-        thread = Thread(target=run, args=(self._stop,), name=name)
-        self._threads.append(thread)
-        thread.start()
+        self._threads[name] = Thread(target=run, args=(self._stop,), name=name)
+        self._threads[name].start()
 
-
-def _answers(address: Address, path: str) -> bool:
-    link = http.client.HTTPConnection(address.host, address.port, timeout=1)
-    try:
-        link.request("GET", path)
-        return link.getresponse().status == http.client.OK
-    except OSError:
-        return False
-    finally:
-        link.close()
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(_STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    def _join(self, name: str) -> None:
+        if name in self._threads:
+            self._threads[name].join()

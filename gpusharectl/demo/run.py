@@ -1,5 +1,8 @@
 """``gpusharectl demo``: set the desk, tell the story, or leave all of it running."""
 
+import os
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -7,19 +10,26 @@ from threading import Event
 
 from rich.console import Console
 
-from gpusharectl.demo.desk import CannotStartError, Desk
-from gpusharectl.demo.stage import NotAsPromisedError, Stage
-from gpusharectl.demo.story import SCENES
+from gpusharectl.demo.child import CannotStartError
+from gpusharectl.demo.desk import Desk
+from gpusharectl.demo.inside import NotAsPromisedError
+from gpusharectl.demo.stage import Stage
+from gpusharectl.demo.story import HELD, SCENES
 
+_TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
 GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded
-API server, stand-ins for scheduler and kubelet, and the real extender.
+API server, stand-ins for scheduler and kubelet, and the real extender and
+device plugin, which play cards where there are none.
 1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
 """
 
 
 def tell(console: Console) -> int:
     """Play all scenes; 0 when each came out as promised."""
+    _hush()
+    # As Ctrl-C does: an exception ends the children, the signal itself would not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     console.print(_INTRODUCTION)
     began = time.monotonic()
     try:
@@ -42,14 +52,13 @@ def tell(console: Console) -> int:
 
 def hold(console: Console, stop: Event) -> int:
     """Start a cluster with two nodes, say how to use it, and wait for ``stop``."""
+    _hush()
     try:
         with _folder() as folder, Desk(Path(folder)) as desk:
-            stage = Stage(desk, console)
-            stage.node("node-1", "RTX 3090", ("GPU-3090", 24259))
-            stage.node("node-2", "Tesla P4", ("GPU-a", 7611), ("GPU-b", 7611))
+            desk.join(*HELD)
             manifest = Path(folder) / "pod.yaml"
             manifest.write_text(_MANIFEST)
-            words = _TRY.format(kubeconfig=desk.kubeconfig, manifest=manifest)
+            words = _TRY.format(folder=folder)
             console.print(words, soft_wrap=True)
             while not stop.wait(0.2):
                 desk.insist()
@@ -60,9 +69,20 @@ def hold(console: Console, stop: Event) -> int:
     return 0
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="gpushare-demo-")
+def _hush() -> None:
+    # gRPC would write notes of its own between our lines when a plugin ends.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    # Sockets live in it, and their paths may not be long.
+    usual = tempfile.gettempdir()
+    place = usual if len(os.fsencode(usual)) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
+    return tempfile.TemporaryDirectory(prefix="gpushare-", dir=place)
+
+
+_LONGEST_PLACE = 34
+"""Bytes: so that ``/gpushare-12345678/node-1/device-plugins/`` and a name still fit."""
 
 _MANIFEST = """\
 apiVersion: v1
@@ -83,11 +103,18 @@ _TRY = """\
 A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with
 two of 29. Try in another terminal:
 
-  export KUBECONFIG={kubeconfig}
-  kubectl create -f {manifest}
+  export KUBECONFIG={folder}/kubeconfig
+  kubectl create -f {folder}/pod.yaml
   kubectl get pods -o wide
   kubectl describe pod app-1
   kubectl get pod app-1 -o yaml    # see baidu.com/vcuda-placement
+  kubectl get node node-1 -o yaml  # see baidu.com/vcuda-cards
   kubectl delete pod app-1
+
+No container runs; what one would find as /etc/vcuda/allocation.json, and what the
+device plugin says:
+
+  cat {folder}/node-*/vcuda/containers/*/allocation.json
+  cat {folder}/node-*/deviceplugin.log
 
 Ctrl-C stops everything and leaves nothing behind."""

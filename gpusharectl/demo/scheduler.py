@@ -22,6 +22,7 @@ _AGAIN_AFTER_S = 0.25
 _TIMEOUT_S = 10.0
 _MOST = 5000
 _COMPONENT = "default-scheduler"
+_TERMINAL = ("Succeeded", "Failed")
 
 Refused = dict[str, str]
 
@@ -158,7 +159,8 @@ def _resources_fit(pod: Json, node: Json, pods: Iterable[Json]) -> str:
     asked = _requested(pod)
     held: Counter[str] = Counter()
     for other in pods:
-        if other["spec"].get("nodeName") == node["metadata"]["name"]:
+        here = other["spec"].get("nodeName") == node["metadata"]["name"]
+        if here and other["status"]["phase"] not in _TERMINAL:
             held.update(_requested(other))
     for resource in (names.CORE, names.MEMORY):
         has = int(node["status"]["allocatable"].get(resource, 0))

@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from gpushare.domain.model import UNIT_MIB, Card, CardUUID, Placement, units_of
+from gpushare.domain.model import UNIT_MIB, Card, Placement
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
-from gpusharectl.demo.desk import Desk
+from gpusharectl.demo.desk import Desk, NodeSpec
+from gpusharectl.demo.inside import Inside, NotAsPromisedError, look_inside
 from gpusharectl.output import Piece, bar, legend
 
 NAMESPACE = "default"
@@ -23,35 +24,27 @@ _BAR = 24
 Seen = TypeVar("Seen")
 
 
-class NotAsPromisedError(Exception):
-    """Something came out otherwise than the documents promise; says what."""
-
-
 @dataclass
 class Stage:
     """One small cluster, and a console to tell of it."""
 
     desk: Desk
     console: Console
-    _nodes: dict[str, tuple[Card, ...]] = field(default_factory=dict)
+    _node: NodeSpec | None = None
 
-    def node(self, name: str, model: str, *cards: tuple[str, int]) -> None:
-        """Add a node; each card is its UUID and its memory in MiB."""
-        made = tuple(
-            Card(CardUUID(uuid), index, units_of(mib), model=model)
-            for index, (uuid, mib) in enumerate(cards)
-        )
-        self._nodes[name] = made
-        self.desk.kubelet.join(name, made)
+    def node(self, spec: NodeSpec) -> None:
+        """Set a scene's one node; that of the scene before stays if it is the same."""
+        if self._node and self._node != spec:
+            self.desk.leave(self._node.name)
+        if self._node != spec:
+            self.desk.join(spec)
+        self._node = spec
 
     def clear(self) -> None:
-        """Remove all pods and nodes, for the next scene."""
+        """Remove all pods, for the next scene."""
         for pod in self._pods():
             self._delete(pod["metadata"]["name"])
         self._until(lambda: not self._pods(), "all pods to go")
-        for name in self._nodes:
-            self.desk.kubelet.leave(name)
-        self._nodes.clear()
 
     def create(self, name: str, units: int, *, say: str = "create") -> None:
         """Make a pod, as a Deployment would, and show what became of it."""
@@ -59,6 +52,7 @@ class Stage:
         pod = self._until(lambda: self._settled(name), f"{name} to be decided")
         placement = pod_record(pod).placement
         if placement is not None:
+            self._inside(pod, placement)
             where = f"→ {placement.node} {self._card_names(placement)}"
             self._step(say, name, _units(units), Text(where, "green"))
         else:
@@ -92,6 +86,18 @@ class Stage:
         self._step("gone", name, "", Text(""))
         self.draw()
 
+    def inside(self, *names_: str) -> None:
+        """Show what containers see of their cards; it was checked when they started."""
+        for name in names_:
+            pod = self._find(name)
+            placement = pod_record(pod).placement if pod else None
+            if pod is None or placement is None:
+                raise NotAsPromisedError(f"{name} is gone")
+            seen = self._inside(pod, placement)
+            self._step("inside", name, f"{seen.memory_mib} MiB", Text(seen.cards))
+        words = "so say their variables and /etc/vcuda/allocation.json"
+        self.console.print(Text(f"    {words}", "dim"))
+
     def withdraw(self, name: str) -> None:
         """Delete a pod that never ran."""
         self._delete(name)
@@ -100,19 +106,17 @@ class Stage:
 
     def draw(self) -> None:
         """Draw what each card holds, a line for each."""
-        for cards in self._nodes.values():
-            for card in cards:
-                pieces = self._held(card)
-                used = sum(piece.units for piece in pieces)
-                line = Text(f"    card {card.index} ")
-                line.append_text(bar(card.units, pieces, _BAR))
-                line.append(f" {used:>2}/{card.units} ")
-                self.console.print(line.append_text(legend(pieces)))
+        for card in self._cards():
+            pieces = self._held(card)
+            used = sum(piece.units for piece in pieces)
+            line = Text(f"    card {card.index} ")
+            line.append_text(bar(card.units, pieces, _BAR))
+            line.append(f" {used:>2}/{card.units} ")
+            self.console.print(line.append_text(legend(pieces)))
 
     def expect(self, promise: str, *, held: Sequence[Sequence[str]]) -> None:
-        """Insist that the cards of all nodes hold these pods, and say so."""
-        cards = [card for cards in self._nodes.values() for card in cards]
-        seen = [{piece.name for piece in self._held(card)} for card in cards]
+        """Insist that the node's cards hold these pods, and say so."""
+        seen = [{piece.name for piece in self._held(card)} for card in self._cards()]
         if seen != [set(names_) for names_ in held]:
             raise NotAsPromisedError(f"{promise}: the cards hold {seen}")
         self.console.print(Text(f"  As promised: {promise}.", "bold green"))
@@ -128,11 +132,17 @@ class Stage:
         self.console.print(text.append_text(what))
 
     def _why(self, units: int) -> None:
-        for cards in self._nodes.values():
-            for card in cards:
-                free = card.units - sum(piece.units for piece in self._held(card))
-                missing = f"card {card.index} has {free} free, {units} are asked"
-                self.console.print(Text(f"    {missing}", "dim"))
+        for card in self._cards():
+            free = card.units - sum(piece.units for piece in self._held(card))
+            missing = f"card {card.index} has {free} free, {units} are asked"
+            self.console.print(Text(f"    {missing}", "dim"))
+
+    def _cards(self) -> tuple[Card, ...]:
+        return self._node.cards() if self._node else ()
+
+    def _inside(self, pod: Json, placement: Placement) -> Inside:
+        given = self.desk.kubelet.given(pod["metadata"]["uid"])
+        return look_inside(pod, placement, given)
 
     def _held(self, card: Card) -> list[Piece]:
         placements = filter(None, (pod_record(p).placement for p in self._pods()))
@@ -144,7 +154,7 @@ class Stage:
         ]
 
     def _card_names(self, placement: Placement) -> str:
-        indexes = {card.uuid: card.index for card in self._nodes[placement.node]}
+        indexes = {card.uuid: card.index for card in self._cards()}
         return ", ".join(f"card {indexes[uuid]}" for uuid in placement.cards())
 
     def _settled(self, name: str) -> Json | None:
@@ -167,7 +177,8 @@ class Stage:
     def _until(self, look: Callable[[], Seen | None], what: str) -> Seen:
         deadline = time.monotonic() + _WITHIN_S
         while not (seen := look()):
-            if time.monotonic() > deadline or not self.desk.extender_runs():
+            self.desk.insist()
+            if time.monotonic() > deadline:
                 raise NotAsPromisedError(f"waited in vain for {what}")
             time.sleep(0.02)
         return seen

@@ -1,5 +1,7 @@
 """What bind makes of a conflict, of a no, and of no answer (decision 0005)."""
 
+from dataclasses import replace
+
 import pytest
 
 from extender.bind import Bound, Outcome
@@ -16,7 +18,7 @@ from gpushare.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from tests.builders import AT
+from tests.builders import AT, placement
 from tests.extender.stand_ins import Fault, House
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -29,7 +31,7 @@ NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
         pytest.param(
             Fault(Conflict("409"), lands=True, annotations={}),
             Outcome.FAILED,
-            29,
+            9,
             id="bound-here-without-our-placement",
         ),
         pytest.param(
@@ -222,3 +224,21 @@ def test_what_cannot_be_looked_at_stays_held() -> None:
     house.cluster.on_get = [Unavailable("...")]
     house.binder.settle_overdue()
     assert house.free("m").units == 9
+
+
+def test_a_device_plugin_may_be_faster_than_the_answer() -> None:
+    """What was meant is the plan; that kubelet chose otherwise is no failure of it."""
+    house = House(n=(29, 29))
+    pod = house.create("a", units=20)
+    uid = pod["metadata"]["uid"]
+
+    def written(on: int) -> str:
+        held = placement("a", on, 20)
+        return encode_placement(replace(held, pod=replace(held.pod, uid=uid)), AT)
+
+    both = {names.PLACEMENT: written(0), names.ACTUAL: written(1)}
+    fault = Fault(Unavailable("..."), lands=True, annotations=both)
+    house.cluster.on_bind = [fault]
+    assert house.bind(pod).outcome is Outcome.BOUND
+    house.see("a")
+    assert (house.free(index=0).units, house.free(index=1).units) == (29, 9)

@@ -9,7 +9,17 @@ from extender.metrics import LedgerCollector, VerbMetrics
 from extender.readiness import Readiness
 from extender.wire import FilterResult
 from gpushare.domain.model import NodeName
-from tests.builders import FIRST_FIT, card, event, node_json, request
+from gpushare.kube.names import ACTUAL
+from tests.builders import (
+    FIRST_FIT,
+    bound_json,
+    card,
+    event,
+    node_json,
+    placement,
+    pod_json,
+    request,
+)
 from tests.extender.stand_ins import House
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -85,6 +95,40 @@ def test_cards_show_capacity_and_what_is_placed() -> None:
     assert value(registry, "vcuda_card_placed_units", **second) == 0
     assert value(registry, "vcuda_card_healthy", **second) == 1
     assert value(registry, "vcuda_node_largest_free_units", NodeName="n") == 10
+
+
+def test_a_cordoned_card_is_well() -> None:
+    """The operator's word and the device plugin's are two gauges."""
+    house = House(n=(29, 10))
+    closed = [card(0, cordoned=True), card(1, 10)]
+    house.nodes.apply(event("MODIFIED", node_json("n", *closed)))
+    registry = watched(house)
+    first = {"NodeName": "n", "UUID": "GPU-0"}
+    second = {"NodeName": "n", "UUID": "GPU-1"}
+    assert value(registry, "vcuda_card_cordoned", **first) == 1
+    assert value(registry, "vcuda_card_cordoned", **second) == 0
+    assert value(registry, "vcuda_card_healthy", **first) == 1
+    assert value(registry, "vcuda_node_largest_free_units", NodeName="n") == 10
+
+
+def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
+    """On each card, until it is known; they are not shown as placed there."""
+    house = House(n=(29, 10))
+    registry = watched(house)
+    house.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
+
+    def units(name: str) -> list[float | None]:
+        each = [{"NodeName": "n", "UUID": f"GPU-{index}"} for index in (0, 1)]
+        return [value(registry, f"vcuda_card_{name}_units", **one) for one in each]
+
+    assert units("unknown") == [4, 4]
+    assert units("placed") == [0, 0]
+    assert value(registry, "vcuda_extender_pods_without_placement") == 1
+    found = bound_json(placement("lost", 1, 4), key=ACTUAL)
+    house.pods.apply(event("MODIFIED", found))
+    assert units("unknown") == [0, 0]
+    assert units("placed") == [0, 4]
+    assert value(registry, "vcuda_extender_pods_without_placement") == 0
 
 
 def test_a_node_without_cards_has_no_series() -> None:

@@ -5,7 +5,7 @@ import json
 from extender.snapshot import snapshot
 from gpushare.domain.policies import Choice
 from gpushare.kube.codec import pod_record
-from tests.builders import card, node, placement, pod_json, request
+from tests.builders import card, cards, node, placement, pod_json, request
 
 HELD = placement("a", 0, 20, 5, priority=3)
 A = {"uid": "uid-a", "namespace": "default", "name": "a", "priority": 3}
@@ -15,8 +15,8 @@ SHARES = [
 
 
 def test_a_node_shows_its_cards_and_who_holds_what() -> None:
-    """Free amounts are told; a card that is not well offers none."""
-    page = node(card(0), card(1, healthy=False), holds=[HELD], nominated=[])
+    """Free amounts are told; a card that is sick or cordoned offers none."""
+    page = node(card(0), card(1, healthy=False), card(2, cordoned=True), holds=[HELD])
     shown = snapshot([page], [], Choice())
     assert shown["nodes"] == [
         {
@@ -27,6 +27,7 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
                     "index": 0,
                     "units": 29,
                     "healthy": True,
+                    "cordoned": False,
                     "model": "Tesla P4",
                     "free": {"cores": 95, "units": 9},
                 },
@@ -35,11 +36,22 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
                     "index": 1,
                     "units": 29,
                     "healthy": False,
+                    "cordoned": False,
+                    "model": "Tesla P4",
+                    "free": None,
+                },
+                {
+                    "uuid": "GPU-2",
+                    "index": 2,
+                    "units": 29,
+                    "healthy": True,
+                    "cordoned": True,
                     "model": "Tesla P4",
                     "free": None,
                 },
             ],
             "pods": [{**A, "shares": SHARES}],
+            "unplaced": [],
             "nominations": [],
         }
     ]
@@ -52,6 +64,25 @@ def test_nominations_stand_apart() -> None:
     assert shown["pods"] == []
     assert shown["nominations"] == [{**A, "shares": SHARES}]
     assert shown["cards"][0]["free"] == {"cores": 95, "units": 9}
+
+
+def test_pods_on_nobody_knows_which_card_stand_apart() -> None:
+    """They hold no share to show, and yet their room is free nowhere."""
+    page = node(*cards(29, 16), unplaced=[request("lost", 5, 2, priority=1)])
+    (shown,) = snapshot([page], [], Choice())["nodes"]
+    assert shown["pods"] == []
+    assert shown["unplaced"] == [
+        {
+            "uid": "uid-lost",
+            "namespace": "default",
+            "name": "lost",
+            "priority": 1,
+            "claims": [{"cores": 2, "units": 5}],
+            "policy": None,
+        }
+    ]
+    free = [each["free"] for each in shown["cards"]]
+    assert free == [{"cores": 98, "units": 24}, {"cores": 98, "units": 11}]
 
 
 def test_nodes_are_sorted_by_name() -> None:

@@ -1,28 +1,25 @@
 """What the API server says, written into the ledger."""
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 
-from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.bookkeeper import NodeBook, PodBook
+from gpushare.kube.bookkeeper import PodBook
 from gpushare.kube.cluster import Json, Page
+from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
 from tests.builders import (
     AT,
     FIRST_FIT,
     bound_json,
-    card,
     cards,
     event,
     ledger_of,
     left,
-    node_json,
     page,
     placement,
     pod_json,
@@ -177,7 +174,7 @@ def test_a_pod_bound_without_a_placement_is_counted(
 
 
 def test_a_forged_placement_is_none(office: Office) -> None:
-    """A UID of another pod: not charged, but counted as bound without us."""
+    """A UID of another pod: counted as bound without us, and charged on every card."""
     forged = pod_json(
         "a",
         units=4,
@@ -185,7 +182,7 @@ def test_a_forged_placement_is_none(office: Office) -> None:
         annotations={names.PLACEMENT: encode_placement(placement("other"), AT)},
     )
     office.hear(forged)
-    assert office.free() == 29
+    assert (office.free(0), office.free(1)) == (25, 25)
     assert len(office.pods.without_placement()) == 1
 
 
@@ -278,10 +275,11 @@ def test_a_placement_read_by_others_is_taken_unless_the_pod_has_ended(
     office: Office,
 ) -> None:
     """It would stay on the books for ever."""
-    assert office.pods.settle(placement("a", 0, 5))
+    read = pod_record(bound_json(placement("a", 0, 5)))
+    assert office.pods.settle(read)
     assert office.free() == 24
     office.pods.apply(event("DELETED", bound_json(placement("a", 0, 5))))
-    assert not office.pods.settle(placement("a", 0, 5))
+    assert not office.pods.settle(read)
     assert office.free() == 29
 
 
@@ -302,78 +300,76 @@ def test_a_pod_bound_without_us_is_logged_when_it_happens(
     assert [r.message for r in caplog.records] == ["pod bound without a placement"]
 
 
-def test_a_nodes_cards_are_written_down() -> None:
-    """New ones, changed ones, and those of nodes that share none."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    book.replace(iter([page(node_json("n", card()), token="t"), page(node_json("m"))]))
-    assert left(ledger.node(N)).units == 29
-    book.apply(event("MODIFIED", node_json("n", card(units=16))))
-    assert left(ledger.node(N)).units == 16
-    assert book.knows(NodeName("m"))
-    assert not book.knows(NodeName("x"))
+def bare(name: str = "a", units: int = 20, **notes: Placement) -> Json:
+    """A pod bound to n, with these placements: ``plan`` and ``actual``."""
+    keys = {"plan": names.PLACEMENT, "actual": names.ACTUAL}
+    texts = {keys[key]: encode_placement(one, AT) for key, one in notes.items()}
+    return pod_json(name, units=units, node="n", annotations=texts)
 
 
-def test_a_node_that_is_gone_is_forgotten() -> None:
-    """By a watch, or by a list that names it no more."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    listed = [node_json(name, card()) for name in "abc"]
-    book.replace(iter([page(*listed)]))
-    book.apply(event("DELETED", listed[0]))
-    book.replace(iter([page(listed[2])]))
-    assert [one.name for one in ledger.nodes()] == ["c"]
-    assert [book.knows(NodeName(name)) for name in "abc"] == [False, False, True]
+def test_a_pod_bound_without_us_is_charged_on_every_card(office: Office) -> None:
+    """Until the device plugin says where it came to be, or it ends."""
+    office.hear(bare())
+    assert (office.free(0), office.free(1)) == (9, 9)
+    office.hear(bare(actual=placement("a", 1, 20)))
+    assert (office.free(0), office.free(1)) == (29, 9)
+    assert office.pods.without_placement() == ()
+    office.hear(bare("b", 5))
+    assert (office.free(0), office.free(1)) == (24, 4)
+    office.pods.apply(event("DELETED", bare("b", 5)))
+    assert (office.free(0), office.free(1)) == (29, 9)
 
 
-def test_a_list_of_nodes_that_fails_drops_none() -> None:
-    """Nodes are known as before."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    book.replace(iter([page(node_json("a", card()), node_json("b", card()))]))
-    with pytest.raises(Unavailable):
-        book.replace(half_a_list(node_json("b", card())))
-    assert {one.name for one in ledger.nodes()} == {"a", "b"}
-    assert book.knows(NodeName("a"))
-
-
-def test_a_node_that_turns_up_after_half_a_list_can_still_go() -> None:
-    """The next whole list is compared with all that was heard."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    with pytest.raises(Unavailable):
-        book.replace(half_a_list(node_json("a", card())))
-    book.replace(iter([page(node_json("b", card()))]))
-    assert [one.name for one in ledger.nodes()] == ["b"]
-
-
-def test_a_broken_node_shares_no_cards_until_it_is_mended(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("ends", ["DELETED", "Succeeded", "relist"])
+def test_what_is_charged_everywhere_is_freed_everywhere(
+    office: Office, ends: str
 ) -> None:
-    """The log says once which and why; the other nodes go on."""
-    ledger = Ledger()
-    book = NodeBook(ledger)
-    twice = node_json("n", card(0), card(1, uuid="GPU-0"))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            book.replace(iter([page(twice, node_json("m", card()))]))
-    assert [r.message for r in caplog.records] == ["node annotation not understood"]
-    assert vars(caplog.records[0])["node"] == "n"
-    assert book.broken() == {"n": "baidu.com/vcuda-cards.cards: has GPU-0 twice"}
-    page_of_n = ledger.node(N)
-    assert page_of_n is not None
-    assert page_of_n.cards == ()
-    assert left(ledger.node(NodeName("m"))).units == 29
-    book.apply(event("MODIFIED", node_json("n", card())))
-    assert book.broken() == {}
-    assert left(ledger.node(N)).units == 29
+    """However the end is told."""
+    office.hear(bare())
+    if ends == "DELETED":
+        office.pods.apply(event("DELETED", bare()))
+    elif ends == "relist":
+        office.relist()
+    else:
+        office.hear({**bare(), "status": {"phase": ends}})
+    assert (office.free(0), office.free(1)) == (29, 29)
+    assert office.ledger.holders() == frozenset()
 
 
-def test_a_broken_node_that_is_gone_is_no_worry_any_more() -> None:
-    """Nor does it stay on the list of the broken."""
-    book = NodeBook(Ledger())
-    broken = node_json("n", annotations={names.CARDS: "{"})
-    book.apply(event("ADDED", broken))
-    assert set(book.broken()) == {"n"}
-    book.apply(event("DELETED", broken))
-    assert book.broken() == {}
+def test_a_pod_without_placement_is_charged_after_a_restart(office: Office) -> None:
+    """It is in the list, as it was in the watch."""
+    office.relist(bare(), bound_json(placement("b", 1, 4)))
+    assert (office.free(0), office.free(1)) == (9, 5)
+
+
+def test_an_invalid_request_is_charged_nothing(office: Office) -> None:
+    """The device plugin turns such a pod away; it is none that was missed either."""
+    office.hear(pod_json("a", cores=150, units=4, node="n"))
+    assert (office.free(0), office.free(1)) == (29, 29)
+    assert office.pods.without_placement() == ()
+
+
+def test_a_request_that_turns_invalid_frees_nothing(office: Office) -> None:
+    """Users may change their own annotations."""
+    office.hear(bare())
+    odd = bare()
+    odd["metadata"]["annotations"] = {names.CONTAINERS: "asunder"}
+    office.hear(odd)
+    assert (office.free(0), office.free(1)) == (9, 9)
+
+
+def test_a_reservation_is_not_doubled_by_the_watch(office: Office) -> None:
+    """Our own binding, seen before its annotation is; then given up, it is unknown."""
+    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
+    office.hear(bare())
+    assert (office.free(0), office.free(1)) == (9, 29)
+    office.ledger.cancel(ref("a").uid)
+    assert (office.free(0), office.free(1)) == (9, 9)
+
+
+def test_what_was_read_of_a_pod_bound_bare_charges_it(office: Office) -> None:
+    """Also before the watch tells; it is no placement to be sure of."""
+    assert not office.pods.settle(pod_record(bare()))
+    assert (office.free(0), office.free(1)) == (9, 9)
+    assert not office.pods.settle(pod_record(pod_json("b", units=4)))
+    assert (office.free(0), office.free(1)) == (9, 9)

@@ -393,3 +393,53 @@ def test_a_placement_that_charges_less_than_is_asked_counts_for_nothing(
     record = codec.pod_record(pod)
     assert record.placement == placement("pod", 0, 4)
     assert record.complaint == f"{names.ACTUAL}: charges less than the pod asks"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("GPU-0", ["GPU-0"]),
+        ("GPU-0,GPU-1", ["GPU-0", "GPU-1"]),
+        (" GPU-0 ,\n\tGPU-1, ,,GPU-0,", ["GPU-0", "GPU-1"]),
+        (" , ", []),
+    ],
+    ids=["nothing", "one", "two", "untidy", "commas alone"],
+)
+def test_a_list_with_commas(text: str, found: list[str]) -> None:
+    """As people write it: spaces, empty entries and repeats do no harm."""
+    assert sorted(codec.uuids(text)) == found
+
+
+def test_a_cordoned_card_says_so() -> None:
+    """And is as healthy as before; what the node does not have is ignored."""
+    thing = node_json("n", card(0), card(1), annotations={names.CORDON: "GPU-1,GPU-9"})
+    assert codec.cards(thing) == (card(0), card(1, cordoned=True))
+    assert codec.cordon(thing) == {"GPU-1", "GPU-9"}
+    assert codec.cordon(node_json("n", card(0))) == frozenset()
+
+
+def test_a_cordon_is_nothing_that_cards_are_written_with() -> None:
+    """It is the operator's, and the device plugin writes the cards."""
+    thing = node_json("n", card(0, cordoned=True))
+    del thing["metadata"]["annotations"][names.CORDON]
+    assert codec.cards(thing) == (card(0),)
+    assert "cordon" not in thing["metadata"]["annotations"][names.CARDS]
+
+
+def test_the_plan_is_kept_beside_the_actual_placement() -> None:
+    """It stands where the actual one turns out to be impossible."""
+    planned, actual = placement(on=0), placement(on=1)
+    both = {
+        names.PLACEMENT: encode_placement(planned, AT),
+        names.ACTUAL: encode_placement(actual, AT),
+    }
+    for keys, found in (
+        ((names.PLACEMENT, names.ACTUAL), (actual, planned)),
+        ((names.PLACEMENT,), (planned, planned)),
+        ((names.ACTUAL,), (actual, None)),
+        ((), (None, None)),
+    ):
+        notes = {key: both[key] for key in keys}
+        record = codec.pod_record(pod_json(units=1, node="n", annotations=notes))
+        assert (record.placement, record.plan) == found

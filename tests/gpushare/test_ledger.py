@@ -292,3 +292,113 @@ def test_a_page_in_hand_never_changes() -> None:
     page = ledger.node(N)
     ledger.record(placement("a", 0, 20))
     assert left(page).units == 29
+
+
+def room(ledger: Ledger, name: NodeName = N) -> list[int]:
+    page = ledger.node(name)
+    assert page is not None
+    return [free.units for free in page.free.values()]
+
+
+def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
+    """Until a placement is recorded; each change is in the journal."""
+    ledger = ledger_of(*cards(29, 16))
+    position = now(ledger)
+    ledger.record_unplaced(request("a", 9), N)
+    assert room(ledger) == [20, 7]
+    assert changes(ledger, position) == {N}
+    position = now(ledger)
+    ledger.record(placement("a", 1, 9))
+    assert room(ledger) == [29, 7]
+    assert changes(ledger, position) == {N}
+    ledger.release(ref("a").uid)
+    assert room(ledger) == [29, 16]
+
+
+def test_a_pod_on_no_card_frees_all_when_it_ends() -> None:
+    """It is among the holders till then, and has no placement."""
+    ledger = ledger_of(*cards(29, 16))
+    ledger.record_unplaced(request("a", 9), N)
+    assert ledger.holders() == {ref("a").uid}
+    assert ledger.placement(ref("a").uid) is None
+    assert ledger.release(ref("a").uid) is None
+    assert room(ledger) == [29, 16]
+    assert ledger.holders() == frozenset()
+
+
+def test_a_pod_on_no_card_told_twice_is_charged_once() -> None:
+    """And nobody is woken for it."""
+    ledger = ledger_of()
+    ledger.record_unplaced(request("a", 9), N)
+    position = now(ledger)
+    ledger.record_unplaced(request("a", 9), N)
+    assert room(ledger) == [20]
+    assert changes(ledger, position) == set()
+
+
+def test_what_a_pod_holds_goes_before_what_is_unknown() -> None:
+    """A reservation whose binding is on its way, and a placement seen before."""
+    ledger = ledger_of(*cards(29, 29))
+    held = ledger.reserve(request("a", 9), N, FIRST_FIT)
+    ledger.record_unplaced(request("a", 9), N)
+    assert room(ledger) == [20, 29]
+    assert isinstance(held, Placement)
+    ledger.record(held)
+    ledger.record_unplaced(request("a", 9), N)
+    assert room(ledger) == [20, 29]
+    ledger.release(ref("a").uid)
+    assert room(ledger) == [29, 29]
+
+
+def test_a_reservation_given_up_leaves_the_pod_where_it_was_bound() -> None:
+    """Somebody else bound it there meanwhile, on nobody knows which card."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.reserve(request("a", 9), N, FIRST_FIT)
+    ledger.record_unplaced(request("a", 9), N)
+    ledger.cancel(ref("a").uid)
+    assert room(ledger) == [20, 20]
+    assert ledger.reservations() == {}
+
+
+def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
+    """A binding is for good."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.set_cards(M, cards(16))
+    ledger.reserve(request("a", 9), N, FIRST_FIT)
+    ledger.record_unplaced(request("a", 9), M)
+    assert (room(ledger), room(ledger, M)) == ([29, 29], [7])
+    assert ledger.reservations() == {}
+    assert ledger.cancel(ref("a").uid) is None
+
+
+def test_a_reservation_elsewhere_moves_the_charge_and_gives_it_back() -> None:
+    """A bind that has not yet heard where the pod is; the API server will refuse it."""
+    ledger = ledger_of(*cards(29))
+    ledger.set_cards(M, cards(16))
+    ledger.record_unplaced(request("a", 9), M)
+    ledger.reserve(request("a", 9), N, FIRST_FIT)
+    assert (room(ledger), room(ledger, M)) == ([20], [16])
+    ledger.cancel(ref("a").uid)
+    assert (room(ledger), room(ledger, M)) == ([29], [7])
+
+
+def test_a_pod_on_no_card_may_come_before_its_node() -> None:
+    """And stays while the node goes and comes back with other cards."""
+    ledger = Ledger()
+    ledger.record_unplaced(request("a", 9), N)
+    ledger.set_cards(N, cards(29, 16))
+    assert room(ledger) == [20, 7]
+    ledger.forget(N)
+    assert room(ledger) == []
+    ledger.set_cards(N, cards(10, 11, 12))
+    assert room(ledger) == [1, 2, 3]
+
+
+def test_a_page_of_a_node_that_is_gone_ends_with_its_last_pod() -> None:
+    """Also with one that was on no card."""
+    ledger = ledger_of()
+    ledger.record_unplaced(request("a", 9), N)
+    ledger.forget(N)
+    assert ledger.node(N) is not None
+    ledger.release(ref("a").uid)
+    assert ledger.node(N) is None

@@ -3,7 +3,17 @@
 import pytest
 
 from gpushare.domain.model import Amount, Placement
-from tests.builders import card, cards, left, node, placement, ref, share
+from tests.builders import (
+    apart,
+    card,
+    cards,
+    left,
+    node,
+    placement,
+    ref,
+    request,
+    share,
+)
 
 
 def test_free_is_capacity_less_what_is_held() -> None:
@@ -116,3 +126,86 @@ def test_a_page_on_which_a_pod_stands_nowhere_is_seen_as_it_is() -> None:
     """No copy is made for the common case."""
     page = node(holds=[placement("b", 0, 3)])
     assert page.as_seen_by(ref("a")) is page
+
+
+def test_a_cordoned_card_offers_nothing_and_its_pods_stay_charged() -> None:
+    """It counts neither as room nor as used: the node is as full as its open cards."""
+    page = node(
+        card(0, 29, cordoned=True), card(1, 16), holds=[placement("a", 0, 20, 5)]
+    )
+    assert list(page.free) == ["GPU-1"]
+    assert [one.uuid for one in page.untouched] == ["GPU-1"]
+    assert page.summary.cards == 1
+    assert page.fullness == 0.0
+    assert dict(page.charged) == {"GPU-0": (5, 20)}
+
+
+@pytest.mark.parametrize(
+    ("healthy", "cordoned", "is_open"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_which_cards_are_open(healthy: bool, cordoned: bool, is_open: bool) -> None:
+    """Those where something new may be placed: healthy and not cordoned."""
+    assert card(healthy=healthy, cordoned=cordoned).open is is_open
+
+
+def test_a_pod_on_nobody_knows_which_card_is_charged_on_all() -> None:
+    """In full on each, for it may be on any; no card is untouched then."""
+    page = node(
+        *cards(29, 16),
+        holds=[placement("a", 0, 9)],
+        unplaced=[request("lost", 5, 30), request("too", 1, 0)],
+    )
+    assert page.free == {"GPU-0": Amount(70, 14), "GPU-1": Amount(70, 10)}
+    assert page.untouched == ()
+    assert page.unknown == {"GPU-0": Amount(30, 6), "GPU-1": Amount(30, 6)}
+    assert dict(page.charged) == {"GPU-0": (0, 9)}
+
+
+def test_whole_cards_on_nobody_knows_which_take_every_card() -> None:
+    """Each has all of its capacity charged, whatever was asked."""
+    page = node(*cards(29, 16), unplaced=[request("lost", 20, 100)])
+    assert page.free == {"GPU-0": Amount(0, 0), "GPU-1": Amount(0, 0)}
+
+
+def test_containers_apart_may_all_be_on_one_card() -> None:
+    """So their sum is charged on each."""
+    page = node(*cards(29, 16), unplaced=[apart("lost", 4, 3)])
+    assert [room.units for room in page.free.values()] == [22, 9]
+
+
+def test_a_pod_whose_card_is_found_is_charged_there_alone() -> None:
+    """With its placement it is unplaced no more."""
+    page = node(*cards(29, 16), unplaced=[request("a", 5), request("b", 1)])
+    page = page.with_placement(placement("a", 1, 5))
+    assert list(page.unplaced) == [ref("b").uid]
+    assert [room.units for room in page.free.values()] == [28, 10]
+
+
+def test_without_strikes_out_unplaced_pods_too() -> None:
+    """On all cards at once; a pod sees past itself likewise."""
+    page = node(*cards(9, 9), unplaced=[request("a", 5)])
+    assert [room.units for room in page.without({ref("a").uid}).free.values()] == [9, 9]
+    assert left(page.as_seen_by(ref("a"))).units == 9
+    assert left(page.as_seen_by(ref("b"))).units == 4
+
+
+def test_a_nomination_of_a_pod_that_runs_here_already_is_not_charged() -> None:
+    """It is charged once, on every card."""
+    page = node(unplaced=[request("a", 5)], nominated=[placement("a", 0, 5)])
+    assert left(page).units == 24
+
+
+@pytest.mark.parametrize(
+    ("held", "possible"),
+    [
+        (placement("a", 1, 40), True),
+        (placement("a", "GPU-9", 4), False),
+        (placement("a", shares=[share(0), share("GPU-9")]), False),
+        (placement("a", 0, 4, 200), False),
+    ],
+    ids=["over-placed", "another card", "one of two", "more than a card"],
+)
+def test_which_placements_are_possible_here(held: Placement, possible: bool) -> None:
+    """Those on cards that are here; how full they are is another matter."""
+    assert node(*cards(29, 29)).could_hold(held) is possible

@@ -239,3 +239,22 @@ def test_victims_that_live_on_are_forgotten() -> None:
     assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
     now[0] = 5.1
     assert book.leaving(N) == ()
+
+
+def test_room_is_kept_where_a_pod_on_nobody_knows_which_card_leaves() -> None:
+    """It frees every card, and the nominee has one of them meanwhile."""
+    old = pod_json("old", units=20, node="n", priority=1, terminating=True)
+    ledger, _ = after(old, nominee(), cards=2)
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_no_room_is_kept_on_a_cordoned_card() -> None:
+    """When a card is closed, what is kept for a nominee moves to another."""
+    ledger = Ledger()
+    pods = PodBook(ledger, Choice())
+    nodes = NodeBook(ledger, on_change=pods.reconsider)
+    nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
+    pods.apply(event("ADDED", nominee()))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+    nodes.apply(event("MODIFIED", node_json("n", card(0, cordoned=True), card(1))))
+    assert kept(ledger) == {"vip": ("GPU-1",)}

@@ -13,6 +13,7 @@ from tests.builders import (
     claim,
     node,
     placement,
+    ref,
     request,
     share,
 )
@@ -239,3 +240,49 @@ def test_room_kept_for_an_equal_is_not_taken() -> None:
     kept = placement("other", 0, 25, priority=10)
     page = node(holds=[low("a", 0, 4)], nominated=[kept])
     assert choose_victims(asks(20), page, victims("a"), FIRST_FIT) is None
+
+
+def test_a_pod_on_nobody_knows_which_card_leaves_them_all() -> None:
+    """One such victim does for any card; the others may stay."""
+    page = node(
+        *cards(29, 29),
+        holds=[low("a", 0, 10, 5), low("b", 1, 10, 5)],
+        unplaced=[request("lost", 15, priority=1)],
+    )
+    found = choose_victims(asks(15), page, victims("a"), FIRST_FIT)
+    assert found == victims("lost")
+
+
+def test_a_more_important_pod_on_nobody_knows_which_card_stays() -> None:
+    """What it may hold is out of reach on every card."""
+    page = node(
+        *cards(29, 29),
+        holds=[low("a", 0, 10)],
+        unplaced=[request("lost", 15, priority=20)],
+    )
+    assert choose_victims(asks(20), page, victims("a"), FIRST_FIT) is None
+    assert choose_victims(asks(0, 100), page, victims("a"), FIRST_FIT) is None
+    assert choose_victims(asks(14), page, victims("a"), FIRST_FIT) == victims("a")
+
+
+def test_a_whole_card_needs_the_pods_on_nobody_knows_which_card_gone() -> None:
+    """Beside those that sit on the card for sure."""
+    page = node(
+        *cards(29, 29),
+        holds=[low("a", 0, 1), low("b", 1, 1, 5)],
+        unplaced=[request("lost", 1, priority=2)],
+    )
+    found = choose_victims(asks(0, 100), page, victims("b"), FIRST_FIT)
+    assert found is not None
+    assert set(found.uids) == {ref("a").uid, ref("lost").uid}
+
+
+def test_nobody_is_evicted_from_a_cordoned_card() -> None:
+    """It would not be open afterwards either."""
+    page = node(
+        card(0, cordoned=True), card(1), holds=[low("a", 0, 10), low("b", 1, 10)]
+    )
+    found = choose_victims(asks(29), page, victims("a"), FIRST_FIT)
+    assert found == victims("b")
+    alone = node(card(0, cordoned=True), holds=[low("a", 0, 10)])
+    assert choose_victims(asks(29), alone, victims("a"), FIRST_FIT) is None

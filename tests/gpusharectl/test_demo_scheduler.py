@@ -13,9 +13,9 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.embedded import Embedded
 from gpushare.settings import Address
-from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
-from tests.builders import cards, pod_json
+from gpusharectl.demo.statuses import amounts, node_body
+from tests.builders import pod_json
 from tests.testbed.waiting import wait_until
 
 NO_ROOM = "Insufficient baidu.com/vcuda-memory on one card"
@@ -90,9 +90,10 @@ class Town:
         self.stub.bind = self._bind
 
     def nodes(self, **units: tuple[int, ...]) -> None:
-        kubelet = StandInKubelet(self.cluster)
         for name, sizes in units.items():
-            kubelet.join(name, cards(*sizes))
+            has = {names.CORE: 100 * len(sizes), names.MEMORY: sum(sizes)}
+            body = node_body(name)
+            self.cluster.create(Kind.NODES, body | {"status": amounts(has, has)})
 
     def pod(self, name: str = "pod", **how: Any) -> None:
         self.cluster.create(Kind.PODS, pod_json(name, **how))
@@ -179,6 +180,17 @@ def test_the_totals_of_a_node_come_first(town: Town) -> None:
     town.pod(units=20)
     assert town.until_said() == [f"0/1 nodes are available: 1 {TOTALS}."]
     assert "filter" not in town.stub.verbs()
+
+
+def test_a_pod_that_failed_holds_nothing(town: Town) -> None:
+    """Nor does kube-scheduler count it (contracts 6)."""
+    town.nodes(n=(29,))
+    town.pod("failed", units=20)
+    town.until_said("failed")
+    body = {"status": {"phase": "Failed"}}
+    town.cluster.patch(Kind.PODS, "default", "failed", body, subresource="status")
+    town.pod(units=20)
+    assert town.until_said() == ["Successfully assigned default/pod to n"]
 
 
 def test_no_nodes_at_all(town: Town) -> None:

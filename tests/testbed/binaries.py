@@ -25,7 +25,8 @@ from tests.testbed.toolchain import (
     wanted_go,
 )
 
-MODULE = Path(__file__).with_name("controlplane")
+HERE = Path(__file__).parent
+MODULE = HERE / "controlplane"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,29 @@ CONTROL_PLANE = (
     Tool("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     Tool("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     Tool("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+)
+
+NODE = (
+    Tool("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    Tool("kubeadm", "k8s.io/kubernetes/cmd/kubeadm"),
+    Tool("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+)
+RUNTIME_MODULE = HERE / "runtime"
+RUNTIME = (
+    Tool("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    Tool(
+        "containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    ),
+    Tool("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+)
+NVIDIA_MODULE = HERE / "nvidia"
+NVIDIA = (
+    Tool(
+        "nvidia-container-runtime",
+        "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime",
+    ),
+    Tool("nvidia-ctk", "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk"),
 )
 
 
@@ -90,10 +114,14 @@ def ensure_binaries(
 
 def build_flags(go_mod: str) -> list[str]:
     found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", go_mod, re.MULTILINE)
-    if found is None:
-        raise ValueError("go.mod does not require k8s.io/kubernetes")
-    stamp = f"-X k8s.io/component-base/version.gitVersion={found[1]}"
-    return ["-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {stamp}"]
+    # Only Kubernetes' own binaries say a version that others compare.
+    stamp = f" -X k8s.io/component-base/version.gitVersion={found[1]}" if found else ""
+    return ["-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w{stamp}"]
+
+
+def needs_c(module: Path) -> bool:
+    """Say whether this module calls C: NVIDIA's talks to the driver's library."""
+    return module == NVIDIA_MODULE
 
 
 def _fingerprint(module: Path, tools: tuple[Tool, ...]) -> str:
@@ -134,7 +162,7 @@ def _go_build(
     with subprocess.Popen(
         [go, "build", "-v", *flags, *(tool.package for tool in tools)],
         cwd=module,
-        env=go_environment(go),
+        env={**go_environment(go), "CGO_ENABLED": "1" if needs_c(module) else "0"},
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -143,7 +171,7 @@ def _go_build(
     if process.returncode != 0:
         sys.stderr.write("\n".join([*last_words, ""]))
         raise BinariesUnavailableError(
-            f"`go build` of the Kubernetes binaries failed: {''.join(last_words[-1:])}",
+            f"`go build` in {module.name} failed: {''.join(last_words[-1:])}",
             "read its output above; the first build needs a reachable Go module "
             "source (GOPROXY) and 4 GB of disk",
         )

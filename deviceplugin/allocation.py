@@ -1,0 +1,78 @@
+"""What a container gets: variables, mounts, device nodes or CDI names. Pure.
+
+kubelet merges the answers for cores and for memory, and of two values for one key takes
+either (contracts 2.3): so both answers are alike in all that both speak of.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deviceplugin.cards import FoundCard
+from deviceplugin.isolation import hints
+
+Injection = Literal["cdi", "env", "nodes"]
+INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
+
+CDI_KIND = "nvidia.com/gpu"
+"""The kind of NVIDIA's cards in a CDI specification, whose devices their UUIDs name."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""What the nvidia container runtime goes by."""
+VOID = "void"
+"""Its value for "inject nothing": over an image's own ``all``."""
+FOLDER = "/etc/vcuda"
+"""Where a container finds ``allocation.json``."""
+_SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of the node, read-only in the container."""
+
+    inside: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All that one answer to Allocate gives."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+def given(
+    resource: str,
+    count: int,
+    cards: Sequence[FoundCard],
+    injection: Injection,
+    folder: str,
+) -> Given:
+    """Put together what a container gets for so many devices of these cards.
+
+    ``folder`` is the host's, to be filled before the container starts.
+    """
+    nvidia = [card for card in cards if card.known_to_driver]
+    others = [card for card in cards if not card.known_to_driver]
+    variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
+    for card in others:
+        variables |= card.variables
+    variables |= hints(resource, count)
+    nodes = [node for card in others for node in card.nodes]
+    cdi: tuple[str, ...] = ()
+    if injection == "env":
+        variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
+    else:
+        variables[VISIBLE] = VOID
+    if injection == "cdi":
+        cdi = tuple(f"{CDI_KIND}={card.uuid}" for card in nvidia)
+    if injection == "nodes":
+        nodes = [*_nodes_of(nvidia), *nodes]
+    return Given(variables, (Mount(FOLDER, folder),), tuple(nodes), cdi)
+
+
+def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
+    own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
+    return [*own, *_SHARED_NODES] if own else []

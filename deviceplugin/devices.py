@@ -1,0 +1,188 @@
+"""From cards to kubelet's devices and back: ids for a plan, a placement from ids. Pure.
+
+``resource`` is one of our two resource names throughout; their ids say the card.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from deviceplugin.cards import CORE_KIND, MEMORY_KIND, DeviceId, card_key
+from deviceplugin.nodepod import Held, NodePod
+from gpushare.domain.carving import whole_shares
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    Claim,
+    NodeName,
+    Placement,
+    PodRef,
+    Share,
+)
+from gpushare.domain.scheduling import one_share_a_card
+from gpushare.domain.summary import Refusal
+from gpushare.kube import names
+
+KINDS: Mapping[str, str] = {names.CORE: CORE_KIND, names.MEMORY: MEMORY_KIND}
+"""The letter in the device ids of each resource."""
+
+
+class Cards:
+    """The node's cards by UUID and by the key that their device ids begin with."""
+
+    def __init__(self, cards: Iterable[Card]) -> None:
+        self.all = tuple(cards)
+        self._by_key = {card_key(card.uuid): card for card in self.all}
+        self._by_uuid = {card.uuid: card for card in self.all}
+
+    def of(self, uuid: CardUUID) -> Card | None:
+        """Give the card with this UUID."""
+        return self._by_uuid.get(uuid)
+
+    def holding(self, ids: Iterable[str]) -> tuple[Card, ...]:
+        """Give the cards that these ids belong to, by index; strangers are skipped."""
+        keys = {found.key for found in map(DeviceId.parse, ids) if found}
+        cards = [self._by_key[key] for key in keys if key in self._by_key]
+        return tuple(sorted(cards, key=lambda card: card.index))
+
+    def unknown(self, resource: str, ids: Iterable[str]) -> list[str]:
+        """Give the ids that no card of this node has."""
+        return sorted(text for text in ids if not self._knows(resource, text))
+
+    def count(self, ids: Iterable[str]) -> Counter[CardUUID]:
+        """Count ids by card."""
+        counted = Counter(found.key for found in map(DeviceId.parse, ids) if found)
+        return Counter(
+            {
+                self._by_key[key].uuid: number
+                for key, number in counted.items()
+                if key in self._by_key
+            }
+        )
+
+    def _knows(self, resource: str, text: str) -> bool:
+        found = DeviceId.parse(text)
+        card = None if found is None else self._by_key.get(found.key)
+        if found is None or card is None or found.kind != KINDS[resource]:
+            return False
+        return found.number < part(card.capacity, resource)
+
+
+def part(amount: Amount, resource: str) -> int:
+    """Give the part of an amount that one resource counts."""
+    return amount.cores if resource == names.CORE else amount.units
+
+
+def amount_of(resource: str, count: int) -> Amount:
+    """Give an amount that is so much of one resource."""
+    if resource == names.CORE:
+        return Amount(cores=count)
+    return Amount(units=count)
+
+
+def plan(placement: Placement, container: str) -> dict[CardUUID, Amount]:
+    """Give what a placement has for one container, card by card."""
+    found: dict[CardUUID, Amount] = {}
+    for share in placement.shares:
+        for held in share.containers:
+            if held.name == container:
+                found[share.card] = found.get(share.card, Amount()) + held.amount
+    return found
+
+
+def what_is_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
+    """Say why a placement cannot be carried out on these cards; empty where it can."""
+    for share in placement.shares:
+        card = cards.of(share.card)
+        if card is None:
+            return f"this node has no card {share.card}"
+        if not share.amount.fits(card.capacity):
+            return (
+                f"card {share.card} has {card.capacity.cores} cores and {card.units} "
+                f"units, not {share.amount.cores} and {share.amount.units}"
+            )
+    for asking in pod.asking:
+        planned = sum(plan(placement, asking.name).values(), Amount())
+        if planned != asking.amount:
+            return (
+                f"container {asking.name} asks {asking.amount.cores} cores and "
+                f"{asking.amount.units} units, the placement has {planned.cores} and "
+                f"{planned.units} for it"
+            )
+    return ""
+
+
+def pick(
+    wanted: Mapping[CardUUID, int],
+    available: Iterable[str],
+    must: Sequence[str],
+    *,
+    size: int,
+    taken: Container[str] = (),
+) -> list[str] | None:
+    """Choose ``size`` ids of the cards wanted, lowest first; None where too few.
+
+    ``must`` are in the answer whatever their card: kubelet hands on an init container's
+    ids at random (contracts 2.3). Ids in ``taken`` are others' and never chosen.
+    """
+    chosen = list(must)
+    by_key: dict[str, list[str]] = {}
+    for text in available:
+        by_key.setdefault(text[:8], []).append(text)
+    have = Counter(text[:8] for text in chosen)
+    for uuid, count in wanted.items():
+        key = card_key(uuid)
+        missing = min(count - have[key], size - len(chosen))
+        if missing > 0:
+            free = [i for i in by_key.get(key, ()) if i not in taken]
+            free = sorted(set(free).difference(must))
+            chosen += free[:missing]
+    return chosen if len(chosen) == size else None
+
+
+def placement_from(
+    pod: NodePod, node: NodeName, held: Mapping[str, Held], cards: Cards
+) -> Placement | None:
+    """Read a pod's placement from the devices that its containers hold.
+
+    None while they hold none, or for a request that nothing can meet. ``held`` is by
+    container; init containers that end may be missing from it.
+    """
+    request = pod.record.request
+    if isinstance(request, Refusal):
+        return None
+    shares: list[Share] = []
+    for claim in request.claims:
+        shares += _shares(claim, held, cards)
+    if not shares:
+        return None
+    return Placement(pod.ref, node, one_share_a_card(shares))
+
+
+def placement_of_stranger(
+    pod: PodRef, node: NodeName, held: Mapping[str, Held], cards: Cards
+) -> Placement:
+    """Read the placement of a pod of which only the devices are known."""
+    return Placement(pod, node, tuple(_counted(held.values(), cards)))
+
+
+def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:
+    mine = [held[c.name] for c in claim.containers if c.name in held]
+    on = cards.holding(i for one in mine for ids in one.values() for i in ids)
+    if not on:
+        return []
+    if claim.whole_cards:
+        return whole_shares(claim, on)
+    if len(on) == 1:
+        return [Share(on[0].uuid, claim.amount, claim.containers)]
+    return _counted(mine, cards)
+
+
+def _counted(held: Iterable[Held], cards: Cards) -> list[Share]:
+    sums: dict[CardUUID, Amount] = {}
+    for one in held:
+        for resource, ids in one.items():
+            for uuid, number in cards.count(ids).items():
+                more = amount_of(resource, number)
+                sums[uuid] = sums.get(uuid, Amount()) + more
+    return [Share(uuid, amount) for uuid, amount in sums.items()]

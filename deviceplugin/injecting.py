@@ -1,0 +1,121 @@
+"""How this node lets a container at its card: what ``auto`` finds that it can do."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import yaml
+
+from deviceplugin.allocation import CDI_KIND, Injection
+from deviceplugin.settings import InjectionChoice
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Json
+
+logger = logging.getLogger(__name__)
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_CDI_KUBELET = (1, 31)
+"""CDI names in a device plugin's answers are for everybody since then."""
+_CDI_CONTAINERD = (2, 0)
+"""Reads CDI specifications unless told not to; before, only where told to."""
+_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+class Injecting:
+    """Chooses once there is something to choose by, and says what it chose and why."""
+
+    def __init__(
+        self,
+        choice: InjectionChoice,
+        folders: Sequence[Path],
+        status: Callable[[], Json],
+    ) -> None:
+        self._choice = choice
+        self._folders = folders
+        self._status = status
+        self._said = ("", "")
+        self._cards: frozenset[CardUUID] = frozenset()
+        self._chosen: Injection = "env"
+
+    def look(self, cards: Iterable[CardUUID]) -> None:
+        """Choose for these cards; called whenever something may have changed."""
+        wanted = frozenset(cards)
+        if self._choice == "auto":
+            chosen, why = self._auto(wanted)
+        else:
+            chosen, why = self._choice, "the settings say so"
+            if chosen == "cdi" and (missing := self._not_specified(wanted)):
+                why += f", but {missing}"
+        if (chosen, why) != self._said:
+            logger.info("injecting cards", extra={"by": chosen, "because": why})
+        self._said, self._chosen = (chosen, why), chosen
+
+    def chosen(self) -> Injection:
+        """Give the way that was chosen last."""
+        return self._chosen
+
+    def _auto(self, wanted: frozenset[CardUUID]) -> tuple[Injection, str]:
+        status = self._status()
+        no_cdi = _why_no_cdi(status) or self._not_specified(wanted)
+        if not no_cdi:
+            return "cdi", "kubelet, the runtime and a CDI specification know how"
+        handlers = status.get("runtimeHandlers")
+        named = [str(one.get("name", "")) for one in handlers or ()]
+        if handlers is None or any("nvidia" in name for name in named):
+            return "env", f"not CDI: {no_cdi}"
+        return "nodes", f"not CDI: {no_cdi}; not env: no runtime handler is NVIDIA's"
+
+    def _not_specified(self, wanted: frozenset[CardUUID]) -> str:
+        known = specified(self._folders)
+        missing = sorted(wanted - known)
+        if not missing:
+            return ""
+        folders = ", ".join(map(str, self._folders))
+        return f"no CDI specification in {folders} has {CDI_KIND}={missing[0]}"
+
+
+def specified(folders: Iterable[Path]) -> frozenset[CardUUID]:
+    """Give the names of NVIDIA's devices in the CDI specifications of these folders."""
+    found: set[CardUUID] = set()
+    for folder in folders:
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.suffix in _SUFFIXES:
+                found |= _names(path)
+    return frozenset(found)
+
+
+def _names(path: Path) -> set[CardUUID]:
+    try:
+        text = path.read_text()
+        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if body["kind"] != CDI_KIND:
+            return set()
+        return {CardUUID(str(device["name"])) for device in body["devices"]}
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        facts = {"file": str(path), "because": " ".join(str(error).split())}
+        logger.warning("CDI specification not understood", extra=facts)
+        return set()
+
+
+def _why_no_cdi(status: Json) -> str:
+    """Say why CDI names would not reach the container; empty where they would."""
+    node = status.get("nodeInfo") or {}
+    kubelet = str(node.get("kubeletVersion", ""))
+    if _version(kubelet) < _CDI_KUBELET:
+        return f"kubelet is {kubelet or 'of unknown version'}, CDI wants 1.31"
+    name, _, version = str(node.get("containerRuntimeVersion", "")).partition("://")
+    if name == "cri-o":
+        return ""
+    if name == "containerd" and _version(version) >= _CDI_CONTAINERD:
+        return ""
+    return (
+        f"of the runtime {name or 'unknown'} {version} nobody knows whether it reads "
+        "CDI specifications; where it does, set GPUSHARE_INJECT=cdi"
+    )
+
+
+def _version(text: str) -> tuple[int, int]:
+    found = _VERSION.match(text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

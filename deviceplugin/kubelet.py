@@ -1,0 +1,167 @@
+"""One resource's server on its own socket, and its registration with kubelet.
+
+Three signs say that kubelet has forgotten us: kubelet.sock was made anew, our own
+socket is gone, or no ListAndWatch stream is open (contracts 2.1). Never are there two
+registrations at once: kubelet would drop the newer one when the older ends (2.7).
+"""
+
+import contextlib
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import grpc
+
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.plugin import OPTIONS, DevicePlugin
+from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
+
+logger = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+_SOCKET = "kubelet.sock"
+_LOOK_S = 0.5
+_STREAM_WITHIN_S = 5.0
+_REGISTER_WITHIN_S = 15.0
+"""kubelet dials us back, for 10 s at most, before it answers."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 3.0
+_SETTLE_S = 1.0
+"""How long kubelet gets to notice that a stream has ended."""
+_STOP_WITHIN_S = 5.0
+_THREADS = 8
+_MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
+
+
+class NotRegisteredError(Exception):
+    """kubelet did not take us; ``str()`` says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a socket file was when it was looked at; None where there is none."""
+
+    inode: int
+    made_at: int
+
+
+class Registrar:
+    """Serves one resource and keeps it registered until it is stopped."""
+
+    def __init__(
+        self, plugin: DevicePlugin, folder: Path, metrics: PluginMetrics
+    ) -> None:
+        self._plugin = plugin
+        self._folder = folder
+        self._metrics = metrics
+        self._endpoint = plugin.resource.replace("/", "_") + ".sock"
+
+    def run(self, stop: Event) -> None:
+        """Serve, register, watch for signs, and begin again, until ``stop`` is set."""
+        wait_s = _FIRST_WAIT_S
+        while not stop.is_set():
+            try:
+                self._serve_once(stop)
+                wait_s = _FIRST_WAIT_S
+            except NotRegisteredError as error:
+                facts = {
+                    "resource": self._plugin.resource,
+                    "because": str(error),
+                    "wait_s": wait_s,
+                }
+                logger.warning("not registered with kubelet", extra=facts)
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _serve_once(self, stop: Event) -> None:
+        """Serve from one registration to its end."""
+        kubelet = look(self._folder / _SOCKET)
+        if kubelet is None:
+            raise NotRegisteredError(f"there is no {self._folder / _SOCKET}")
+        server = self._listen()
+        own = look(self._folder / self._endpoint)
+        registered = self._metrics.registered.labels(self._plugin.resource)
+        try:
+            self._register()
+            registered.set(1)
+            why = self._watch(stop, kubelet, own)
+            facts = {"resource": self._plugin.resource, "because": why}
+            logger.info("registration ended", extra=facts)
+        finally:
+            registered.set(0)
+            self._hang_up(server, stop)
+
+    def _listen(self) -> grpc.Server:
+        path = self._folder / self._endpoint
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
+            options=(_MESSAGE,),
+        )
+        add_DevicePluginServicer_to_server(self._plugin, server)
+        try:
+            server.add_insecure_port(f"unix://{path}")
+            server.start()
+        except RuntimeError as error:
+            raise NotRegisteredError(f"cannot listen on {path}: {error}") from error
+        # kubelet is root; nobody else has any business here.
+        path.chmod(0o600)
+        return server
+
+    def _register(self) -> None:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        where = f"unix://{self._folder / _SOCKET}"
+        with grpc.insecure_channel(where, options=options) as channel:
+            try:
+                RegistrationStub(channel).Register(
+                    pb.RegisterRequest(
+                        version=VERSION,
+                        endpoint=self._endpoint,
+                        resource_name=self._plugin.resource,
+                        options=OPTIONS,
+                    ),
+                    timeout=_REGISTER_WITHIN_S,
+                )
+            except grpc.RpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+                raise NotRegisteredError(text) from error
+        self._metrics.registrations.labels(self._plugin.resource).inc()
+        logger.info("registered", extra={"resource": self._plugin.resource})
+
+    def _watch(self, stop: Event, kubelet: Seen, own: Seen | None) -> str:
+        """Wait for a sign that the registration is over, and say which it was."""
+        if not self._plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
+            return "kubelet does not listen"
+        while not stop.is_set():
+            if self._plugin.streams.wait_for(some=False, timeout_s=_LOOK_S):
+                return "the stream ended"
+            if look(self._folder / _SOCKET) != kubelet:
+                return "kubelet.sock was made anew"
+            if look(self._folder / self._endpoint) != own:
+                return "our socket was removed"
+        return "we are stopping"
+
+    def _hang_up(self, server: grpc.Server, stop: Event) -> None:
+        """End the server and its streams, and let kubelet notice that they ended."""
+        server.stop(grace=0.5).wait(_STOP_WITHIN_S)
+        self._plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / self._endpoint).unlink()
+        stop.wait(_SETTLE_S)
+
+
+def look(path: Path) -> Seen | None:
+    """Look at a socket file: another one of the same name differs."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return Seen(found.st_ino, found.st_ctime_ns)

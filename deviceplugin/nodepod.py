@@ -1,0 +1,132 @@
+"""A pod of this node, and who holds which devices of ours. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpushare.domain.model import (
+    Amount,
+    Claim,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.request import Role
+from gpushare.domain.summary import Refusal
+from gpushare.kube import codec
+from gpushare.kube.cluster import Json, Target
+from gpushare.kube.codec import PodRecord
+
+PodName = tuple[str, str]
+"""Namespace and name: all that kubelet's pod resources tell of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A container that asks for cards, in kubelet's order of admission."""
+
+    name: str
+    role: Role
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """One pod of this node; ``created`` is the API server's time, for order alone."""
+
+    record: PodRecord
+    asking: tuple[Asking, ...]
+    created: str
+
+    @property
+    def ref(self) -> PodRef:
+        """Which pod it is."""
+        return self.record.pod
+
+    @property
+    def uid(self) -> PodUID:
+        """Its UID."""
+        return self.record.pod.uid
+
+    @property
+    def name(self) -> PodName:
+        """Its namespace and name."""
+        return (self.record.pod.namespace, self.record.pod.name)
+
+    @property
+    def target(self) -> Target:
+        """The pod as the target of a write."""
+        return Target(*self.name, self.uid)
+
+    @property
+    def placement(self) -> Placement | None:
+        """The believed placement: the actual one, or else the planned one."""
+        return self.record.placement
+
+    def what_is_wrong(self) -> str:
+        """Say why what it asks can never be met; empty where it can be."""
+        request = self.record.request
+        return codec.refusal_text(request) if isinstance(request, Refusal) else ""
+
+
+def node_pod(pod: Json) -> NodePod:
+    """Read a pod; ``Malformed`` for what no API server would send."""
+    record = codec.pod_record(pod)
+    try:
+        specs = codec.containers(pod)
+    except codec.Unmeetable:
+        specs = []
+    asking = tuple(Asking(s.name, s.role, s.amount) for s in specs if s.amount)
+    created = str(pod["metadata"].get("creationTimestamp") or "")
+    return NodePod(record, asking, created)
+
+
+def unlisted_pod(name: PodName, amount: Amount) -> NodePod:
+    """Make up a pod of which only kubelet knows, with one nameless container.
+
+    Its UID is empty.
+    """
+    ref = PodRef(PodUID(""), *name)
+    claim = Claim(amount, (ContainerAmount("", amount),))
+    record = PodRecord(
+        pod=ref,
+        request=PodRequest(ref, (claim,)),
+        node=NodeName(""),
+        placement=None,
+        terminal=False,
+        terminating=False,
+        nominated=NodeName(""),
+        labels={},
+    )
+    return NodePod(record, (Asking("", Role.APP, amount),), "")
+
+
+Held = Mapping[str, frozenset[str]]
+"""Device ids by resource, of one container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One answer of kubelet: the active pods, each container with its devices of ours.
+
+    A pod that asks nothing of us is there too, its containers without devices; init
+    containers that end are not (contracts 2.6).
+    """
+
+    pods: Mapping[PodName, Mapping[str, Held]]
+
+    def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
+        """Give pod, container, resource and device ids of all that holds any."""
+        for pod, containers in self.pods.items():
+            for container, held in containers.items():
+                for resource, ids in held.items():
+                    yield pod, container, resource, ids
+
+    def held(self, pod: PodName) -> Mapping[str, Held]:
+        """Give what each listed container of a pod holds; empty for a stranger."""
+        return self.pods.get(pod, {})
+
+
+NOBODY = Listed({})

@@ -1,0 +1,205 @@
+"""The one door to NVIDIA's driver: ``pynvml``'s calls, with types and two errors.
+
+Whatever a card or a driver does not support is None here, never an error: functions
+that an old driver lacks (``FunctionNotFound``) and those that a card has not
+(``NotSupported``). Strings may come as bytes, as older versions of ``pynvml`` gave.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NewType, TypeVar
+
+import pynvml
+
+from deviceplugin.cards import FoundCard, LeftOut
+from gpushare.domain.model import CardUUID
+
+Answer = TypeVar("Answer")
+Handle = NewType("Handle", object)
+"""NVML's pointer to a card; good until the driver is let go of."""
+
+_MIB = 2**20
+_DRIVERLESS = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+_ABSENT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+_WORDS = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
+    pynvml.NVML_ERROR_NO_PERMISSION: "the driver may not be asked by this user",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1 here",
+    # A loaded library stays until the process ends, so asking again cannot mend it.
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "libnvidia-ml.so.1 is of another version than the loaded driver; "
+        "start this process anew"
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the driver has lost it (GPU is lost)",
+}
+
+
+class NoDriver(Exception):
+    """The driver itself does not answer; ``str()`` says why."""
+
+
+class CardFailed(Exception):
+    """One card does not answer; ``str()`` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An XID event: the address of the card's handle, 0 for none, and the number."""
+
+    address: int
+    xid: int
+
+
+def start() -> None:
+    """Load the library and open the driver. ``NoDriver`` for whatever prevents it."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoDriver(_words(error)) from error
+
+
+def stop() -> None:
+    """Let go of the driver, which need not be there any more."""
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return
+
+
+def count() -> int:
+    """Say how many cards the driver lists. ``NoDriver`` for any failure."""
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        raise NoDriver(_words(error)) from error
+
+
+def handle_at(index: int) -> Handle:
+    """Give the handle of the card that the driver lists so manieth."""
+    return Handle(_needed(lambda: pynvml.nvmlDeviceGetHandleByIndex(index)))
+
+
+def address(handle: Handle) -> int:
+    """Give the address that a handle points to, to know it again in an event."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+def uuid_of(handle: Handle) -> CardUUID:
+    """Give a card's UUID, as the driver spells it."""
+    return CardUUID(_text(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle))))
+
+
+def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
+    """Give all that does not change of a card, or why it cannot be shared."""
+    uuid = uuid_of(handle)
+    mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    if mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+        return LeftOut(uuid, "it is in MIG mode; nvidia-smi -mig 0 ends that")
+    # The plain total, all there is, with what the driver keeps for itself: an old
+    # driver cannot tell that apart, and no driver's update may change a card's units.
+    memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    if memory is None:
+        return LeftOut(uuid, "the driver does not tell how much memory it has")
+    pci = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    return FoundCard(
+        uuid=uuid,
+        index=index,
+        memory_mib=int(memory.total) // _MIB,
+        model=_text(_optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""),
+        bus=_text(pci.busId) if pci else None,
+        minor=_optional(lambda: pynvml.nvmlDeviceGetMinorNumber(handle)),
+    )
+
+
+def used_mib(handle: Handle) -> int | None:
+    """Give the MiB of a card that are in use now, None where the driver cannot tell.
+
+    Without what the driver itself keeps, where it tells that apart (from 510 on).
+    """
+    memory = _optional(
+        lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    ) or _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    return None if memory is None else int(memory.used) // _MIB
+
+
+class FaultSet:
+    """NVML's set of events, for XIDs alone. ``NoDriver`` where it cannot be made."""
+
+    def __init__(self) -> None:
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            raise NoDriver(_words(error)) from error
+
+    def register(self, handle: Handle) -> bool:
+        """Ask for a card's faults; False for a card that reports none."""
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, kind, self._set)
+        except pynvml.NVMLError as error:
+            if error.value in _ABSENT:
+                return False
+            raise CardFailed(_words(error)) from error
+        return True
+
+    def wait(self, timeout_ms: int) -> Fault | None:
+        """Wait for the next fault; ``NoDriver`` where waiting itself fails."""
+        try:
+            event = pynvml.nvmlEventSetWait(self._set, timeout_ms)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise NoDriver(_words(error)) from error
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            return None
+        return Fault(address(Handle(event.device)), int(event.eventData))
+
+    def free(self) -> None:
+        """Give the set back, as far as the driver still takes it."""
+        try:
+            pynvml.nvmlEventSetFree(self._set)
+        except pynvml.NVMLError:
+            return
+
+
+def _needed(call: Callable[[], Answer]) -> Answer:
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _DRIVERLESS:
+            raise NoDriver(_words(error)) from error
+        raise CardFailed(_words(error)) from error
+
+
+def _optional(call: Callable[[], Answer]) -> Answer | None:
+    try:
+        return _needed(call)
+    except (CardFailed, NoDriver) as error:
+        cause = error.__cause__
+        if isinstance(cause, pynvml.NVMLError) and cause.value in _ABSENT:
+            return None
+        raise
+
+
+def _words(error: pynvml.NVMLError) -> str:
+    return _WORDS.get(error.value) or f"NVML says: {error} ({error.value})"
+
+
+def _text(raw: str | bytes) -> str:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw

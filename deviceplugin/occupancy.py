@@ -1,0 +1,103 @@
+"""The node's own ledger: who has which part of which card, by kubelet's own account.
+
+What a pod's containers hold, as kubelet lists it, outweighs what any annotation says;
+an annotation outweighs what we decided ourselves for a pod that came without one.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+from deviceplugin.devices import Cards, placement_from, placement_of_stranger
+from deviceplugin.nodepod import Listed, NodePod, PodName
+from deviceplugin.pods import NodePods
+from deviceplugin.records import Record
+from deviceplugin.turns import Served
+from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.node import Node
+
+
+class Occupancy:
+    """What is taken of this node's cards; every page is worked out anew."""
+
+    def __init__(
+        self, node: NodeName, pods: NodePods, cards: Callable[[], Cards]
+    ) -> None:
+        self.node = node
+        self._pods = pods
+        self._cards = cards
+        self._lock = Lock()
+        self._decided: dict[PodUID, Placement] = {}
+        self._served: dict[tuple[PodUID, str, str], frozenset[str]] = {}
+
+    def decide(self, placement: Placement) -> None:
+        """Keep what was decided here, until the pod's own annotation says it."""
+        with self._lock:
+            self._decided[placement.pod.uid] = placement
+
+    def serve(
+        self, uid: PodUID, container: str, resource: str, ids: frozenset[str]
+    ) -> None:
+        """Note that these ids were allocated."""
+        with self._lock:
+            self._served[uid, container, resource] = ids
+
+    def remember(self, record: Record) -> None:
+        """Take back what was served before this process began."""
+        if record.uid:
+            self.serve(
+                record.uid, record.container, record.resource, frozenset(record.ids)
+            )
+
+    def served(self) -> Served:
+        """Give what has been allocated, of pods that have not ended."""
+        with self._lock:
+            return frozenset(self._served)
+
+    def was_served(self, uid: PodUID) -> bool:
+        """Tell whether any of the pod's containers was allocated devices."""
+        with self._lock:
+            return any(one == uid for one, _, _ in self._served)
+
+    def forget_the_gone(self) -> None:
+        """Drop what is known of pods that have ended."""
+        with self._lock:
+            living = {pod.uid for pod in self._pods.all()}
+            self._decided = {u: p for u, p in self._decided.items() if u in living}
+            self._served = {k: v for k, v in self._served.items() if k[0] in living}
+
+    def page(self, listed: Listed) -> Node:
+        """Open the node's page, with all that is held or promised."""
+        cards = self._cards()
+        placements: dict[PodUID, Placement] = {}
+        for pod in self._pods.all():
+            found = self.placement(pod, listed, cards)
+            if found is not None:
+                placements[pod.uid] = found
+        placements |= self._strangers(listed, cards)
+        return Node(self.node, cards.all, placements)
+
+    def placement(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
+        """Say where a pod is, or will be; None where nobody has said."""
+        held = placement_from(pod, self.node, listed.held(pod.name), cards)
+        return held or self.expected(pod)
+
+    def expected(self, pod: NodePod) -> Placement | None:
+        """Say where a pod is to be, by its annotation or by our own decision."""
+        with self._lock:
+            return pod.placement or self._decided.get(pod.uid)
+
+    def holders(self, listed: Listed) -> Mapping[str, PodName]:
+        """Say which pod holds each device id that is held."""
+        return {one: pod for pod, _, _, ids in listed.holders() for one in ids}
+
+    def _strangers(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
+        """Charge pods that hold devices and that the API server has not told of."""
+        known = {pod.name for pod in self._pods.all()}
+        found = {}
+        for (namespace, name), held in listed.pods.items():
+            if (namespace, name) not in known and any(held.values()):
+                uid = PodUID(f"{namespace}/{name}")
+                ref = PodRef(uid, namespace, name)
+                placed = placement_of_stranger(ref, self.node, held, cards)
+                found[uid] = placed
+        return found

@@ -1,0 +1,216 @@
+"""The last look before a container starts, at where its devices are.
+
+Here a pod may wait: kubelet asks again after a refusal (contracts 2.4).
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deviceplugin.announcer import Announcer
+from deviceplugin.devices import (
+    Cards,
+    amount_of,
+    placement_from,
+    plan,
+    what_is_impossible,
+)
+from deviceplugin.nodepod import Held, Listed, NodePod, PodName
+from deviceplugin.occupancy import Occupancy
+from deviceplugin.podresources import KubeletSilentError, PodResources
+from deviceplugin.pods import NodePods
+from deviceplugin.records import Records
+from deviceplugin.reporter import Reporter, differs
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    UNIT_MIB,
+    Amount,
+    CardUUID,
+    Placement,
+    PodUID,
+)
+from gpushare.kube.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+"""Of ``allocation.json``; programs ignore fields that they do not know."""
+_LIST_WITHIN_S = 10.0
+
+
+class NotYetError(Exception):
+    """The container may not start now; ``str()`` says why, kubelet asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose devices these are, by kubelet's list or by what was written down."""
+
+    pod: PodName
+    uid: PodUID
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Verifies a container's devices and fills the file that it will see."""
+
+    pods: NodePods
+    resources: PodResources
+    occupancy: Occupancy
+    cards: Callable[[], Cards]
+    records: Records
+    reporter: Reporter
+    announcer: Announcer
+
+    def start(self, resource: str, ids: Sequence[str]) -> None:
+        """Let the container with these devices start, or raise ``NotYetError``."""
+        listed = self._list()
+        owner = self._owner(listed, resource, frozenset(ids))
+        held = _held(listed, owner, resource, ids)
+        pod = self._pod_of(owner)
+        if pod is None:
+            self._start_stranger(owner, held, ids)
+            return
+        cards = self.cards()
+        actual = placement_from(pod, self.occupancy.node, held, cards)
+        if actual is None:
+            raise self._not_yet(pod, pod.what_is_wrong() or "it asks for no card")
+        self._insist_on_its_cards(pod, actual, owner.container, held, cards)
+        if differs(actual, pod.placement):
+            self._insist_on_room(pod, actual, listed, cards)
+            self._report(pod, actual)
+        self._fill(pod, owner.container, actual, held, ids)
+
+    def _list(self) -> Listed:
+        try:
+            return self.resources.list(_LIST_WITHIN_S)
+        except KubeletSilentError as error:
+            raise NotYetError(f"kubelet does not say whose they are: {error}") from None
+
+    def _owner(self, listed: Listed, resource: str, ids: frozenset[str]) -> _Owner:
+        record = self.records.read(ids)
+        for pod, container, one, held in listed.holders():
+            if one == resource and held == ids:
+                uid = record.uid if record and record.pod == pod else PodUID("")
+                return _Owner(pod, uid, container)
+        if record is None:
+            raise NotYetError("nobody is known to hold these devices")
+        return _Owner(record.pod, record.uid, record.container)
+
+    def _pod_of(self, owner: _Owner) -> NodePod | None:
+        pod = self.pods.find(owner.pod)
+        if pod is None or pod.uid != owner.uid:
+            pod = self.pods.fresh(owner.pod)
+        return pod
+
+    def _start_stranger(
+        self, owner: _Owner, held: Mapping[str, Held], ids: Sequence[str]
+    ) -> None:
+        """Start a static pod whose object is not there yet; the reporter follows up."""
+        cards = self.cards()
+        mine = held[owner.container]
+        sums: dict[CardUUID, Amount] = {}
+        for resource, some in mine.items():
+            for uuid, number in cards.count(some).items():
+                sums[uuid] = sums.get(uuid, Amount()) + amount_of(resource, number)
+        logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
+        self.records.fill(ids, _file(owner, "", sums))
+
+    def _insist_on_its_cards(
+        self,
+        pod: NodePod,
+        actual: Placement,
+        container: str,
+        held: Mapping[str, Held],
+        cards: Cards,
+    ) -> None:
+        if pod.placement is not None and not differs(actual, pod.placement):
+            if wrong := what_is_impossible(pod.placement, pod, cards):
+                raise self._not_yet(pod, f"impossible placement: {wrong}")
+            return
+        ids = [one for some in held[container].values() for one in some]
+        asking = next((a for a in pod.asking if a.name == container), None)
+        whole = asking is not None and asking.amount.cores >= CORES_PER_CARD
+        if not whole and len(cards.holding(ids)) > 1:
+            raise self._not_yet(
+                pod, f"container {container} has parts of several cards"
+            )
+
+    def _insist_on_room(
+        self, pod: NodePod, actual: Placement, listed: Listed, cards: Cards
+    ) -> None:
+        page = self.occupancy.page(listed).without({pod.uid})
+        for share in actual.shares:
+            cores, units = page.charged.get(share.card, (0, 0))
+            card = cards.of(share.card)
+            room = Amount() if card is None else card.capacity - Amount(cores, units)
+            if not share.amount.fits(room):
+                raise self._not_yet(
+                    pod,
+                    f"kubelet chose card {share.card}, which has {room.units} units "
+                    f"and {room.cores} cores left, not {share.amount.units} and "
+                    f"{share.amount.cores}; it starts when there is room",
+                )
+
+    def _report(self, pod: NodePod, actual: Placement) -> None:
+        try:
+            self.reporter.report(pod, actual)
+        except ClusterError as error:
+            raise NotYetError(f"its card could not be reported: {error}") from error
+        self.occupancy.decide(actual)
+
+    def _fill(
+        self,
+        pod: NodePod,
+        container: str,
+        actual: Placement,
+        held: Mapping[str, Held],
+        ids: Sequence[str],
+    ) -> None:
+        shares = plan(actual, container)
+        for share in actual.shares:
+            if share.card in shares and share.amount.cores >= CORES_PER_CARD:
+                # A whole card is its pod's alone, whatever was asked of its memory.
+                shares[share.card] = share.amount
+        owner = _Owner(pod.name, pod.uid, container)
+        text = _file(owner, pod.uid, shares)
+        for some in {frozenset(ids), *held[container].values()}:
+            self.records.fill(some, text)
+
+    def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
+        self.announcer.warn(pod, "VcudaWaiting", why)
+        return NotYetError(why)
+
+
+def _held(
+    listed: Listed, owner: _Owner, resource: str, ids: Sequence[str]
+) -> dict[str, Held]:
+    """Give what the pod's containers hold, with these ids among it.
+
+    An init container's are not listed.
+    """
+    held = dict(listed.held(owner.pod))
+    mine = dict(held.get(owner.container, {}))
+    held[owner.container] = {**mine, resource: frozenset(ids)}
+    return held
+
+
+def _file(owner: _Owner, uid: str, shares: Mapping[CardUUID, Amount]) -> str:
+    body = {
+        "v": VERSION,
+        "pod": "/".join(owner.pod),
+        "uid": uid,
+        "container": owner.container,
+        "cards": [
+            {
+                "uuid": uuid,
+                "units": amount.units,
+                "cores": amount.cores,
+                "memory_mib": amount.units * UNIT_MIB,
+            }
+            for uuid, amount in shares.items()
+        ],
+    }
+    return json.dumps(body) + "\n"

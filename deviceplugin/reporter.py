@@ -1,0 +1,86 @@
+"""``vcuda-actual``: where a pod really is, when that is not what was planned."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+
+from deviceplugin.devices import Cards
+from deviceplugin.nodepod import NodePod
+from deviceplugin.occupancy import Occupancy
+from deviceplugin.podresources import KubeletSilentError, PodResources
+from deviceplugin.pods import NodePods
+from deviceplugin.records import Records
+from gpushare.domain.model import Amount, CardUUID, Placement
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Cluster, Kind
+from gpushare.kube.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+_LIST_WITHIN_S = 5.0
+_YOUNG_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Writes actual placements: at a container's start, and whenever one was missed.
+
+    Missed is a static pod's, whose object comes after its devices, or one that could
+    not be written because the API server was away.
+    """
+
+    cluster: Cluster
+    pods: NodePods
+    resources: PodResources
+    occupancy: Occupancy
+    cards: Callable[[], Cards]
+    records: Records
+
+    def report(self, pod: NodePod, actual: Placement) -> None:
+        """Write where the pod is; ``ClusterError`` when it could not be written."""
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = encode_placement(actual, at)
+        self.cluster.annotate(Kind.PODS, *pod.name, {names.ACTUAL: text})
+        planned = pod.placement
+        facts = {
+            "pod": str(pod.ref),
+            "planned": "none" if planned is None else ",".join(planned.cards()),
+            "actual": ",".join(actual.cards()),
+        }
+        logger.info("actual placement written", extra=facts)
+
+    def run(self, stop: Event, every_s: float) -> None:
+        """Look every so often for what was missed, and tidy up what pods left."""
+        while not stop.wait(every_s):
+            try:
+                self.catch_up()
+            except (ClusterError, KubeletSilentError) as error:
+                logger.info("reporting later", extra={"because": str(error)})
+
+    def catch_up(self) -> None:
+        """Write what was missed, and forget the pods that have ended."""
+        listed = self.resources.list(_LIST_WITHIN_S)
+        cards = self.cards()
+        for pod in self.pods.all():
+            if not any(listed.held(pod.name).values()):
+                continue
+            actual = self.occupancy.placement(pod, listed, cards)
+            if actual is not None and differs(actual, pod.placement):
+                self.report(pod, actual)
+        self.occupancy.forget_the_gone()
+        living = {*listed.pods, *(pod.name for pod in self.pods.all())}
+        self.records.sweep(living, _YOUNG_S)
+
+
+def differs(actual: Placement, planned: Placement | None) -> bool:
+    """Tell whether a pod has other cards, or more of one, than was planned for it."""
+    if planned is None:
+        return True
+    return _charges(actual) != _charges(planned)
+
+
+def _charges(placement: Placement) -> set[tuple[CardUUID, Amount]]:
+    return {(share.card, share.amount) for share in placement.shares}

@@ -1,0 +1,220 @@
+"""All parts of one device plugin: wired here, started, and stopped together."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Thread
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from deviceplugin.admission import Admission
+from deviceplugin.alone import only_one
+from deviceplugin.announcer import Announcer
+from deviceplugin.cards import CardSource
+from deviceplugin.health import Health, HealthFile
+from deviceplugin.injecting import Injecting
+from deviceplugin.kubelet import Registrar
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.occupancy import Occupancy
+from deviceplugin.offer import Offer
+from deviceplugin.plugin import DevicePlugin, Parts
+from deviceplugin.podresources import RESOURCES, PodResources
+from deviceplugin.pods import NodePods
+from deviceplugin.prestart import Starter
+from deviceplugin.publisher import OwnNode, Publisher
+from deviceplugin.records import Records
+from deviceplugin.reporter import Reporter
+from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.watcher import CollidingCardsError, Watcher
+from gpushare.kube.cluster import Cluster, Kind
+from gpushare.kube.reflector import Reflector
+
+logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_S = 10.0
+_LOOK_S = 1.0
+_SERVE = "serve"
+_SYNC_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """All parts of one device plugin, wired."""
+
+    watcher: Watcher
+    publisher: Publisher
+    reporter: Reporter
+    announcer: Announcer
+    registrars: tuple[Registrar, ...]
+    reflectors: tuple[tuple[str, Reflector], ...]
+    offer: Offer
+    pods: NodePods
+    occupancy: Occupancy
+    admission: Admission
+    starter: Starter
+
+
+def run(
+    settings: DevicePluginSettings, source: CardSource, cluster: Cluster, stop: Event
+) -> int:
+    """Run until ``stop`` is set; the exit status."""
+    with only_one(settings.state_dir, stop) as only:
+        if not only:
+            return 0
+        registry = CollectorRegistry()
+        start_http_server(settings.listen.port, settings.listen.host, registry)
+        made = assemble(settings, source, cluster, registry)
+        try:
+            threads = start(made, settings, stop)
+        except CollidingCardsError as error:
+            logger.error("cannot serve", extra={"because": str(error)})  # noqa: TRY400
+            stop.set()
+            return 1
+        failed = _wait(threads, stop)
+        stop.set()
+        for thread in threads:
+            if thread.name.startswith(_SERVE):
+                # Its sockets are gone, and kubelet knows, before another plugin begins.
+                thread.join()
+    source.close()
+    return int(failed)
+
+
+def start(made: Serving, settings: DevicePluginSettings, stop: Event) -> list[Thread]:
+    """Follow the API server, wait for cards, then serve; the threads that do so.
+
+    ``CollidingCardsError`` where two cards would have the same device ids.
+    """
+    threads = [_start(f"follow {n}", r.run, stop) for n, r in made.reflectors]
+    _wait_for_sync(made.reflectors, stop)
+    if not made.watcher.wait_for_cards(stop, settings.look_every_s):
+        return threads
+    made.watcher.read()
+    made.watcher.heed()
+    return threads + _start_all(made, settings, stop)
+
+
+def _wait(threads: Sequence[Thread], stop: Event) -> bool:
+    """Wait for ``stop``, or for a thread that ended before it; then True.
+
+    Half a plugin would look alive to everybody; a new one is whole.
+    """
+    while not stop.wait(_LOOK_S):
+        dead = [thread.name for thread in threads if not thread.is_alive()]
+        if dead:
+            logger.error("a thread ended", extra={"threads": ", ".join(dead)})
+            return True
+    return False
+
+
+def assemble(
+    settings: DevicePluginSettings,
+    source: CardSource,
+    cluster: Cluster,
+    registry: CollectorRegistry,
+) -> Serving:
+    """Put the parts together; nothing runs yet."""
+    metrics = PluginMetrics(registry)
+    offer = Offer(settings.reserve_mib)
+    node = OwnNode(settings.node)
+    pods = NodePods(cluster, settings.node)
+    resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
+    occupancy = Occupancy(settings.node, pods, offer.cards)
+    records = Records(settings.state_dir / "containers")
+    for record in records.all():
+        occupancy.remember(record)
+    announcer = Announcer(cluster)
+    reporter = Reporter(cluster, pods, resources, occupancy, offer.cards, records)
+    injecting = Injecting(settings.inject, settings.cdi_dirs, node.status)
+    health = Health(settings.harmless_xids)
+    file = HealthFile(settings.state_dir / "health.json")
+    file.load(health)
+    admission = Admission(pods, resources, occupancy, offer.cards, announcer)
+    starter = Starter(
+        pods, resources, occupancy, offer.cards, records, reporter, announcer
+    )
+    parts = Parts(
+        offer,
+        admission,
+        starter,
+        records,
+        injecting.chosen,
+        metrics,
+    )
+    folder = settings.kubelet_dir / "device-plugins"
+    return Serving(
+        offer=offer,
+        pods=pods,
+        occupancy=occupancy,
+        admission=admission,
+        starter=starter,
+        watcher=Watcher(
+            source,
+            offer,
+            health,
+            file,
+            node,
+            settings.node,
+            cluster,
+            injecting,
+            metrics,
+        ),
+        publisher=Publisher(cluster, settings.node, node, offer),
+        reporter=reporter,
+        announcer=announcer,
+        registrars=tuple(
+            Registrar(DevicePlugin(resource, parts), folder, metrics)
+            for resource in RESOURCES
+        ),
+        reflectors=(
+            (
+                "node",
+                Reflector(
+                    cluster,
+                    Kind.NODES,
+                    node,
+                    field_selector=f"metadata.name={settings.node}",
+                ),
+            ),
+            (
+                "pods",
+                Reflector(
+                    cluster,
+                    Kind.PODS,
+                    pods,
+                    field_selector=f"spec.nodeName={settings.node}",
+                ),
+            ),
+        ),
+    )
+
+
+def _start_all(
+    made: Serving, settings: DevicePluginSettings, stop: Event
+) -> list[Thread]:
+    every_s = settings.look_every_s
+    return [
+        _start("watch cards", partial(made.watcher.run, every_s=every_s), stop),
+        _start("hear faults", partial(made.watcher.hear, every_s=every_s), stop),
+        _start("publish", made.publisher.run, stop),
+        _start("announce", made.announcer.run, stop),
+        _start("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S), stop),
+        *(
+            _start(f"{_SERVE} {number}", registrar.run, stop)
+            for number, registrar in enumerate(made.registrars)
+        ),
+    ]
+
+
+def _start(name: str, target: Callable[[Event], None], stop: Event) -> Thread:
+    thread = Thread(target=target, args=(stop,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _wait_for_sync(reflectors: Sequence[tuple[str, Reflector]], stop: Event) -> None:
+    """Wait for the API server a while; without it, kubelet's own list must do."""
+    for name, reflector in reflectors:
+        if not stop.is_set() and not reflector.synced.wait(_SYNC_WITHIN_S):
+            logger.warning("going on without the API server", extra={"kind": name})

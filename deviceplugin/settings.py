@@ -1,0 +1,124 @@
+"""The device plugin's settings: GPUSHARE_… in its environment, read once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from deviceplugin.allocation import Injection
+from gpushare.domain.model import NodeName
+from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
+from gpushare.settings import Address, Reading
+
+InjectionChoice = Literal["auto"] | Injection
+INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
+
+_MOST_RESERVE_MIB = 1 << 20
+_MOST_XID = 9999
+
+
+@dataclass(frozen=True)
+class DevicePluginSettings:
+    """Each with its default; docs/deviceplugin.md lists them for operators."""
+
+    node: NodeName
+    """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
+    kubeconfig: str | None = None
+    """Path; the pod's own service account where none is given."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """Where kubelet has ``device-plugins`` and ``pod-resources``."""
+    state_dir: Path = Path("/var/lib/vcuda")
+    """What must outlive the process, and what containers have mounted: the same path
+    here and on the host."""
+    host_root: Path = Path("/")
+    """Where the host's ``/proc``, ``/sys`` and CDI folders are found."""
+    inject: InjectionChoice = "auto"
+    """How a container gets at its card."""
+    cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    """Where the node's CDI specifications are."""
+    reserve_mib: int = 0
+    """MiB of each card that are not offered."""
+    simulated_cards: str | None = None
+    """``4x24GiB`` or a YAML file: made-up cards instead of the driver's."""
+    inventory: Path | None = None
+    """A YAML file of cards that the driver does not know."""
+    look_every_s: float = 5.0
+    """How often the cards are read, and new ones looked for."""
+    harmless_xids: tuple[int, ...] = ()
+    """Faults that leave a card well, beside those that are a program's own."""
+    listen: Address = Address("0.0.0.0", 39997)
+    """Metrics, which also serve as a liveness probe."""
+    log_level: str = "INFO"
+    log_format: LogFormat = "json"
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> tuple[Self, list[str]]:
+        """Read the environment; the complaints must be empty before anything starts."""
+        env = Reading(environ)
+        settings = cls(
+            node=NodeName(env.text("NODE_NAME") or ""),
+            kubeconfig=env.text("KUBECONFIG"),
+            kubelet_dir=_folder(env, "KUBELET_DIR", cls.kubelet_dir),
+            state_dir=_folder(env, "STATE_DIR", cls.state_dir),
+            host_root=_folder(env, "HOST_ROOT", cls.host_root),
+            inject=env.one_of("INJECT", INJECTION_CHOICES, cls.inject),
+            cdi_dirs=_folders(env, "CDI_DIRS", cls.cdi_dirs),
+            reserve_mib=env.whole(
+                "RESERVE_MIB", cls.reserve_mib, least=0, most=_MOST_RESERVE_MIB
+            ),
+            simulated_cards=env.text("SIMULATED_CARDS"),
+            inventory=_file(env, "INVENTORY"),
+            look_every_s=env.seconds(
+                "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
+            ),
+            harmless_xids=_numbers(env, "HARMLESS_XIDS"),
+            listen=env.address("LISTEN", cls.listen),
+            log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
+            log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
+        )
+        if not settings.node:
+            env.complain(
+                "NODE_NAME",
+                "is not set; give the node's name in the API server "
+                "(in a DaemonSet: valueFrom.fieldRef.fieldPath spec.nodeName)",
+            )
+        env.misspelt()
+        return settings, env.complaints
+
+
+def _folder(env: Reading, name: str, default: Path) -> Path:
+    raw = env.text(name)
+    if raw is None:
+        return default
+    if not raw.startswith("/"):
+        env.complain(name, f"{raw!r} will not do; give a path that begins with /")
+        return default
+    return Path(raw)
+
+
+def _folders(env: Reading, name: str, default: tuple[Path, ...]) -> tuple[Path, ...]:
+    raw = env.text(name)
+    if raw is None:
+        return default
+    parts = [part.strip() for part in raw.split(",")]
+    if not all(part.startswith("/") for part in parts):
+        env.complain(name, f"{raw!r} will not do; give paths, separated by commas")
+        return default
+    return tuple(map(Path, parts))
+
+
+def _file(env: Reading, name: str) -> Path | None:
+    raw = env.text(name)
+    return None if raw is None else Path(raw)
+
+
+def _numbers(env: Reading, name: str) -> tuple[int, ...]:
+    raw = env.text(name)
+    if raw is None:
+        return ()
+    parts = [part.strip() for part in raw.split(",")]
+    good = all(part.isascii() and part.isdigit() for part in parts)
+    if not good or any(int(part) > _MOST_XID for part in parts):
+        env.complain(name, f"{raw!r} will not do; give numbers, separated by commas")
+        return ()
+    return tuple(int(part) for part in parts)

@@ -1,0 +1,132 @@
+"""What every ``CardSource`` keeps to: made-up cards, a file's, NVML's, real ones."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards import CardSource, colliding, shared_card
+from tests.contract.card_seats import by_uuid, seat_of
+
+SEATS = [
+    *("simulated", "inventory", "nvml", "nvml-old", "joined"),
+    pytest.param("real", marks=pytest.mark.gpu),
+]
+THREADS = 4
+
+
+@pytest.fixture(params=SEATS)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CardSource]:
+    with seat_of(request.param, tmp_path) as found:
+        yield found
+
+
+def test_cards_are_told_apart(source: CardSource) -> None:
+    """UUIDs, indices and device ids are each card's own; cards come by index."""
+    cards = source.cards().cards
+    assert cards
+    assert len({card.uuid for card in cards}) == len(cards)
+    indices = [card.index for card in cards]
+    assert indices == sorted(set(indices))
+    assert all(index >= 0 for index in indices)
+    assert colliding(cards) == []
+
+
+def test_cards_have_memory_to_share(source: CardSource) -> None:
+    """Each has at least one unit, the reserve taken off."""
+    assert all(shared_card(card, 1024).units > 0 for card in source.cards().cards)
+
+
+def test_what_is_left_out_has_a_reason(source: CardSource) -> None:
+    """A card that cannot be shared is named with the reason, and is not among them."""
+    found = source.cards()
+    assert all(left.name and left.because for left in found.left_out)
+    assert not {left.name for left in found.left_out} & set(by_uuid(found.cards))
+
+
+def test_looking_again_finds_the_same(source: CardSource) -> None:
+    """Nothing of a card changes while its driver is loaded."""
+    assert source.cards() == source.cards()
+    source.readings()
+    assert source.cards() == source.cards()
+
+
+def test_readings_are_of_the_cards_found(source: CardSource) -> None:
+    """One each, and no more in use than there is."""
+    cards = by_uuid(source.cards().cards)
+    readings = source.readings()
+    assert sorted(reading.uuid for reading in readings) == sorted(cards)
+    for reading in readings:
+        assert reading.failure == ""
+        used = reading.used_mib
+        assert used is None or 0 <= used <= cards[reading.uuid].memory_mib
+
+
+def test_a_driver_s_cards_need_no_words_of_their_own(source: CardSource) -> None:
+    """Device nodes and variables come with those cards that no driver knows."""
+    for card in source.cards().cards:
+        assert not (card.known_to_driver and (card.nodes or card.variables))
+        assert all(node.startswith("/") for node in card.nodes)
+
+
+def test_waiting_in_vain_ends(source: CardSource) -> None:
+    """No fault: None, before the first look and after it, at once where so asked."""
+    assert source.wait_for_event(0.0) is None
+    source.cards()
+    assert source.wait_for_event(0.0) is None
+    assert source.wait_for_event(0.05) is None
+
+
+def test_the_loading_keeps_its_name(source: CardSource) -> None:
+    """Looking and reading load nothing anew."""
+    name = source.driver_load()
+    source.cards()
+    source.readings()
+    assert source.driver_load() == name
+
+
+def test_any_thread_may_ask(source: CardSource) -> None:
+    """Threads that look, read and wait at once all get the same."""
+    together = threading.Barrier(THREADS)
+    seen: list[object] = []
+
+    def ask() -> None:
+        together.wait()
+        for _ in range(5):
+            found = source.cards()
+            readings = source.readings()
+            assert source.wait_for_event(0.01) is None
+            seen.append((found, tuple(sorted(one.uuid for one in readings))))
+
+    threads = [threading.Thread(target=ask) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 5 * THREADS
+    assert all(one == seen[0] for one in seen)
+
+
+def test_closing_wakes_who_waits(source: CardSource) -> None:
+    """A thread that waits for a fault comes back when the source is closed."""
+    source.cards()
+    came: list[object] = []
+    thread = threading.Thread(target=lambda: came.append(source.wait_for_event(600.0)))
+    thread.start()
+    source.close()
+    thread.join()
+    assert came == [None]
+
+
+def test_closing_twice_is_harmless(source: CardSource) -> None:
+    """Whether or not anybody looked before."""
+    source.close()
+    source.close()
+
+
+def test_closing_after_a_look_twice_is_harmless(source: CardSource) -> None:
+    """The driver is let go of once."""
+    source.cards()
+    source.close()
+    source.close()

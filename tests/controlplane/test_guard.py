@@ -1,0 +1,240 @@
+"""Who may write what the ledger is read back from: the guard as we ship it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+import yaml
+
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import grant, service_account_token
+from tests.testbed.manifests import FOLDER, shipped
+from tests.testbed.objects import pod, post_node
+from tests.testbed.rest import Json, Rest
+from tests.testbed.sweep import sweep
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+KINDS = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+PLACEMENT = "baidu.com/vcuda-placement"
+ACTUAL = "baidu.com/vcuda-actual"
+CARDS = "baidu.com/vcuda-cards"
+PLAN = {PLACEMENT: '{"v": 1}'}
+WHERE = {ACTUAL: '{"v": 1}'}
+ALL_OF_PODS = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "pods/binding", "pods/status", "bindings", "nodes"],
+        "verbs": ["*"],
+    }
+]
+SYSTEM = "/api/v1/namespaces/kube-system"
+PLUGIN = "gpushare-device-plugin"
+EXTENDER = "gpushare-extender"
+NUMBERS = count()
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A cluster with the guard up: its admin, a user with all rights to pods, us."""
+
+    admin: Rest
+    user: Rest
+    extender: Rest
+    plugin: Callable[[str], Rest]
+    """The device plugin on a node, by a token that is bound to its pod."""
+
+    def pod(self, node: str = "", **more: str) -> str:
+        """Create a pod as admin, bound to the node where one is given; its path."""
+        spec = {"nodeName": node} if node else None
+        made = pod(f"p{next(NUMBERS)}", spec=spec, annotations=more)
+        return path_of(self.admin.must("POST", PODS, made))
+
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def path_of(made: Json) -> str:
+    return f"{PODS}/{made['metadata']['name']}"
+
+
+def annotated(annotations: dict[str, str | None]) -> Json:
+    return {"metadata": {"annotations": annotations}}
+
+
+def binding(path: str, annotations: dict[str, str] | None = None) -> Json:
+    name = path.rpartition("/")[2]
+    metadata = {"name": name, "annotations": annotations or {}}
+    return {"metadata": metadata, "target": {"kind": "Node", "name": "here"}}
+
+
+def assert_denied(answer: tuple[int, Json], says: str) -> None:
+    status, body = answer
+    assert status in {403, 422}, body
+    assert says in body["message"], body
+
+
+@pytest.fixture(scope="module")
+def raised(plane: ControlPlane) -> Iterator[None]:
+    """The guard, which would keep other tests' extender from binding."""
+    text = (FOLDER / "annotation-guard.yaml").read_text()
+    parts = list(yaml.safe_load_all(text))
+    for part in parts:
+        plane.rest.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
+    wait_until(lambda: stands(plane.rest), "guard")
+    yield
+    for part in parts:
+        path = f"{GROUP}/{KINDS[part['kind']]}/{part['metadata']['name']}"
+        plane.rest.must("DELETE", path)
+    wait_until(lambda: not stands(plane.rest), "end of guard")
+
+
+def stands(admin: Rest) -> bool:
+    """Tell whether the guard turns a forged pod away; a dry run leaves nothing."""
+    forged = pod("forged", annotations={**PLAN, **WHERE})
+    return admin.post(f"{PODS}?dryRun=All", forged)[0] >= 400
+
+
+@pytest.fixture
+def guarded(plane: ControlPlane, raised: None) -> Iterator[Guarded]:
+    admin = plane.rest
+    for name in ("here", "there"):
+        post_node(admin, name)
+    token = service_account_token(admin, "default", "user")
+    grant(admin, "system:serviceaccount:default:user", ALL_OF_PODS)
+    yield Guarded(
+        admin,
+        plane.rest_as(token),
+        plane.rest_as(account(admin, EXTENDER, "extender-rbac.yaml")),
+        lambda node: plane.rest_as(plugin_token(admin, node)),
+    )
+    sweep(admin)
+
+
+def account(admin: Rest, name: str, rights: str) -> str:
+    """Make a service account of ours with the rights that we ship; its token."""
+    grant(admin, f"system:serviceaccount:kube-system:{name}", shipped(rights)["rules"])
+    return service_account_token(admin, "kube-system", name)
+
+
+def plugin_token(admin: Rest, node: str) -> str:
+    """Give the token that kubelet would give to the device plugin's pod on a node."""
+    account(admin, PLUGIN, "deviceplugin-rbac.yaml")
+    spec = {"nodeName": node, "serviceAccountName": PLUGIN}
+    own = pod(f"plugin-{node}", "kube-system", spec=spec)
+    made = admin.must("POST", f"{SYSTEM}/pods", own)["metadata"]
+    bound = {"kind": "Pod", "apiVersion": "v1"}
+    wanted: Json = {
+        "spec": {
+            "audiences": [],
+            "expirationSeconds": 3600,
+            "boundObjectRef": {**bound, "name": made["name"], "uid": made["uid"]},
+        }
+    }
+    path = f"{SYSTEM}/serviceaccounts/{PLUGIN}/token"
+    return str(admin.must("POST", path, wanted)["status"]["token"])
+
+
+@pytest.mark.parametrize("annotation", [PLACEMENT, ACTUAL])
+def test_a_pod_with_a_placement_of_its_own_is_turned_away(
+    guarded: Guarded, annotation: str
+) -> None:
+    """By anybody, whatever rights they have; and told why."""
+    forged = pod("forged", annotations={annotation: "{}"})
+    for somebody in (guarded.user, guarded.admin):
+        assert_denied(
+            somebody.post(PODS, forged), f"writes the annotation {annotation}"
+        )
+
+
+@pytest.mark.parametrize("door", ["", "/status"], ids=["pod", "status"])
+def test_a_placement_can_be_neither_changed_nor_removed(
+    guarded: Guarded, door: str
+) -> None:
+    """Nor put where there was none."""
+    path = guarded.pod()
+    bound = guarded.extender.post(f"{path}/binding", binding(path, PLAN))
+    assert bound[0] == 201, bound
+    for forged in ({PLACEMENT: "{}"}, {PLACEMENT: None}, {ACTUAL: "{}"}):
+        answer = guarded.user.patch(f"{path}{door}", annotated(dict(forged)))
+        assert_denied(answer, "of vcuda writes the annotation")
+    now = guarded.admin.must("GET", path)["metadata"]["annotations"]
+    assert now == PLAN
+
+
+def test_a_binding_with_a_placement_is_the_extenders(guarded: Guarded) -> None:
+    """Another's is denied; without the annotation it is none of our business."""
+    path = guarded.pod()
+    forged = guarded.user.post(f"{path}/binding", binding(path, PLAN))
+    assert_denied(forged, "only the extender of vcuda")
+    old_name = "/api/v1/namespaces/default/bindings"
+    forged = guarded.user.post(old_name, binding(path, PLAN))
+    assert_denied(forged, "only the extender of vcuda")
+    assert guarded.user.post(f"{path}/binding", binding(path))[0] == 201
+
+
+def test_other_annotations_are_free(guarded: Guarded) -> None:
+    """Also on a pod that has a placement."""
+    path = guarded.pod()
+    guarded.extender.must("POST", f"{path}/binding", binding(path, PLAN))
+    mine = annotated({"mine": "1", "baidu.com/vcuda-policy": "spread"})
+    assert guarded.user.patch(path, mine)[0] == 200
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    assert guarded.user.patch(path, labels)[0] == 200
+    assert guarded.user.delete(path)[0] == 200
+
+
+def test_the_device_plugin_says_where_its_pods_came_to_be(guarded: Guarded) -> None:
+    """On its own node; what was planned is not its to change."""
+    plugin = guarded.plugin("here")
+    own, other = guarded.pod("here"), guarded.pod("there")
+    assert plugin.patch(own, annotated(dict(WHERE)))[0] == 200
+    assert plugin.patch(own, annotated({ACTUAL: "{}"}))[0] == 200
+    assert_denied(plugin.patch(own, annotated(dict(PLAN))), "only the extender")
+    for forged in (WHERE, {"any": "thing"}):
+        answer = plugin.patch(other, annotated(dict(forged)))
+        assert_denied(answer, "on its own node")
+    unbound = guarded.pod()
+    assert_denied(plugin.patch(unbound, annotated(dict(WHERE))), "on its own node")
+
+
+def test_the_device_plugin_writes_its_own_nodes_cards(guarded: Guarded) -> None:
+    """And those of no other."""
+    plugin = guarded.plugin("here")
+    cards = annotated({CARDS: '{"v": 1, "cards": []}'})
+    assert plugin.patch("/api/v1/nodes/here", cards)[0] == 200
+    assert_denied(plugin.patch("/api/v1/nodes/there", cards), "on its own node")
+
+
+def test_a_token_that_tells_no_node_is_held_by_its_name_alone(
+    guarded: Guarded,
+) -> None:
+    """As on Kubernetes before 1.30, and where an operator made the token."""
+    account(guarded.admin, PLUGIN, "deviceplugin-rbac.yaml")
+    token = service_account_token(guarded.admin, "kube-system", PLUGIN)
+    plugin = Rest(guarded.admin.port, token)
+    path = guarded.pod("there")
+    assert plugin.patch(path, annotated(dict(WHERE)))[0] == 200
+    assert_denied(plugin.patch(path, annotated(dict(PLAN))), "only the extender")
+
+
+def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:
+    """It reads pods and nodes, annotates them, and writes events: no secrets."""
+    plugin = guarded.plugin("here")
+    assert plugin.get("/api/v1/pods")[0] == 200
+    assert plugin.get("/api/v1/nodes")[0] == 200
+    path = guarded.pod("here")
+    assert plugin.delete(path)[0] == 403
+    assert plugin.get("/api/v1/secrets")[0] == 403
+    assert plugin.patch(f"{path}/status", annotated(dict(WHERE)))[0] == 403
+    event = {
+        "metadata": {"generateName": "e"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"},
+    }
+    assert plugin.post("/api/v1/namespaces/default/events", event)[0] == 201

@@ -1,0 +1,234 @@
+"""The device plugin, wired as it ships, over stand-ins for kubelet and API server."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.serving import Serving, assemble
+from deviceplugin.serving import start as start_serving
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.domain.model import (
+    CardUUID,
+    NodeName,
+    Placement,
+    Share,
+)
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.codec import pod_record
+from gpushare.kube.embedded import Embedded
+from gpusharectl.demo.devices import Devices, Rejection
+from gpusharectl.demo.given import Given
+from tests.builders import AT, pod_json
+from tests.testbed.waiting import wait_until
+
+NODE = NodeName("n")
+M, C = names.MEMORY, names.CORE
+UUIDS = tuple(
+    CardUUID(f"GPU-{digit * 8}-0000-0000-0000-000000000000") for digit in "abcdef01"
+)
+
+
+def found_card(index: int = 0, units: int = 29, **other: Any) -> FoundCard:
+    """Card ``index`` of so many units, with the UUID that its index gives it."""
+    uuid = UUIDS[index]
+    return FoundCard(uuid, index, units * 256 + 100, "Tesla P4", None, index, **other)
+
+
+class ScriptedCards:
+    """A ``CardSource`` that a test holds in its hands."""
+
+    def __init__(self, *cards: FoundCard) -> None:
+        self.found = Found(cards)
+        self.failures: dict[CardUUID, str] = {}
+        self.faults: list[XidEvent] = []
+        self.load = "first"
+
+    def cards(self) -> Found:
+        return self.found
+
+    def readings(self) -> Sequence[CardReading]:
+        return [
+            CardReading(
+                one.uuid,
+                None if one.uuid in self.failures else 0,
+                self.failures.get(one.uuid, ""),
+            )
+            for one in self.found.cards
+        ]
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        if self.faults:
+            return self.faults.pop(0)
+        Event().wait(min(timeout_s, 0.02))
+        return None
+
+    def driver_load(self) -> str:
+        return self.load
+
+    def close(self) -> None:
+        pass
+
+
+class House:
+    """One node: its kubelet's device manager, its plugin, and an API server."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *cards: FoundCard,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.cards = ScriptedCards(*(cards or (found_card(),)))
+        self.cluster = Embedded()
+        self.devices = Devices(folder)
+        self.settings = DevicePluginSettings(
+            NODE,
+            kubelet_dir=folder,
+            state_dir=folder / "vcuda",
+            inject="env",
+            look_every_s=0.05,
+            **(settings or {}),
+        )
+        self.stop = Event()
+        self.serving: Serving
+        self._stack = ExitStack()
+        self._run = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.cluster.create(
+            Kind.NODES,
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
+        )
+        self._stack.enter_context(self.devices)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start the plugin and wait until kubelet has its devices."""
+        self.stop = Event()
+        self.serving = assemble(
+            self.settings, self.cards, self.cluster, CollectorRegistry()
+        )
+        threads = start_serving(self.serving, self.settings, self.stop)
+        self._threads = threads
+        self.wait_registered()
+
+    def end(self) -> None:
+        """Stop the plugin, as SIGTERM does."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def wait_registered(self) -> None:
+        wait_until(
+            lambda: (
+                {M, C} <= self.devices.allocatable().keys()
+                and self.devices.allocatable()[C] > 0
+            ),
+            "both resources to be there",
+        )
+
+    def bind(
+        self,
+        name: str,
+        units: int | None = None,
+        cores: int | None = None,
+        *,
+        card: int | None = 0,
+        placement: str | None = None,
+        **how: Any,
+    ) -> Json:
+        """Make a pod, bound to this node, planned on card ``card``; None: no plan."""
+        body = pod_json(name, units=units, cores=cores, **how)
+        del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
+        made = self.cluster.create(Kind.PODS, body)
+        target = Target("default", name, made["metadata"]["uid"])
+        if placement is None and card is not None:
+            placement = encode_placement(self.planned(made, card), AT)
+        extra = {} if placement is None else {names.PLACEMENT: placement}
+        self.cluster.bind(target, NODE, extra, timeout_s=1)
+        self.wait_seen(name)
+        return self.pod(name)
+
+    def wait_seen(self, name: str) -> None:
+        """Wait until the plugin's watch has told of the pod as it is now."""
+        uid = self.pod(name)["metadata"]["uid"]
+        wait_until(
+            lambda: (
+                (seen := self.serving.pods.find(("default", name))) is not None
+                and seen.uid == uid
+            ),
+            f"{name} to be seen",
+        )
+
+    def planned(self, pod: Json, *indices: int) -> Placement:
+        """The placement of all that a pod asks, whole, on the card of this index."""
+        record = pod_record(pod)
+        assert not hasattr(record.request, "reason")
+        claim = record.request.claims[0]  # type: ignore[union-attr]
+        uuid = UUIDS[indices[0]]
+        share = Share(uuid, claim.amount, claim.containers)
+        return Placement(record.pod, NODE, (share,))
+
+    def pod(self, name: str) -> Json:
+        return self.cluster.get(Kind.PODS, "default", name)
+
+    def admit(self, pod: Json) -> dict[str, Given]:
+        answer = self.devices.admit(pod)
+        assert not isinstance(answer, Rejection), answer
+        return dict(answer)
+
+    def refuse(self, pod: Json) -> str:
+        answer = self.devices.admit(pod)
+        assert isinstance(answer, Rejection), answer
+        return str(answer.message)
+
+    def run(self, pod: Json) -> dict[str, Given]:
+        """Admit a pod and start its containers."""
+        answer = self.admit(pod)
+        for container in answer:
+            self.devices.start(pod["metadata"]["uid"], container)
+        return answer
+
+    def end_pod(self, name: str) -> None:
+        """Delete a pod, whose containers have ended."""
+        pod = self.pod(name)
+        self.devices.release(pod["metadata"]["uid"])
+        self.cluster.delete(Kind.PODS, "default", name, grace_period_s=0)
+
+    def actual(self, name: str) -> Placement | None:
+        pod = self.pod(name)
+        if names.ACTUAL not in pod["metadata"].get("annotations", {}):
+            return None
+        return pod_record(pod).placement
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """Pod, reason and message of every event."""
+        items = self.cluster.list_page(Kind.EVENTS, limit=1000).items
+        return [
+            (one["involvedObject"]["name"], one["reason"], one["message"])
+            for one in items
+        ]
+
+
+def visible(given: Given) -> tuple[str, ...]:
+    return tuple(given.envs["NVIDIA_VISIBLE_DEVICES"].split(","))
+
+
+def inside(given: Given) -> Any:
+    """What the container reads in its ``allocation.json``."""
+    host = Path(given.mounts["/etc/vcuda"].host_path)
+    return json.loads((host / "allocation.json").read_text())

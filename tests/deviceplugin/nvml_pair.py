@@ -1,0 +1,47 @@
+"""NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.nvml*``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deviceplugin.cards import CardReading, FoundCard
+from deviceplugin.nvmlcards import NvmlCards
+from gpushare.domain.model import CardUUID
+from tests.nvml.build import the_stub
+from tests.nvml.driver import StubCard, StubDriver, stub_card, stub_driver
+
+P4 = stub_card(0, used_mib=300, reserved_mib=200, odd_bytes=2**20 - 1)
+TITAN = stub_card(1, memory_mib=24259, model="TITAN RTX")
+THIRD = stub_card(2)
+FOREVER_S = 600.0
+
+Pair = tuple[StubDriver, NvmlCards]
+
+
+@contextmanager
+def pair(
+    folder: Path,
+    *cards: StubCard,
+    old: bool = False,
+    deadline_s: float = FOREVER_S,
+    root: Path = Path("/"),
+) -> Iterator[Pair]:
+    with stub_driver(the_stub(), folder, cards, old=old) as driver:
+        source = NvmlCards(deadline_s=deadline_s, root=root)
+        yield driver, source
+        driver.let_go()
+        source.close()
+
+
+def card(stub: StubCard, index: int) -> FoundCard:
+    return FoundCard(
+        CardUUID(stub.uuid), index, stub.memory_mib, stub.model, stub.bus, stub.minor
+    )
+
+
+def readings(source: NvmlCards) -> dict[str, CardReading]:
+    return {reading.uuid: reading for reading in source.readings()}
+
+
+def failures(source: NvmlCards) -> dict[str, str]:
+    return {uuid: reading.failure for uuid, reading in readings(source).items()}

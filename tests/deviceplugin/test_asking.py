@@ -1,0 +1,98 @@
+"""Questions with a deadline: one that hangs keeps nobody waiting but its own thread."""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from deviceplugin.asking import Asking, Late
+
+FOREVER_S = 600.0
+NOW_S = 0.0
+
+
+class Hanging:
+    """A question that is not answered until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.begun = 0
+
+    def __call__(self) -> str:
+        self.begun += 1
+        self.let_go.wait()
+        return "late answer"
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    found = Hanging()
+    yield found
+    found.let_go.set()
+
+
+def test_each_gets_its_answer_or_what_it_raised() -> None:
+    """By name, in the order of asking."""
+    questions = {"good": partial(int, "1"), "bad": partial(int, "x")}
+    answers = Asking(FOREVER_S).ask(questions)
+    assert list(answers) == ["good", "bad"]
+    assert answers["good"] == 1
+    assert isinstance(answers["bad"], ValueError)
+
+
+def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
+    """The others' answers stand."""
+    questions: dict[str, Callable[[], object]] = {
+        "hangs": hanging,
+        "answers": partial(str, "here"),
+    }
+    answers = Asking(0.05).ask(questions)
+    assert isinstance(answers["hangs"], Late)
+    assert str(answers["hangs"]) == "it did not answer within 0.05 s"
+    assert answers["answers"] == "here"
+
+
+def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
+    """Not at any later call, until it has answered; the late answer is nobody's."""
+    asking = Asking(0.05)
+    for _ in range(3):
+        with pytest.raises(Late):
+            asking.ask_one("card", hanging)
+    assert hanging.begun == 1
+    hanging.let_go.set()
+    while True:
+        try:
+            assert asking.ask_one("card", lambda: "fresh") in ("fresh", "late answer")
+            break
+        except Late:
+            continue
+    assert asking.ask_one("card", lambda: "fresh") == "fresh"
+    assert hanging.begun == 1
+
+
+def test_threads_share_one_question(hanging: Hanging) -> None:
+    """Who asks what another has just asked gets the same answer."""
+    asking = Asking(FOREVER_S)
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(asking.ask_one("card", hanging)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    hanging.let_go.set()
+    for thread in threads:
+        thread.join()
+    assert answers == ["late answer"] * 3
+
+
+def test_what_one_raised_is_raised() -> None:
+    """``ask_one`` raises it as it came."""
+    with pytest.raises(ValueError, match="invalid literal"):
+        Asking(FOREVER_S).ask_one("card", lambda: int("x"))
+
+
+def test_nothing_asked_is_nothing_answered() -> None:
+    """A node without cards."""
+    assert Asking(NOW_S).ask({}) == {}

@@ -1,0 +1,201 @@
+"""The right card to the right pod, through kubelet's own three calls."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind
+from tests.builders import container_json, pod_json
+from tests.deviceplugin.house import UUIDS, House, found_card, inside, visible
+from tests.testbed.waiting import wait_until
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with House(tmp_path, found_card(0), found_card(1)) as made:
+        yield made
+
+
+def test_planned_card(house: House) -> None:
+    """A pod gets the card of its placement, and the file says what it has of it."""
+    pod = house.bind("a", 20, 1, card=1)
+    given = house.run(pod)["main"]
+    assert visible(given) == (UUIDS[1],)
+    assert given.envs["VCUDA_MEMORY_LIMIT_MIB"] == str(20 * 256)
+    assert inside(given)["cards"] == [
+        {"uuid": UUIDS[1], "units": 20, "cores": 1, "memory_mib": 5120}
+    ]
+    assert house.actual("a") is None
+    assert names.ACTUAL not in house.pod("a")["metadata"]["annotations"]
+
+
+def test_several_containers_share_their_pods_card(house: House) -> None:
+    """Each container sees the pod's card, and its own part of it in its own file."""
+    pod = house.bind(
+        "a",
+        card=1,
+        containers=[container_json("x", 4, 1), container_json("y", 8, 2)],
+    )
+    given = house.run(pod)
+    assert visible(given["x"]) == visible(given["y"]) == (UUIDS[1],)
+    assert inside(given["x"])["cards"][0]["units"] == 4
+    assert inside(given["y"])["cards"][0]["cores"] == 2
+
+
+def test_init_container_and_sidecar(house: House) -> None:
+    """Init containers, sidecars and containers all see the pod's card."""
+    pod = house.bind(
+        "a",
+        card=1,
+        init=[
+            container_json("once", 10, 5),
+            container_json("side", 3, 1, restart="Always"),
+        ],
+        containers=[container_json("main", 4, 2), container_json("more", 9, 2)],
+    )
+    given = house.run(pod)
+    assert set(given) == {"once", "side", "main", "more"}
+    assert {visible(one) for one in given.values()} == {(UUIDS[1],)}
+    assert {inside(one)["cards"][0]["units"] for one in given.values()} == {10, 3, 4, 9}
+
+
+def test_init_container_of_a_pod_that_asks_nothing_else(house: House) -> None:
+    """Only the init container asks; kubelet's list never shows it."""
+    pod = house.bind(
+        "a", card=1, init=[container_json("once", 10, 5)], containers=[container_json()]
+    )
+    assert visible(house.run(pod)["once"]) == (UUIDS[1],)
+    other = house.bind("b", 10, 5, card=0)
+    assert visible(house.run(other)["main"]) == (UUIDS[0],)
+
+
+def test_whole_cards(tmp_path: Path) -> None:
+    """200 cores are two whole cards; both resources show the same two."""
+    with House(tmp_path, *(found_card(i) for i in range(3))) as house:
+        pod = house.bind("a", 10, 200, card=None)
+        given = house.run(pod)["main"]
+        assert visible(given) == (UUIDS[0], UUIDS[1])
+        assert [c["units"] for c in inside(given)["cards"]] == [29, 29]
+        actual = house.actual("a")
+        assert actual is not None
+        assert set(actual.cards()) == {UUIDS[0], UUIDS[1]}
+
+
+def test_two_pods_of_one_size(house: House) -> None:
+    """Bound at the same moment to two cards, each gets its own."""
+    first, second = house.bind("a", 20, 1, card=0), house.bind("b", 20, 1, card=1)
+    assert visible(house.run(second)["main"]) == (UUIDS[1],)
+    assert visible(house.run(first)["main"]) == (UUIDS[0],)
+    assert house.actual("a") is None
+    assert house.actual("b") is None
+
+
+def test_made_again_under_its_name(house: House) -> None:
+    """A pod of the same name and size, planned elsewhere, gets its own card."""
+    house.run(house.bind("a", 20, 1, card=0))
+    house.end_pod("a")
+    again = house.bind("a", 20, 1, card=1)
+    assert visible(house.run(again)["main"]) == (UUIDS[1],)
+    assert house.actual("a") is None
+
+
+def test_without_a_placement_where_there_is_room(house: House) -> None:
+    """nodeName set by hand: served by the first card with room, and told."""
+    house.run(house.bind("a", 20, 1, card=0))
+    pod = house.bind("b", 20, 1, card=None)
+    assert visible(house.run(pod)["main"]) == (UUIDS[1],)
+    actual = house.actual("b")
+    assert actual is not None
+    assert actual.cards() == (UUIDS[1],)
+
+
+def test_without_a_placement_where_there_is_none(house: House) -> None:
+    """No card has room: denied, with the words that filter would have used."""
+    house.run(house.bind("a", 20, 1, card=0))
+    house.bind("b", 20, 1, card=1)
+    pod = house.bind("c", 10, 1, card=None)
+    words = house.refuse(pod)
+    assert "Insufficient baidu.com/vcuda-memory on one card" in words
+    wait_until(lambda: any(e[0] == "c" for e in house.events()), "the event")
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        "not json",
+        '{"v": 1, "uid": "another", "shares": [], "at": ""}',
+        "{}",
+    ],
+)
+def test_placement_that_is_none(house: House, placement: str) -> None:
+    """Not JSON, or of another UID: as if there were none."""
+    house.run(house.bind("a", 20, 1, card=0))
+    pod = house.bind("b", 20, 1, placement=placement)
+    assert visible(house.run(pod)["main"]) == (UUIDS[1],)
+    assert house.actual("b") is not None
+
+
+def impossible(house: House, pod: Json, card: str, units: int) -> str:
+    shares = [
+        {
+            "card": card,
+            "cores": 1,
+            "units": units,
+            "containers": {"main": [1, units]},
+        }
+    ]
+    uid = pod["metadata"]["uid"]
+    return json.dumps({"v": 1, "uid": uid, "shares": shares, "at": ""})
+
+
+@pytest.mark.parametrize(
+    ("card", "units", "words"),
+    [
+        ("GPU-unknown", 20, "no card GPU-unknown"),
+        (UUIDS[0], 99, "has 100 cores and 29"),
+    ],
+)
+def test_impossible_placement(house: House, card: str, units: int, words: str) -> None:
+    """With the pod's own UID: the pod is not started, an event says why."""
+    pod = house.bind("a", units, 1, card=None)
+    text = impossible(house, pod, card, units)
+    house.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: text})
+    wait_until(
+        lambda: house.serving.pods.find(("default", "a")).placement is not None,
+        "the annotation to be seen",
+    )
+    assert words in house.refuse(house.pod("a"))
+    wait_until(lambda: any(words in e[2] for e in house.events()), "the event")
+    other = house.bind("b", 5, 1, card=0)
+    assert visible(house.run(other)["main"]) == (UUIDS[0],)
+
+
+def test_static_pod(house: House) -> None:
+    """Only kubelet knows it: served; told once its mirror is there."""
+    static = pod_json("s-n", uid="hash", units=20, cores=1, node="n")
+    given = house.run(static)["main"]
+    assert visible(given) == (UUIDS[0],)
+    assert inside(given)["cards"][0]["units"] == 20
+    house.bind("s-n", 20, 1, card=None)
+    house.wait_seen("s-n")
+    house.serving.reporter.catch_up()
+    actual = house.actual("s-n")
+    assert actual is not None
+    assert actual.cards() == (UUIDS[0],)
+
+
+def test_swap(house: House) -> None:
+    """kubelet chose another card than planned, and there is room: written down."""
+    house.serving.admission.prefer = lambda *_: []  # type: ignore[method-assign]
+    house.bind("filler", 0, 1, card=0)
+    pod = house.bind("a", 1, None, card=0)
+    given = house.admit(pod)
+    house.devices.start(pod["metadata"]["uid"], "main")
+    got = visible(given["main"])
+    actual = house.actual("a")
+    assert (actual is None) == (got == (UUIDS[0],))
+    if actual is not None:
+        assert actual.cards() == got

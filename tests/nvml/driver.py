@@ -1,0 +1,151 @@
+"""Drive the stub: which cards there are, and what befalls them."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from tests.nvml.build import STATE_VARIABLE, Stub
+
+MIB = 2**20
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class StubCard:
+    """One card of the stub; ``odd_bytes`` are what its memory is above whole MiB."""
+
+    uuid: str
+    memory_mib: int = 7611
+    used_mib: int = 0
+    reserved_mib: int = 0
+    model: str = "Tesla P4"
+    bus: str = "00000000:00:04.0"
+    minor: int = 0
+    mig: bool = False
+    odd_bytes: int = 0
+
+    def line(self) -> str:
+        total = self.memory_mib * MIB + self.odd_bytes
+        memory = f"{total} {self.reserved_mib * MIB} {self.used_mib * MIB}"
+        place = f"{self.bus} {self.minor} {int(self.mig)}"
+        return f"card {self.uuid} {memory} {place} {self.model}"
+
+
+def stub_card(number: int, **others: object) -> StubCard:
+    """A card with a UUID, a bus address and a minor number of its own."""
+    made = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'stub/{number}')}"
+    card = StubCard(made, bus=f"00000000:00:{4 + number:02X}.0", minor=number)
+    return replace(card, **others)  # type: ignore[arg-type]
+
+
+class StubDriver:
+    """Writes the driving file ``folder/driver``, whole and at once, at each change."""
+
+    def __init__(self, folder: Path, cards: Sequence[StubCard] = ()) -> None:
+        self.path = folder / "driver"
+        self.cards = list(cards)
+        self._load = 1
+        self._lines: dict[str, str] = {}
+        self._events: list[str] = []
+        self._write()
+
+    def set_cards(self, cards: Sequence[StubCard]) -> None:
+        self.cards = list(cards)
+        self._write()
+
+    def change(self, number: int, **others: object) -> None:
+        """Change some of a card's fields, as ``used_mib``."""
+        changed = replace(self.cards[number], **others)  # type: ignore[arg-type]
+        self.cards[number] = changed
+        self._write()
+
+    def fail(self, uuid: str, function: str, code: int) -> None:
+        """Let one function, or all (``*``), fail for one card or for all."""
+        self._set(f"fail {uuid} {function}", str(code))
+
+    def lose(self, uuid: str) -> None:
+        """Let a card fall off the bus."""
+        self.fail(uuid, "*", LOST)
+
+    def find(self, uuid: str) -> None:
+        """Take back ``lose``."""
+        self._unset(f"fail {uuid} *")
+
+    def hang(self, uuid: str = "*", function: str = "*") -> None:
+        """Let calls hang until ``let_go``; ``*`` and no card: the driver's own too."""
+        self._set(f"hang {uuid} {function}", "")
+
+    def let_go(self) -> None:
+        """End all that hangs."""
+        self._lines = {
+            key: line for key, line in self._lines.items() if not key.startswith("hang")
+        }
+        self._write()
+
+    def unload(self, code: int = NOT_LOADED) -> None:
+        """Take the driver away; ``code`` is what opening it says from now on."""
+        self._set("init", str(code))
+
+    def load(self) -> None:
+        """Load the driver anew: whoever had it open must open it again."""
+        self._load += 1
+        self._unset("init")
+
+    def break_count(self, code: int) -> None:
+        self._set("count", str(code))
+
+    def xid(self, uuid: str | None, xid: int) -> None:
+        """Report a fault of a card, or of none in particular."""
+        self._events.append(f"event {len(self._events) + 1} {uuid or '-'} {xid}")
+        self._write()
+
+    def _set(self, key: str, value: str) -> None:
+        self._lines[key] = value
+        self._write()
+
+    def _unset(self, key: str) -> None:
+        self._lines.pop(key, None)
+        self._write()
+
+    def _write(self) -> None:
+        lines = [f"load {self._load}"]
+        lines += [f"{key} {value}" for key, value in self._lines.items()]
+        lines += [card.line() for card in self.cards]
+        lines += self._events
+        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
+        unfinished.write_text("\n".join(lines) + "\n")
+        unfinished.replace(self.path)
+
+
+@contextmanager
+def in_process(library: Path, state: Path) -> Iterator[None]:
+    """Let the real pynvml call a stub library in this process.
+
+    pynvml loads its library once and for ever, so two of them in one process need this
+    hand in its two global variables; ``tests/deviceplugin/test_nvml.py`` loads the stub
+    in a process of its own too, as pynvml itself would.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STATE_VARIABLE, str(state))
+        patch.setattr(pynvml, "nvmlLib", pynvml.CDLL(str(library)))
+        patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        yield
+
+
+@contextmanager
+def stub_driver(
+    stub: Stub, folder: Path, cards: Sequence[StubCard] = (), *, old: bool = False
+) -> Iterator[StubDriver]:
+    """A stub driver with these cards, in this process; nothing hangs afterwards."""
+    driver = StubDriver(folder, cards)
+    library = stub.old_library if old else stub.library
+    with in_process(library, driver.path):
+        yield driver
+        driver.let_go()

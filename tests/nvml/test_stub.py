@@ -1,0 +1,181 @@
+"""The stub's parts: its library's symbols, nvidia-smi, and the CDI specification."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machine import needs
+from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
+from tests.nvml.cdi import INSIDE, Marks, cdi_spec
+from tests.nvml.driver import NOT_LOADED, StubDriver, stub_card
+
+P4 = stub_card(0)
+TITAN = stub_card(1, model="TITAN RTX")
+NOT_ON_OLD = ("MemoryInfo_v2", "PciInfo_v3", "MigMode")
+
+
+@pytest.fixture
+def stub() -> Stub:
+    return the_stub()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> StubDriver:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return StubDriver(folder, [P4, TITAN])
+
+
+def smi(program: str | Path, *words: str, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [program, *words],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def exported(library: Path) -> set[str]:
+    told = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return {line.split()[-1] for line in told.splitlines()}
+
+
+def test_an_old_driver_lacks_functions(stub: Stub) -> None:
+    """And has all the others; nothing but NVML's own is exported."""
+    new, old = exported(stub.library), exported(stub.old_library)
+    assert new - old == {f"nvmlDeviceGet{name}" for name in NOT_ON_OLD}
+    assert old < new
+    assert all(name.startswith("nvml") for name in new)
+
+
+def test_smi_lists_as_the_real_one_does(stub: Stub, driver: StubDriver) -> None:
+    """On the node, where nothing is injected, every card if asked so."""
+    state = {STATE_VARIABLE: str(driver.path)}
+    assert smi(stub.smi, "-L", "--every", **state) == (
+        0,
+        f"GPU 0: Tesla P4 (UUID: {P4.uuid})\nGPU 1: TITAN RTX (UUID: {TITAN.uuid})\n",
+    )
+
+
+def test_smi_without_a_driver_says_so(stub: Stub, driver: StubDriver) -> None:
+    """Not loaded, or no file at all."""
+    driver.unload(NOT_LOADED)
+    for path in (driver.path, driver.path.with_name("nothing")):
+        code, told = smi(stub.smi, "-L", "--every", **{STATE_VARIABLE: str(path)})
+        assert code == 9
+        assert told.startswith("NVIDIA-SMI has failed because")
+
+
+def test_smi_knows_nothing_else(stub: Stub) -> None:
+    """A user who asks for more is told."""
+    assert smi(stub.smi) == (2, "")
+
+
+def test_a_variable_shows_no_card(stub: Stub, driver: StubDriver) -> None:
+    """Only what was injected does; a user could set any variable."""
+    visible = {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0"}
+    state = {STATE_VARIABLE: str(driver.path)}
+    needs(not Path("/dev/nvidia0").exists(), "a machine without cards", "use another")
+    assert smi(stub.smi, "-L", **state, **visible) == (6, "No devices were found\n")
+
+
+def edits(spec: dict[str, Any], *names: str) -> list[dict[str, Any]]:
+    devices = {one["name"]: one["containerEdits"] for one in spec["devices"]}
+    return [spec["containerEdits"], *(devices[name] for name in names)]
+
+
+def container(root: Path, spec: dict[str, Any], *names: str) -> Path:
+    """A folder that holds what a container runtime would mount for these devices."""
+    for one in edits(spec, *names):
+        for mount in one.get("mounts", []):
+            target = root / mount["containerPath"].lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            host = Path(mount["hostPath"])
+            if host.is_dir():
+                shutil.copytree(host, target)
+            else:
+                shutil.copy(host, target)
+        for node in one.get("deviceNodes", []):
+            target = root / node["path"].lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            made = Path(node["hostPath"]).stat()
+            os.mknod(target, made.st_mode, made.st_rdev)
+    return root
+
+
+def needs_root() -> None:
+    needs(os.geteuid() == 0, "root, for chroot and mknod", "run as root")
+
+
+@pytest.mark.parametrize("marks", ["markers", "nodes"])
+def test_a_container_sees_its_cards_alone(
+    stub: Stub, driver: StubDriver, tmp_path: Path, marks: Marks
+) -> None:
+    """Numbered from 0, whatever the node calls them."""
+    needs_root()
+    spec = cdi_spec(stub, driver.path, [P4, TITAN], tmp_path / "shown", marks)
+    titan = f"GPU 0: TITAN RTX (UUID: {TITAN.uuid})\n"
+    both = f"GPU 0: Tesla P4 (UUID: {P4.uuid})\n{titan.replace('0', '1', 1)}"
+    for number, (names, wanted) in enumerate(
+        [
+            ([], (6, "No devices were found\n")),
+            ([TITAN.uuid], (0, titan)),
+            ([TITAN.uuid, P4.uuid], (0, both)),
+            (["all"], (0, both)),
+        ]
+    ):
+        root = container(tmp_path / f"container{number}", spec, *names)
+        found = smi("chroot", str(root), "/usr/bin/nvidia-smi", "-L", PATH="/usr/sbin")
+        assert found == wanted
+
+
+def test_the_specification_is_json_and_read_only(
+    stub: Stub, driver: StubDriver, tmp_path: Path
+) -> None:
+    """Devices are named by UUID, and nothing that is mounted may be written."""
+    spec = cdi_spec(stub, driver.path, [P4, TITAN], tmp_path / "shown")
+    assert json.loads(json.dumps(spec)) == spec
+    assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "nvidia.com/gpu")
+    names = [device["name"] for device in spec["devices"]]
+    assert names == [P4.uuid, TITAN.uuid, "all"]
+    mounts = [mount for one in edits(spec, *names) for mount in one["mounts"]]
+    assert all("ro" in mount["options"] for mount in mounts)
+    assert all(Path(mount["hostPath"]).exists() for mount in mounts)
+    assert {mount["containerPath"] for mount in mounts} == {
+        "/usr/bin/nvidia-smi",
+        f"{INSIDE}/state",
+        f"{INSIDE}/cards/{P4.uuid}",
+        f"{INSIDE}/cards/{TITAN.uuid}",
+    }
+
+
+def test_card_nodes_are_character_devices(
+    stub: Stub, driver: StubDriver, tmp_path: Path
+) -> None:
+    """Named by the minor number, and made once."""
+    needs_root()
+    for _ in range(2):
+        spec = cdi_spec(stub, driver.path, [TITAN], tmp_path / "shown", "nodes")
+    [node] = edits(spec, TITAN.uuid)[1]["deviceNodes"]
+    assert node["path"] == "/dev/nvidia1"
+    assert stat.S_ISCHR(Path(node["hostPath"]).stat().st_mode)
+
+
+def test_no_cards_make_no_devices(
+    stub: Stub, driver: StubDriver, tmp_path: Path
+) -> None:
+    """An ``all`` of nothing would be no valid device."""
+    assert cdi_spec(stub, driver.path, [], tmp_path / "shown")["devices"] == []

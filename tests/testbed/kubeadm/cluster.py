@@ -1,0 +1,223 @@
+"""A real cluster: what kubeadm makes, with real kubelets and real containers."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.testbed.kubeadm import files, network, scheduler_pod
+from tests.testbed.kubeadm.access import Access
+from tests.testbed.kubeadm.instances import Claim, cgroup_prefix
+from tests.testbed.kubeadm.joining import ADMIN_CONF, new_token
+from tests.testbed.kubeadm.namespaces import Namespaces, succeeded
+from tests.testbed.kubeadm.network import Addresses
+from tests.testbed.kubeadm.node import PROXY_CONFIG, Node
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.kubeadm.readiness import last_heard, ready
+from tests.testbed.process import Launcher
+from tests.testbed.rest import Json, Rest
+from tests.testbed.waiting import wait_until
+
+FIRST_NODE = "cp"
+KUBEADM_YAML = "/etc/kubernetes/kubeadm.yaml"
+RUNTIME_CLASS: Json = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+# No DNS and no proxy of kubeadm's, because their images cannot be had here.
+SKIPPED = "addon/coredns,addon/kube-proxy,show-join-command"
+
+
+class Cluster:
+    """Runs a cluster; leaving it leaves nothing but the logs in ``folder``.
+
+    The first node, ``cp``, has no taint, so that pods run there too. With ``proxy``
+    each node runs kube-proxy, and Services answer, the API server's own included.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        folder: Path,
+        *,
+        proxy: bool = True,
+        kept: bool = False,
+    ) -> None:
+        self.programs = programs
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self.launcher = Launcher(folder)
+        self._proxy = proxy
+        self._kept = kept
+        self._archives: list[Path] = []
+        self._switch: Namespaces | None = None
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._claim = Claim.take(self.folder / "nodes", kept=self._kept)
+        try:
+            self._bring_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def machine_address(self) -> str:
+        """This machine, as nodes and pods reach what the test process serves."""
+        return self.addresses.machine
+
+    @property
+    def addresses(self) -> Addresses:
+        return Addresses(self._claim.record.instance)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, good from this machine's own network."""
+        return self._access.kubeconfig
+
+    def rest_as(self, token: str) -> Rest:
+        """Give a client that calls the API server with this token."""
+        return self._access.rest(token)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator and give its output; it has to succeed."""
+        return succeeded(self.try_kubectl(*arguments, stdin=stdin))
+
+    def try_kubectl(
+        self, *arguments: str, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator; look at its ``returncode``."""
+        kubectl = self.programs.control_plane.path("kubectl")
+        return self._access.kubectl(kubectl, arguments, stdin)
+
+    def join(self, name: str) -> Node:
+        """Add a node as an administrator does, and wait until it is ready."""
+        node = self._make_node(name)
+        first = self.nodes[FIRST_NODE]
+        document = files.join_document(
+            name, node.address, first.address, new_token(first, self.rest)
+        )
+        node.write(KUBEADM_YAML, document)
+        images = [*self.programs.images.everywhere, *self._archives]
+        self._kubeadm(node, "join", images=images)
+        return node
+
+    def import_image(self, archive: Path) -> None:
+        """Give this image to every node, and to each that joins later."""
+        self._archives.append(archive)
+        for node in self.nodes.values():
+            node.import_images([archive])
+
+    def set_scheduler_config(
+        self,
+        config: str,
+        extra: Mapping[str, str] | None = None,
+        *,
+        leader_elect: bool = False,
+    ) -> None:
+        """Give kube-scheduler this configuration and wait until it runs by it.
+
+        Its kubeconfig is ``/etc/kubernetes/scheduler.conf``; ``extra`` are files that
+        come to lie beside it, in ``/etc/kubernetes/scheduler``. Without election a
+        new scheduler need not wait until its predecessor's lease has run out.
+        """
+        node = self.nodes[FIRST_NODE]
+        scheduler_pod.configure(node, config, extra or {}, leader_elect=leader_elect)
+
+    def wait_node_ready(self, name: str, timeout_s: float = 120.0) -> None:
+        wait_until(lambda: ready(self.rest, name), f"node {name} ready", timeout_s)
+
+    def reboot(self, name: str) -> None:
+        """Reboot a node, and wait until it has reported itself ready again."""
+        before = last_heard(self.rest, name)
+        self.nodes[name].reboot()
+        wait_until(lambda: ready(self.rest, name, before), f"{name} back", 120)
+
+    def announce(self) -> None:
+        """Let ``up`` and ``down`` see that the cluster is there for a person."""
+        record = replace(
+            self._claim.record, kubeconfig=str(self.kubeconfig), ready=True
+        )
+        self._claim.write(record)
+
+    def close(self) -> None:
+        """End every process and remove what the cluster has left on the machine."""
+        for node in self.nodes.values():
+            node.close()
+        if self._switch:
+            self._switch.close()
+        self.launcher.end_all()
+        self._claim.release()
+
+    def _bring_up(self) -> None:
+        switch = Namespaces(self.launcher, "switch", ["sleep", "infinity"])
+        self._switch = switch
+        network.make_switch(switch, self.addresses)
+        node = self._make_node(FIRST_NODE)
+        images = self.programs.images
+        document = files.init_documents(
+            node.name, node.address, self.programs.version, network.SERVICES
+        )
+        node.write(KUBEADM_YAML, document)
+        wanted = [*images.everywhere, *images.control_plane]
+        self._kubeadm(node, "init", f"--skip-phases={SKIPPED}", images=wanted)
+        self.rest.must("POST", "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
+        # Without it every pod is refused, and the controllers need a few seconds.
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        wait_until(
+            lambda: self.rest.get(account)[0] == 200, "default service account", 60
+        )
+
+    def _make_node(self, name: str) -> Node:
+        number = network.NODES_EACH[len(self.nodes)]
+        node = Node(
+            self.launcher,
+            self.programs,
+            name,
+            self.folder / "nodes" / name,
+            self.addresses.node(number),
+            f"{cgroup_prefix(self.addresses.instance)}{name}",
+        )
+        self.nodes[name] = node
+        assert self._switch is not None
+        network.join(self._switch, node.spaces, self.addresses, number)
+        self._route_pods(node, number)
+        node.configure(self.addresses.pods(number))
+        node.start_containerd()
+        return node
+
+    def _route_pods(self, new: Node, number: int) -> None:
+        network.route_pods_here(self.addresses, number)
+        for other_number, other in zip(
+            network.NODES_EACH, self.nodes.values(), strict=False
+        ):
+            if other is not new:
+                network.route_pods(other.spaces, self.addresses, number)
+                network.route_pods(new.spaces, self.addresses, other_number)
+
+    def _kubeadm(
+        self, node: Node, action: str, *flags: str, images: Sequence[Path]
+    ) -> None:
+        told = [f"--config={KUBEADM_YAML}", "--ignore-preflight-errors=all", *flags]
+        node.kubeadm(action, *told, images=images)
+        if action == "init":
+            admin_conf = node.path(ADMIN_CONF).read_text()
+            self._access = Access(admin_conf, node.address, self.folder)
+            self.rest: Rest = self._access.rest()
+        if self._proxy:
+            self._start_proxy(node)
+        self.wait_node_ready(node.name)
+
+    def _start_proxy(self, node: Node) -> None:
+        kubeconfig = Path("/etc/kubernetes/proxy.conf")
+        node.write(str(kubeconfig), self.kubeconfig.read_text())
+        node.write(PROXY_CONFIG, files.proxy_document(kubeconfig))
+        node.start_proxy()

@@ -1,0 +1,177 @@
+"""The files that a node is configured by, as text."""
+
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.testbed.rest import Json
+
+CONTAINERD_SOCKET = "unix:///run/containerd/containerd.sock"
+IMAGE_REPOSITORY = "local.test"
+RUNC = "/usr/sbin/runc"
+CNI_PROGRAMS = "/usr/lib/cni"
+CDI_SPECS = "/etc/cdi"
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What kubeadm calls its images: of this Kubernetes version, and pause's own."""
+
+    kubernetes: str
+    pause: str
+
+
+def containerd_toml(nvidia_runtime: str, pause_image: str) -> str:
+    """Describe containerd, with runc and with NVIDIA's runtime in front of runc."""
+    return _dedented(f"""
+        version = 3
+        root = "/var/lib/containerd"
+        state = "/run/containerd"
+        [plugins.'io.containerd.cri.v1.images']
+          snapshotter = "overlayfs"
+          [plugins.'io.containerd.cri.v1.images'.pinned_images]
+            sandbox = "{pause_image}"
+        [plugins.'io.containerd.cri.v1.runtime']
+          cdi_spec_dirs = ["{CDI_SPECS}"]
+          # Without the right to lower it, runc dies with "can't get final child's PID".
+          restrict_oom_score_adj = true
+          [plugins.'io.containerd.cri.v1.runtime'.cni]
+            bin_dirs = ["{CNI_PROGRAMS}"]
+            conf_dir = "/etc/cni/net.d"
+    """) + "".join(
+        _runtime(name, program)
+        for name, program in (("runc", RUNC), ("nvidia", nvidia_runtime))
+    )
+
+
+def _runtime(name: str, program: str) -> str:
+    table = f"plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{name}"
+    return _dedented(f"""
+        [{table}]
+          runtime_type = "io.containerd.runc.v2"
+          [{table}.options]
+            BinaryName = "{program}"
+            SystemdCgroup = false
+    """)
+
+
+def cni_conflist(pods: str) -> str:
+    """Describe the pods' network: a bridge on the node, addresses in turn."""
+    ranges = [[{"subnet": pods}]]
+    routes = [{"dst": "0.0.0.0/0"}]
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "ipMasq": False,
+        # Lets a pod reach itself through its own Service.
+        "hairpinMode": True,
+        "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
+    }
+    network = {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
+    return json.dumps(network, indent=2)
+
+
+def nvidia_toml() -> str:
+    """Describe NVIDIA's runtime: it takes cards from CDI specs, named by UUID."""
+    return _dedented(f"""
+        [nvidia-container-runtime]
+        mode = "cdi"
+        runtimes = ["{RUNC}"]
+        log-level = "info"
+        [nvidia-container-runtime.modes.cdi]
+        spec-dirs = ["{CDI_SPECS}"]
+        default-kind = "nvidia.com/gpu"
+        annotation-prefixes = ["cdi.k8s.io/"]
+    """)
+
+
+def init_documents(name: str, address: str, version: str, services: str) -> str:
+    """Give the configuration of ``kubeadm init``."""
+    return _documents(
+        {
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "InitConfiguration",
+            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": 6443},
+            "nodeRegistration": _registration(name, address),
+        },
+        {
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "ClusterConfiguration",
+            "kubernetesVersion": version,
+            "imageRepository": IMAGE_REPOSITORY,
+            "networking": {"serviceSubnet": services},
+        },
+        {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "cgroupDriver": "cgroupfs",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "resolvConf": "",
+            "makeIPTablesUtilChains": False,
+            "nodeStatusUpdateFrequency": "2s",
+            "evictionHard": dict.fromkeys(
+                ("memory.available", "nodefs.available", "imagefs.available"), "0%"
+            ),
+        },
+    )
+
+
+def join_document(name: str, address: str, api_server: str, token: str) -> str:
+    """Give the configuration of ``kubeadm join``."""
+    bootstrap = {
+        "apiServerEndpoint": f"{api_server}:6443",
+        "token": token,
+        # The address is one that we made ourselves.
+        "unsafeSkipCAVerification": True,
+    }
+    return _documents(
+        {
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "JoinConfiguration",
+            "discovery": {"bootstrapToken": bootstrap},
+            "nodeRegistration": _registration(name, address),
+        }
+    )
+
+
+def _registration(name: str, address: str) -> Json:
+    return {
+        "name": name,
+        "criSocket": CONTAINERD_SOCKET,
+        "imagePullPolicy": "Never",
+        "taints": [],
+        "kubeletExtraArgs": [{"name": "node-ip", "value": address}],
+    }
+
+
+def proxy_document(kubeconfig: Path) -> str:
+    """Describe a kube-proxy that leaves this machine's own settings alone."""
+    return _documents(
+        {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            "mode": "iptables",
+            "conntrack": {
+                "maxPerCore": 0,
+                "min": 0,
+                "tcpEstablishedTimeout": "0s",
+                "tcpCloseWaitTimeout": "0s",
+            },
+        }
+    )
+
+
+def _documents(*documents: Json) -> str:
+    # Not JSON in one line: some Kubernetes readers take what begins with "{" for JSON
+    # altogether and stumble over the second document.
+    return "---\n".join(yaml.safe_dump(each, sort_keys=False) for each in documents)
+
+
+def _dedented(text: str) -> str:
+    return textwrap.dedent(text).lstrip("\n")

@@ -1,0 +1,33 @@
+"""pytest fixtures: one real cluster for the whole run."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.machine import needs
+from tests.testbed.binaries import cache_folder
+from tests.testbed.kubeadm.cluster import Cluster
+from tests.testbed.kubeadm.programs import Programs, ensure_programs
+from tests.testbed.toolchain import BinariesUnavailableError
+
+
+@pytest.fixture(scope="session")
+def cluster_programs(pytestconfig: pytest.Config) -> Programs:
+    """All that a cluster is made of, built on first use (minutes, then cached)."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        try:
+            return ensure_programs(cache_folder(os.environ))
+        except BinariesUnavailableError as error:
+            needs(False, error.reason, error.cure)
+            raise
+
+
+@pytest.fixture(scope="session")
+def kubeadm_cluster(
+    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A cluster of one node, ``cp``; a test may join more, under names of its own."""
+    with Cluster(cluster_programs, tmp_path_factory.mktemp("kubeadm")) as cluster:
+        yield cluster

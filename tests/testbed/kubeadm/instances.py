@@ -1,0 +1,195 @@
+"""Who runs which cluster on this machine, and what a dead one has left.
+
+Each living cluster holds a lock that the kernel lets go of with its process. So a
+record whose lock is free is of a cluster that died, and whoever comes next clears up.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from tests.testbed.kubeadm import cgroups, network, sysctls
+from tests.testbed.kubeadm.network import INSTANCES, Addresses
+from tests.testbed.waiting import wait_until
+
+RECORDS = Path("/run/gpushare-kubeadm")
+
+
+class NoRoomError(RuntimeError):
+    """Every number, and with it every network, is taken."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What others must know of a cluster."""
+
+    instance: int
+    folder: str
+    """Where its nodes' files are; removed with the cluster."""
+    pid: int
+    kubeconfig: str = ""
+    kept: bool = False
+    """Up for a person, until ``down``."""
+    ready: bool = False
+
+
+class Claim:
+    """A number of our own, ours until ``release`` or the end of this process."""
+
+    def __init__(self, record: Record, lock: IO[str], records: Path) -> None:
+        self.record = record
+        self._lock = lock
+        self._records = records
+
+    @classmethod
+    def take(cls, folder: Path, *, kept: bool = False, records: Path = RECORDS) -> Self:
+        """Clear up after dead clusters, then take the first free number."""
+        with _registry(records):
+            _clear_up(records)
+            routed = network.taken()
+            for instance in INSTANCES:
+                lock = _locked(records, instance)
+                if lock is None:
+                    continue
+                if Addresses(instance).network in routed:
+                    _unlock(lock, records, instance)
+                    continue
+                _keep_sysctls(records)
+                claim = cls(
+                    Record(instance, str(folder), os.getpid(), kept=kept), lock, records
+                )
+                claim.write(claim.record)
+                return claim
+        raise NoRoomError(f"{len(INSTANCES)} clusters run here already")
+
+    def write(self, record: Record) -> None:
+        """Let others see what has become known of the cluster."""
+        self.record = record
+        path = self._records / f"{record.instance}.json"
+        path.with_suffix(".new").write_text(json.dumps(asdict(record)))
+        path.with_suffix(".new").replace(path)
+
+    def release(self) -> None:
+        """Remove all that the cluster has left, once its processes have ended."""
+        with _registry(self._records):
+            _sweep(self.record, self._records)
+            _unlock(self._lock, self._records, self.record.instance)
+            _restore_sysctls(self._records)
+
+
+def known(records: Path = RECORDS) -> list[Record]:
+    """Give the records of all clusters, living and dead."""
+    paths = sorted(records.glob("*.json"))
+    texts = [path.read_text() for path in paths if path.stem.isdigit()]
+    return [Record(**json.loads(text)) for text in texts]
+
+
+def alive(record: Record, records: Path = RECORDS) -> bool:
+    with _registry(records):
+        lock = _locked(records, record.instance)
+        if lock is None:
+            return True
+        _unlock(lock, records, record.instance)
+        return False
+
+
+def clear_up(records: Path = RECORDS) -> None:
+    """Remove what dead clusters have left."""
+    with _registry(records):
+        _clear_up(records)
+        _restore_sysctls(records)
+
+
+def cgroup_prefix(instance: int) -> str:
+    return f"gpushare-kubeadm-{instance}-"
+
+
+def _clear_up(records: Path) -> None:
+    for record in known(records):
+        lock = _locked(records, record.instance)
+        if lock is not None:
+            _sweep(record, records)
+            _unlock(lock, records, record.instance)
+
+
+def _sweep(record: Record, records: Path) -> None:
+    for group in cgroups.left(cgroup_prefix(record.instance)):
+        cgroups.remove(group)
+    network.remove_link(Addresses(record.instance))
+    folder = Path(record.folder)
+    wait_until(lambda: _removed(folder), f"removed {folder}")
+    (records / f"{record.instance}.json").unlink(missing_ok=True)
+
+
+def _removed(folder: Path) -> bool:
+    """Remove a folder that a dying process may still be writing into."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(folder)
+    return not folder.exists()
+
+
+@contextmanager
+def _registry(records: Path) -> Iterator[None]:
+    """Let one process at a time claim, release or clear up.
+
+    The folder goes with its last record, so that a machine at rest shows no trace.
+    """
+    lock = _registry_lock(records)
+    try:
+        yield
+    finally:
+        if not [path for path in records.iterdir() if path.name != "lock"]:
+            (records / "lock").unlink()
+            records.rmdir()
+        lock.close()
+
+
+def _registry_lock(records: Path) -> IO[str]:
+    path = records / "lock"
+    while True:
+        records.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            lock = path.open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The one before us may have removed the file while we waited for it.
+            if path.exists() and os.fstat(lock.fileno()).st_ino == path.stat().st_ino:
+                return lock
+            lock.close()
+
+
+def _locked(records: Path, instance: int) -> IO[str] | None:
+    """Take this number's lock; None where a living cluster holds it."""
+    lock = (records / f"{instance}.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _unlock(lock: IO[str], records: Path, instance: int) -> None:
+    (records / f"{instance}.lock").unlink(missing_ok=True)
+    lock.close()
+
+
+def _keep_sysctls(records: Path) -> None:
+    """Save the machine's settings, unless a cluster has changed them already."""
+    saved = records / "sysctls.json"
+    if not saved.exists():
+        saved.write_text(json.dumps(sysctls.read()))
+
+
+def _restore_sysctls(records: Path) -> None:
+    """Put them back once the last cluster has gone."""
+    saved = records / "sysctls.json"
+    if saved.exists() and not known(records):
+        sysctls.write_back(json.loads(saved.read_text()))
+        saved.unlink()

@@ -1,0 +1,163 @@
+"""One node: its own network, files and processes, with containerd and a kubelet."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.testbed.kubeadm import cgroups, files
+from tests.testbed.kubeadm.host import Host
+from tests.testbed.kubeadm.mounts import unmount_all
+from tests.testbed.kubeadm.namespaces import InsideProcess, succeeded
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.process import Launcher
+from tests.testbed.rest import Json
+
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+KUBELET_FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
+KUBELET_KUBECONFIG = "/etc/kubernetes/kubelet.conf"
+BOOTSTRAP_KUBECONFIG = "/etc/kubernetes/bootstrap-kubelet.conf"
+PROXY_CONFIG = "/etc/kubernetes/kube-proxy.yaml"
+
+
+class Node(Host):
+    """A host with containerd and a kubelet."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        programs: Programs,
+        name: str,
+        folder: Path,
+        address: str,
+        cgroup: str,
+    ) -> None:
+        super().__init__(launcher, name, folder, cgroup, programs.path)
+        self.address = address
+        self._programs = programs
+
+    @property
+    def cdi_dir(self) -> Path:
+        """The folder of CDI specs that both runtimes read, as seen from here."""
+        return self.path(files.CDI_SPECS)
+
+    def write_cdi(self, spec: Json, name: str = "gpushare.json") -> Path:
+        """Write a CDI spec where both runtimes find it; containerd looks each time."""
+        self.write(f"{files.CDI_SPECS}/{name}", json.dumps(spec, indent=2))
+        return self.cdi_dir / name
+
+    def start_containerd(self) -> InsideProcess:
+        containerd = self._programs.runtime.path("containerd")
+        flags = ["--config=/etc/containerd/config.toml", "--log-level=warn"]
+        process = self.launch("containerd", [containerd, *flags], folder=Path("/"))
+        # Its socket answers when every plugin of it is up.
+        process.wait_ready(self._containerd_answers)
+        return process
+
+    def kill_containerd(self) -> None:
+        """Kill containerd; its containers go on, as they do on any node."""
+        self.processes["containerd"].kill()
+
+    def start_kubelet(self) -> InsideProcess:
+        """Start the kubelet by what kubeadm has written down for it."""
+        flags = self.path(KUBELET_FLAGS).read_text().partition("=")[2]
+        kubelet = self._programs.node.path("kubelet")
+        command = [
+            kubelet,
+            f"--config={KUBELET_CONFIG}",
+            f"--kubeconfig={KUBELET_KUBECONFIG}",
+            f"--bootstrap-kubeconfig={BOOTSTRAP_KUBECONFIG}",
+            f"--cgroup-root=/{self.cgroup}",
+            *shlex.split(flags.strip().strip('"')),
+        ]
+        return self.launch("kubelet", command, folder=Path("/"))
+
+    def kill_kubelet(self) -> None:
+        """Kill the kubelet; pods go on."""
+        self.processes["kubelet"].kill()
+
+    def restart_kubelet(self) -> InsideProcess:
+        self.kill_kubelet()
+        return self.start_kubelet()
+
+    def kubeadm(self, action: str, *flags: str, images: Sequence[Path]) -> None:
+        """Run kubeadm, and start the kubelet once kubeadm has configured it.
+
+        The images are imported meanwhile: before the kubelet is there to want them.
+        """
+        kubeadm = self._programs.node.path("kubeadm")
+        process = self.launch("kubeadm", [kubeadm, action, *flags], folder=Path("/"))
+        self.import_images(images)
+        process.wait_ready(self._kubelet_configured)
+        self.start_kubelet()
+        code = process.popen.wait(300)
+        if code != 0:
+            kubelet = self.processes["kubelet"].log_tail()
+            words = f"kubeadm {action}: {code}{process.log_tail()}{kubelet}"
+            raise AssertionError(words)
+
+    def import_images(self, archives: Sequence[Path]) -> None:
+        with ThreadPoolExecutor(2) as at_once:
+            list(at_once.map(self._import_image, archives))
+
+    def power_cut(self) -> None:
+        """End every process of the node at once, and what lives in memory alone."""
+        self.spaces.end_processes()
+        for process in self.processes.values():
+            process.popen.wait()
+        unmount_all(self.spaces, ("/var/lib/kubelet", "/run", "/var/lib/containerd"))
+        self.must("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+        self.run(["ip", "link", "delete", "cni0"])
+        cgroups.empty(self.cgroup)
+
+    def reboot(self) -> None:
+        """Cut the power and start containerd and the kubelet again, without waiting.
+
+        Files stay; whatever else ran on the node (``launch``) has to be started anew.
+        """
+        self.power_cut()
+        self.start_containerd()
+        self.start_kubelet()
+        if "kube-proxy" in self.processes:
+            self.start_proxy()
+
+    def start_proxy(self) -> InsideProcess:
+        """Start kube-proxy by the configuration that lies on the node."""
+        proxy = self._programs.node.path("kube-proxy")
+        command = [proxy, f"--config={PROXY_CONFIG}"]
+        return self.launch("kube-proxy", command, folder=Path("/"))
+
+    def configure(self, pods: str) -> None:
+        """Write the files that containerd and both runtimes read."""
+        nvidia = self._programs.nvidia.path("nvidia-container-runtime")
+        pause = self._programs.images.pause_name
+        containerd = files.containerd_toml(nvidia, pause)
+        self.write("/etc/containerd/config.toml", containerd)
+        self.write("/etc/cni/net.d/10-pods.conflist", files.cni_conflist(pods))
+        self.write("/etc/nvidia-container-runtime/config.toml", files.nvidia_toml())
+
+    def _import_image(self, archive: Path) -> None:
+        ctr = self._programs.runtime.path("ctr")
+        command = [ctr, "-n", "k8s.io", "images", "import", "--local", "-"]
+        # By way of stdin, because the archive may lie where the node sees other files.
+        with archive.open("rb") as stdin:
+            done = subprocess.run(
+                self.spaces.enter(command),
+                stdin=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        succeeded(done)
+
+    def _containerd_answers(self) -> bool:
+        ctr = self._programs.runtime.path("ctr")
+        return self.run([ctr, "--timeout=2s", "version"]).returncode == 0
+
+    def _kubelet_configured(self) -> bool:
+        conf = (KUBELET_KUBECONFIG, BOOTSTRAP_KUBECONFIG)
+        known_by = [path for path in conf if self.path(path).exists()]
+        written = (KUBELET_CONFIG, KUBELET_FLAGS)
+        return bool(known_by) and all(self.path(path).exists() for path in written)
