@@ -6,7 +6,7 @@ import pytest
 
 from tests.testbed.binaries import Binaries
 
-pytest_plugins = ["tests.testbed.fixtures"]
+pytest_plugins = ["tests.testbed.fixtures", "tests.testbed.kubeadm.fixtures"]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ Glossary:
 
 card
     One physical GPU.
+open card
+    One that is healthy and that no operator has cordoned: it may get something new.
 core
     One hundredth of a card's compute.
 unit
@@ -24,6 +26,8 @@ placement
     All shares of one pod on one node.
 reservation
     A placement in the ledger that has not yet been seen back from the API server.
+unplaced
+    A pod that runs on a node on nobody knows which card: charged in full on every one.
 nomination
     Room kept on a card for a pod whose victims are on their way out.
 refusal

@@ -105,13 +105,14 @@ class Devices:
         """Give a pod's containers their devices: one pod at a time, whoever calls.
 
         What each container gets is known, but nothing may start yet. A resource that no
-        plugin ever offered is passed over in silence, as kubelet does.
+        plugin ever offered is passed over in silence, as kubelet does. ``ValueError``
+        for a pod that no API server would have stored.
         """
         uid = pod["metadata"]["uid"]
+        containers = asked_of(Reader(pod))
         with self._turn:
             self._holdings.begin(pod)
             try:
-                containers = asked_of(Reader(pod))
                 self._admission.admit(uid, containers)
             except NotAdmittedError as error:
                 self._holdings.end(uid)

@@ -77,12 +77,14 @@ class Gpus:
 
     def set_cards(self, cards: Sequence[StubCard]) -> None:
         """Put these cards into the node, as if it had come with them."""
+        if self.process is not None and cards == self.driver.cards:
+            return
         self.stop()
         self.driver.set_cards(cards)
         markers = self.folder / "markers"
         spec = cdi_spec(self.stub, self.driver.path, cards, markers)
         self.node.write_cdi(spec)
-        self.start()
+        self.start(wait=bool(cards))
 
     def wait_offered(self) -> None:
         """Wait until kubelet has told the API server of all units."""
@@ -207,6 +209,25 @@ class Site:
             "get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.phase}"
         )
         return found.stdout
+
+    def ready(self, *deployments: str) -> bool:
+        """Tell whether every Deployment has one pod, which runs."""
+        return all(
+            [pod["status"]["phase"] for pod in self.pods_of(app)] == ["Running"]
+            for app in deployments
+        )
+
+    def pods_of(self, app: str, namespace: str = "default") -> list[Json]:
+        """The pods of a Deployment, oldest first."""
+        found: list[Json] = self.get("pods", "-n", namespace, "-l", f"app={app}")[
+            "items"
+        ]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def pod_of(self, app: str, namespace: str = "default") -> str:
+        """The name of a Deployment's only pod."""
+        (found,) = self.pods_of(app, namespace)
+        return str(found["metadata"]["name"])
 
     def placement(self, pod: Json) -> dict[str, Any] | None:
         """The believed placement of a pod's JSON: actual, or else planned."""

@@ -290,6 +290,13 @@ def test_a_resource_without_plugin_is_passed_over(tmp_path: Path) -> None:
         assert devices.admit(pod_json(units=4)) == {"main": Given()}
 
 
+def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:
+    """Or nobody could list pods any more."""
+    with pytest.raises(ValueError, match="whole"):
+        node.devices.admit(pod_json(units="1.5"))
+    assert node.listed() == {}
+
+
 def test_a_failed_allocate_is_the_pods_end(node: Node) -> None:
     """Word for word, and its devices are free again."""
     node.memory.errors = {"allocate": "no turn explains these ids"}

@@ -40,6 +40,7 @@ def up(programs: Programs, nodes: int) -> int:
     announced = _announced(keeper)
     if announced is None:
         print((folder / "keeper.log").read_text(), file=sys.stderr)
+        shutil.rmtree(folder)
         return 1
     kubectl = programs.control_plane.path("kubectl")
     print(f"export KUBECONFIG={announced.kubeconfig}\nalias kubectl={kubectl}")

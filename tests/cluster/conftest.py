@@ -1,0 +1,42 @@
+"""One real cluster for all exercises; each begins with empty nodes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.site import Site
+from tests.nvml.build import the_stub
+from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.waiting import wait_until
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/cluster/" in str(item.path):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def whole_site(
+    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A cluster with everything of ours; its node ``cp`` has no card yet."""
+    folder = tmp_path_factory.mktemp("site")
+    with Cluster(cluster_programs, folder / "cluster") as cluster:
+        made = Site(cluster, the_stub(), folder)
+        made.install()
+        made.add_cards(cluster.nodes["cp"], [])
+        yield made
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Iterator[Site]:
+    """The cluster without any pod but its own; afterwards again."""
+    yield whole_site
+    whole_site.kubectl(
+        "delete", "deployments,pods", "--all", "-n", "default", "--grace-period=1"
+    )
+    wait_until(
+        lambda: not whole_site.get("pods", "-n", "default")["items"], "no pods", 120
+    )

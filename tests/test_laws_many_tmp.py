@@ -1,0 +1,455 @@
+"""The laws of the house, tried on invented clusters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.domain.fitting import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRequest,
+    Share,
+)
+from gpushare.domain.node import Node
+from gpushare.domain.policies import POLICIES, Choice, Policy
+from gpushare.domain.scheduling import place, refusal
+from gpushare.domain.summary import Refusal
+from gpushare.kube.annotations import (
+    decode_cards,
+    decode_placement,
+    encode_cards,
+    encode_placement,
+)
+from gpushare.kube.bookkeeper import NodeBook, PodBook
+from gpushare.kube.cluster import Json
+from gpushare.kube.names import APART, CONTAINERS
+from gpushare.kube.reflector import Sink
+from tests.builders import (
+    AT,
+    apart,
+    bound_json,
+    card,
+    cards,
+    claim,
+    container_json,
+    event,
+    node,
+    node_json,
+    pod_json,
+    policy,
+    ref,
+    request,
+)
+
+Told = tuple[type, Json]
+"""A book, and an object of the API server that it is told of."""
+
+moderately = settings(max_examples=1500, deadline=None)
+
+NODES = ("n0", "n1", "n2")
+PODS = tuple(f"p{number}" for number in range(8))
+
+nodes = st.sampled_from(NODES).map(NodeName)
+policies = st.builds(
+    policy, st.sampled_from(list(POLICIES)), order=st.sampled_from(["index", "uuid"])
+)
+sizes = st.lists(st.integers(0, 40), max_size=4)
+cores = st.one_of(st.integers(0, 99), st.sampled_from([0, 100, 200]))
+amounts = st.tuples(st.integers(0, 45), cores)
+claims = st.lists(amounts, min_size=1, max_size=4).map(
+    lambda found: [
+        claim(units, cores, container=f"c{i}") for i, (units, cores) in enumerate(found)
+    ]
+)
+
+
+def requests(names: Sequence[str] = PODS) -> st.SearchStrategy[PodRequest]:
+    """Pods of one claim or several, each with priority 0 to 3."""
+    return st.builds(
+        lambda name, found, priority: request(name, claims=found, priority=priority),
+        st.sampled_from(names),
+        claims,
+        st.integers(0, 3),
+    )
+
+
+indices = st.sets(st.integers(0, 3), max_size=2)
+strays = st.builds(
+    lambda name, found, priority: request(name, claims=found, priority=priority),
+    st.sampled_from(["lost0", "lost1"]),
+    claims.filter(lambda found: all(one.amount for one in found)),
+    st.integers(0, 3),
+)
+"""Pods that were bound without us."""
+
+singles = st.builds(
+    lambda name, asked: request(name, *asked), st.sampled_from(PODS), amounts
+)
+
+bytes_of_text = st.text(min_size=1, max_size=8)
+whole_cards = st.lists(
+    st.builds(
+        Card,
+        bytes_of_text.map(CardUUID),
+        st.integers(0, 99),
+        st.integers(0, 10**9),
+        st.booleans(),
+        st.text(max_size=8),
+    ),
+    unique_by=lambda one: one.uuid,
+)
+held_amounts = st.builds(Amount, st.integers(0, 10**9), st.integers(0, 10**9))
+placements = st.builds(
+    lambda shares: Placement(ref(), NodeName("n"), tuple(shares)),
+    st.lists(
+        st.builds(
+            Share,
+            bytes_of_text.map(CardUUID),
+            held_amounts,
+            st.lists(
+                st.builds(ContainerAmount, bytes_of_text, held_amounts),
+                unique_by=lambda held: held.name,
+                max_size=3,
+            ).map(tuple),
+        ),
+        max_size=4,
+    ),
+)
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> Node:
+    """A node in a state that we brought about, but for the pods bound without us."""
+    units = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+    sick, closed = draw(st.sets(st.integers(0, 3))), draw(indices)
+    page = node(
+        *(
+            card(i, size, healthy=i not in sick, cordoned=i in closed)
+            for i, size in enumerate(units)
+        ),
+        unplaced=draw(st.lists(strays, max_size=2)),
+    )
+    chosen = draw(policies)
+    for number, asked in enumerate(draw(st.lists(requests(), max_size=6))):
+        held = place(request(f"held{number}", claims=asked.claims), page, chosen)
+        if isinstance(held, Placement):
+            page = page.with_placement(held)
+    return page
+
+
+def a_cluster(sizes_of: Sequence[Sequence[int]]) -> Ledger:
+    """A ledger of three nodes with cards of these sizes."""
+    ledger = Ledger()
+    for name, units in zip(NODES, sizes_of, strict=True):
+        ledger.set_cards(NodeName(name), cards(*units))
+    return ledger
+
+
+clusters = st.tuples(sizes, sizes, sizes).map(a_cluster)
+
+
+def ours(ledger: Ledger, asked: PodRequest, name: NodeName, chosen: Policy) -> None:
+    """Reserve as bind does: what is held elsewhere is given up first."""
+    held = ledger.placement(asked.pod.uid)
+    if held is not None and held.node != name:
+        ledger.release(asked.pod.uid)
+    ledger.reserve(asked, name, chosen)
+
+
+words = st.one_of(
+    st.tuples(st.just("reserve"), requests(), nodes, policies),
+    st.tuples(st.just("unplaced"), strays, nodes),
+    st.tuples(st.just("cordon"), nodes, indices),
+    st.tuples(st.just("release"), st.sampled_from(PODS)),
+    st.tuples(st.just("cancel"), st.sampled_from(PODS)),
+    st.tuples(st.just("record"), st.sampled_from(PODS)),
+)
+changes = st.one_of(
+    words,
+    st.tuples(st.just("cards"), nodes, sizes),
+    st.tuples(st.just("forget"), nodes),
+    st.tuples(st.just("ask")),
+)
+
+
+def tell(ledger: Ledger, word: tuple[object, ...]) -> None:
+    """Do to the ledger what a word says."""
+    match word:
+        case ("reserve", PodRequest() as asked, str(name), Policy() as chosen):
+            ours(ledger, asked, NodeName(name), chosen)
+        case ("unplaced", PodRequest() as asked, str(name)):
+            ledger.record_unplaced(asked, NodeName(name))
+        case ("cordon", str(name), set(closed)):
+            page = ledger.node(NodeName(name))
+            known = () if page is None else page.cards
+            ledger.set_cards(
+                NodeName(name),
+                [replace(one, cordoned=i in closed) for i, one in enumerate(known)],
+            )
+        case ("release", str(name)):
+            ledger.release(ref(name).uid)
+        case ("cancel", str(name)):
+            ledger.cancel(ref(name).uid)
+        case ("record", str(name)):
+            held = ledger.placement(ref(name).uid)
+            if held is not None:
+                ledger.record(held)
+        case ("cards", str(name), list(units)):
+            ledger.set_cards(NodeName(name), cards(*units))
+        case ("forget", str(name)):
+            ledger.forget(NodeName(name))
+
+
+@moderately
+@given(clusters, st.lists(words, max_size=30))
+def test_no_card_is_ever_over_placed(
+    ledger: Ledger, said: list[tuple[object, ...]]
+) -> None:
+    """Whatever is reserved, released, cordoned, bound without us, in any order."""
+    for word in said:
+        tell(ledger, word)
+        for page in ledger.nodes():
+            for one in page.cards:
+                cores, units = page.charged.get(one.uuid, (0, 0))
+                assert Amount(cores, units).fits(one.capacity)
+
+
+@moderately
+@given(clusters, st.lists(words, max_size=20), requests(["new"]), nodes, policies)
+def test_what_is_reserved_is_free_wherever_the_unplaced_pods_are(
+    ledger: Ledger,
+    said: list[tuple[object, ...]],
+    asked: PodRequest,
+    name: NodeName,
+    chosen: Policy,
+) -> None:
+    """They may all be on the very card, and it is open and there."""
+    for word in said:
+        tell(ledger, word)
+    found = ledger.reserve(asked, name, chosen)
+    page = ledger.node(name)
+    if isinstance(found, Placement) and page is not None:
+        for uuid in found.cards():
+            assert Amount().fits(page.free[uuid])
+
+
+@moderately
+@given(clusters, st.lists(words, max_size=20), st.randoms())
+def test_replaying_pods_and_nodes_rebuilds_the_ledger(
+    ledger: Ledger, said: list[tuple[object, ...]], chance: Random
+) -> None:
+    """From their JSON alone, in any order: it is never a source of truth."""
+    for word in said:
+        tell(ledger, word)
+    told: list[Told] = [
+        *((PodBook, bound_json(one)) for page in ledger.nodes() for one in held(page)),
+        *(
+            (PodBook, bare_json(one, page.name))
+            for page in ledger.nodes()
+            for one in page.unplaced.values()
+        ),
+        *((NodeBook, node_json(page.name, *page.cards)) for page in ledger.nodes()),
+    ]
+    chance.shuffle(told)
+    again = Ledger()
+    books = sinks(again)
+    for book, thing in told:
+        books[book].apply(event("ADDED", thing))
+    assert {one.name: one for one in again.nodes()} == {
+        one.name: one for one in ledger.nodes()
+    }
+
+
+def bare_json(asked: PodRequest, name: NodeName) -> Json:
+    """A pod that somebody else has bound: no annotation says on which card."""
+    return pod_json(
+        asked.pod.name,
+        containers=[
+            container_json(one.containers[0].name, one.amount.units, one.amount.cores)
+            for one in asked.claims
+        ],
+        node=name,
+        priority=asked.pod.priority,
+        annotations={CONTAINERS: APART} if len(asked.claims) > 1 else None,
+    )
+
+
+def sinks(ledger: Ledger) -> Mapping[type, Sink]:
+    pods = PodBook(ledger, Choice())
+    return {PodBook: pods, NodeBook: NodeBook(ledger, on_change=pods.reconsider)}
+
+
+def held(page: Node) -> Sequence[Placement]:
+    return tuple(page.placements.values())
+
+
+@moderately
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.booleans(), st.sampled_from(["", "n0", "n1"])),
+        max_size=8,
+    ),
+    st.randoms(),
+)
+def test_nominations_are_a_function_of_what_the_api_server_holds(
+    pods: list[tuple[int, bool, str]], chance: Random
+) -> None:
+    """Nodes first or pods first, nominees before or after their victims."""
+    told: list[Told] = [
+        (NodeBook, node_json(name, *cards(29, 20))) for name in ("n0", "n1")
+    ]
+    for number, (priority, going, nominated) in enumerate(pods):
+        name = f"p{number}"
+        if nominated:
+            thing = pod_json(name, units=12, priority=priority, nominated=nominated)
+        else:
+            where = "n0" if number % 2 else "n1"
+            one = place(
+                request(name, 15, priority=priority),
+                node(*cards(29, 20), name=where),
+                POLICIES["first-fit"],
+            )
+            assert isinstance(one, Placement)
+            thing = bound_json(one, terminating=going)
+        told.append((PodBook, thing))
+    kept = []
+    for _ in range(2):
+        ledger = Ledger()
+        books = sinks(ledger)
+        for book, thing in told:
+            books[book].apply(event("ADDED", thing))
+        kept.append({one.name: one.nominations for one in ledger.nodes()})
+        chance.shuffle(told)
+    assert kept[0] == kept[1]
+
+
+@moderately
+@given(whole_cards)
+def test_cards_come_back_from_their_annotation(shared: list[Card]) -> None:
+    """decode(encode(x)) == x."""
+    assert decode_cards(encode_cards(shared)) == tuple(shared)
+
+
+@moderately
+@given(placements)
+def test_placements_come_back_from_their_annotation(found: Placement) -> None:
+    """decode(encode(x)) == x."""
+    text = encode_placement(found, AT)
+    assert decode_placement(text, found.pod, found.node) == found
+
+
+@moderately
+@given(pages(), singles, policies)
+def test_the_frontier_answers_as_place_does(
+    page: Node, asked: PodRequest, chosen: Policy
+) -> None:
+    """Filter's one comparison and bind's decision never differ, words included."""
+    decision = place(asked, page, chosen)
+    no = page.summary.refusal(asked.claims[0])
+    assert no == (decision if isinstance(decision, Refusal) else None)
+
+
+@moderately
+@given(pages(), requests(["new"]), policies)
+def test_filter_and_bind_agree(page: Node, asked: PodRequest, chosen: Policy) -> None:
+    """For several claims too: what filter lets through, bind can place."""
+    decision = place(asked, page, chosen)
+    no = refusal(asked, page, chosen)
+    assert (no is None) is isinstance(decision, Placement)
+
+
+@moderately
+@given(pages(), requests(["new"]), policies)
+def test_a_placement_holds_what_was_asked(
+    page: Node, asked: PodRequest, chosen: Policy
+) -> None:
+    """No more and no less, on cards of the node, each named once."""
+    decision = place(asked, page, chosen)
+    if isinstance(decision, Refusal):
+        return
+    named = decision.cards()
+    assert len(set(named)) == len(named)
+    assert set(named) <= page.free.keys()
+    shares = [one for one in asked.claims if not one.whole_cards]
+    whole = sum(one.whole_cards for one in asked.claims)
+    wanted = sum((one.amount for one in shares), Amount())
+    taken = sum((one.amount for one in decision.shares), Amount())
+    assert taken.cores == wanted.cores + 100 * whole
+    assert taken.units >= wanted.units
+    after = page.with_placement(decision)
+    assert all(Amount().fits(after.free[uuid]) for uuid in named)
+
+
+@moderately
+@given(pages(), singles)
+def test_whether_a_claim_fits_is_no_matter_of_policy(
+    page: Node, asked: PodRequest
+) -> None:
+    """Policies choose among what fits."""
+    answers = {
+        isinstance(place(asked, page, policy(name, order=order)), Placement)
+        for name in POLICIES
+        for order in ("index", "uuid")
+    }
+    assert len(answers) == 1
+
+
+@moderately
+@given(
+    pages(), st.lists(st.integers(1, 20), min_size=2, max_size=4), policies, policies
+)
+def test_whether_several_claims_fit_is_no_matter_of_policy(
+    page: Node, units: list[int], one: Policy, other: Policy
+) -> None:
+    """The search finds a way where there is one."""
+    asked = apart("new", *units)
+    first, second = place(asked, page, one), place(asked, page, other)
+    assert isinstance(first, Placement) is isinstance(second, Placement)
+
+
+@moderately
+@given(clusters, st.lists(changes, max_size=25), requests(["new"]), policies)
+def test_a_kept_answer_is_the_fresh_one(
+    ledger: Ledger,
+    said: list[tuple[object, ...]],
+    asked: PodRequest,
+    chosen: Policy,
+) -> None:
+    """Asked at any moments in between, it is what judging every node now would say."""
+    fitting = Fitting(ledger)
+    for word in [*said, ("ask",)]:
+        tell(ledger, word)
+        if word == ("ask",):
+            answer = fitting.answer(asked, chosen)
+            fresh = {page.name: refusal(asked, page, chosen) for page in ledger.nodes()}
+            assert answer.fits == {name for name, no in fresh.items() if no is None}
+            for name in NODES:
+                assert answer.refusal(NodeName(name)) == fresh.get(NodeName(name))
+
+
+@moderately
+@given(pages(), singles, policies)
+def test_what_is_released_is_as_if_it_had_never_been(
+    page: Node, asked: PodRequest, chosen: Policy
+) -> None:
+    """No counter drifts."""
+    ledger = Ledger()
+    ledger.set_cards(page.name, page.cards)
+    for one in held(page):
+        ledger.record(one)
+    for asked_here in page.unplaced.values():
+        ledger.record_unplaced(asked_here, page.name)
+    before = ledger.node(page.name)
+    uid = ref("new").uid
+    ledger.reserve(PodRequest(ref("new"), asked.claims), page.name, chosen)
+    ledger.release(uid)
+    assert ledger.node(page.name) == before
