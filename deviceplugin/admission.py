@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 from dataclasses import dataclass, field, replace
-from threading import RLock
+from threading import Lock
 
 from deviceplugin.announcer import Announcer
 from deviceplugin.cards import card_key
@@ -96,7 +96,7 @@ class Admission:
         self._occupancy = occupancy
         self._cards = cards
         self._announcer = announcer
-        self._lock = RLock()
+        self._lock = Lock()
         self._now = _Present()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
 
@@ -158,7 +158,9 @@ class Admission:
             return self._stranger(resource, available, size, card)
         if wrong := pod.what_is_wrong():
             raise self._deny(pod, wrong)
-        placement = self._occupancy.expected(pod)
+        # What kubelet has already given it decides where the rest of it is.
+        placement = self._occupancy.held(pod, self._now.listed, self._cards())
+        placement = placement or self._occupancy.expected(pod)
         if placement is None:
             placement = self._decided(pod, resource, available, size)
         elif wrong := what_is_impossible(placement, pod, self._cards()):
@@ -313,7 +315,9 @@ class Admission:
         self, turn: Turn, resource: str, available: Sequence[str], size: int
     ) -> Turn:
         """Move a pod whose own card has too few devices left to one that has."""
-        if self._now.begun is None or turn.left != self._now.begun.left:
+        begun = self._now.begun
+        halfway = begun is None or turn.left != begun.left
+        if halfway or any(self._now.listed.held(turn.pod.name).values()):
             raise self._deny(
                 turn.pod, f"its card has too few free devices of {resource}"
             )

@@ -78,8 +78,11 @@ class Occupancy:
 
     def placement(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
         """Say where a pod is, or will be; None where nobody has said."""
-        held = placement_from(pod, self.node, listed.held(pod.name), cards)
-        return held or self.expected(pod)
+        return self.held(pod, listed, cards) or self.expected(pod)
+
+    def held(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
+        """Say where kubelet has given a pod devices; None where nowhere yet."""
+        return placement_from(pod, self.node, listed.held(pod.name), cards)
 
     def expected(self, pod: NodePod) -> Placement | None:
         """Say where a pod is to be, by its annotation or by our own decision."""

@@ -45,14 +45,14 @@ class Host:
         """Run a short command on the node and give its output; it has to succeed."""
         return succeeded(self.run(command))
 
-    def command_lines(self) -> list[list[str]]:
-        """Give what every process of the node was started by, containers' too."""
-        found = []
+    def command_lines(self) -> dict[int, list[str]]:
+        """Give what every process was started by, containers' too, by its id here."""
+        found = {}
         for path in self.path("/proc").glob("[0-9]*/cmdline"):
             # It may have ended since its folder was listed.
             with contextlib.suppress(OSError):
                 if text := path.read_text(errors="replace"):
-                    found.append(text.rstrip("\0").split("\0"))
+                    found[int(path.parent.name)] = text.rstrip("\0").split("\0")
         return found
 
     def launch(

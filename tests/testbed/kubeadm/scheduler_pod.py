@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.testbed.kubeadm import cgroups
 from tests.testbed.kubeadm.node import Node
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -30,9 +31,12 @@ def configure(
     for path, text in texts.items():
         node.write(path, text)
     manifest = node.path(MANIFEST).read_text()
-    node.write(MANIFEST, edited(manifest, name, leader_elect=leader_elect))
+    new = edited(manifest, name, leader_elect=leader_elect)
+    if new != manifest:
+        _end_old(node)
+    node.write(MANIFEST, new)
     wait_until(
-        lambda: _running(node) == [name] and _ready(node),
+        lambda: list(_running(node).values()) == [name] and _ready(node),
         f"kube-scheduler with {name}",
         120,
     )
@@ -68,13 +72,36 @@ def _others(named: list[Json]) -> list[Json]:
     return [each for each in named if each["name"] != VOLUME]
 
 
-def _running(node: Node) -> list[str]:
+def _end_old(node: Node) -> None:
+    """Take the manifest away and wait until the kubelet is done with the old pod.
+
+    Else it looks for the old one's end only every ten seconds.
+    """
+    groups = [group for pid in _running(node) if (group := _pod_group(node, pid))]
+    node.path(MANIFEST).unlink()
+    wait_until(
+        lambda: not any(group.exists() for group in groups),
+        "end of the old kube-scheduler",
+        60,
+    )
+
+
+def _pod_group(node: Node, pid: int) -> Path | None:
+    """Give the memory control group of the pod that this process belongs to."""
+    for line in node.path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "memory":
+            return cgroups.MOUNTED / "memory" / Path(group).parent.relative_to("/")
+    return None
+
+
+def _running(node: Node) -> dict[int, str]:
     """Give the ``--config`` of every kube-scheduler that runs on the node."""
-    found = []
-    for words in node.command_lines():
+    found = {}
+    for pid, words in node.command_lines().items():
         if Path(words[0]).name == "kube-scheduler":
             given = [word.partition("=")[2] for word in words if "--config=" in word]
-            found.append("".join(given))
+            found[pid] = "".join(given)
     return found
 
 

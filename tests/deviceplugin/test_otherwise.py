@@ -1,0 +1,182 @@
+"""When kubelet chooses otherwise: swaps, waiting, doubled ids, ids nobody knows."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import get_ident
+
+import pytest
+
+from deviceplugin.cards import card_key
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Kind
+from gpusharectl.demo.devices import CannotStartYetError
+from tests.builders import container_json
+from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
+from tests.testbed.waiting import wait_until
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with House(tmp_path, found_card(0), found_card(1)) as made:
+        yield made
+
+
+def prefers(house: House, uuid: CardUUID) -> None:
+    """Let kubelet choose this card's ids, whatever was planned."""
+
+    def prefer(
+        resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        return [one for one in available if one.startswith(card_key(uuid))][:size]
+
+    house.serving.admission.prefer = prefer  # type: ignore[method-assign]
+
+
+def test_swap_with_room(house: House) -> None:
+    """Another card than planned, which has room: it starts, and the card is told."""
+    pod = house.bind("a", 20, 1, card=0)
+    prefers(house, UUIDS[1])
+    given = house.run(pod)["main"]
+    assert visible(given) == (UUIDS[1],)
+    assert inside(given)["cards"][0]["uuid"] == UUIDS[1]
+    actual = house.actual("a")
+    assert actual is not None
+    assert actual.cards() == (UUIDS[1],)
+
+
+def test_swap_without_room(house: House) -> None:
+    """Another card, without room: it waits, an event says why, and then it starts."""
+    house.bind("b", 20, 1, card=1)
+    pod = house.bind("a", 20, 1, card=0)
+    prefers(house, UUIDS[1])
+    house.admit(pod)
+    uid = pod["metadata"]["uid"]
+    with pytest.raises(CannotStartYetError, match="has 9 units and 99 cores left"):
+        house.devices.start(uid, "main")
+    wait_until(house.events, "an event")
+    assert {(e[0], e[1]) for e in house.events()} == {("a", "VcudaWaiting")}
+    house.end_pod("b")
+    wait_until(
+        lambda: house.serving.pods.find(("default", "b")) is None, "b to be gone"
+    )
+    house.devices.start(uid, "main")
+    assert house.actual("a") is not None
+
+
+def test_two_swapped_pods(house: House) -> None:
+    """Each on the other's card: both cards are theirs in truth, so both start."""
+    first, second = house.bind("a", 20, 1, card=0), house.bind("b", 20, 1, card=1)
+    prefers(house, UUIDS[1])
+    house.admit(first)
+    prefers(house, UUIDS[0])
+    house.admit(second)
+    for pod in (first, second):
+        house.devices.start(pod["metadata"]["uid"], "main")
+    for name, uuid in (("a", UUIDS[1]), ("b", UUIDS[0])):
+        actual = house.actual(name)
+        assert actual is not None
+        assert actual.cards() == (uuid,)
+
+
+def test_ids_of_several_cards(house: House) -> None:
+    """That no turn explains: refused, and kubelet fails the pod."""
+    pod = house.bind("a", 40, 1, card=None)
+    house.serving.admission.prefer = lambda *_: []  # type: ignore[method-assign]
+    assert "are of 2 cards" in house.refuse(pod)
+
+
+def test_devices_that_another_pod_holds(house: House) -> None:
+    """kubelet may forget what it gave away (contracts 2.7); we do not."""
+    pod = house.bind("a", 20, 1, card=0)
+    house.run(pod)
+    held = house.serving.reporter.resources.list(1).held(("default", "a"))
+    second = house.bind("b", 5, 1, card=0)
+    house.run(second)
+    with pytest.raises(Exception, match="default/a holds"):
+        house.serving.admission.allocate(M, sorted(held["main"][M])[:5])
+
+
+@pytest.mark.parametrize("name", ["aaaaaaaa-m0029", "aaaaaaaa-c0000", "junk", ""])
+def test_ids_nobody_knows(house: House, name: str) -> None:
+    """Refused with the id in the words."""
+    with pytest.raises(Exception, match="no card of this node has"):
+        house.serving.admission.allocate(M, [name])
+
+
+def test_planned_card_has_too_few_left(house: House) -> None:
+    """kubelet still holds the card for a pod the API server has forgotten."""
+    ghost = house.bind("ghost", 20, 1, card=0)
+    house.run(ghost)
+    house.cluster.delete(Kind.PODS, "default", "ghost", grace_period_s=0)
+    wait_until(lambda: house.serving.pods.find(("default", "ghost")) is None, "its end")
+    pod = house.bind("a", 20, 1, card=0)
+    assert visible(house.run(pod)["main"]) == (UUIDS[1],)
+    actual = house.actual("a")
+    assert actual is not None
+    assert actual.cards() == (UUIDS[1],)
+
+
+def test_half_admitted_pod_stays_together(house: House) -> None:
+    """What kubelet has given a pod decides where the rest of it is."""
+    pod = house.bind("a", 4, 1, card=0)
+    prefer = house.serving.admission.prefer
+    asked: list[str] = []
+
+    def once_elsewhere(
+        resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        asked.append(resource)
+        if len(asked) == 1:
+            key = card_key(UUIDS[1])
+            return [one for one in available if one.startswith(key)][:size]
+        return prefer(resource, available, must, size)
+
+    house.serving.admission.prefer = once_elsewhere  # type: ignore[method-assign]
+    assert visible(house.run(pod)["main"]) == (UUIDS[1],)
+    assert set(asked) == {M, C}
+
+
+def test_init_container_hands_its_devices_on(house: House) -> None:
+    """kubelet picks of them at random, and does not ask us where they suffice."""
+    pod = house.bind(
+        "a",
+        card=1,
+        init=[container_json("once", 8, 40)],
+        containers=[container_json("x", 3, 20), container_json("y", 7, 30)],
+    )
+    given = house.run(pod)
+    assert {visible(one) for one in given.values()} == {(UUIDS[1],)}
+    assert house.actual("a") is None
+
+
+def test_allocate_asks_nobody(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubelet waits for Allocate, and forgets what is in flight when listed."""
+    asked: list[tuple[str, int]] = []
+    allocating: set[int] = set()
+
+    def watched(thing: object, name: str) -> None:
+        real = getattr(thing, name)
+
+        def call(*args: object, **how: object) -> object:
+            asked.append((name, get_ident()))
+            return real(*args, **how)
+
+        monkeypatch.setattr(thing, name, call)
+
+    for name in ("get", "annotate", "event", "list_page"):
+        watched(house.cluster, name)
+    watched(house.serving.reporter.resources, "list")
+    allocate = house.serving.admission.allocate
+
+    def alone(resource: str, ids: Sequence[str]) -> object:
+        before = len(asked)
+        answer = allocate(resource, ids)
+        mine = [one for one, thread in asked[before:] if thread == get_ident()]
+        assert not mine
+        allocating.add(get_ident())
+        return answer
+
+    monkeypatch.setattr(house.serving.admission, "allocate", alone)
+    house.run(house.bind("a", 4, 1, card=0))
+    assert allocating
+    assert "list" in {name for name, _ in asked}
