@@ -246,6 +246,11 @@ class Admission:
     ) -> Placement | Refusal:
         """Ask the one decision, of the cards whose devices kubelet has to give."""
         page = self._occupancy.page(self._now.listed).as_seen_by(request.pod)
+        policy = POLICIES.get(request.policy or DEFAULT_POLICY)
+        policy = policy or POLICIES[DEFAULT_POLICY]
+        found = place(request, page, policy)
+        if isinstance(found, Refusal):
+            return found
         free = self._cards().count(available)
         whole = any(claim.whole_cards for claim in request.claims)
         cards = tuple(
@@ -254,9 +259,7 @@ class Admission:
             else card
             for card in page.cards
         )
-        page = Node(page.name, cards, page.placements)
-        policy = POLICIES.get(request.policy or DEFAULT_POLICY)
-        return place(request, page, policy or POLICIES[DEFAULT_POLICY])
+        return place(request, Node(page.name, cards, page.placements), policy)
 
     def _stranger(
         self,

@@ -19,8 +19,8 @@ from gpusharectl.demo.story import HELD, SCENES
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
 GPU memory sharing, told in four short scenes. No GPU, no cluster: an embedded
-API server, stand-ins for scheduler and kubelet, and the real extender and
-device plugin, which play cards where there are none.
+API server, stand-ins for scheduler and kubelet, simulated cards, and the real
+extender and device plugin.
 1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
 """
 

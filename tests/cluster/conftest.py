@@ -8,7 +8,6 @@ from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.programs import Programs
-from tests.testbed.waiting import wait_until
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,9 +33,4 @@ def whole_site(
 def site(whole_site: Site) -> Iterator[Site]:
     """The cluster without any pod but its own; afterwards again."""
     yield whole_site
-    whole_site.kubectl(
-        "delete", "deployments,pods", "--all", "-n", "default", "--grace-period=1"
-    )
-    wait_until(
-        lambda: not whole_site.get("pods", "-n", "default")["items"], "no pods", 120
-    )
+    whole_site.clear()

@@ -6,7 +6,8 @@ What is asserted is read with kubectl, or through it from inside a container.
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from tests.testbed.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "kube-system"
+EDGE = "baetyl-edge"
+"""The namespace of seed 001's second exercise."""
+OURS = ("default", EDGE)
 PLUGIN = "gpushare-device-plugin"
 EXTENDER = "gpushare-extender"
 MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
@@ -79,7 +83,7 @@ class Gpus:
         """Put these cards into the node, as if it had come with them."""
         if self.process is not None and cards == self.driver.cards:
             return
-        self.stop()
+        self.stop_offering()
         self.driver.set_cards(cards)
         markers = self.folder / "markers"
         spec = cdi_spec(self.stub, self.driver.path, cards, markers)
@@ -88,18 +92,61 @@ class Gpus:
 
     def wait_offered(self) -> None:
         """Wait until kubelet has told the API server of all units."""
-        units = sum(card.memory_mib // 256 for card in self.driver.cards)
-        cores = 100 * len(self.driver.cards)
         wait_until(
-            lambda: self.site.allocatable(self.node.name) == (cores, units),
-            f"{cores} cores and {units} units on {self.node.name}",
+            lambda: self.site.allocatable(self.node.name) == self._own,
+            f"{self._own} cores and units on {self.node.name}",
             60,
         )
         wait_until(self._published, "the cards' annotation", 30)
 
+    @property
+    def _own(self) -> tuple[int, int]:
+        """Cores and units of the driver's cards."""
+        units = sum(card.memory_mib // 256 for card in self.driver.cards)
+        return 100 * len(self.driver.cards), units
+
     def _published(self) -> bool:
         found = self.site.cards(self.node.name)
         return [one["uuid"] for one in found] == [c.uuid for c in self.driver.cards]
+
+    def host_list(self) -> list[str]:
+        """``nvidia-smi -L`` on the node itself, which shows all cards; its lines."""
+        state = f"{STATE_VARIABLE}={self.driver.path}"
+        asked = ("env", state, str(self.stub.smi), "-L", "--every")
+        return self.node.must(*asked).splitlines()
+
+    @contextmanager
+    def reconfigured(self, **settings: str) -> Iterator[None]:
+        """Run the device plugin by other settings for a while; it offers as before."""
+        before = self.settings
+        self._restart({**before, **settings})
+        try:
+            yield
+        finally:
+            self._restart(before)
+
+    def _restart(self, settings: dict[str, str]) -> None:
+        self.stop_offering()
+        self.settings = settings
+        self.start(wait=False)
+        cores, units = self._own
+        wait_until(
+            lambda: (
+                (found := self.site.allocatable(self.node.name))[0] >= cores
+                and found[1] >= units
+            ),
+            f"cores and units on {self.node.name}",
+            60,
+        )
+
+    def stop_offering(self) -> None:
+        """Stop the device plugin and wait until kubelet has told everybody."""
+        self.stop()
+        wait_until(
+            lambda: self.site.allocatable(self.node.name) == (0, 0),
+            f"nothing offered on {self.node.name}",
+            60,
+        )
 
     @property
     def log(self) -> str:
@@ -118,7 +165,8 @@ class Site:
     extender: Process | None = None
 
     def install(self) -> None:
-        """Do by hand what ``gpusharectl install`` will do."""
+        """Do by hand what ``gpusharectl install`` will do; a namespace for apps too."""
+        self.kubectl("create", "namespace", EDGE)
         rest = self.cluster.rest
         for account, manifest in (
             (EXTENDER, "extender-rbac.yaml"),
@@ -149,6 +197,12 @@ class Site:
         gpus.set_cards(cards)
         return gpus
 
+    def remove_node(self, name: str) -> None:
+        """Take a node out of the cluster, as an administrator would."""
+        self.gpus.pop(name).stop()
+        self.kubectl("delete", "node", name)
+        self.cluster.nodes.pop(name).close()
+
     def start_extender(self) -> None:
         """Start the extender beside kube-scheduler, in its network."""
         environment = {
@@ -171,6 +225,13 @@ class Site:
             60,
         )
 
+    def kill_extender(self) -> None:
+        """End gunicorn and its worker as a crash would."""
+        assert self.extender is not None
+        self.extender.kill()
+        node = self.cluster.nodes["cp"]
+        node.run(["pkill", "-9", "-f", "extender.main:build"])
+
     def kubeconfig(self, account: str) -> Path:
         return self.folder / f"{account}.kubeconfig"
 
@@ -192,9 +253,26 @@ class Site:
         text = annotations.get("baidu.com/vcuda-cards")
         return [] if text is None else json.loads(text)["cards"]
 
-    def create(self, *bodies: Json) -> None:
+    def create(self, *bodies: Json, namespace: str = "default") -> None:
         text = "\n---\n".join(json.dumps(body) for body in bodies)
-        self.kubectl("create", "-f", "-", stdin=text)
+        self.kubectl("create", "-n", namespace, "-f", "-", stdin=text)
+
+    def clear(self) -> None:
+        """Delete all applications and pods, and wait until they have gone."""
+        for namespace in OURS:
+            self.kubectl("delete", "deployments", "--all", "-n", namespace)
+        wait_until(lambda: not self._left(), "no pods", 120, every_s=1)
+
+    def _left(self) -> list[Json]:
+        """Give the pods that are left, and shorten what those have to live.
+
+        Each time, because what ends a Deployment's pods gives them their own time.
+        """
+        for namespace in OURS:
+            hurry = ("--grace-period=1", "--wait=false")
+            self.kubectl("delete", "pods", "--all", "-n", namespace, *hurry)
+        found: list[Json] = self.get("pods", "-A")["items"]
+        return [pod for pod in found if pod["metadata"]["namespace"] in OURS]
 
     def wait_running(self, *names: str, namespace: str = "default") -> None:
         for name in names:
@@ -210,10 +288,11 @@ class Site:
         )
         return found.stdout
 
-    def ready(self, *deployments: str) -> bool:
+    def ready(self, *deployments: str, namespace: str = "default") -> bool:
         """Tell whether every Deployment has one pod, which runs."""
         return all(
-            [pod["status"]["phase"] for pod in self.pods_of(app)] == ["Running"]
+            [pod["status"]["phase"] for pod in self.pods_of(app, namespace)]
+            == ["Running"]
             for app in deployments
         )
 
@@ -242,11 +321,13 @@ class Site:
     def visible(
         self, pod: str, container: str = "main", namespace: str = "default"
     ) -> list[str]:
-        """``kubectl exec POD -- nvidia-smi -L``: the UUIDs that a container sees."""
-        text = self.kubectl(
-            "exec", "-n", namespace, pod, "-c", container, "--", "nvidia-smi", "-L"
-        )
-        return UUID.findall(text)
+        """Give the UUIDs that a container sees."""
+        return UUID.findall(self.smi(pod, container, namespace))
+
+    def smi(self, pod: str, container: str = "main", namespace: str = "default") -> str:
+        """``kubectl exec POD -- nvidia-smi -L``."""
+        asked = ("nvidia-smi", "-L")
+        return self.kubectl("exec", "-n", namespace, pod, "-c", container, "--", *asked)
 
     def events(self, pod: str, namespace: str = "default") -> list[Json]:
         field_ = f"involvedObject.name={pod}"

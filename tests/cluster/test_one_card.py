@@ -1,20 +1,67 @@
 """Seed 001, one machine with one card, done literally."""
 
-from tests.cluster.site import Site, deployment
-from tests.nvml.driver import StubCard
+from tests.cluster.cards import RTX_3090
+from tests.cluster.seen import refused_with, statuses
+from tests.cluster.site import MEMORY, Site, container, deployment, pod
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
-RTX_3090 = StubCard(
-    "GPU-2b4e7c11-0d63-4f0e-9d4b-8a1f0c5e7a92", memory_mib=24259, model="RTX 3090"
-)
 APPS = ("nvidia-cuda11-base-1", "nvidia-cuda11-base-2", "nvidia-cuda11-base-3")
+THIRD = APPS[2]
+ONE_SHORT = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 
 
-def test_three_apps_share_it(site: Site) -> None:
-    """94 units; apps of 50, 40 and 1 run, and see the one card."""
+def app(name: str, units: int) -> Json:
+    """An application that gives up its old pod before the new one runs.
+
+    As the seed's platform does: else the new pod would wait for room, and the old one
+    would stay until then. It ends as late as pods do, and not within a second.
+    """
+    made = deployment(name, units, terminationGracePeriodSeconds=120)
+    made["spec"]["strategy"] = {"rollingUpdate": {"maxUnavailable": 1}}
+    return made
+
+
+def set_limit(site: Site, name: str, units: int) -> None:
+    site.kubectl("set", "resources", f"deployment/{name}", f"--limits={MEMORY}={units}")
+
+
+def end(site: Site, name: str) -> None:
+    """Do not wait until the pod's grace period is over; return when it has gone."""
+    site.kubectl("delete", "pod", name, "--grace-period=1")
+
+
+def test_limit_raised_and_put_back(site: Site) -> None:
+    """94 units: 50, 40 and 1 run and see the one card; 10 instead of 1 has to wait.
+
+    The old pod is Terminating beside the new one, Pending, which says why; it is
+    Pending still when the old one has gone, though others run in what is left. With
+    the limit put back it runs.
+    """
     site.gpus["cp"].set_cards([RTX_3090])
     assert site.allocatable("cp") == (100, 94)
-    site.create(*(deployment(a, u) for a, u in zip(APPS, (50, 40, 1), strict=True)))
+    site.create(*(app(a, u) for a, u in zip(APPS, (50, 40, 1), strict=True)))
     wait_until(lambda: site.ready(*APPS), "all three apps", 120)
-    for app in APPS:
-        assert site.visible(site.pod_of(app)) == [RTX_3090.uuid]
+    for each in APPS:
+        assert site.visible(site.pod_of(each)) == [RTX_3090.uuid]
+
+    old = site.pod_of(THIRD)
+    set_limit(site, THIRD, 10)
+    shown = wait_until(
+        lambda: statuses(site, THIRD), "two pods", accept=lambda all_: len(all_) == 2
+    )
+    wait_until(lambda: statuses(site, THIRD).get(old) == "Terminating", "the old one")
+    (new,) = shown.keys() - {old}
+    refused_with(site, new, ONE_SHORT)
+    assert statuses(site, THIRD) == {old: "Terminating", new: "Pending"}
+
+    end(site, old)
+    assert statuses(site, THIRD) == {new: "Pending"}
+    site.create(pod("small", container("main", 3, 1)))
+    site.wait_running("small")
+    assert statuses(site, THIRD) == {new: "Pending"}
+    assert ONE_SHORT in site.kubectl("describe", "pod", new)
+
+    set_limit(site, THIRD, 1)
+    wait_until(lambda: site.ready(THIRD), "the third app again", 120)
+    assert site.visible(site.pod_of(THIRD)) == [RTX_3090.uuid]

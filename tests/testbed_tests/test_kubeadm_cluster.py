@@ -1,29 +1,18 @@
-"""A real cluster comes up, does what clusters do, and leaves no trace."""
+"""A real cluster comes up and does what clusters do."""
 
-import contextlib
-import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.kubeadm import Cluster, Node, Programs, cgroups, instances, sysctls
+from tests.testbed.kubeadm import Cluster, Node
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).parents[2]
 PODS = "/api/v1/namespaces/default/pods"
-STARTS_A_CLUSTER = """
-import os, sys, pathlib
-from tests.testbed.binaries import cache_folder
-from tests.testbed.kubeadm import Cluster, ensure_programs
-with Cluster(ensure_programs(cache_folder(os.environ)), pathlib.Path(sys.argv[1])):
-    pass
-"""
 TWO_SCHEDULERS = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -204,83 +193,3 @@ def test_kube_scheduler_takes_a_configuration(
     """When the call returns, the new one schedules."""
     kubeadm_cluster.set_scheduler_config(TWO_SCHEDULERS)
     start(kubeadm_cluster, running, pod("second", schedulerName="second"))
-
-
-def footprint() -> Json:
-    """All that a cluster could leave on this machine."""
-    links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
-    routes = json.loads(subprocess.check_output(["ip", "-json", "route"]))
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    return {
-        "links": sorted(each["ifname"] for each in links),
-        "routes": sorted(str(each.get("dst")) for each in routes),
-        "mounts": sorted(line.split(maxsplit=2)[2] for line in mounts),
-        "control groups": cgroups.left(instances.cgroup_prefix(15)[:-3]),
-        "settings": sysctls.read(),
-        "clusters": [record.instance for record in instances.known()],
-        "sockets": sorted(str(path) for path in Path("/run/containerd").glob("**/*")),
-        "folders": [
-            path
-            for path in (
-                "/var/lib/kubelet",
-                "/var/lib/etcd",
-                "/etc/kubernetes",
-                "/etc/cdi",
-            )
-            if Path(path).exists()
-        ],
-    }
-
-
-def namespaces() -> set[str]:
-    """Every namespace that some process is in."""
-    found = set()
-    for kind in ("net", "mnt", "pid", "uts"):
-        for path in Path("/proc").glob(f"[0-9]*/ns/{kind}"):
-            # The process may have ended meanwhile.
-            with contextlib.suppress(OSError):
-                found.add(str(path.readlink()))
-    return found
-
-
-def wait_for_no_trace(before: Json, made: set[str]) -> None:
-    wait_until(footprint, "machine as it was", accept=lambda seen: seen == before)
-    wait_until(lambda: not namespaces() & made, "end of all its namespaces")
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
-def test_the_end_leaves_no_trace(cluster_programs: Programs, tmp_path: Path) -> None:
-    """Not even beside another cluster, which goes on."""
-    before, there = footprint(), namespaces()
-    with Cluster(cluster_programs, tmp_path / "c", proxy=False) as cluster:
-        cluster.rest.must("POST", PODS, pod("last"))
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/last", "--timeout=60s")
-        made = namespaces() - there
-        assert made
-        assert footprint() != before
-    wait_for_no_trace(before, made)
-    assert [path for path in (tmp_path / "c").iterdir() if path.is_dir()] == []
-
-
-def test_a_killed_run_is_cleared_up_after(
-    cluster_programs: Programs, tmp_path: Path
-) -> None:
-    """Its processes end with it; whoever comes next removes the rest."""
-    before, there = footprint(), namespaces()
-    folder = tmp_path / "c"
-    log = folder / "cp.containerd.log"
-    killed = subprocess.Popen(
-        [sys.executable, "-c", STARTS_A_CLUSTER, str(folder)], cwd=ROOT
-    )
-    try:
-        wait_until(log.exists, "containerd of the run to be killed", 60)
-        made = namespaces() - there
-    finally:
-        ended(killed)
-    instances.clear_up()
-    wait_for_no_trace(before, made)
-    assert not (folder / "nodes").exists()

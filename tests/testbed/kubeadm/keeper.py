@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tests.testbed.kubeadm import instances
 from tests.testbed.kubeadm.cluster import Cluster
-from tests.testbed.kubeadm.furnish import furnish
+from tests.testbed.kubeadm.furnish import furnish, things_to_try
 from tests.testbed.kubeadm.instances import Record
 from tests.testbed.kubeadm.programs import Programs
 from tests.testbed.waiting import wait_until
@@ -44,6 +44,7 @@ def up(programs: Programs, nodes: int) -> int:
         return 1
     kubectl = programs.control_plane.path("kubectl")
     print(f"export KUBECONFIG={announced.kubeconfig}\nalias kubectl={kubectl}")
+    print(things_to_try(folder))
     return 0
 
 
