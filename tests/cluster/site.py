@@ -81,7 +81,8 @@ class Gpus:
 
     def set_cards(self, cards: Sequence[StubCard]) -> None:
         """Put these cards into the node, as if it had come with them."""
-        if self.process is not None and cards == self.driver.cards:
+        alive = self.process is not None and self.process.running
+        if alive and list(cards) == self.driver.cards:
             return
         self.stop_offering()
         self.driver.set_cards(cards)
@@ -117,13 +118,14 @@ class Gpus:
 
     @contextmanager
     def reconfigured(self, **settings: str) -> Iterator[None]:
-        """Run the device plugin by other settings for a while; it offers as before."""
+        """Run the device plugin otherwise; ``set_cards`` starts it as before."""
         before = self.settings
         self._restart({**before, **settings})
         try:
             yield
         finally:
-            self._restart(before)
+            self.stop()
+            self.settings, self.process = before, None
 
     def _restart(self, settings: dict[str, str]) -> None:
         self.stop_offering()

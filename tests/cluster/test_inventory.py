@@ -60,4 +60,5 @@ def test_accelerator_of_another_vendor(site: Site, tmp_path: Path) -> None:
         assert told == {UUID: (30, 20, 5120)}
         assert "not found" in fails_inside(site, "ours", "nvidia-smi", "-L")
         site.clear()
+    gpus.set_cards(THREE_OF_4_GIB)
     assert site.allocatable("cp") == (300, 3 * 16)

@@ -173,7 +173,7 @@ class Cluster:
         # Without it every pod is refused, and the controllers need a few seconds.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(
-            lambda: self.rest.get(account)[0] == 200, "default service account", 60
+            lambda: self.rest.get(account)[0] == 200, "default service account", 120
         )
 
     def _make_node(self, name: str) -> Node:

@@ -21,6 +21,6 @@ def new_token(first: Node, rest: Rest) -> str:
     wait_until(
         lambda: signature in rest.must("GET", CLUSTER_INFO)["data"],
         "signature by the join token",
-        60,
+        120,
     )
     return token

@@ -1,0 +1,222 @@
+"""Two defects of kubelet (contracts 2.7): shown on the real one, and survived."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.podresources import KubeletSilentError, PodResources
+from deviceplugin.serving import Serving, assemble, start
+from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.simulated import SimulatedCards, parse_spec
+from gpushare.domain.model import NodeName
+from gpushare.kube.apiserver import ApiServer
+from tests.cluster.site import PLUGIN, Site, container, pod
+from tests.gpusharectl.fake_plugin import FakePlugin
+from tests.nvml.driver import stub_card
+from tests.testbed.waiting import wait_until
+
+KUBELET = "/var/lib/kubelet"
+SLOW = "example.com/slow"
+CARDS = [stub_card(0), stub_card(1)]
+
+
+def allocatable(site: Site, resource: str) -> int:
+    status = site.get("node", "cp")["status"]
+    return int(status.get("allocatable", {}).get(resource, 0))
+
+
+def asks_slow(name: str, count: int) -> Any:
+    body = container("main", script="sleep 600")
+    body["resources"]["limits"] = {SLOW: str(count)}
+    return pod(name, body)
+
+
+def end_slowly(site: Site, name: str) -> None:
+    """Delete a pod whose program does not heed it, so that kubelet waits its grace."""
+    site.kubectl("delete", "pod", name, "--grace-period=3", "--wait=false")
+
+
+def list_after_the_end(site: Site, kubelet: PodResources, name: str) -> None:
+    """What makes kubelet forget: a pod ends, and then somebody lists."""
+    wait_until(lambda: not site.phase(name), f"the end of {name}", 60)
+    kubelet.list(5)
+
+
+@pytest.fixture
+def naive(site: Site) -> Iterator[FakePlugin]:
+    """A plugin that takes four seconds over Allocate, and believes kubelet."""
+    folder = site.cluster.nodes["cp"].path(KUBELET) / "device-plugins"
+    plugin = FakePlugin(folder, SLOW)
+    plugin.options.pre_start_required = False
+    with plugin.served():
+        plugin.register()
+        plugin.offer(*(f"s{number:02}" for number in range(20)))
+        wait_until(lambda: allocatable(site, SLOW) == 20, "20 slow devices", 60)
+        yield plugin
+
+
+def test_ids_in_flight_are_forgotten(site: Site, naive: FakePlugin) -> None:
+    """A pod ends and somebody lists while Allocate runs: kubelet offers ids in use."""
+    kubelet = PodResources(
+        site.cluster.nodes["cp"].path(KUBELET) / "pod-resources" / "kubelet.sock"
+    )
+    site.create(asks_slow("first", 3))
+    site.wait_running("first")
+    end_slowly(site, "first")
+
+    def take_long(call: str) -> None:
+        if call == "allocate":
+            list_after_the_end(site, kubelet, "first")
+
+    naive.during = take_long
+    site.create(asks_slow("second", 5))
+    site.wait_running("second")
+    naive.during = lambda call: None
+    site.create(asks_slow("third", 5))
+    wait_until(lambda: len(offered(naive)) == 3, "the third's turn", 60)
+    taken = [ids for call, ids in naive.calls if call == "allocate"][1]
+    again = set(offered(naive)[-1]) & set(taken)
+    assert again == set(taken), "kubelet has mended it: our guard is still right"
+    kubelet.close()
+
+
+def offered(plugin: FakePlugin) -> list[list[str]]:
+    return [list(a.available_deviceIDs) for call, a in plugin.calls if call == "prefer"]
+
+
+class Ours:
+    """Our own plugin over the real kubelet, with its parts within a test's reach."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        kubelet = site.cluster.nodes["cp"].path(KUBELET)
+        self.settings = DevicePluginSettings(
+            NodeName("cp"),
+            kubelet_dir=kubelet,
+            state_dir=folder,
+            inject="env",
+            look_every_s=0.5,
+        )
+        self.cluster = ApiServer.connect(str(site.kubeconfig(PLUGIN)))
+        cards = parse_spec("2x7611MiB", "cp")
+        assert isinstance(cards, tuple)
+        self.source = SimulatedCards(cards)
+
+    @contextmanager
+    def serving(self) -> Iterator[Serving]:
+        stop = Event()
+        made = assemble(self.settings, self.source, self.cluster, CollectorRegistry())
+        threads: list[Thread] = start(made, self.settings, stop)
+        try:
+            yield made
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(30)
+
+
+def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
+    """Whatever kubelet forgot: Allocate of what another pod holds fails, in words."""
+    gpus = site.gpus["cp"]
+    gpus.set_cards(CARDS)
+    gpus.stop()
+    ours = Ours(site, tmp_path)
+    with ours.serving() as made:
+        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
+        real = made.admission.allocate
+        kubelet = made.reporter.resources
+        prefer = made.admission.prefer
+        site.create(pod("first", container("main", 2, 1)))
+        site.wait_running("first")
+        end_slowly(site, "first")
+
+        def slow(resource: str, ids: Sequence[str]) -> Any:
+            answer = real(resource, ids)
+            list_after_the_end(site, kubelet, "first")
+            return answer
+
+        made.admission.allocate = slow  # type: ignore[method-assign]
+        site.create(pod("second", container("main", 5, 1)))
+        site.wait_running("second")
+        held = kubelet.list(5).held(("default", "second"))["main"]
+        made.admission.allocate = real  # type: ignore[method-assign]
+
+        offers: list[set[str]] = []
+
+        def doubled(
+            resource: str, available: Sequence[str], must: Sequence[str], size: int
+        ) -> list[str]:
+            """Take what kubelet offers of the second's, which we never would."""
+            chosen = prefer(resource, available, must, size)
+            offers.append(set(available) & held[resource])
+            mine = sorted(offers[-1])
+            return (mine + [one for one in chosen if one not in mine])[:size]
+
+        made.admission.prefer = doubled  # type: ignore[method-assign]
+        site.create(pod("third", container("main", 5, 1)))
+        wait_until(lambda: site.phase("third") == "Failed", "the refusal", 60)
+        assert any(offers), "kubelet has mended it: then this test may go"
+        message = site.get("pod", "third")["status"]["message"]
+        assert "default/second holds" in message
+        made.admission.prefer = prefer  # type: ignore[method-assign]
+        site.create(pod("fourth", container("main", 5, 1)))
+        site.wait_running("fourth")
+    gpus.start()
+
+
+def test_overlapping_registration(site: Site) -> None:
+    """Of two registrations, the end of the older one takes the newer one's devices."""
+    folder = site.cluster.nodes["cp"].path(KUBELET) / "device-plugins"
+    older, newer = FakePlugin(folder, SLOW), FakePlugin(folder, SLOW)
+    newer.endpoint = "newer.sock"
+    with newer.served():
+        with older.served():
+            older.register()
+            older.offer("s00", "s01")
+            wait_until(lambda: allocatable(site, SLOW) == 2, "two devices", 60)
+            newer.register()
+            newer.offer("s00", "s01", "s02")
+            wait_until(lambda: allocatable(site, SLOW) == 3, "three devices", 60)
+        wait_until(newer.gone.is_set, "kubelet to drop the newer one", 60)
+        wait_until(lambda: allocatable(site, SLOW) == 0, "no device", 60)
+
+
+def test_ours_never_overlap(site: Site) -> None:
+    """A second device plugin waits for the end of the first, and then takes over."""
+    gpus = site.gpus["cp"]
+    gpus.set_cards(CARDS)
+    first = gpus.process
+    assert first is not None
+    gpus.start(wait=False)
+    second = gpus.process
+    assert second is not None
+    wait_until(lambda: "another device plugin runs" in gpus.log, "it to wait", 30)
+    assert "registered" not in gpus.log
+    first.kill()
+    wait_until(lambda: gpus.log.count("registered") == 2, "it to take over", 60)
+    gpus.wait_offered()
+    site.create(pod("a", container("main", 4, 1)))
+    site.wait_running("a")
+
+
+def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:
+    """kubelet's sockets come and go; a client of ours finds the new one."""
+    node = site.cluster.nodes["cp"]
+    kubelet = PodResources(node.path(KUBELET) / "pod-resources" / "kubelet.sock")
+    kubelet.list(5)
+    node.restart_kubelet()
+    site.cluster.wait_node_ready("cp")
+
+    def answers() -> bool:
+        try:
+            kubelet.list(2)
+        except KubeletSilentError:
+            return False
+        return True
+
+    wait_until(answers, "kubelet to answer", 30)
+    kubelet.close()
