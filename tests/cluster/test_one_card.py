@@ -1,34 +1,13 @@
 """Seed 001, one machine with one card, done literally."""
 
 from tests.cluster.cards import RTX_3090
+from tests.cluster.seed import ONE_CARD_APPS, lingering
 from tests.cluster.seen import inside, refused_with, statuses
-from tests.cluster.site import (
-    MEMORY,
-    SEED_COMMAND,
-    Site,
-    container,
-    deployment,
-    pod,
-)
-from tests.testbed.rest import Json
+from tests.cluster.site import MEMORY, Site, container, deployment, pod
 from tests.testbed.waiting import wait_until
 
-APPS = ("nvidia-cuda11-base-1", "nvidia-cuda11-base-2", "nvidia-cuda11-base-3")
-THIRD = APPS[2]
-LINGER = "until [ -e /tmp/end ]; do sleep 0.2; done; exit"
+THIRD = "nvidia-cuda11-base-3"
 ONE_SHORT = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
-
-
-def app(name: str, units: int) -> Json:
-    """An application that gives up its old pod before the new one runs.
-
-    As the seed's platform does: else the new pod would wait for room, and the old one
-    would stay until then. Its end takes as long as the test wants it to.
-    """
-    one = container("main", units, 1, script=f"trap '{LINGER}' TERM; {SEED_COMMAND}")
-    made = deployment(name, None, containers=[one], terminationGracePeriodSeconds=120)
-    made["spec"]["strategy"] = {"rollingUpdate": {"maxUnavailable": 1}}
-    return made
 
 
 def set_limit(site: Site, name: str, units: int) -> None:
@@ -49,9 +28,10 @@ def test_limit_raised_and_put_back(site: Site) -> None:
     """
     site.gpus["cp"].set_cards([RTX_3090])
     assert site.allocatable("cp") == (100, 94)
-    site.create(deployment(APPS[0], 50), deployment(APPS[1], 40), app(THIRD, 1))
-    wait_until(lambda: site.ready(*APPS), "all three apps", 120)
-    for each in APPS:
+    first, second, third = ONE_CARD_APPS.items()
+    site.create(deployment(*first), deployment(*second), lingering(*third))
+    wait_until(lambda: site.ready(*ONE_CARD_APPS), "all three apps", 120)
+    for each in ONE_CARD_APPS:
         assert site.visible(site.pod_of(each)) == [RTX_3090.uuid]
 
     old = site.pod_of(THIRD)

@@ -1,15 +1,11 @@
 """Seed 001, one machine with two cards, done literally."""
 
 from tests.cluster.cards import TWO_OF_4_GIB, TWO_P4
+from tests.cluster.seed import TWO_CARD_APPS as APPS
 from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import EDGE, Site, container, deployment, pod
 from tests.testbed.waiting import wait_until
 
-APPS = {
-    "edgekit-gpu-cuda10-2": 4,
-    "edgekit-gpu-cuda10-2-2": 20,
-    "edgekit-gpu-cuda10-2-3": 20,
-}
 SPLIT = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory on one card."
 
 

@@ -12,6 +12,11 @@ from tests.nvml.driver import stub_card
 LARGE = stub_card(100, memory_mib=24259, model="RTX 3090")
 OF_CP = {card.uuid for card in TWO_P4}
 NEITHER = "0/2 nodes are available: 2 Insufficient baidu.com/vcuda-memory"
+WITHOUT_PLUGIN = (
+    "0/2 nodes are available: 1 Insufficient baidu.com/vcuda-core, "
+    "2 Insufficient baidu.com/vcuda-memory."
+)
+"""The worker has neither resource, ``cp`` has no card so large."""
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def test_each_node_serves_its_own(site: Site, worker: Gpus) -> None:
 
     site.kubectl("delete", "pod", "huge")
     site.create(pod("again", container("main", 60, 1)))
-    refused_with(site, "again", NEITHER)
+    refused_with(site, "again", WITHOUT_PLUGIN)
     worker.start()
     site.wait_running("again")
     assert (node_of(site, "again"), card_of(site, "again")) == (

@@ -28,31 +28,37 @@ def furnish(cluster: Cluster) -> None:
 def things_to_try(folder: Path) -> str:
     """Say what a person may do with such a cluster, whose folder this is."""
     return textwrap.dedent(f"""
-        # Cards: cp has two Tesla P4 (29 units each), worker1 an RTX 3090 (94 units).
+        # Cards: cp has two Tesla P4 of 29 units of 256 MiB each, and worker1, where
+        # there is one, has an RTX 3090 of 94.
         kubectl describe nodes | grep -E '^Name:|vcuda'
-        # Seed 001's three applications of 4, 20 and 20 units of 256 MiB:
+        # Seed 001's applications: of 4, 20 and 20 units on cp; of 50, 40 and 1 on
+        # worker1.
         kubectl apply -f {folder / APPS}
-        kubectl get pods -n baetyl-edge -o wide --watch
+        kubectl get pods -n baetyl-edge -o wide
         # The one card that each of them sees, and what it was told of its share:
         kubectl exec -n baetyl-edge deploy/edgekit-gpu-cuda10-2 -- nvidia-smi -L
         kubectl exec -n baetyl-edge deploy/edgekit-gpu-cuda10-2-2 -- nvidia-smi -L
         kubectl exec -n baetyl-edge deploy/edgekit-gpu-cuda10-2-3 -- nvidia-smi -L
-        kubectl exec -n baetyl-edge deploy/edgekit-gpu-cuda10-2 -- \\
+        kubectl exec -n baetyl-edge deploy/nvidia-cuda11-base-3 -- \\
             cat /etc/vcuda/allocation.json
-        # More than any card has: the pod waits, and its events say why.
-        kubectl set resources -n baetyl-edge deploy/edgekit-gpu-cuda10-2-3 \\
-            --limits=baidu.com/vcuda-memory=100
-        kubectl describe pods -n baetyl-edge -l app=edgekit-gpu-cuda10-2-3
+        # More than worker1 has left: the new pod waits, and its events say why.
+        kubectl set resources -n baetyl-edge deploy/nvidia-cuda11-base-3 \\
+            --limits=baidu.com/vcuda-memory=10
+        kubectl describe pods -n baetyl-edge -l app=nvidia-cuda11-base-3
     """).strip()
 
 
 def _write_apps(path: Path) -> None:
     import yaml
 
+    from tests.cluster.seed import ONE_CARD_APPS, TWO_CARD_APPS, replaced_first
     from tests.cluster.site import EDGE, deployment
-    from tests.cluster.test_two_cards import APPS as UNITS
 
-    made = [deployment(name, units) for name, units in UNITS.items()]
-    for one in made:
-        one["metadata"]["namespace"] = EDGE
+    made = []
+    for node, apps in (("cp", TWO_CARD_APPS), ("worker1", ONE_CARD_APPS)):
+        there = {"nodeSelector": {"kubernetes.io/hostname": node}}
+        for name, units in apps.items():
+            one = replaced_first(deployment(name, units, **there))
+            one["metadata"]["namespace"] = EDGE
+            made.append(one)
     path.write_text(yaml.safe_dump_all(made, sort_keys=False))
