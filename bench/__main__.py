@@ -1,4 +1,4 @@
-"""``make bench``: filter over HTTP beside an echo, and one decision in memory.
+"""``make bench``: filter over HTTP, one decision in memory, and the device plugin.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
@@ -24,6 +24,8 @@ from rich.table import Table
 
 from bench.client import Line, Timing, in_turns, prepared
 from bench.decision import decisions
+from bench.plugin import plugin_table
+from bench.running import running_table
 from bench.server import ECHO, POD_UNITS, UNITS
 
 RESULTS = Path(__file__).with_name("results")
@@ -50,11 +52,22 @@ def main() -> int:
     for name, took in found["decision_us"].items():
         table.add_row(name, f"{took:.1f}")
     console.print(table)
+    write(console, "filter.json", found)
+    console.print("The device plugin's calls, 320 pods one after another ...")
+    plugin = {key: found[key] for key in ("at", "machine", "python")}
+    plugin["calls"] = plugin_table(console)
+    console.print("Pods on a real kubelet, in turns (a cluster comes up first) ...")
+    plugin["running"] = running_table(console)
+    write(console, "deviceplugin.json", plugin)
+    return 0
+
+
+def write(console: Console, name: str, found: dict[str, Any]) -> None:
+    """Keep what was measured."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "filter.json"
+    path = RESULTS / name
     path.write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"Written to {path.relative_to(Path.cwd())}")
-    return 0
 
 
 def names_table(console: Console) -> list[dict[str, Any]]:

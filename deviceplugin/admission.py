@@ -310,9 +310,11 @@ class Admission:
             uuid: part(amount, resource)
             for uuid, amount in plan(turn.placement, step.container).items()
         }
-        taken = self._occupancy.holders(self._now.listed)
-        others = {one for one, pod in taken.items() if pod != turn.pod.name}
-        return pick(wanted, available, must, size=size, taken=others)
+        taken = self._now.listed.holder
+        free = [
+            one for one in available if taken.get(one, turn.pod.name) == turn.pod.name
+        ]
+        return pick(wanted, free, must, size=size)
 
     def _elsewhere(
         self, turn: Turn, resource: str, available: Sequence[str], size: int
@@ -329,7 +331,7 @@ class Admission:
 
     def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
         """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
-        taken = self._occupancy.holders(self._now.listed)
+        taken = self._now.listed.holder
         doubled = [one for one in ids if taken.get(one, pod) != pod]
         if doubled:
             holder = "/".join(taken[doubled[0]])

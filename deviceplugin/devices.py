@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from deviceplugin.cards import CORE_KIND, MEMORY_KIND, DeviceId, card_key
 from deviceplugin.nodepod import Held, NodePod
@@ -118,25 +118,21 @@ def pick(
     must: Sequence[str],
     *,
     size: int,
-    taken: Container[str] = (),
 ) -> list[str] | None:
     """Choose ``size`` ids of the cards wanted, lowest first; None where too few.
 
     ``must`` are in the answer whatever their card: kubelet hands on an init container's
-    ids at random (contracts 2.3). Ids in ``taken`` are others' and never chosen.
+    ids at random (contracts 2.3).
     """
     chosen = list(must)
-    by_key: dict[str, list[str]] = {}
-    for text in available:
-        by_key.setdefault(text[:8], []).append(text)
-    have = Counter(text[:8] for text in chosen)
+    free = set(available).difference(must)
     for uuid, count in wanted.items():
         key = card_key(uuid)
-        missing = min(count - have[key], size - len(chosen))
+        have = sum(one.startswith(key) for one in must)
+        missing = min(count - have, size - len(chosen))
         if missing > 0:
-            free = [i for i in by_key.get(key, ()) if i not in taken]
-            free = sorted(set(free).difference(must))
-            chosen += free[:missing]
+            own = [one for one in free if one.startswith(key)]
+            chosen += sorted(own)[:missing]
     return chosen if len(chosen) == size else None
 
 
@@ -145,15 +141,19 @@ def placement_from(
 ) -> Placement | None:
     """Read a pod's placement from the devices that its containers hold.
 
-    None while they hold none, or for a request that nothing can meet. ``held`` is by
-    container; init containers that end may be missing from it.
+    None while they hold too few to tell, or for a request that nothing can meet.
+    ``held`` is by container; init containers that end may be missing from it, and then
+    the others' devices may lie on some of a claim's whole cards alone.
     """
     request = pod.record.request
     if isinstance(request, Refusal):
         return None
     shares: list[Share] = []
     for claim in request.claims:
-        shares += _shares(claim, held, cards)
+        of_claim = _shares(claim, held, cards)
+        if not of_claim:
+            return None
+        shares += of_claim
     if not shares:
         return None
     return Placement(pod.ref, node, one_share_a_card(shares))
@@ -169,7 +169,7 @@ def placement_of_stranger(
 def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:
     mine = [held[c.name] for c in claim.containers if c.name in held]
     on = cards.holding(i for one in mine for ids in one.values() for i in ids)
-    if not on:
+    if not on or len(on) < claim.whole_cards:
         return []
     if claim.whole_cards:
         return whole_shares(claim, on)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpushare.domain.model import (
     Amount,
@@ -107,7 +108,7 @@ Held = Mapping[str, frozenset[str]]
 """Device ids by resource, of one container."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listed:
     """One answer of kubelet: the active pods, each container with its devices of ours.
 
@@ -123,6 +124,11 @@ class Listed:
             for container, held in containers.items():
                 for resource, ids in held.items():
                     yield pod, container, resource, ids
+
+    @cached_property
+    def holder(self) -> Mapping[str, PodName]:
+        """Which pod holds each device id that is held."""
+        return {one: pod for pod, _, _, ids in self.holders() for one in ids}
 
     def held(self, pod: PodName) -> Mapping[str, Held]:
         """Give what each listed container of a pod holds; empty for a stranger."""

@@ -4,11 +4,11 @@ What a pod's containers hold, as kubelet lists it, outweighs what any annotation
 an annotation outweighs what we decided ourselves for a pod that came without one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Lock
 
 from deviceplugin.devices import Cards, placement_from, placement_of_stranger
-from deviceplugin.nodepod import Listed, NodePod, PodName
+from deviceplugin.nodepod import Listed, NodePod
 from deviceplugin.pods import NodePods
 from deviceplugin.records import Record
 from deviceplugin.turns import Served
@@ -88,10 +88,6 @@ class Occupancy:
         """Say where a pod is to be, by its annotation or by our own decision."""
         with self._lock:
             return pod.placement or self._decided.get(pod.uid)
-
-    def holders(self, listed: Listed) -> Mapping[str, PodName]:
-        """Say which pod holds each device id that is held."""
-        return {one: pod for pod, _, _, ids in listed.holders() for one in ids}
 
     def _strangers(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
         """Charge pods that hold devices and that the API server has not told of."""

@@ -5,11 +5,13 @@ kubelet answers 100 questions a second, 10 at once, to all its clients together
 """
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 
-from deviceplugin.nodepod import Held, Listed
+from deviceplugin.nodepod import Held, Listed, PodName
 from gpushare.kube import names
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
@@ -36,35 +38,57 @@ class PodResources:
     def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix://{socket}", options=_CHANNEL)
         self._stub = PodResourcesListerStub(self._channel)
+        self._read: dict[bytes, Mapping[str, Held]] = {}
 
     def list(self, timeout_s: float) -> Listed:
         """Ask who holds what; ``KubeletSilentError`` after ``timeout_s``."""
+        answer = self._patiently(
+            self._stub.List, pb.ListPodResourcesRequest(), timeout_s
+        )
+        # A node's pods hold thousands of devices, and few change between two lists.
+        known, read = self._read, {}
+        pods: dict[PodName, Mapping[str, Held]] = {}
+        for pod in answer.pod_resources:
+            text = pod.SerializeToString()
+            found = known.get(text)
+            read[text] = found = _containers(pod) if found is None else found
+            pods[pod.namespace, pod.name] = found
+        self._read = read
+        return Listed(pods)
+
+    def get(self, pod: PodName, timeout_s: float) -> Mapping[str, Held] | None:
+        """Ask what one pod's containers hold; None where kubelet cannot tell.
+
+        It cannot before 1.34, and of a pod that is none of its own.
+        """
+        asked = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
+        try:
+            answer = self._patiently(self._stub.Get, asked, timeout_s)
+        except KubeletSilentError:
+            return None
+        return _containers(answer.pod_resources)
+
+    def _patiently(
+        self, call: Callable[..., Any], asked: object, timeout_s: float
+    ) -> Any:  # noqa: ANN401
         deadline = time.monotonic() + timeout_s
         while True:
-            left = deadline - time.monotonic()
             try:
-                answer = self._stub.List(pb.ListPodResourcesRequest(), timeout=left)
+                return call(asked, timeout=deadline - time.monotonic())
             except grpc.RpcError as error:
                 busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not busy or deadline - time.monotonic() < _AGAIN_S:
                     text = f"{error.code().name}: {error.details()}"
                     raise KubeletSilentError(text) from error
                 time.sleep(_AGAIN_S)
-            else:
-                return _listed(answer)
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
 
-def _listed(answer: pb.ListPodResourcesResponse) -> Listed:
-    return Listed(
-        {
-            (pod.namespace, pod.name): {c.name: _held(c) for c in pod.containers}
-            for pod in answer.pod_resources
-        }
-    )
+def _containers(pod: pb.PodResources) -> Mapping[str, Held]:
+    return {container.name: _held(container) for container in pod.containers}
 
 
 def _held(container: pb.ContainerResources) -> Held:

@@ -26,6 +26,7 @@ from gpushare.domain.model import (
     CORES_PER_CARD,
     UNIT_MIB,
     Amount,
+    Card,
     CardUUID,
     Placement,
     PodUID,
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 """Of ``allocation.json``; programs ignore fields that they do not know."""
 _LIST_WITHIN_S = 10.0
+_GET_WITHIN_S = 5.0
 
 
 class NotYetError(Exception):
@@ -66,22 +68,46 @@ class Starter:
 
     def start(self, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
-        listed = self._list()
-        owner = self._owner(listed, resource, frozenset(ids))
-        held = _held(listed, owner, resource, ids)
+        wanted = frozenset(ids)
+        owner, containers = self._owner(resource, wanted)
+        held = _with(containers, owner.container, resource, wanted)
         pod = self._pod_of(owner)
         if pod is None:
             self._start_stranger(owner, held, ids)
             return
         cards = self.cards()
         actual = placement_from(pod, self.occupancy.node, held, cards)
-        if actual is None:
-            raise self._not_yet(pod, pod.what_is_wrong() or "it asks for no card")
+        actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, owner.container, held, cards)
         if differs(actual, pod.placement):
-            self._insist_on_room(pod, actual, listed, cards)
+            self._insist_on_room(pod, actual, cards)
             self._report(pod, actual)
-        self._fill(pod, owner.container, actual, held, ids)
+        self._fill(pod, owner.container, actual, ids)
+
+    def _owner(
+        self, resource: str, ids: frozenset[str]
+    ) -> tuple[_Owner, Mapping[str, Held]]:
+        """Say whose these ids are, and what kubelet says that pod's containers hold.
+
+        What we wrote down at Allocate, if kubelet says the same of that pod; else its
+        whole list, which is long.
+        """
+        record = self.records.read(ids)
+        if record is not None and record.container:
+            of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
+            said = (of_pod or {}).get(record.container)
+            # An init container that ends is not listed, and then the record says it.
+            if of_pod is not None and (said is None or said.get(resource) == ids):
+                return _Owner(record.pod, record.uid, record.container), of_pod
+        listed = self._list()
+        for pod, container, one, held in listed.holders():
+            if one == resource and held == ids:
+                uid = record.uid if record and record.pod == pod else PodUID("")
+                return _Owner(pod, uid, container), listed.held(pod)
+        if record is None:
+            raise NotYetError("nobody is known to hold these devices")
+        owner = _Owner(record.pod, record.uid, record.container)
+        return owner, listed.held(owner.pod)
 
     def _list(self) -> Listed:
         try:
@@ -89,21 +115,22 @@ class Starter:
         except KubeletSilentError as error:
             raise NotYetError(f"kubelet does not say whose they are: {error}") from None
 
-    def _owner(self, listed: Listed, resource: str, ids: frozenset[str]) -> _Owner:
-        record = self.records.read(ids)
-        for pod, container, one, held in listed.holders():
-            if one == resource and held == ids:
-                uid = record.uid if record and record.pod == pod else PodUID("")
-                return _Owner(pod, uid, container)
-        if record is None:
-            raise NotYetError("nobody is known to hold these devices")
-        return _Owner(record.pod, record.uid, record.container)
-
     def _pod_of(self, owner: _Owner) -> NodePod | None:
         pod = self.pods.find(owner.pod)
         if pod is None or pod.uid != owner.uid:
             pod = self.pods.fresh(owner.pod)
         return pod
+
+    def _expected(self, pod: NodePod, on: Sequence[Card]) -> Placement:
+        """Give where the pod is to be, if these cards are part of that.
+
+        Its devices do not tell where kubelet has handed an init container's on.
+        """
+        expected = self.occupancy.expected(pod)
+        if expected is None or not {card.uuid for card in on} <= set(expected.cards()):
+            wrong = pod.what_is_wrong() or "nobody knows which cards are its own"
+            raise self._not_yet(pod, wrong)
+        return expected
 
     def _start_stranger(
         self, owner: _Owner, held: Mapping[str, Held], ids: Sequence[str]
@@ -138,10 +165,8 @@ class Starter:
                 pod, f"container {container} has parts of several cards"
             )
 
-    def _insist_on_room(
-        self, pod: NodePod, actual: Placement, listed: Listed, cards: Cards
-    ) -> None:
-        page = self.occupancy.page(listed).without({pod.uid})
+    def _insist_on_room(self, pod: NodePod, actual: Placement, cards: Cards) -> None:
+        page = self.occupancy.page(self._list()).without({pod.uid})
         for share in actual.shares:
             cores, units = page.charged.get(share.card, (0, 0))
             card = cards.of(share.card)
@@ -166,34 +191,28 @@ class Starter:
         pod: NodePod,
         container: str,
         actual: Placement,
-        held: Mapping[str, Held],
         ids: Sequence[str],
     ) -> None:
+        """Write the file for these ids; the other resource's call writes its own."""
         shares = plan(actual, container)
         for share in actual.shares:
             if share.card in shares and share.amount.cores >= CORES_PER_CARD:
                 # A whole card is its pod's alone, whatever was asked of its memory.
                 shares[share.card] = share.amount
         owner = _Owner(pod.name, pod.uid, container)
-        text = _file(owner, pod.uid, shares)
-        for some in {frozenset(ids), *held[container].values()}:
-            self.records.fill(some, text)
+        self.records.fill(ids, _file(owner, pod.uid, shares))
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.announcer.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
 
 
-def _held(
-    listed: Listed, owner: _Owner, resource: str, ids: Sequence[str]
+def _with(
+    containers: Mapping[str, Held], container: str, resource: str, ids: frozenset[str]
 ) -> dict[str, Held]:
-    """Give what the pod's containers hold, with these ids among it.
-
-    An init container's are not listed.
-    """
-    held = dict(listed.held(owner.pod))
-    mine = dict(held.get(owner.container, {}))
-    held[owner.container] = {**mine, resource: frozenset(ids)}
+    """Give what the pod's containers hold, with these ids among it."""
+    held = dict(containers)
+    held[container] = {**held.get(container, {}), resource: ids}
     return held
 
 

@@ -14,7 +14,7 @@ InjectionChoice = Literal["auto"] | Injection
 INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
 
 _MOST_RESERVE_MIB = 1 << 20
-_MOST_XID = 9999
+_XID_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,11 @@ def _numbers(env: Reading, name: str) -> tuple[int, ...]:
     if raw is None:
         return ()
     parts = [part.strip() for part in raw.split(",")]
-    good = all(part.isascii() and part.isdigit() for part in parts)
-    if not good or any(int(part) > _MOST_XID for part in parts):
+    if not all(_is_xid(part) for part in parts):
         env.complain(name, f"{raw!r} will not do; give numbers, separated by commas")
         return ()
     return tuple(int(part) for part in parts)
+
+
+def _is_xid(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _XID_DIGITS

@@ -7,11 +7,24 @@ from threading import get_ident
 import pytest
 
 from deviceplugin.cards import card_key
-from gpushare.domain.model import CardUUID
-from gpushare.kube.cluster import Kind
+from deviceplugin.nodepod import node_pod
+from gpushare.domain.carving import whole_shares
+from gpushare.domain.model import Card, CardUUID, Placement, PodRequest
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import container_json
-from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
+from tests.builders import AT, container_json
+from tests.deviceplugin.house import (
+    NODE,
+    UUIDS,
+    C,
+    House,
+    M,
+    found_card,
+    inside,
+    visible,
+)
 from tests.testbed.waiting import wait_until
 
 
@@ -180,3 +193,39 @@ def test_allocate_asks_nobody(house: House, monkeypatch: pytest.MonkeyPatch) -> 
     house.run(house.bind("a", 4, 1, card=0))
     assert allocating
     assert "list" in {name for name, _ in asked}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_whole_cards_of_an_init_container(house: House, planned: bool) -> None:
+    """They stay the pod's, though the container after it uses but one of them."""
+    pod = house.bind(
+        "a",
+        card=None,
+        placement=None,
+        init=[container_json("once", 4, 200)],
+        containers=[container_json("main", 2)],
+    )
+    if planned:
+        placed = place_on_both(pod)
+        house.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: placed})
+        wait_until(
+            lambda: house.serving.pods.find(("default", "a")).placement, "the plan"
+        )
+    given = house.run(pod)
+    assert set(visible(given["once"])) == {UUIDS[0], UUIDS[1]}
+    house.serving.reporter.catch_up()
+    other = house.bind("b", 2, None, card=None)
+    assert "Insufficient" in house.refuse(other)
+    actual = house.actual("a")
+    assert (actual is None) == planned
+    if actual is not None:
+        assert set(actual.cards()) == {UUIDS[0], UUIDS[1]}
+
+
+def place_on_both(pod: Json) -> str:
+    """What the extender writes for it."""
+    record = node_pod(pod).record
+    assert isinstance(record.request, PodRequest)
+    cards = [Card(UUIDS[index], index, 29) for index in (0, 1)]
+    shares = tuple(whole_shares(record.request.claims[0], cards))
+    return encode_placement(Placement(record.pod, NODE, shares), AT)

@@ -1,0 +1,178 @@
+"""The device plugin's three calls at 8 cards of 560 units, beside an empty call.
+
+The bench plays kubelet: it takes the registration, lists who holds what, and admits 320
+pods one after another, until the cards are full.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from bench.client import Timing
+from bench.plugin_server import POD_UNITS, PODS, pod_name
+from gpushare.kube import names
+from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto import podresources_pb2 as held_pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from gpushare.kube.proto.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
+
+CALLS = ("empty", "GetPreferredAllocation", "Allocate", "PreStartContainer")
+COUNTS = {names.MEMORY: POD_UNITS, names.CORE: 1}
+_WITHIN_S = 60.0
+
+
+class Kubelet(RegistrationServicer, PodResourcesListerServicer):
+    """What the plugin needs of kubelet: registration, and who holds what."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, str] = {}
+        self.both = Event()
+        self.listed = held_pb.ListPodResourcesResponse()
+
+    def Register(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802
+        self.endpoints[request.resource_name] = request.endpoint
+        if len(self.endpoints) == len(COUNTS):
+            self.both.set()
+        return pb.Empty()
+
+    def List(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802
+        return self.listed
+
+    def Get(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802
+        for pod in reversed(self.listed.pod_resources):
+            if pod.name == request.pod_name:
+                return held_pb.GetPodResourcesResponse(pod_resources=pod)
+        return held_pb.GetPodResourcesResponse()
+
+    def admit(self, name: str) -> None:
+        """Begin a pod's turn: it is listed, and holds nothing yet."""
+        pod = self.listed.pod_resources.add(name=name, namespace="default")
+        pod.containers.add(name="main")
+
+    def give(self, resource: str, ids: Sequence[str]) -> None:
+        """Write down what the pod whose turn it is holds, one entry an id."""
+        container = self.listed.pod_resources[-1].containers[0]
+        for one in ids:
+            container.devices.add(resource_name=resource, device_ids=[one])
+
+
+def plugin_table(console: Console) -> dict[str, Any]:
+    """Time the calls of 320 admissions, and show them."""
+    took = {call: list[float]() for call in CALLS}
+    with plugged() as (kubelet, stubs):
+        free = {resource: devices(stub) for resource, stub in stubs.items()}
+        for number in range(PODS):
+            kubelet.admit(pod_name(number))
+            given = {
+                resource: allocate(stub, resource, free[resource], took)
+                for resource, stub in stubs.items()
+                if kubelet.listed.pod_resources
+            }
+            for resource, ids in given.items():
+                kubelet.give(resource, ids)
+            for resource, ids in given.items():
+                asked = pb.PreStartContainerRequest(devices_ids=ids)
+                timed(
+                    took["PreStartContainer"], stubs[resource].PreStartContainer, asked
+                )
+                timed(took["empty"], stubs[resource].GetDevicePluginOptions, pb.Empty())
+    timings = {call: Timing(tuple(sorted(all_of))) for call, all_of in took.items()}
+    empty = timings["empty"].percentile(0.5)
+    table = Table("device plugin, 8 x 560 units", "p50 / p95 / p99 / max ms", "x empty")
+    for call, timing in timings.items():
+        shown = "{p50:.2f} / {p95:.2f} / {p99:.2f} / {max:.2f}".format(**timing.as_ms())
+        table.add_row(call, shown, f"{timing.percentile(0.5) / empty:.1f}")
+    console.print(table)
+    return {
+        call: timing.as_ms() | {"ratio": round(timing.percentile(0.5) / empty, 2)}
+        for call, timing in timings.items()
+    }
+
+
+def allocate(
+    stub: DevicePluginStub, resource: str, free: set[str], took: dict[str, list[float]]
+) -> list[str]:
+    """Ask for one container's devices, as kubelet does, and take them."""
+    one = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=sorted(free), allocation_size=COUNTS[resource]
+    )
+    asked = pb.PreferredAllocationRequest(container_requests=[one])
+    answer = timed(took["GetPreferredAllocation"], stub.GetPreferredAllocation, asked)
+    ids = list(answer.container_responses[0].deviceIDs)
+    wanted = pb.AllocateRequest(
+        container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)]
+    )
+    timed(took["Allocate"], stub.Allocate, wanted)
+    free.difference_update(ids)
+    return ids
+
+
+def timed(took: list[float], call: Callable[[Any], Any], asked: Any) -> Any:  # noqa: ANN401
+    """Make a call, and note how long it took."""
+    began = time.perf_counter()
+    answer = call(asked)
+    took.append(time.perf_counter() - began)
+    return answer
+
+
+def devices(stub: DevicePluginStub) -> set[str]:
+    """Read the first list of devices."""
+    stream = stub.ListAndWatch(pb.Empty())
+    listed = next(stream)
+    stream.cancel()
+    return {device.ID for device in listed.devices}
+
+
+@contextlib.contextmanager
+def plugged() -> Iterator[tuple[Kubelet, dict[str, DevicePluginStub]]]:
+    """Run the plugin in a process of its own, and this one as its kubelet."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        kubelet = Kubelet()
+        server = grpc.server(ThreadPoolExecutor(4))
+        add_RegistrationServicer_to_server(kubelet, server)
+        add_PodResourcesListerServicer_to_server(kubelet, server)
+        for place in ("device-plugins", "pod-resources"):
+            (folder / place).mkdir()
+            server.add_insecure_port(f"unix://{folder / place / 'kubelet.sock'}")
+        server.start()
+        command = [sys.executable, "-m", "bench.plugin_server", name]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+            if not kubelet.both.wait(_WITHIN_S):
+                raise RuntimeError("the device plugin did not register")
+            where = {
+                resource: f"unix://{folder / 'device-plugins' / endpoint}"
+                for resource, endpoint in kubelet.endpoints.items()
+            }
+            with contextlib.ExitStack() as stack:
+                stubs = {
+                    resource: DevicePluginStub(
+                        stack.enter_context(grpc.insecure_channel(target))
+                    )
+                    for resource, target in where.items()
+                }
+                watching = [stub.ListAndWatch(pb.Empty()) for stub in stubs.values()]
+                yield kubelet, stubs
+                for stream in watching:
+                    stream.cancel()
+            assert child.stdin is not None
+            child.stdin.close()
+        server.stop(None).wait()
