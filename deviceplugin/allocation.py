@@ -57,10 +57,9 @@ def given(
     nvidia = [card for card in cards if card.known_to_driver]
     others = [card for card in cards if not card.known_to_driver]
     variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
-    for card in others:
-        variables |= card.variables
+    variables |= _variables_of(others)
     variables |= hints(resource, count)
-    nodes = [node for card in others for node in card.nodes]
+    nodes = list(dict.fromkeys(node for card in others for node in card.nodes))
     cdi: tuple[str, ...] = ()
     if injection == "env":
         variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
@@ -76,3 +75,12 @@ def given(
 def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
     own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
     return [*own, *_SHARED_NODES] if own else []
+
+
+def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:
+    """Join what several cards say in one variable by commas, as vendors do."""
+    values: dict[str, dict[str, None]] = {}
+    for card in cards:
+        for name, value in card.variables.items():
+            values.setdefault(name, {})[value] = None
+    return {name: ",".join(parts) for name, parts in values.items()}

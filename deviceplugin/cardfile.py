@@ -9,6 +9,7 @@ cards:
   nodes: [/dev/accel0]
   variables: {ACCEL_VISIBLE: "0"}
   used_mib_file: /sys/class/accel/accel0/used_mib
+shared_nodes: [/dev/accel_ctl]  # device nodes that go with every card
 ```
 """
 
@@ -82,21 +83,31 @@ class _Page:
         self._needed = needed
         self._seen: dict[Hashable, str] = {}
 
-    def read(self, text: bytes) -> Iterator[Written]:
+    def read(self, text: bytes) -> list[Written]:
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             self.complaints.append(f"{self._name}: is not YAML ({_in_one_line(error)})")
-            return
+            return []
         if root is None:
             self.complaints.append(f"{self._name}: is empty; list cards under 'cards:'")
-            return
+            return []
+        cards: list[Written] = []
+        shared = Written()
         for name, node in self._pairs(root, ""):
             if name == "cards":
                 for number, one in enumerate(self._items(node, "cards")):
-                    yield self._card(one, f"cards[{number}]")
+                    cards.append(self._card(one, f"cards[{number}]"))
+            elif name == "shared_nodes" and "nodes" in self._fields:
+                self._nodes(shared, node, name)
             else:
-                self._complain(node, name, "is not known; use only 'cards'")
+                known = "'cards'"
+                if "nodes" in self._fields:
+                    known += " and 'shared_nodes'"
+                self._complain(node, name, f"is not known; use only {known}")
+        for card in cards:
+            card.nodes += shared.nodes
+        return cards
 
     def _card(self, node: yaml.Node, where: str) -> Written:
         card = Written()

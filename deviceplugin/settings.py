@@ -31,7 +31,7 @@ class DevicePluginSettings:
     """What must outlive the process, and what containers have mounted: the same path
     here and on the host."""
     host_root: Path = Path("/")
-    """Where the host's ``/proc``, ``/sys`` and CDI folders are found."""
+    """Where the host's ``/proc`` and ``/sys`` are found."""
     inject: InjectionChoice = "auto"
     """How a container gets at its card."""
     cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))

@@ -200,3 +200,19 @@ def test_a_missing_device_node_is_a_failure(path: Path) -> None:
     assert reading(path, text).failure == f"{node} is missing"
     node.touch()
     assert reading(path, text).failure == ""
+
+
+def test_nodes_that_go_with_every_card(tmp_path: Path) -> None:
+    """Beside each card's own; a path may stand in one place only."""
+    path = tmp_path / "cards.yaml"
+    path.write_text(
+        "cards:\n"
+        "- {uuid: a, memory_mib: 512, nodes: [/dev/a0]}\n"
+        "- {uuid: b, memory_mib: 512}\n"
+        "shared_nodes: [/dev/ctl]\n"
+    )
+    found = read_inventory(path)
+    assert isinstance(found, tuple)
+    assert [one.card.nodes for one in found] == [("/dev/a0", "/dev/ctl"), ("/dev/ctl",)]
+    path.write_text(path.read_text().replace("[/dev/ctl]", "[/dev/a0]"))
+    assert isinstance(read_inventory(path), list)
