@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 help:  ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under a minute
 	@$(BIN)/gpusharectl demo
@@ -16,7 +16,7 @@ demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under
 hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
 	@$(BIN)/gpusharectl demo --hold
 
-test: $(STAMP) check  ## All tests, with a real Kubernetes control plane where it can be built
+test: $(STAMP) check  ## All tests, on a real control plane and a real cluster where they can be had
 	@$(BIN)/python -m tests.setup
 	@$(BIN)/python -m pytest --cov --cov-report=term
 
@@ -32,8 +32,14 @@ check: $(STAMP)  ## Format, lint, types, and the law of the floors
 bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results
 	@$(BIN)/python -m bench
 
-testbed: $(STAMP)  ## Build the real Kubernetes binaries into the cache (minutes, once)
+testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes, once)
 	@$(BIN)/python -m tests.setup
+
+cluster: $(STAMP)  ## A real cluster of two nodes with stub cards, left running (root)
+	@$(BIN)/python -m tests.testbed.kubeadm up --nodes 2
+
+cluster-down: $(STAMP)  ## Remove it, and every trace of it
+	@$(BIN)/python -m tests.testbed.kubeadm down
 
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto

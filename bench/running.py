@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import Timing
-from tests.cluster.site import Site, container, pod
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card
 from tests.testbed.binaries import cache_folder

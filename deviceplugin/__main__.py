@@ -1,5 +1,6 @@
 """``python -m deviceplugin serve``: settings, cards and the API server, then serve."""
 
+import logging
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import click
 from deviceplugin.cards import CardSource
 from deviceplugin.inventory import InventoryCards, read_inventory
 from deviceplugin.joined import JoinedCards
+from deviceplugin.metrics import why_not_listen
 from deviceplugin.nvmlcards import NvmlCards
 from deviceplugin.serving import run
 from deviceplugin.settings import DevicePluginSettings
@@ -31,7 +33,12 @@ def serve() -> None:
     settings, complaints = DevicePluginSettings.read(os.environ)
     source = _source(settings, complaints)
     cluster = _cluster(settings, complaints)
-    if complaints or source is None or cluster is None:
+    if taken := why_not_listen(settings.listen):
+        complaints.append(
+            f"GPUSHARE_LISTEN: cannot listen on {settings.listen} ({taken}); give "
+            "another host:port"
+        )
+    if complaints or cluster is None:
         for complaint in complaints:
             click.echo(complaint, err=True)
         sys.exit(1)
@@ -39,10 +46,14 @@ def serve() -> None:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    sys.exit(run(settings, source, cluster, stop))
+    status = run(settings, source, cluster, stop)
+    logging.shutdown()
+    # Not by Python's own way out: threads that wait for the API server would be torn
+    # off in the middle of foreign code, and abort the process.
+    os._exit(status)
 
 
-def _source(settings: DevicePluginSettings, complaints: list[str]) -> CardSource | None:
+def _source(settings: DevicePluginSettings, complaints: list[str]) -> CardSource:
     sources: list[CardSource] = []
     if settings.simulated_cards is None:
         sources.append(NvmlCards(root=settings.host_root))
@@ -50,14 +61,14 @@ def _source(settings: DevicePluginSettings, complaints: list[str]) -> CardSource
         made_up = parse_spec(settings.simulated_cards, settings.node)
         if isinstance(made_up, list):
             complaints += [f"GPUSHARE_SIMULATED_CARDS: {one}" for one in made_up]
-            return None
-        sources.append(SimulatedCards(made_up))
+        else:
+            sources.append(SimulatedCards(made_up))
     if settings.inventory is not None:
         listed = read_inventory(settings.inventory)
         if isinstance(listed, list):
             complaints += [f"GPUSHARE_INVENTORY: {one}" for one in listed]
-            return None
-        sources.append(InventoryCards(listed))
+        else:
+            sources.append(InventoryCards(listed))
     # Of one source too: joined, cards once found stay, and fail while it is gone.
     return JoinedCards(sources)
 

@@ -4,16 +4,14 @@ kubelet's whole sync loop waits for both calls. ``prefer`` asks kubelet who hold
 (a millisecond or two); ``allocate`` asks nobody anything.
 """
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TookTooLongError
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from deviceplugin.announcer import Announcer
 from deviceplugin.cards import card_key
+from deviceplugin.deciding import Deciding
 from deviceplugin.devices import (
     KINDS,
     Cards,
@@ -23,30 +21,18 @@ from deviceplugin.devices import (
     plan,
     what_is_impossible,
 )
-from deviceplugin.nodepod import Held, Listed, NodePod, PodName, unlisted_pod
+from deviceplugin.nodepod import NOBODY, Listed, NodePod, PodName, Step, unlisted_pod
 from deviceplugin.occupancy import Occupancy
-from deviceplugin.podresources import KubeletSilentError, PodResources
+from deviceplugin.podresources import PodResources
 from deviceplugin.pods import NodePods
-from deviceplugin.turns import Step, Turn, candidates, steps, steps_left
-from gpushare.domain.model import (
-    CORES_PER_CARD,
-    CardUUID,
-    Placement,
-    PodRequest,
-    PodUID,
-)
-from gpushare.domain.node import Node
-from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
-from gpushare.domain.scheduling import place
+from deviceplugin.turns import Turn, steps_left
+from deviceplugin.whose import Whose
+from gpushare.domain.model import CORES_PER_CARD, CardUUID, Placement, PodUID
 from gpushare.domain.summary import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
 
-logger = logging.getLogger(__name__)
-
-_LIST_WITHIN_S = 1.0
-_SEEN_WITHIN_S = 0.05
-_FETCHED_WITHIN_S = 0.25
+_FEW = 3
 _TURN_LASTS_S = 2.0
 """kubelet asks the steps of one turn milliseconds apart; later, we look anew."""
 
@@ -63,10 +49,6 @@ class Assigned:
     uid: PodUID
     container: str
     cards: tuple[CardUUID, ...]
-
-
-NOBODY: PodName = ("", "")
-_FEW = 3
 
 
 @dataclass
@@ -91,14 +73,13 @@ class Admission:
         cards: Callable[[], Cards],
         announcer: Announcer,
     ) -> None:
-        self._pods = pods
-        self._resources = resources
+        self._whose = Whose(pods, resources, occupancy)
+        self._deciding = Deciding(occupancy, cards)
         self._occupancy = occupancy
         self._cards = cards
         self._announcer = announcer
         self._lock = Lock()
         self._now = _Present()
-        self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
 
     def prefer(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
@@ -114,7 +95,7 @@ class Admission:
                 self._now.begun = turn
             chosen = self._chosen(turn, resource, available, must, size)
             if chosen is None:
-                turn = self._elsewhere(turn, resource, available, size)
+                turn = self._elsewhere(turn, resource, available)
                 chosen = self._chosen(turn, resource, available, must, size)
             if chosen is None:
                 raise self._deny(turn.pod, f"too few free devices of {resource}")
@@ -151,115 +132,40 @@ class Admission:
 
     def _begin(self, resource: str, available: Sequence[str], size: int) -> Turn:
         before = self._now
-        self._now = _Present(listed=self._list())
-        pod = self._whose(resource, size)
+        self._now = _Present(listed=self._whose.look(before.listed))
+        listed = self._now.listed
+        pod = self._whose.pod(listed, resource, size)
         if pod is None:
             card = self._strangers_card(before)
             return self._stranger(resource, available, size, card)
         if wrong := pod.what_is_wrong():
             raise self._deny(pod, wrong)
         # What kubelet has already given it decides where the rest of it is.
-        placement = self._occupancy.held(pod, self._now.listed, self._cards())
+        placement = self._occupancy.held(pod, listed, self._cards())
         placement = placement or self._occupancy.expected(pod)
         if placement is None:
-            placement = self._decided(pod, resource, available, size)
+            placement = self._decided(pod, resource, available)
         elif wrong := what_is_impossible(placement, pod, self._cards()):
             raise self._deny(pod, f"impossible placement: {wrong}")
-        left = steps_left(pod, self._now.listed, self._occupancy.served())
-        return Turn(pod, placement, left or steps(pod))
-
-    def _list(self) -> Listed:
-        try:
-            return self._resources.list(_LIST_WITHIN_S)
-        except KubeletSilentError as error:
-            logger.warning("kubelet lists no devices", extra={"because": str(error)})
-            # As if kubelet had listed all pods of the watch: better than to deny.
-            known: dict[PodName, dict[str, Held]] = {
-                pod.name: {} for pod in self._pods.all()
-            }
-            return Listed({**known, **self._now.listed.pods})
-
-    def _whose(self, resource: str, size: int) -> NodePod | None:
-        step = (resource, size)
-        found = self._candidates(step)
-        if not found:
-            for name in self._unseen():
-                self._learn(name)
-            found = self._candidates(step) or self._candidates(step, again=True)
-        if not found:
-            return None
-        pod = found[0]
-        if self._occupancy.was_served(pod.uid):
-            # Either kubelet forgot, or this is a new pod under an old one's name.
-            return self._fetch(pod.name) or pod
-        return pod
-
-    def _candidates(
-        self, step: tuple[str, int], *, again: bool = False
-    ) -> list[NodePod]:
-        served = frozenset() if again else self._occupancy.served()
-        return candidates(self._pods.all(), self._now.listed, served, step)
-
-    def _unseen(self) -> list[PodName]:
-        """Give the pods without devices that the watch has not told of.
-
-        Nor has it of one whose name it knows from an earlier pod, which had devices.
-        """
-        return [
-            name
-            for name, held in self._now.listed.pods.items()
-            if not any(held.values()) and not self._is_known(name)
-        ]
-
-    def _is_known(self, name: PodName) -> bool:
-        pod = self._pods.find(name)
-        return pod is not None and not self._occupancy.was_served(pod.uid)
-
-    def _learn(self, name: PodName) -> None:
-        if self._pods.wait_for(name, _SEEN_WITHIN_S) is None:
-            self._fetch(name)
-
-    def _fetch(self, name: PodName) -> NodePod | None:
-        """Ask the API server, which must not keep kubelet waiting."""
-        asked = self._fetching.submit(self._pods.fresh, name)
-        try:
-            return asked.result(_FETCHED_WITHIN_S)
-        except TookTooLongError:
-            return self._pods.find(name)
+        elif self._deciding.is_short(placement, pod.name, listed):
+            placement = self._decided(pod, resource, available)
+        left = steps_left(pod, listed, self._occupancy.served())
+        return Turn(pod, placement, left or pod.steps)
 
     def _decided(
-        self, pod: NodePod, resource: str, available: Sequence[str], size: int
+        self, pod: NodePod, resource: str, available: Sequence[str]
     ) -> Placement:
         """Place a pod that came without a placement, where there is room."""
         request = pod.record.request
         if isinstance(request, Refusal):
             raise self._deny(pod, refusal_text(request))
-        found = self._place(request, resource, available, size)
+        listed = self._now.listed
+        found = self._deciding.place(request, listed, resource, available)
         if isinstance(found, Refusal):
             raise self._deny(pod, refusal_text(found))
         if pod.uid:
             self._occupancy.decide(found)
         return found
-
-    def _place(
-        self, request: PodRequest, resource: str, available: Sequence[str], size: int
-    ) -> Placement | Refusal:
-        """Ask the one decision, of the cards whose devices kubelet has to give."""
-        page = self._occupancy.page(self._now.listed).as_seen_by(request.pod)
-        policy = POLICIES.get(request.policy or DEFAULT_POLICY)
-        policy = policy or POLICIES[DEFAULT_POLICY]
-        found = place(request, page, policy)
-        if isinstance(found, Refusal):
-            return found
-        free = self._cards().count(available)
-        whole = any(claim.whole_cards for claim in request.claims)
-        cards = tuple(
-            replace(card, healthy=False)
-            if free[card.uuid] < (part(card.capacity, resource) if whole else size)
-            else card
-            for card in page.cards
-        )
-        return place(request, Node(page.name, cards, page.placements), policy)
 
     def _stranger(
         self,
@@ -279,18 +185,20 @@ class Admission:
         if card is not None:
             key = card_key(card)
             available = [one for one in available if one.startswith(key)]
-        pod = unlisted_pod(self._strangers_name(), amount_of(resource, size))
-        placement = self._decided(pod, resource, available, size)
-        return Turn(pod, placement, steps(pod))
-
-    def _strangers_name(self) -> PodName:
-        unseen = [n for n in self._unseen() if self._pods.find(n) is None]
-        return unseen[0] if len(unseen) == 1 else NOBODY
+        pod = unlisted_pod(
+            self._whose.stranger(self._now.listed), amount_of(resource, size)
+        )
+        placement = self._decided(pod, resource, available)
+        return Turn(pod, placement, pod.steps)
 
     def _strangers_card(self, before: _Present) -> CardUUID | None:
         """Give the card of the stranger whose turn it still seems to be."""
         turn = before.turn
-        if turn is None or turn.pod.uid or turn.pod.name != self._strangers_name():
+        if (
+            turn is None
+            or turn.pod.uid
+            or turn.pod.name != self._whose.stranger(self._now.listed)
+        ):
             return None
         recent = time.monotonic() - before.at < _TURN_LASTS_S
         return turn.placement.cards()[0] if recent else None
@@ -310,15 +218,13 @@ class Admission:
             uuid: part(amount, resource)
             for uuid, amount in plan(turn.placement, step.container).items()
         }
-        taken = self._now.listed.holder
-        free = [
-            one for one in available if taken.get(one, turn.pod.name) == turn.pod.name
-        ]
+        taken, name = self._now.listed.holder, turn.pod.name
+        keys = tuple(card_key(uuid) for uuid in wanted)
+        own = [one for one in available if one.startswith(keys)]
+        free = [one for one in own if taken.get(one, name) == name]
         return pick(wanted, free, must, size=size)
 
-    def _elsewhere(
-        self, turn: Turn, resource: str, available: Sequence[str], size: int
-    ) -> Turn:
+    def _elsewhere(self, turn: Turn, resource: str, available: Sequence[str]) -> Turn:
         """Move a pod whose own card has too few devices left to one that has."""
         begun = self._now.begun
         halfway = begun is None or turn.left != begun.left
@@ -326,7 +232,7 @@ class Admission:
             raise self._deny(
                 turn.pod, f"its card has too few free devices of {resource}"
             )
-        decided = self._decided(turn.pod, resource, available, size)
+        decided = self._decided(turn.pod, resource, available)
         return replace(turn, placement=decided)
 
     def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:

@@ -100,20 +100,21 @@ class Registrar:
 
     def _listen(self) -> grpc.Server:
         path = self._folder / self._endpoint
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
         server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
             options=(_MESSAGE,),
         )
         add_DevicePluginServicer_to_server(self._plugin, server)
         try:
+            path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix://{path}")
             server.start()
-        except RuntimeError as error:
+            # kubelet is root; nobody else has any business here. A kubelet that starts
+            # just now may have removed it already.
+            path.chmod(0o600)
+        except (OSError, RuntimeError) as error:
+            server.stop(grace=None)
             raise NotRegisteredError(f"cannot listen on {path}: {error}") from error
-        # kubelet is root; nobody else has any business here.
-        path.chmod(0o600)
         return server
 
     def _register(self) -> None:

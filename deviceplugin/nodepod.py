@@ -16,12 +16,14 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.request import Role
 from gpushare.domain.summary import Refusal
-from gpushare.kube import codec
+from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""
+NOBODY: PodName = ("", "")
+"""A pod of which nobody knows the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,39 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One allocation that kubelet asks: so many of one resource for a container."""
+
+    container: str
+    resource: str
+    count: int
+
+
+@dataclass(frozen=True)
 class NodePod:
     """One pod of this node; ``created`` is the API server's time, for order alone."""
 
     record: PodRecord
     asking: tuple[Asking, ...]
     created: str
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All allocations of the pod, in the order of its containers."""
+        return tuple(
+            Step(asking.name, resource, count)
+            for asking in self.asking
+            for resource, count in (
+                (names.CORE, asking.amount.cores),
+                (names.MEMORY, asking.amount.units),
+            )
+            if count
+        )
+
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """The init containers that end before the next container starts."""
+        return frozenset(a.name for a in self.asking if a.role is Role.INIT)
 
     @property
     def ref(self) -> PodRef:
@@ -133,6 +162,3 @@ class Listed:
     def held(self, pod: PodName) -> Mapping[str, Held]:
         """Give what each listed container of a pod holds; empty for a stranger."""
         return self.pods.get(pod, {})
-
-
-NOBODY = Listed({})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from deviceplugin.admission import Admission
 from deviceplugin.alone import only_one
@@ -15,7 +15,7 @@ from deviceplugin.cards import CardSource
 from deviceplugin.health import Health, HealthFile
 from deviceplugin.injecting import Injecting
 from deviceplugin.kubelet import Registrar
-from deviceplugin.metrics import PluginMetrics
+from deviceplugin.metrics import PluginMetrics, serve_metrics
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.offer import Offer
 from deviceplugin.plugin import DevicePlugin, Parts
@@ -59,11 +59,12 @@ def run(
     settings: DevicePluginSettings, source: CardSource, cluster: Cluster, stop: Event
 ) -> int:
     """Run until ``stop`` is set; the exit status."""
+    registry = CollectorRegistry()
+    # Before the lock: who waits for it is alive too, and a probe should see that.
+    serve_metrics(settings.listen, registry)
     with only_one(settings.state_dir, stop) as only:
         if not only:
             return 0
-        registry = CollectorRegistry()
-        start_http_server(settings.listen.port, settings.listen.host, registry)
         made = assemble(settings, source, cluster, registry)
         try:
             threads = start(made, settings, stop)

@@ -8,34 +8,11 @@ that lacks devices is the one whose turn it is.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from deviceplugin.devices import part
-from deviceplugin.nodepod import Listed, NodePod
+from deviceplugin.nodepod import Listed, NodePod, Step
 from gpushare.domain.model import Placement, PodUID
-from gpushare.domain.request import Role
-from gpushare.kube import names
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One allocation that kubelet will ask: so many of one resource."""
-
-    container: str
-    resource: str
-    count: int
-
 
 Served = Collection[tuple[PodUID, str, str]]
 """Pod, container and resource of what has been allocated."""
-
-
-def steps(pod: NodePod) -> tuple[Step, ...]:
-    """Give all allocations of a pod, in the order of its containers."""
-    return tuple(
-        Step(asking.name, resource, part(asking.amount, resource))
-        for asking in pod.asking
-        for resource in (names.CORE, names.MEMORY)
-        if part(asking.amount, resource)
-    )
 
 
 def steps_left(pod: NodePod, listed: Listed, served: Served) -> tuple[Step, ...]:
@@ -44,16 +21,17 @@ def steps_left(pod: NodePod, listed: Listed, served: Served) -> tuple[Step, ...]
     What a listed container holds, the list says; init containers that end are not
     listed, and of those ``served`` tells.
     """
-    passing = {a.name for a in pod.asking if a.role is Role.INIT}
     held = listed.held(pod.name)
-    every = steps(pod)
-    listed_ones = [step for step in every if step.container not in passing]
+    passing = pod.passing
+    listed_ones = [step for step in pod.steps if step.container not in passing]
     lacking = [s for s in listed_ones if s.resource not in held.get(s.container, ())]
+    if not passing:
+        return tuple(lacking)
     if listed_ones and not lacking:
         return ()
     return tuple(
         step
-        for step in every
+        for step in pod.steps
         if step in lacking
         or (
             step.container in passing

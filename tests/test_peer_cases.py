@@ -43,26 +43,22 @@ from tests.builders import (
     share,
     spec,
 )
+from tests.deviceplugin.peer_runs import (
+    run_again,
+    run_containers,
+    run_pending,
+    run_preferred,
+)
 
 HERE = Path(__file__).parent
 TEXT = (HERE / "cases" / "peer_cases.yaml").read_text()
 RECORD = HERE.parent / "docs" / "decisions" / "0018-peer-cases.md"
 CASES: Mapping[str, Json] = {one["id"]: one for one in yaml.safe_load(TEXT)["cases"]}
 
-DEVICE_PLUGIN = "the device plugin's Allocate: issue 4"
-PREFERRED = "the device plugin's GetPreferredAllocation: issue 4"
 SELECTOR = "cards chosen or left out by UUID: issue 7"
 CORDON = "cards cordoned: issue 5"
 QUOTA = "quota, which the API server counts: issue 7"
 NOT_YET: Mapping[str, str] = {
-    "gm-allocate-is-idempotent": DEVICE_PLUGIN,
-    "gm-same-core-different-memory": DEVICE_PLUGIN,
-    "gsd-multi-container-allocate": DEVICE_PLUGIN,
-    "gsd-same-size-pods-swapped": DEVICE_PLUGIN,
-    "nv-distributed-2-of-2x4": PREFERRED,
-    "nv-packed-4-of-2x4": PREFERRED,
-    "nv-packed-5-overflows": PREFERRED,
-    "nv-not-enough": PREFERRED,
     "hami-fit-use-uuid-mismatch": SELECTOR,
     "hami-cordon-one-card": CORDON,
     "hami-cordon-all-cards": CORDON,
@@ -72,7 +68,7 @@ NOT_YET: Mapping[str, str] = {
     "hami-quota-inits-peak-not-sum": QUOTA,
     "hami-quota-explicit-zero-blocks": QUOTA,
 }
-"""Cases that are not about scheduling: why, and the issue that ports each."""
+"""Cases about what is not there yet: why, and the issue that ports each."""
 
 N = NodeName("n")
 UNITS_WHERE_NONE_ARE_GIVEN = 16
@@ -409,6 +405,7 @@ BY_KIND: Mapping[str, Callable[[Json], Outcome]] = {
     "accounting": run_placement,
     "sequence": run_sequence,
     "annotation_parse": run_annotation,
+    "preferred_allocation": run_preferred,
     "bind": run_bind,
 }
 BY_ID: Mapping[str, Callable[[Json], Outcome]] = {
@@ -420,9 +417,14 @@ BY_ID: Mapping[str, Callable[[Json], Outcome]] = {
     "vol-release-keeps-committed": run_committed,
     "hami-quota-release-twice-not-negative": run_release_twice,
     "vol-memory-peak-init": run_effective,
+    "gm-allocate-is-idempotent": run_again,
+    "gm-same-core-different-memory": run_pending,
+    "gsd-multi-container-allocate": run_containers,
+    "gsd-same-size-pods-swapped": run_pending,
 }
 HOW_IT_ASKS = frozenset(
     ("ask", "ask_init", "nodes", "policy", "apart", "requests_only", "differs")
+    + ("units", "gpus")
 )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tests.cluster.site import SEED_COMMAND, container, deployment
+from tests.cluster.manifests import SEED_COMMAND, container, deployment
 from tests.testbed.rest import Json
 
 ONE_CARD_APPS: Mapping[str, int] = {

@@ -6,16 +6,16 @@ What is asserted is read with kubectl, or through it from inside a container.
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.nvml.build import STATE_VARIABLE, Stub
-from tests.nvml.cdi import cdi_spec
+from tests.cluster.gpus import PLUGIN, ROOT, Gpus
+from tests.cluster.manifests import CORE, MEMORY
+from tests.nvml.build import Stub
 from tests.nvml.driver import StubCard, StubDriver
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.kubeadm import Cluster
@@ -25,135 +25,12 @@ from tests.testbed.process import Process
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 SYSTEM = "kube-system"
 EDGE = "baetyl-edge"
 """The namespace of seed 001's second exercise."""
 OURS = ("default", EDGE)
-PLUGIN = "gpushare-device-plugin"
 EXTENDER = "gpushare-extender"
-MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
-IMAGE = "docker.io/nvidia/cuda:11.0-base"
-SEED_COMMAND = 'while true; do echo $(date "+%Y-%m-%d %H:%M:%S"); sleep 1; done'
-"""The command that seed 001 gives its services, so that they go on running."""
 UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
-
-
-@dataclass
-class Gpus:
-    """A node's stub driver and the device plugin that runs over it."""
-
-    site: "Site"
-    node: Node
-    driver: StubDriver
-    stub: Stub
-    folder: Path
-    settings: dict[str, str] = field(default_factory=dict)
-    process: Process | None = None
-
-    def start(self, *, wait: bool = True) -> None:
-        """Start the device plugin, as its DaemonSet would."""
-        environment = {
-            "PYTHONPATH": str(ROOT),
-            "LD_LIBRARY_PATH": str(self.stub.library.parent),
-            STATE_VARIABLE: str(self.driver.path),
-            "GPUSHARE_NODE_NAME": self.node.name,
-            "GPUSHARE_KUBECONFIG": str(self.site.kubeconfig(PLUGIN)),
-            "GPUSHARE_STATE_DIR": str(self.folder / "state"),
-            "GPUSHARE_CDI_DIRS": "/etc/cdi",
-            "GPUSHARE_LOOK_EVERY_S": "0.5",
-            "GPUSHARE_LOG_FORMAT": "text",
-            **{f"GPUSHARE_{key}": value for key, value in self.settings.items()},
-        }
-        command = [sys.executable, "-m", "deviceplugin", "serve"]
-        self.process = self.node.launch("plugin", command, environment)
-        if wait:
-            self.wait_offered()
-
-    def kill(self) -> None:
-        """End the device plugin as a crash would."""
-        assert self.process is not None
-        self.process.kill()
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.stop()
-
-    def set_cards(self, cards: Sequence[StubCard]) -> None:
-        """Put these cards into the node, as if it had come with them."""
-        alive = self.process is not None and self.process.running
-        if alive and list(cards) == self.driver.cards:
-            return
-        self.stop_offering()
-        self.driver.set_cards(cards)
-        markers = self.folder / "markers"
-        spec = cdi_spec(self.stub, self.driver.path, cards, markers)
-        self.node.write_cdi(spec)
-        self.start(wait=bool(cards))
-
-    def wait_offered(self) -> None:
-        """Wait until kubelet has told the API server of all units."""
-        wait_until(
-            lambda: self.site.allocatable(self.node.name) == self._own,
-            f"{self._own} cores and units on {self.node.name}",
-            60,
-        )
-        wait_until(self._published, "the cards' annotation", 30)
-
-    @property
-    def _own(self) -> tuple[int, int]:
-        """Cores and units of the driver's cards."""
-        units = sum(card.memory_mib // 256 for card in self.driver.cards)
-        return 100 * len(self.driver.cards), units
-
-    def _published(self) -> bool:
-        found = self.site.cards(self.node.name)
-        return [one["uuid"] for one in found] == [c.uuid for c in self.driver.cards]
-
-    def host_list(self) -> list[str]:
-        """``nvidia-smi -L`` on the node itself, which shows all cards; its lines."""
-        state = f"{STATE_VARIABLE}={self.driver.path}"
-        asked = ("env", state, str(self.stub.smi), "-L", "--every")
-        return self.node.must(*asked).splitlines()
-
-    @contextmanager
-    def reconfigured(self, **settings: str) -> Iterator[None]:
-        """Run the device plugin otherwise; ``set_cards`` starts it as before."""
-        before = self.settings
-        self._restart({**before, **settings})
-        try:
-            yield
-        finally:
-            self.stop()
-            self.settings, self.process = before, None
-
-    def _restart(self, settings: dict[str, str]) -> None:
-        self.stop_offering()
-        self.settings = settings
-        self.start(wait=False)
-        cores, units = self._own
-        wait_until(
-            lambda: (
-                (found := self.site.allocatable(self.node.name))[0] >= cores
-                and found[1] >= units
-            ),
-            f"cores and units on {self.node.name}",
-            60,
-        )
-
-    def stop_offering(self) -> None:
-        """Stop the device plugin and wait until kubelet has told everybody."""
-        self.stop()
-        wait_until(
-            lambda: self.site.allocatable(self.node.name) == (0, 0),
-            f"nothing offered on {self.node.name}",
-            60,
-        )
-
-    @property
-    def log(self) -> str:
-        assert self.process is not None
-        return self.process.log.read_text(errors="replace")
 
 
 @dataclass
@@ -347,68 +224,3 @@ class Site:
         path = self.kubeconfig(account)
         path.touch(0o600)
         path.write_text(yaml.safe_dump(config))
-
-
-def deployment(
-    name: str,
-    units: int | None,
-    cores: int | None = 1,
-    *,
-    replicas: int = 1,
-    **spec: Any,
-) -> Json:
-    """A Deployment as seed 001 has it: the image, and a command that goes on."""
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {**pod_spec(container("main", units, cores)), **spec},
-            },
-        },
-    }
-
-
-def pod(name: str, *containers: Json, **spec: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"test": "pod"}},
-        "spec": {**pod_spec(*containers), **spec},
-    }
-
-
-def pod_spec(*containers: Json) -> Json:
-    return {
-        "containers": list(containers),
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-    }
-
-
-def container(
-    name: str = "main",
-    units: int | None = None,
-    cores: int | None = None,
-    *,
-    script: str = SEED_COMMAND,
-    **other: Any,
-) -> Json:
-    limits = {}
-    if units is not None:
-        limits[MEMORY] = str(units)
-    if cores is not None:
-        limits[CORE] = str(cores)
-    return {
-        "name": name,
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["/bin/sh", "-c", script],
-        "resources": {"limits": limits},
-        **other,
-    }

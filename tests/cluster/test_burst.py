@@ -4,25 +4,30 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from tests.cluster.cards import EIGHT_P4
+from tests.cluster.manifests import CORE, MEMORY, container, pod
 from tests.cluster.seen import IDLE, planned, unschedulable
-from tests.cluster.site import Site, container, pod
+from tests.cluster.site import Site
 from tests.cluster.sums import charged
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 PODS = 60
 UNITS, CORES = 29, 100
+"""Of each card."""
 OURS = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-"
 Room = tuple[int, int]
 
 
 def burst(random: Random) -> list[Json]:
-    """Pods of all sizes in no order: more than the cards can take."""
+    """Pods of all sizes in no order, some of two containers: more than can run."""
     made = []
     for number in random.sample(range(PODS), PODS):
         units, cores = random.randint(1, 12), random.choice((1, 5, 10, 20, 40))
-        one = container("main", units, cores, script=IDLE)
-        made.append(pod(f"burst-{number}", one))
+        several = [container("main", units, cores, script=IDLE)]
+        if number % 4 == 0:
+            units = random.randint(1, 4)
+            several.append(container("beside", units, 2, script=IDLE))
+        made.append(pod(f"burst-{number}", *several))
     return made
 
 
@@ -43,15 +48,20 @@ def free(site: Site) -> list[Room]:
 
 
 def asked(one: Json) -> Room:
-    limits = one["spec"]["containers"][0]["resources"]["limits"]
-    return int(limits["baidu.com/vcuda-core"]), int(limits["baidu.com/vcuda-memory"])
+    """Sum up what a pod's containers ask: cores and units."""
+    limits = [each["resources"]["limits"] for each in one["spec"]["containers"]]
+    cores = sum(int(limit[CORE]) for limit in limits)
+    return cores, sum(int(limit[MEMORY]) for limit in limits)
 
 
 def check_cards(site: Site, one: Json) -> None:
     name = one["metadata"]["name"]
-    ((part,),) = planned(site, one).values()
-    assert site.visible(name) == [part.card], name
-    assert (part.cores, part.units) == asked(one), name
+    plan = planned(site, one)
+    for each, (part,) in plan.items():
+        assert site.visible(name, each) == [part.card], name
+    given = [part for (part,) in plan.values()]
+    assert len({part.card for part in given}) == 1, name
+    assert (sum(p.cores for p in given), sum(p.units for p in given)) == asked(one)
 
 
 def test_sixty_pods_on_eight_cards(site: Site) -> None:

@@ -1,6 +1,7 @@
 """Pods of several containers: each sees the card that its pod's placement names."""
 
 from tests.cluster.cards import THREE_OF_4_GIB
+from tests.cluster.manifests import SEED_COMMAND, container, pod
 from tests.cluster.seen import (
     ALLOCATION,
     Planned,
@@ -10,7 +11,7 @@ from tests.cluster.seen import (
     planned,
     variables,
 )
-from tests.cluster.site import SEED_COMMAND, Site, container, pod
+from tests.cluster.site import Site
 from tests.nvml.driver import StubCard
 from tests.testbed.rest import Json
 

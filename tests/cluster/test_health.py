@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.site import Gpus, Site, container, pod
+from tests.cluster.gpus import Gpus
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import Site
 from tests.nvml.driver import stub_card
 from tests.testbed.waiting import wait_until
 

@@ -6,19 +6,22 @@ documents cannot promise more.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tests.cluster.cards import THREE_OF_4_GIB
+from tests.cluster.gpus import Gpus
+from tests.cluster.manifests import container, pod
 from tests.cluster.seen import card_of, fails_inside, inside, planned, variables
-from tests.cluster.site import Gpus, Site, container, pod
+from tests.cluster.site import Site
 from tests.nvml.cdi import INSIDE
 from tests.testbed.rest import Json
 
 ALL = [card.uuid for card in THREE_OF_4_GIB]
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-NVIDIA = {"runtimeClassName": "nvidia"}
+NVIDIA: dict[str, Any] = {"runtimeClassName": "nvidia"}
 
 
-def by_hand(name: str, wish: str, units: int | None = None, **spec: str) -> Json:
+def by_hand(name: str, wish: str, units: int | None = None, **spec: Any) -> Json:
     """Make a pod whose author sets the variable that the nvidia runtime goes by."""
     cores = None if units is None else 1
     env = [{"name": VISIBLE, "value": wish}]

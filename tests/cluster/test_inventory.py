@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.cards import THREE_OF_4_GIB
+from tests.cluster.manifests import container, pod
 from tests.cluster.seen import (
     ALLOCATION,
     allocation,
@@ -15,7 +16,7 @@ from tests.cluster.seen import (
     planned,
     variables,
 )
-from tests.cluster.site import Site, container, pod
+from tests.cluster.site import Site
 from tests.testbed.waiting import wait_until
 
 UUID = "0f0e5d42-made-by-hand"

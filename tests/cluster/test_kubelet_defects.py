@@ -15,7 +15,9 @@ from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import NodeName
 from gpushare.kube.apiserver import ApiServer
-from tests.cluster.site import PLUGIN, Site, container, pod
+from tests.cluster.gpus import PLUGIN
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import Site
 from tests.gpusharectl.fake_plugin import FakePlugin
 from tests.nvml.driver import stub_card
 from tests.testbed.waiting import wait_until
@@ -192,6 +194,7 @@ def test_ours_never_overlap(site: Site) -> None:
     first = gpus.process
     assert first is not None
     before = gpus.log.count("INFO    registered")
+    gpus.settings["LISTEN"] = "0.0.0.0:39996"
     gpus.start(wait=False)
     wait_until(lambda: "another device plugin runs" in gpus.log, "it to wait", 30)
     assert gpus.log.count("INFO    registered") == before

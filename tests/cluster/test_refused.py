@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.cluster.site import Site, container, pod
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import Site
 from tests.nvml.driver import stub_card
 from tests.testbed.waiting import wait_until
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.cluster.cards import TWO_P4
+from tests.cluster.gpus import Gpus
+from tests.cluster.manifests import container, pod
 from tests.cluster.seen import card_of, refused_with
-from tests.cluster.site import Gpus, Site, container, pod
+from tests.cluster.site import Site
 from tests.nvml.driver import stub_card
 
 LARGE = stub_card(100, memory_mib=24259, model="RTX 3090")

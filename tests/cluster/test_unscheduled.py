@@ -2,7 +2,8 @@
 
 import json
 
-from tests.cluster.site import Site, container, pod
+from tests.cluster.manifests import container, pod
+from tests.cluster.site import Site
 from tests.cluster.sums import within_capacity
 from tests.nvml.driver import stub_card
 from tests.testbed.waiting import wait_until

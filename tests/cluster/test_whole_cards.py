@@ -1,8 +1,9 @@
 """Whole cards: as many as hundreds of cores, and nobody else's."""
 
 from tests.cluster.cards import THREE_OF_4_GIB
+from tests.cluster.manifests import container, pod
 from tests.cluster.seen import ALLOCATION, allocation, card_of, inside, refused_with
-from tests.cluster.site import Site, container, pod
+from tests.cluster.site import Site
 
 FIRST, SECOND, THIRD = (card.uuid for card in THREE_OF_4_GIB)
 NOT_ON_ONE = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory on one"

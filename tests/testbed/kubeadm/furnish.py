@@ -51,8 +51,9 @@ def things_to_try(folder: Path) -> str:
 def _write_apps(path: Path) -> None:
     import yaml
 
+    from tests.cluster.manifests import deployment
     from tests.cluster.seed import ONE_CARD_APPS, TWO_CARD_APPS, replaced_first
-    from tests.cluster.site import EDGE, deployment
+    from tests.cluster.site import EDGE
 
     made = []
     for node, apps in (("cp", TWO_CARD_APPS), ("worker1", ONE_CARD_APPS)):

@@ -1,0 +1,104 @@
+"""Which pod kubelet admits just now: found in its own list and in the watch."""
+
+import logging
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLongError
+
+from deviceplugin.nodepod import NOBODY, Held, Listed, NodePod, PodName
+from deviceplugin.occupancy import Occupancy
+from deviceplugin.podresources import KubeletSilentError, PodResources
+from deviceplugin.pods import NodePods
+from deviceplugin.turns import candidates
+from gpushare.domain.model import PodUID
+
+logger = logging.getLogger(__name__)
+
+_LIST_WITHIN_S = 1.0
+_SEEN_WITHIN_S = 0.05
+_LEARNT_WITHIN_S = 0.3
+"""In all, for kubelet waits: its watch of pods may be ahead of ours."""
+
+_Served = Collection[tuple[PodUID, str, str]]
+
+
+class Whose:
+    """Says whose turn it is. kubelet waits, so every question has its deadline."""
+
+    def __init__(
+        self, pods: NodePods, resources: PodResources, occupancy: Occupancy
+    ) -> None:
+        self._pods = pods
+        self._resources = resources
+        self._occupancy = occupancy
+        self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
+
+    def look(self, before: Listed) -> Listed:
+        """Ask kubelet who holds what; what it said ``before``, where it is silent."""
+        try:
+            return self._resources.list(_LIST_WITHIN_S)
+        except KubeletSilentError as error:
+            logger.warning("kubelet lists no devices", extra={"because": str(error)})
+            # As if kubelet had listed all pods of the watch: better than to deny.
+            known: dict[PodName, dict[str, Held]] = {
+                pod.name: {} for pod in self._pods.all()
+            }
+            return Listed({**known, **before.pods})
+
+    def pod(self, listed: Listed, resource: str, size: int) -> NodePod | None:
+        """Give the pod whose turn it is; None for one that only kubelet knows."""
+        step = (resource, size)
+        deadline = time.monotonic() + _LEARNT_WITHIN_S
+        found = self._candidates(listed, step, self._occupancy.served())
+        if not found:
+            for name in self._unseen(listed):
+                self._learn(name, deadline)
+            found = self._candidates(listed, step, self._occupancy.served())
+            found = found or self._candidates(listed, step, ())
+        if not found:
+            return None
+        pod = found[0]
+        if self._occupancy.was_served(pod.uid):
+            # Either kubelet forgot, or this is a new pod under an old one's name.
+            return self._fetch(pod.name, deadline) or pod
+        return pod
+
+    def stranger(self, listed: Listed) -> PodName:
+        """Name the one pod without devices that only kubelet knows, or ``NOBODY``."""
+        unseen = [n for n in self._unseen(listed) if self._pods.find(n) is None]
+        return unseen[0] if len(unseen) == 1 else NOBODY
+
+    def _candidates(
+        self, listed: Listed, step: tuple[str, int], served: _Served
+    ) -> list[NodePod]:
+        return candidates(self._pods.all(), listed, served, step)
+
+    def _unseen(self, listed: Listed) -> list[PodName]:
+        """Give the pods without devices that the watch has not told of.
+
+        Nor has it of one whose name it knows from an earlier pod, which had devices.
+        """
+        return [
+            name
+            for name, held in listed.pods.items()
+            if not any(held.values()) and not self._is_known(name)
+        ]
+
+    def _is_known(self, name: PodName) -> bool:
+        pod = self._pods.find(name)
+        return pod is not None and not self._occupancy.was_served(pod.uid)
+
+    def _learn(self, name: PodName, deadline: float) -> None:
+        left = max(0.0, deadline - time.monotonic())
+        if self._pods.wait_for(name, min(_SEEN_WITHIN_S, left)) is None:
+            self._fetch(name, deadline)
+
+    def _fetch(self, name: PodName, deadline: float) -> NodePod | None:
+        """Ask the API server, and go by the watch where it takes too long."""
+        asked = self._fetching.submit(self._pods.fresh, name)
+        try:
+            return asked.result(max(0.0, deadline - time.monotonic()))
+        except TookTooLongError:
+            asked.cancel()
+            return self._pods.find(name)

@@ -1,0 +1,150 @@
+"""A node's cards: a stub driver, and the device plugin that runs over it."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.nvml.build import STATE_VARIABLE, Stub
+from tests.nvml.cdi import cdi_spec
+from tests.nvml.driver import StubCard, StubDriver
+from tests.testbed.kubeadm.node import Node
+from tests.testbed.process import Process
+from tests.testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    # Not when it runs, because a site is made of these.
+    from tests.cluster.site import Site
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = "gpushare-device-plugin"
+
+
+@dataclass
+class Gpus:
+    """A node's stub driver and the device plugin that runs over it."""
+
+    site: "Site"
+    node: Node
+    driver: StubDriver
+    stub: Stub
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    process: Process | None = None
+    _logged: int = 0
+    """Characters of the log that earlier processes have written."""
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the device plugin, as its DaemonSet would."""
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "LD_LIBRARY_PATH": str(self.stub.library.parent),
+            STATE_VARIABLE: str(self.driver.path),
+            "GPUSHARE_NODE_NAME": self.node.name,
+            "GPUSHARE_KUBECONFIG": str(self.site.kubeconfig(PLUGIN)),
+            "GPUSHARE_STATE_DIR": str(self.folder / "state"),
+            "GPUSHARE_CDI_DIRS": "/etc/cdi",
+            "GPUSHARE_LOOK_EVERY_S": "0.5",
+            "GPUSHARE_LOG_FORMAT": "text",
+            **{f"GPUSHARE_{key}": value for key, value in self.settings.items()},
+        }
+        command = [sys.executable, "-m", "deviceplugin", "serve"]
+        self._logged = len(self.log) if self.process else 0
+        self.process = self.node.launch("plugin", command, environment)
+        if wait:
+            self.wait_offered()
+
+    def kill(self) -> None:
+        """End the device plugin as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+
+    def set_cards(self, cards: Sequence[StubCard]) -> None:
+        """Put these cards into the node, as if it had come with them."""
+        alive = self.process is not None and self.process.running
+        if alive and list(cards) == self.driver.cards:
+            return
+        self.stop_offering()
+        self.driver.set_cards(cards)
+        markers = self.folder / "markers"
+        spec = cdi_spec(self.stub, self.driver.path, cards, markers)
+        self.node.write_cdi(spec)
+        self.start(wait=bool(cards))
+
+    def wait_offered(self) -> None:
+        """Wait until kubelet has told the API server of all units.
+
+        Of this very process's, because for a moment it tells of a dead one's still.
+        """
+        wait_until(self._registered, "both resources registered", 60)
+        wait_until(
+            lambda: self.site.allocatable(self.node.name) == self._own,
+            f"{self._own} cores and units on {self.node.name}",
+            60,
+        )
+        wait_until(self._published, "the cards' annotation", 30)
+
+    def _registered(self) -> bool:
+        return self.log[self._logged :].count("registered  resource=") >= 2
+
+    @property
+    def _own(self) -> tuple[int, int]:
+        """Cores and units of the driver's cards."""
+        units = sum(card.memory_mib // 256 for card in self.driver.cards)
+        return 100 * len(self.driver.cards), units
+
+    def _published(self) -> bool:
+        found = self.site.cards(self.node.name)
+        return [one["uuid"] for one in found] == [c.uuid for c in self.driver.cards]
+
+    def host_list(self) -> list[str]:
+        """``nvidia-smi -L`` on the node itself, which shows all cards; its lines."""
+        state = f"{STATE_VARIABLE}={self.driver.path}"
+        asked = ("env", state, str(self.stub.smi), "-L", "--every")
+        return self.node.must(*asked).splitlines()
+
+    @contextmanager
+    def reconfigured(self, **settings: str) -> Iterator[None]:
+        """Run the device plugin otherwise; ``set_cards`` starts it as before."""
+        before = self.settings
+        self._restart({**before, **settings})
+        try:
+            yield
+        finally:
+            self.stop()
+            self.settings = before
+
+    def _restart(self, settings: dict[str, str]) -> None:
+        self.stop_offering()
+        self.settings = settings
+        self.start(wait=False)
+        wait_until(self._registered, "both resources registered", 60)
+        cores, units = self._own
+        wait_until(
+            lambda: (
+                (found := self.site.allocatable(self.node.name))[0] >= cores
+                and found[1] >= units
+            ),
+            f"cores and units on {self.node.name}",
+            60,
+        )
+
+    def stop_offering(self) -> None:
+        """Stop the device plugin and wait until kubelet has told everybody."""
+        self.stop()
+        wait_until(
+            lambda: self.site.allocatable(self.node.name) == (0, 0),
+            f"nothing offered on {self.node.name}",
+            60,
+        )
+
+    @property
+    def log(self) -> str:
+        assert self.process is not None
+        return self.process.log.read_text(errors="replace")

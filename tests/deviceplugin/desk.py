@@ -1,0 +1,131 @@
+"""The plugin's admission alone, and a kubelet without sockets that asks it."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from deviceplugin.admission import Admission
+from deviceplugin.announcer import Announcer
+from deviceplugin.cards import device_ids
+from deviceplugin.devices import KINDS, Cards, part
+from deviceplugin.nodepod import Held, Listed, NodePod, PodName, node_pod
+from deviceplugin.occupancy import Occupancy
+from deviceplugin.pods import NodePods
+from gpushare.domain.model import Card, CardUUID, Placement
+from gpushare.domain.request import Role
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json
+from gpushare.kube.embedded import Embedded
+from tests.builders import AT, event
+from tests.deviceplugin.house import NODE
+
+RESOURCES = (names.CORE, names.MEMORY)
+Shown = dict[str, list[CardUUID]]
+"""Of each container, the cards that it sees."""
+
+
+class Desk:
+    """One node's admission: pods are bound to it, admitted, forgotten and ended."""
+
+    def __init__(self, *cards: Card, chance: Random | None = None) -> None:
+        self.chance = chance or Random(0)
+        self.cards = Cards(cards)
+        self.pods = NodePods(Embedded(), NODE)
+        self.occupancy = Occupancy(NODE, self.pods, lambda: self.cards)
+        resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
+        announcer = Announcer(Embedded())
+        self.admission = Admission(
+            self.pods, resources, self.occupancy, lambda: self.cards, announcer
+        )
+        self.active: dict[PodName, NodePod] = {}
+        self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
+
+    def listed(self) -> Listed:
+        """What kubelet lists: no init containers that end."""
+        found: dict[PodName, Mapping[str, Held]] = {}
+        for name, pod in self.active.items():
+            ends = {one.name for one in pod.asking if one.role is Role.INIT}
+            mine = self.held.get(name, {})
+            found[name] = {
+                one.name: dict(mine.get(one.name, {}))
+                for one in pod.asking
+                if one.name not in ends
+            }
+        return Listed(found)
+
+    def bind(self, body: Json, placement: Placement | None = None) -> NodePod:
+        """Let the watch tell of a pod of this node."""
+        body["spec"]["nodeName"] = NODE
+        if placement is not None:
+            notes = body["metadata"].setdefault("annotations", {})
+            notes[names.PLACEMENT] = encode_placement(placement, AT)
+        self.pods.apply(event("ADDED", body))
+        return node_pod(body)
+
+    def admit(self, pod: NodePod, order: Sequence[str] | None = None) -> Shown:
+        """Ask for each container's devices in turn; ``DeniedError`` as it comes."""
+        self.active[pod.name] = pod
+        shown: Shown = {}
+        reusable: set[str] = set()
+        for asking in pod.asking:
+            mine = self.held.setdefault(pod.name, {}).setdefault(asking.name, {})
+            for resource in order or self.chance.sample(RESOURCES, 2):
+                count = part(asking.amount, resource)
+                if not count or resource in mine:
+                    continue
+                ids = self.choose(resource, count, reusable)
+                cards = list(self.admission.allocate(resource, ids).cards)
+                assert shown.setdefault(asking.name, cards) == cards
+                mine[resource] = frozenset(ids)
+            ids_held = {one for ids in mine.values() for one in ids}
+            if asking.role is Role.INIT:
+                reusable |= ids_held
+            else:
+                reusable -= ids_held
+        return shown
+
+    def choose(self, resource: str, count: int, reusable: set[str]) -> Sequence[str]:
+        """Choose as kubelet does, who prefers what we prefer if it is to be had."""
+        every = [
+            one
+            for card in self.cards.all
+            if card.healthy
+            for one in device_ids(card, KINDS[resource])
+        ]
+        again = [one for one in every if one in reusable]
+        must = self.chance.sample(again, min(count, len(again)))
+        if len(must) == count:
+            return must
+        used = self.used() - set(must)
+        free = self.chance.sample(every, len(every))
+        free = [one for one in free if one not in used]
+        chosen = self.admission.prefer(resource, free, must, count)
+        assert len(chosen) == len(set(chosen)) == count
+        assert set(must) <= set(chosen) <= set(free)
+        return chosen
+
+    def used(self) -> set[str]:
+        return {
+            one
+            for containers in self.held.values()
+            for held in containers.values()
+            for ids in held.values()
+            for one in ids
+        }
+
+    def forget(self, pod: NodePod) -> None:
+        """As a kubelet that ended before it had written anything down."""
+        self.held.pop(pod.name, None)
+        self.active.pop(pod.name, None)
+
+    def end(self, pod: NodePod, body: Json) -> None:
+        """The pod is deleted, and its containers have ended."""
+        self.forget(pod)
+        self.pods.apply(event("DELETED", body))
+        self.occupancy.forget_the_gone()
+
+    def charged(self) -> dict[str, list[int]]:
+        page = self.occupancy.page(self.listed())
+        return {str(uuid): list(pair) for uuid, pair in page.charged.items()}

@@ -1,0 +1,181 @@
+"""Pods of any shape in any order: no card is over-placed, and each sees its own."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.admission import DeniedError
+from deviceplugin.devices import plan
+from deviceplugin.nodepod import NodePod
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest
+from gpushare.domain.policies import POLICIES
+from gpushare.domain.scheduling import place
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.codec import pod_record, pod_ref
+from gpushare.kube.errors import NotFound
+from tests.builders import AT, card
+from tests.deviceplugin.desk import Desk, Shown
+from tests.deviceplugin.house import NODE, UUIDS, House, found_card, visible
+from tests.deviceplugin.shapes import shaped, shapes
+
+CARDS = [card(i, units, uuid=UUIDS[i]) for i, units in enumerate((29, 12, 20))]
+FIRST = POLICIES["first-fit"]
+
+words = st.one_of(
+    st.tuples(st.just("planned"), shapes()),
+    st.tuples(st.just("planned"), shapes()),
+    st.tuples(st.just("bare"), shapes()),
+    st.tuples(st.just("admit"), st.integers(0, 9)),
+    st.tuples(st.just("admit"), st.integers(0, 9)),
+    st.tuples(st.just("end"), st.integers(0, 9)),
+)
+
+
+class Burst:
+    """Extender and kubelet of one node, word by word."""
+
+    def __init__(self, chance: Random) -> None:
+        self.desk = Desk(*CARDS, chance=chance)
+        self.waiting: list[tuple[NodePod, Json]] = []
+        self.running: list[tuple[NodePod, Json]] = []
+        self.number = 0
+
+    def named(self, body: Json) -> Json:
+        """Each pod has a UID of its own; names come again."""
+        self.number += 1
+        own = {"name": f"p{self.number % 5}", "uid": f"uid-{self.number}"}
+        return {**body, "metadata": body["metadata"] | own, "spec": dict(body["spec"])}
+
+    def tell(self, word: str, body: Json | int) -> None:
+        if isinstance(body, dict):
+            self.add(self.named(body), planned=word == "planned")
+        elif word == "admit" and self.waiting:
+            pod, its = self.waiting.pop(body % len(self.waiting))
+            self.runs(pod, its, self.desk.admit(pod))
+        elif word == "end" and self.running:
+            self.desk.end(*self.running.pop(body % len(self.running)))
+
+    def add(self, body: Json, *, planned: bool) -> None:
+        taken = {pod.name for pod, _ in self.waiting + self.running}
+        record = pod_record(body)
+        if (record.pod.namespace, record.pod.name) in taken:
+            return
+        assert isinstance(record.request, PodRequest)
+        page = self.desk.occupancy.page(self.desk.listed())
+        found = place(record.request, page, FIRST)
+        if planned and isinstance(found, Placement):
+            self.waiting.append((self.desk.bind(body, found), body))
+        elif not planned:
+            self.by_hand(self.desk.bind(body), body, found)
+
+    def by_hand(self, pod: NodePod, body: Json, found: object) -> None:
+        """Denied where there is no room; who has one claim, only there."""
+        asked = pod.record.request
+        assert isinstance(asked, PodRequest)
+        try:
+            shown = self.desk.admit(pod)
+        except DeniedError:
+            assert not isinstance(found, Placement) or len(asked.claims) > 1
+            self.desk.end(pod, body)
+        else:
+            assert isinstance(found, Placement)
+            self.runs(pod, body, shown)
+
+    def runs(self, pod: NodePod, body: Json, shown: Shown) -> None:
+        """Each container sees just the cards of its placement."""
+        self.running.append((pod, body))
+        expected = self.desk.occupancy.expected(pod)
+        for container, cards in shown.items():
+            assert expected is not None
+            assert set(cards) == plan(expected, container).keys()
+
+    def check(self) -> None:
+        page = self.desk.occupancy.page(self.desk.listed())
+        for one in CARDS:
+            assert Amount(*page.charged.get(one.uuid, (0, 0))).fits(one.capacity)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(words, max_size=25), st.randoms(use_true_random=False))
+def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) -> None:
+    """Planned or by hand, admitted in any order, ended and made again."""
+    burst = Burst(chance)
+    for word, what in said:
+        burst.tell(word, what)
+        burst.check()
+
+
+def sample(chance: Random, name: str) -> Json:
+    """A pod of many a shape, as ``shapes`` has them."""
+
+    def amounts() -> tuple[int, int]:
+        return chance.randint(1, 8), chance.randint(0, 9)
+
+    kind = chance.randrange(6)
+    if kind == 0:
+        return shaped(name, [(chance.randint(0, 9), chance.choice([100, 200]))])
+    apps = [amounts() for _ in range(chance.randint(1, 3))]
+    if kind == 1:
+        return shaped(name, apps, apart=True)
+    how = [None, "Always"]
+    first = [(amounts(), chance.choice(how)) for _ in range(chance.randint(0, 2))]
+    return shaped(name, apps, first)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with House(tmp_path_factory.mktemp("h"), *map(found_card, range(3))) as made:
+        yield made
+
+
+def bound(house: House, ledger: Ledger, body: Json) -> Json | None:
+    """Bind a pod as the extender does; None where no card has room."""
+    asked = pod_record(body).request
+    assert isinstance(asked, PodRequest)
+    found = ledger.reserve(asked, NODE, FIRST)
+    if not isinstance(found, Placement):
+        return None
+    name = body["metadata"]["name"]
+    del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
+    made = pod_ref(house.cluster.create(Kind.PODS, body))
+    text = encode_placement(Placement(made, NODE, found.shares), AT)
+    target = Target(made.namespace, made.name, made.uid)
+    house.cluster.bind(target, NODE, {names.PLACEMENT: text}, timeout_s=1)
+    house.wait_seen(name)
+    return house.pod(name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_burst_over_kubelets_sockets(house: House, seed: int) -> None:
+    """Every container's visible cards are its placement's, and nobody else's in full.
+
+    Pods are admitted in another order than bound, and some end in between.
+    """
+    chance, ledger = Random(seed), Ledger()
+    ledger.set_cards(NODE, house.serving.offer.cards().all)
+    bodies = [sample(chance, f"s{seed}-{number}") for number in range(14)]
+    pods = [one for body in bodies if (one := bound(house, ledger, body))]
+    chance.shuffle(pods)
+    seen: set[CardUUID] = set()
+    for pod in pods:
+        placement = pod_record(pod).placement
+        assert placement is not None
+        for container, found in house.run(pod).items():
+            if planned := plan(placement, container):
+                assert set(visible(found)) == planned.keys()
+        assert house.actual(pod["metadata"]["name"]) is None
+        seen.update(placement.cards())
+        if chance.random() < 0.3:
+            house.end_pod(pod["metadata"]["name"])
+    assert len(seen) == 3
+    assert house.events() == []
+    for name in {pod["metadata"]["name"] for pod in pods}:
+        with suppress(NotFound):
+            house.end_pod(name)

@@ -1,0 +1,190 @@
+"""The node's annotation, and what operators write beside it."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Thread
+
+import pytest
+
+from deviceplugin import publisher
+from deviceplugin.offer import Offer
+from deviceplugin.publisher import OwnNode, Publisher
+from gpushare.kube import names
+from gpushare.kube.annotations import decode_cards
+from gpushare.kube.cluster import Kind
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import Forbidden, Unavailable
+from gpushare.kube.reflector import Reflector
+from tests.builders import event, node_json, page
+from tests.deviceplugin.house import NODE, UUIDS, found_card
+from tests.testbed.waiting import wait_until
+
+
+class Counting(Embedded):
+    """Counts the writes, and fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(bookmark_every_s=0.05)
+        self.writes = 0
+        self.failures: list[Exception] = []
+
+    def annotate(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        annotations: Mapping[str, str | None],
+    ) -> None:
+        self.writes += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        super().annotate(kind, namespace, name, annotations)
+
+
+class Desk:
+    """A publisher over a cluster of one node, watched as the plugin watches it."""
+
+    def __init__(self) -> None:
+        self.cluster = Counting()
+        self.node = OwnNode(NODE)
+        self.offer = Offer(0)
+        self.publisher = Publisher(self.cluster, NODE, self.node, self.offer)
+
+    def there(self) -> list[tuple[str, bool]]:
+        made = self.cluster.get(Kind.NODES, "", NODE)
+        text = (
+            made["metadata"]
+            .get("annotations", {})
+            .get(names.CARDS, '{"v":1,"cards":[]}')
+        )
+        return [(card.uuid, card.healthy) for card in decode_cards(text)]
+
+    def make_node(self) -> None:
+        self.cluster.create(Kind.NODES, node_json(NODE))
+
+    def wait_there(self, *cards: tuple[str, bool]) -> None:
+        wait_until(self.there, "annotation", accept=lambda seen: seen == list(cards))
+
+
+@contextmanager
+def running(desk: Desk) -> Iterator[Desk]:
+    stop = Event()
+    reflector = Reflector(desk.cluster, Kind.NODES, desk.node)
+    threads = [
+        Thread(target=one, args=(stop,)) for one in (reflector.run, desk.publisher.run)
+    ]
+    for thread in threads:
+        thread.start()
+    yield desk
+    stop.set()
+    desk.offer.set_cordoned(["wake"])  # type: ignore[list-item]
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(publisher, "_LOOK_S", 0.05)
+    made = Desk()
+    made.make_node()
+    made.offer.set_found([found_card(0)])
+    return made
+
+
+ONE = (UUIDS[0], True)
+
+
+def test_written_once(desk: Desk) -> None:
+    """And again only for a change; a cordon is none of its business."""
+    with running(desk):
+        desk.wait_there(ONE)
+        desk.offer.set_cordoned([UUIDS[0]])
+        desk.offer.set_sick({UUIDS[0]: "lost"})
+        desk.wait_there((UUIDS[0], False))
+        desk.offer.set_sick({UUIDS[0]: "XID 79"})
+        desk.offer.set_found([found_card(0), found_card(1)])
+        desk.wait_there((UUIDS[0], False), (UUIDS[1], True))
+    assert desk.cluster.writes == 3
+
+
+def test_what_is_there_already_is_not_written(desk: Desk) -> None:
+    """A restart of the plugin wakes no pod."""
+    with running(desk):
+        desk.wait_there(ONE)
+    again = Desk()
+    again.cluster, again.offer = desk.cluster, desk.offer
+    again.node.replace(iter([page(desk.cluster.get(Kind.NODES, "", NODE))]))
+    Publisher(again.cluster, NODE, again.node, again.offer).publish()
+    assert desk.cluster.writes == 1
+
+
+@pytest.mark.parametrize("text", [None, "", '{"v":1,"cards":[]}', "junk"])
+def test_who_changes_it_is_overruled(
+    desk: Desk, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By hand removed or changed: written again, and a removal is told."""
+    with running(desk):
+        desk.wait_there(ONE)
+        Embedded.annotate(desk.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
+        wait_until(lambda: desk.cluster.writes == 2, "a second write")
+        desk.wait_there(ONE)
+    removed = "somebody removed our annotation; writing it again"
+    assert (removed in caplog.messages) is (text is None)
+
+
+def test_the_node_may_come_later(desk: Desk) -> None:
+    """kubelet registers it; until then nothing is written."""
+    late = Desk()
+    late.offer.set_found([found_card(0)])
+    late.publisher.publish()
+    with running(late):
+        assert late.cluster.writes == 0
+        late.make_node()
+        late.wait_there(ONE)
+
+
+def test_a_node_made_anew_is_written_on(desk: Desk) -> None:
+    """Deleted and registered again: it has no annotation."""
+    with running(desk):
+        desk.wait_there(ONE)
+        desk.cluster.delete(Kind.NODES, "", NODE)
+        wait_until(lambda: not desk.node.exists(), "its end")
+        desk.make_node()
+        desk.wait_there(ONE)
+
+
+def test_errors_are_retried(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is told with the words of the API server, and the wait grows."""
+    caplog.set_level(logging.INFO)
+    desk.cluster.failures = [Unavailable("no answer"), Forbidden("not yours")]
+    with running(desk):
+        desk.wait_there(ONE)
+    told = [one for one in caplog.records if one.message == "cards not published"]
+    facts = [(one.because, one.wait_s) for one in told]  # type: ignore[attr-defined]
+    assert facts == [("no answer", 0.5), ("not yours", 1.0)]
+    assert "cards published" in caplog.messages
+
+
+def test_what_operators_wrote() -> None:
+    """UUIDs with commas and blanks; absent, empty and of no text count as none."""
+    node = OwnNode(NODE)
+    assert node.uuids(names.CORDON) == frozenset()
+    assert node.status() == {}
+    made = node_json(NODE, annotations={names.CORDON: " A ,B,, "})
+    node.apply(event("ADDED", made | {"status": {"nodeInfo": {}}}))
+    assert node.uuids(names.CORDON) == {"A", "B"}
+    assert node.status() == {"nodeInfo": {}}
+    node.apply(event("DELETED", made))
+    assert not node.exists()
+    assert node.annotation(names.CORDON) is None
+
+
+def test_an_empty_list_of_nodes_is_no_node() -> None:
+    """And who waits for news is told of each."""
+    node = OwnNode(NODE)
+    told: list[bool] = []
+    node.on_change = lambda: told.append(node.exists())
+    node.replace(iter([page(node_json(NODE))]))
+    node.replace(iter([page()]))
+    assert told == [True, False]

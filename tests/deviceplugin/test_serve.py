@@ -1,0 +1,220 @@
+"""``python -m deviceplugin serve`` as a DaemonSet starts it."""
+
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Kind
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import NotFound
+from gpushare.settings import Address
+from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.demo.child import Child, fetched, free_address
+from gpusharectl.demo.devices import Devices
+from tests.builders import node_json, pod_json
+from tests.deviceplugin.house import NODE, C, M
+from tests.testbed.waiting import wait_until
+
+SERVE = ("deviceplugin", "serve")
+
+
+class Node:
+    """A folder of kubelet's, an API server, and what a plugin on it is started with."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, cluster: Embedded) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.devices = Devices(folder / "k")
+        self.listen = free_address()
+        self.logs = 0
+        self.settings = {
+            "NODE_NAME": str(NODE),
+            "KUBECONFIG": str(kubeconfig),
+            "KUBELET_DIR": str(folder / "k"),
+            "STATE_DIR": str(folder / "vcuda"),
+            "HOST_ROOT": str(folder / "host"),
+            "SIMULATED_CARDS": "2x7611MiB",
+            "LISTEN": str(self.listen),
+            "LOOK_EVERY_S": "0.1",
+            "LOG_FORMAT": "text",
+        }
+
+    def start(self, **other: str | None) -> Child:
+        self.logs += 1
+        asked = {**self.settings, **other}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return Child("device plugin", SERVE, given, self.log())
+
+    def log(self) -> Path:
+        return self.folder / f"{self.logs}.log"
+
+    def words(self) -> str:
+        return self.log().read_text()
+
+    def wait_registered(self) -> None:
+        wait_until(
+            lambda: self.devices.allocatable() == {M: 58, C: 200}, "both resources"
+        )
+
+    def sockets(self) -> set[str]:
+        found = (self.folder / "k" / "device-plugins").iterdir()
+        return {path.name for path in found} - {"kubelet.sock"}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Embedded]]:
+    cluster = Embedded()
+    with ApiServerOnLoopback(cluster) as server:
+        yield server.kubeconfig(tmp_path_factory.mktemp("api") / "config"), cluster
+
+
+@pytest.fixture
+def node(tmp_path_factory: pytest.TempPathFactory, api: tuple[Path, Embedded]) -> Node:
+    folder = tmp_path_factory.mktemp("s")  # a socket's path must be short
+    kubeconfig, cluster = api
+    with suppress(NotFound):
+        cluster.delete(Kind.NODES, "", NODE)
+    cluster.create(Kind.NODES, node_json(NODE))
+    (folder / "host").mkdir()
+    return Node(folder, kubeconfig, cluster)
+
+
+@contextmanager
+def running(child: Child) -> Iterator[Child]:
+    try:
+        yield child
+    finally:
+        child.end()
+
+
+def status_of(child: Child) -> int:
+    return child._process.wait(60)
+
+
+def test_it_serves_and_ends(node: Node) -> None:
+    """Metrics answer meanwhile; SIGTERM ends it well, and its sockets are gone."""
+    with node.devices as devices, running(node.start()) as child:
+        node.wait_registered()
+        assert node.sockets() == {
+            "baidu.com_vcuda-core.sock",
+            "baidu.com_vcuda-memory.sock",
+        }
+        page = (fetched(node.listen, "/metrics") or b"").decode()
+        for name in (
+            f'vcuda_plugin_registered{{resource="{M}"}} 1.0',
+            f'vcuda_plugin_registrations_total{{resource="{C}"}} 1.0',
+            "# TYPE vcuda_plugin_card_sick gauge",
+            "# TYPE vcuda_plugin_call_seconds histogram",
+            "# TYPE vcuda_plugin_refused_total counter",
+        ):
+            assert name in page
+        notes = node.cluster.get(Kind.NODES, "", NODE)["metadata"]["annotations"]
+        assert '"units":29' in notes[names.CARDS]
+        child.tell_to_end()
+        assert status_of(child) == 0
+        assert node.sockets() == set()
+        assert devices.allocatable() == {M: 0, C: 0}
+        assert "Traceback" not in node.words()
+
+
+def test_a_killed_one_begins_where_it_ended(node: Node) -> None:
+    """The same ids with the same health, and nobody's devices for anybody else."""
+    held = pod_json("held", units=20, cores=1, node=NODE)
+    with node.devices as devices:
+        with running(node.start()) as child:
+            node.wait_registered()
+            before = {one: devices._registry.healthy(one) for one in (M, C)}
+            given = devices.admit(held)
+            child._process.kill()
+            status_of(child)
+            wait_until(lambda: devices.allocatable() == {M: 0, C: 0}, "its end")
+        with running(node.start()):
+            node.wait_registered()
+            assert {one: devices._registry.healthy(one) for one in (M, C)} == before
+            again = devices.admit(pod_json("more", units=20, cores=1, node=NODE))
+            assert visible(again) != visible(given)
+            devices.start("uid-held", "main")
+
+
+def visible(given: object) -> str:
+    assert isinstance(given, Mapping), given
+    return str(given["main"].envs["VCUDA_CARDS"])
+
+
+def test_all_complaints_come_at_once(node: Node) -> None:
+    """Settings, made-up cards, inventory, kubeconfig and port; nothing starts."""
+    inventory = node.folder / "inventory.yaml"
+    inventory.write_text("cards:\n- uuid: npu-0\n  memory_mib: much\n")
+    with socket.create_server((node.listen.host, 0)) as taken:
+        port = taken.getsockname()[1]
+        child = node.start(
+            NODE_NAME=None,
+            INJECT="by magic",
+            SIMULATED_CARDS="4x24",
+            INVENTORY=str(inventory),
+            KUBECONFIG=str(node.folder / "nowhere"),
+            LISTEN=str(Address(node.listen.host, port)),
+            RESERVE_MB="100",
+        )
+        assert status_of(child) == 1
+    lines = node.words().splitlines()
+    named = ["NODE_NAME", "INJECT", "RESERVE_MB", "SIMULATED_CARDS", "INVENTORY"]
+    for name in [*named, "KUBECONFIG", "LISTEN"]:
+        assert [one for one in lines if one.startswith(f"GPUSHARE_{name}")], name
+    assert len(lines) == 7
+    assert not (node.folder / "vcuda").exists()
+
+
+def test_a_taken_port_is_a_sentence(node: Node) -> None:
+    """No traceback: the variable, the address and what to do."""
+    with socket.create_server((node.listen.host, node.listen.port)):
+        child = node.start()
+        assert status_of(child) == 1
+    words = node.words()
+    assert words.startswith(f"GPUSHARE_LISTEN: cannot listen on {node.listen} (")
+    assert "in use" in words
+    assert words.endswith("; give another host:port\n")
+    assert words.count("\n") == 1
+
+
+def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
+    """It says so once, is alive to a probe, and registers nothing."""
+    with node.devices as devices, running(node.start(SIMULATED_CARDS=None)) as child:
+        said = "no cards to share yet"
+        wait_until(lambda: said in node.words(), "a word about it", timeout_s=60)
+        assert fetched(node.listen, "/metrics") is not None
+        assert node.words().count(said) == 1
+        assert devices.capacity() == {}
+        child.insist()
+        child.tell_to_end()
+        assert status_of(child) == 0
+
+
+def test_a_second_one_waits(node: Node) -> None:
+    """Until the first has ended; a rollout may overlap."""
+    with node.devices:
+        first = node.start()
+        node.wait_registered()
+        with running(node.start(LISTEN=str(free_address()))):
+            wait_until(lambda: "another device plugin runs here" in node.words(), "it")
+            first._process.send_signal(signal.SIGKILL)
+            status_of(first)
+            node.wait_registered()
+
+
+def test_cards_that_cannot_be_told_apart(node: Node) -> None:
+    """A sentence with both names, and the end."""
+    spec = node.folder / "cards.yaml"
+    spec.write_text(
+        "cards:\n"
+        "- {uuid: GPU-9f12f917-0000, memory_mib: 4096}\n"
+        "- {uuid: GPU-9f12f917-0001, memory_mib: 4096}\n"
+    )
+    child = node.start(SIMULATED_CARDS=str(spec))
+    assert status_of(child) == 1
+    assert "GPU-9f12f917-0000 and GPU-9f12f917-0001 would have the same" in node.words()
+    assert "Traceback" not in node.words()

@@ -1,0 +1,140 @@
+"""The device plugin's settings, and what an operator hears of bad ones."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.domain.model import NodeName
+from gpushare.settings import Address
+
+GOOD = {
+    "GPUSHARE_NODE_NAME": "n1",
+    "GPUSHARE_KUBECONFIG": "/etc/config",
+    "GPUSHARE_KUBELET_DIR": "/k",
+    "GPUSHARE_STATE_DIR": "/s",
+    "GPUSHARE_HOST_ROOT": "/host",
+    "GPUSHARE_INJECT": "cdi",
+    "GPUSHARE_CDI_DIRS": "/a, /b",
+    "GPUSHARE_RESERVE_MIB": "300",
+    "GPUSHARE_SIMULATED_CARDS": "4x24GiB",
+    "GPUSHARE_INVENTORY": "/inventory.yaml",
+    "GPUSHARE_LOOK_EVERY_S": "0.5",
+    "GPUSHARE_HARMLESS_XIDS": "62, 63",
+    "GPUSHARE_LISTEN": "[::1]:1234",
+    "GPUSHARE_LOG_LEVEL": "DEBUG",
+    "GPUSHARE_LOG_FORMAT": "text",
+}
+READ = DevicePluginSettings(
+    node=NodeName("n1"),
+    kubeconfig="/etc/config",
+    kubelet_dir=Path("/k"),
+    state_dir=Path("/s"),
+    host_root=Path("/host"),
+    inject="cdi",
+    cdi_dirs=(Path("/a"), Path("/b")),
+    reserve_mib=300,
+    simulated_cards="4x24GiB",
+    inventory=Path("/inventory.yaml"),
+    look_every_s=0.5,
+    harmless_xids=(62, 63),
+    listen=Address("[::1]", 1234),
+    log_level="DEBUG",
+    log_format="text",
+)
+ANY_TEXT = {
+    "GPUSHARE_NODE_NAME",
+    "GPUSHARE_KUBECONFIG",
+    "GPUSHARE_SIMULATED_CARDS",
+    "GPUSHARE_INVENTORY",
+}
+"""What is wrong with these is found by whoever uses them."""
+
+
+def complaints(**environ: str) -> list[str]:
+    given = {"NODE_NAME": "n1"} | environ
+    _, found = DevicePluginSettings.read({f"GPUSHARE_{k}": v for k, v in given.items()})
+    return found
+
+
+def test_each_setting_is_read() -> None:
+    """One variable for each field, and no field without."""
+    assert DevicePluginSettings.read(GOOD) == (READ, [])
+    default = DevicePluginSettings(NodeName("n1"))
+    for field in fields(DevicePluginSettings):
+        if field.name != "node":
+            assert getattr(READ, field.name) != getattr(default, field.name)
+
+
+def test_all_but_the_nodes_name_have_defaults() -> None:
+    """Empty variables count as not set."""
+    empty = dict.fromkeys(GOOD, "") | {"GPUSHARE_NODE_NAME": "n1"}
+    assert DevicePluginSettings.read(empty) == (
+        DevicePluginSettings(NodeName("n1")),
+        [],
+    )
+
+
+def test_without_the_nodes_name() -> None:
+    """The sentence says where a DaemonSet has it from."""
+    (complaint,) = DevicePluginSettings.read({})[1]
+    assert complaint.startswith("GPUSHARE_NODE_NAME: is not set; ")
+    assert "spec.nodeName" in complaint
+
+
+def test_all_complaints_come_at_once() -> None:
+    """Each names its variable, once, and the default stands in meanwhile."""
+    bad = dict.fromkeys(GOOD.keys() - ANY_TEXT, "nonsense")
+    settings, found = DevicePluginSettings.read(bad)
+    named = [complaint.partition(":")[0] for complaint in found]
+    assert sorted(named) == sorted([*bad, "GPUSHARE_NODE_NAME"])
+    told = [one for one in found if "NODE_NAME" not in one]
+    assert all("'nonsense' will not do; " in complaint for complaint in told)
+    assert settings == DevicePluginSettings(NodeName(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("KUBELET_DIR", "var/lib", "give a path that begins with /"),
+        ("STATE_DIR", ".", "give a path that begins with /"),
+        ("HOST_ROOT", "host", "give a path that begins with /"),
+        ("CDI_DIRS", "/a,b", "give paths, separated by commas"),
+        ("CDI_DIRS", "/a,", "give paths, separated by commas"),
+        ("INJECT", "CDI", "use one of auto, cdi, env, nodes"),
+        ("RESERVE_MIB", "-1", "give a whole number from 0 to 1048576"),
+        ("RESERVE_MIB", "1048577", "give a whole number from 0 to 1048576"),
+        ("RESERVE_MIB", "1.5", "give a whole number from 0 to 1048576"),
+        ("LOOK_EVERY_S", "0.05", "give a number of seconds from 0.1 to 300"),
+        ("LOOK_EVERY_S", "nan", "give a number of seconds from 0.1 to 300"),
+        ("HARMLESS_XIDS", "13;31", "give numbers, separated by commas"),
+        ("HARMLESS_XIDS", "13,", "give numbers, separated by commas"),
+        ("HARMLESS_XIDS", "-1", "give numbers, separated by commas"),
+        ("HARMLESS_XIDS", "10000", "give numbers, separated by commas"),
+        ("HARMLESS_XIDS", "9" * 5000, "give numbers, separated by commas"),
+        ("HARMLESS_XIDS", "\N{SUPERSCRIPT TWO}", "give numbers, separated by commas"),
+        ("LISTEN", "39997", "give host:port, such as 0.0.0.0:39997"),
+        ("LOG_LEVEL", "info", "use one of DEBUG, INFO, WARNING, ERROR"),
+    ],
+)
+def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
+    """The variable, the value and the remedy in one sentence."""
+    (complaint,) = complaints(**{name: value})
+    assert complaint == f"GPUSHARE_{name}: {value!r} will not do; {fix}"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NODENAME", "NODE_NAME"),
+        ("INJECTION", "INJECT"),
+        ("SIMULATED_CARD", "SIMULATED_CARDS"),
+        ("HARMLESS_XID", "HARMLESS_XIDS"),
+    ],
+)
+def test_a_misspelt_name_is_complained_of(name: str, meant: str) -> None:
+    """Else it would be passed over in silence."""
+    assert complaints(**{name: "x"}) == [
+        f"GPUSHARE_{name} is no setting; did you mean GPUSHARE_{meant}?"
+    ]
