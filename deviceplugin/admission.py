@@ -56,8 +56,6 @@ class _Present:
     """What is known of the admission in progress."""
 
     turn: Turn | None = None
-    begun: Turn | None = None
-    """The turn as it was before its first step."""
     listed: Listed = field(default_factory=lambda: Listed({}))
     at: float = float("-inf")
 
@@ -89,10 +87,7 @@ class Admission:
         ``must`` are ids that kubelet has already chosen, from an init container's.
         """
         with self._lock:
-            turn = self._continued(resource, size)
-            if turn is None:
-                turn = self._begin(resource, available, size)
-                self._now.begun = turn
+            turn = self._begin(resource, available, size)
             chosen = self._chosen(turn, resource, available, must, size)
             if chosen is None:
                 turn = self._elsewhere(turn, resource, available)
@@ -123,7 +118,7 @@ class Admission:
             return Assigned(pod, uid, step.container, shown)
 
     def _continued(self, resource: str, count: int) -> Turn | None:
-        """Give the turn in progress if such a call belongs to it."""
+        """Give the turn in progress if such an allocation belongs to it."""
         turn = self._now.turn
         recent = time.monotonic() - self._now.at < _TURN_LASTS_S
         if turn is None or not recent or turn.step(resource, count) is None:
@@ -131,26 +126,33 @@ class Admission:
         return turn
 
     def _begin(self, resource: str, available: Sequence[str], size: int) -> Turn:
+        """Find whose turn it is, each time anew: kubelet may have failed the last."""
         before = self._now
         self._now = _Present(listed=self._whose.look(before.listed))
         listed = self._now.listed
         pod = self._whose.pod(listed, resource, size)
         if pod is None:
-            card = self._strangers_card(before)
-            return self._stranger(resource, available, size, card)
+            return self._stranger(resource, available, size, before)
         if wrong := pod.what_is_wrong():
             raise self._deny(pod, wrong)
         # What kubelet has already given it decides where the rest of it is.
-        placement = self._occupancy.held(pod, listed, self._cards())
-        placement = placement or self._occupancy.expected(pod)
+        held = self._occupancy.held(pod, listed, self._cards())
+        placement = held or self._occupancy.expected(pod)
         if placement is None:
             placement = self._decided(pod, resource, available)
         elif wrong := what_is_impossible(placement, pod, self._cards()):
             raise self._deny(pod, f"impossible placement: {wrong}")
-        elif self._deciding.is_short(placement, pod.name, listed):
+        elif not self._is_halfway(pod) and self._deciding.is_short(
+            placement, pod.name, listed
+        ):
             placement = self._decided(pod, resource, available)
         left = steps_left(pod, listed, self._occupancy.served())
         return Turn(pod, placement, left or pod.steps)
+
+    def _is_halfway(self, pod: NodePod) -> bool:
+        """Tell whether any of the pod's containers has devices already."""
+        holds = any(self._now.listed.held(pod.name).values())
+        return holds or self._occupancy.was_served(pod.uid)
 
     def _decided(
         self, pod: NodePod, resource: str, available: Sequence[str]
@@ -168,40 +170,28 @@ class Admission:
         return found
 
     def _stranger(
-        self,
-        resource: str,
-        available: Sequence[str],
-        size: int,
-        card: CardUUID | None,
+        self, resource: str, available: Sequence[str], size: int, before: _Present
     ) -> Turn:
-        """Begin the turn of a pod that only kubelet knows, such as a static one.
+        """Begin or continue the turn of a pod that only kubelet knows: a static one.
 
-        Only this one call tells what it asks; ``card`` is the one of its call before.
+        Only this one call tells what it asks. All its devices are of one card.
         """
         if resource == names.CORE and size > CORES_PER_CARD:
             raise DeniedError(
                 "a pod that the API server does not know can have one card at most"
             )
-        if card is not None:
-            key = card_key(card)
+        listed = self._now.listed
+        last = before.turn
+        recent = time.monotonic() - before.at < _TURN_LASTS_S
+        known = last.pod.name if last and recent and not last.pod.uid else NOBODY
+        name = self._whose.stranger(listed, known)
+        ids = [i for one in listed.held(name).values() for h in one.values() for i in h]
+        if has := self._cards().holding(ids):
+            key = card_key(has[0].uuid)
             available = [one for one in available if one.startswith(key)]
-        pod = unlisted_pod(
-            self._whose.stranger(self._now.listed), amount_of(resource, size)
-        )
+        pod = unlisted_pod(name, amount_of(resource, size))
         placement = self._decided(pod, resource, available)
         return Turn(pod, placement, pod.steps)
-
-    def _strangers_card(self, before: _Present) -> CardUUID | None:
-        """Give the card of the stranger whose turn it still seems to be."""
-        turn = before.turn
-        if (
-            turn is None
-            or turn.pod.uid
-            or turn.pod.name != self._whose.stranger(self._now.listed)
-        ):
-            return None
-        recent = time.monotonic() - before.at < _TURN_LASTS_S
-        return turn.placement.cards()[0] if recent else None
 
     def _chosen(
         self,
@@ -226,12 +216,9 @@ class Admission:
 
     def _elsewhere(self, turn: Turn, resource: str, available: Sequence[str]) -> Turn:
         """Move a pod whose own card has too few devices left to one that has."""
-        begun = self._now.begun
-        halfway = begun is None or turn.left != begun.left
-        if halfway or any(self._now.listed.held(turn.pod.name).values()):
-            raise self._deny(
-                turn.pod, f"its card has too few free devices of {resource}"
-            )
+        if self._is_halfway(turn.pod):
+            why = f"its card has too few free devices of {resource}"
+            raise self._deny(turn.pod, why)
         decided = self._decided(turn.pod, resource, available)
         return replace(turn, placement=decided)
 

@@ -48,7 +48,7 @@ class Deciding:
         self, listed: Listed, resource: str, available: Sequence[str]
     ) -> Placement:
         """Give what kubelet has no devices of, and lists nobody who holds them."""
-        cards, held = self.cards(), _held(listed, NOBODY)
+        cards, held = self.cards(), self._held(listed, NOBODY)
         free = cards.count(available)
         shares = []
         for card in cards.all:
@@ -65,7 +65,7 @@ class Deciding:
         kubelet lets go of a pod's devices later than the API server of the pod, where
         somebody deleted it by force. Seen at the first step, a pod can still move.
         """
-        held = _held(listed, pod)
+        held = self._held(listed, pod)
         cards = self.cards()
         return any(
             part(share.amount, resource) + held[f"{card_key(share.card)}-{kind}"]
@@ -75,9 +75,7 @@ class Deciding:
             for resource, kind in KINDS.items()
         )
 
-
-def _held(listed: Listed, but: PodName) -> Counter[str]:
-    """Count the devices that pods hold, one of them left out, by card and resource."""
-    return Counter(
-        one[: _KIND_AT + 1] for one, pod in listed.holder.items() if pod != but
-    )
+    def _held(self, listed: Listed, but: PodName) -> Counter[str]:
+        """Count the devices that pods have, one left out, by card and resource."""
+        holder = self.occupancy.holder(listed)
+        return Counter(one[: _KIND_AT + 1] for one, pod in holder.items() if pod != but)

@@ -14,6 +14,7 @@ from gpushare.domain.model import (
     Card,
     CardUUID,
     Claim,
+    ContainerAmount,
     NodeName,
     Placement,
     PodRef,
@@ -163,12 +164,12 @@ def placement_of_stranger(
     pod: PodRef, node: NodeName, held: Mapping[str, Held], cards: Cards
 ) -> Placement:
     """Read the placement of a pod of which only the devices are known."""
-    return Placement(pod, node, tuple(_counted(held.values(), cards)))
+    return Placement(pod, node, tuple(_counted(held, cards)))
 
 
 def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:
-    mine = [held[c.name] for c in claim.containers if c.name in held]
-    on = cards.holding(i for one in mine for ids in one.values() for i in ids)
+    mine = {c.name: held[c.name] for c in claim.containers if c.name in held}
+    on = cards.holding(i for one in mine.values() for ids in one.values() for i in ids)
     if not on or len(on) < claim.whole_cards:
         return []
     if claim.whole_cards:
@@ -178,11 +179,20 @@ def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]
     return _counted(mine, cards)
 
 
-def _counted(held: Iterable[Held], cards: Cards) -> list[Share]:
-    sums: dict[CardUUID, Amount] = {}
-    for one in held:
+def _counted(held: Mapping[str, Held], cards: Cards) -> list[Share]:
+    """Charge each card just what the containers' devices are."""
+    sums: dict[CardUUID, dict[str, Amount]] = {}
+    for container, one in held.items():
         for resource, ids in one.items():
             for uuid, number in cards.count(ids).items():
+                its = sums.setdefault(uuid, {})
                 more = amount_of(resource, number)
-                sums[uuid] = sums.get(uuid, Amount()) + more
-    return [Share(uuid, amount) for uuid, amount in sums.items()]
+                its[container] = its.get(container, Amount()) + more
+    return [
+        Share(
+            uuid,
+            sum(its.values(), Amount()),
+            tuple(ContainerAmount(name, amount) for name, amount in its.items()),
+        )
+        for uuid, its in sums.items()
+    ]

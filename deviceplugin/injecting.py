@@ -21,6 +21,8 @@ _CDI_KUBELET = (1, 31)
 _CDI_CONTAINERD = (2, 0)
 """Reads CDI specifications unless told not to; before, only where told to."""
 _SUFFIXES = (".json", ".yaml", ".yml")
+_MISSES = 3
+"""So many looks in a row without a specification, and ``auto`` leaves CDI."""
 
 
 class Injecting:
@@ -36,7 +38,7 @@ class Injecting:
         self._folders = folders
         self._status = status
         self._said = ("", "")
-        self._cards: frozenset[CardUUID] = frozenset()
+        self._misses = 0
         self._chosen: Injection = "env"
 
     def look(self, cards: Iterable[CardUUID]) -> None:
@@ -44,6 +46,10 @@ class Injecting:
         wanted = frozenset(cards)
         if self._choice == "auto":
             chosen, why = self._auto(wanted)
+            self._misses = 0 if chosen == "cdi" else self._misses + 1
+            if self._said[0] == "cdi" and 0 < self._misses < _MISSES:
+                # Somebody may be writing the specification anew just now.
+                return
         else:
             chosen, why = self._choice, "the settings say so"
             if chosen == "cdi" and (missing := self._not_specified(wanted)):

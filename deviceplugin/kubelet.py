@@ -36,7 +36,8 @@ _LONGEST_WAIT_S = 3.0
 _SETTLE_S = 1.0
 """How long kubelet gets to notice that a stream has ended."""
 _STOP_WITHIN_S = 5.0
-_THREADS = 8
+_THREADS = 32
+"""PreStartContainer takes at most half of them; kubelet's loop waits for the rest."""
 _MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
 
 

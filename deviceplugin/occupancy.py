@@ -4,11 +4,11 @@ What a pod's containers hold, as kubelet lists it, outweighs what any annotation
 an annotation outweighs what we decided ourselves for a pod that came without one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 
 from deviceplugin.devices import Cards, placement_from, placement_of_stranger
-from deviceplugin.nodepod import Listed, NodePod
+from deviceplugin.nodepod import Listed, NodePod, PodName
 from deviceplugin.pods import NodePods
 from deviceplugin.records import Record
 from deviceplugin.turns import Served
@@ -57,6 +57,32 @@ class Occupancy:
         """Tell whether any of the pod's containers was allocated devices."""
         with self._lock:
             return any(one == uid for one, _, _ in self._served)
+
+    def is_forgotten(self, pod: NodePod, listed: Listed) -> bool:
+        """Tell whether kubelet lists nothing of what the pod was allocated.
+
+        It forgot, or means another pod of the same name.
+        """
+        if any(listed.held(pod.name).values()):
+            return False
+        with self._lock:
+            return any(
+                uid == pod.uid and container not in pod.passing
+                for uid, container, _ in self._served
+            )
+
+    def holder(self, listed: Listed) -> Mapping[str, PodName]:
+        """Say which pod has each device, init containers' too, which are not listed."""
+        with self._lock:
+            served = dict(self._served)
+        known = {pod.uid: pod for pod in self._pods.all()}
+        passing = {
+            one: known[uid].name
+            for (uid, container, _), ids in served.items()
+            if uid in known and container in known[uid].passing
+            for one in ids
+        }
+        return {**passing, **listed.holder}
 
     def forget_the_gone(self) -> None:
         """Drop what is known of pods that have ended."""

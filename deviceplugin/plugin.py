@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 HEALTHY = "Healthy"
 SICK = "Unhealthy"
+_STARTING_AT_ONCE = 16
 _LOOK_S = 0.25
 """How often a stream looks whether kubelet still listens."""
 
@@ -66,6 +67,7 @@ class DevicePlugin(DevicePluginServicer):
     def __init__(self, resource: str, parts: Parts) -> None:
         self.resource = resource
         self.streams = Streams()
+        self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
         self._offer = parts.offer
         self._admission = parts.admission
         self._starter = parts.starter
@@ -139,11 +141,17 @@ class DevicePlugin(DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
         """Let the container start if its devices are where they should be."""
-        with self._metrics.calls.labels("PreStartContainer", self.resource).time():
-            try:
+        if not self._starting.acquire(blocking=False):
+            # It may wait for the API server; kubelet's admissions must not wait for it.
+            busy = NotYetError("busy with other containers; ask again")
+            self._refuse(context, "PreStartContainer", busy)
+        try:
+            with self._metrics.calls.labels("PreStartContainer", self.resource).time():
                 self._starter.start(self.resource, list(request.devices_ids))
-            except NotYetError as error:
-                self._refuse(context, "PreStartContainer", error)
+        except NotYetError as error:
+            self._refuse(context, "PreStartContainer", error)
+        finally:
+            self._starting.release()
         return pb.PreStartContainerResponse()
 
     def _given(self, assigned: Assigned, ids: list[str]) -> Given:
@@ -158,7 +166,7 @@ class DevicePlugin(DevicePluginServicer):
         )
         found = [self._offer.found(uuid) for uuid in assigned.cards]
         cards = [card for card in found if card is not None]
-        folder = str(self._records.folder(ids))
+        folder = str(self._records.folder(ids, assigned.container))
         facts = {
             "pod": "/".join(assigned.pod),
             "container": assigned.container,

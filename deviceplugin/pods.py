@@ -33,13 +33,18 @@ class NodePods:
         self.on_change: Callable[[], None] = lambda: None
 
     def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods of the node."""
+        """Take over all pods of the node.
+
+        Whoever was known before the list began, and is not in it, has gone; not who
+        was fetched meanwhile.
+        """
+        before = set(self._pods)
         seen: set[PodUID] = set()
         for page in pages:
             for pod in page.items:
                 seen.add(PodUID(pod["metadata"]["uid"]))
                 self._take(pod)
-        for uid in set(self._pods) - seen:
+        for uid in before - seen:
             self._drop(uid)
         self.on_change()
 

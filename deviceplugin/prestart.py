@@ -5,14 +5,14 @@ Here a pod may wait: kubelet asks again after a refusal (contracts 2.4).
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.announcer import Announcer
 from deviceplugin.devices import (
     Cards,
-    amount_of,
     placement_from,
+    placement_of_stranger,
     plan,
     what_is_impossible,
 )
@@ -29,6 +29,7 @@ from gpushare.domain.model import (
     Card,
     CardUUID,
     Placement,
+    PodRef,
     PodUID,
 )
 from gpushare.kube.errors import ClusterError
@@ -39,6 +40,9 @@ VERSION = 1
 """Of ``allocation.json``; programs ignore fields that they do not know."""
 _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
+
+
+_Ids = Sequence[str]
 
 
 class NotYetError(Exception):
@@ -80,9 +84,11 @@ class Starter:
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, owner.container, held, cards)
         if differs(actual, pod.placement):
-            self._insist_on_room(pod, actual, cards)
+            if wrong := self._what_is_short(actual, cards):
+                raise self._not_yet(pod, wrong)
             self._report(pod, actual)
-        self._fill(pod, owner.container, actual, ids)
+        known = _Owner(pod.name, pod.uid, owner.container)
+        self._fill(known, actual, [one.name for one in pod.asking], ids)
 
     def _owner(
         self, resource: str, ids: frozenset[str]
@@ -92,13 +98,16 @@ class Starter:
         What we wrote down at Allocate, if kubelet says the same of that pod; else its
         whole list, which is long.
         """
-        record = self.records.read(ids)
+        records = self.records.of(ids)
+        record = records[-1] if records else None
         if record is not None and record.container:
             of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
-            said = (of_pod or {}).get(record.container)
+            said = _holder(of_pod or {}, resource, ids)
             # An init container that ends is not listed, and then the record says it.
-            if of_pod is not None and (said is None or said.get(resource) == ids):
-                return _Owner(record.pod, record.uid, record.container), of_pod
+            passing = said is None and record.container not in (of_pod or {})
+            if of_pod is not None and (said or passing):
+                container = said or record.container
+                return _Owner(record.pod, record.uid, container), of_pod
         listed = self._list()
         for pod, container, one, held in listed.holders():
             if one == resource and held == ids:
@@ -137,13 +146,15 @@ class Starter:
     ) -> None:
         """Start a static pod whose object is not there yet; the reporter follows up."""
         cards = self.cards()
-        mine = held[owner.container]
-        sums: dict[CardUUID, Amount] = {}
-        for resource, some in mine.items():
-            for uuid, number in cards.count(some).items():
-                sums[uuid] = sums.get(uuid, Amount()) + amount_of(resource, number)
+        ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
+        placed = placement_of_stranger(ref, self.occupancy.node, held, cards)
+        if len(placed.shares) != 1:
+            raise NotYetError("a pod known to kubelet alone can have one card at most")
+        if wrong := self._what_is_short(placed, cards):
+            raise NotYetError(wrong)
         logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
-        self.records.fill(ids, _file(owner, "", sums))
+        unnamed = _Owner(owner.pod, PodUID(""), owner.container)
+        self._fill(unnamed, placed, [owner.container], ids)
 
     def _insist_on_its_cards(
         self,
@@ -165,19 +176,20 @@ class Starter:
                 pod, f"container {container} has parts of several cards"
             )
 
-    def _insist_on_room(self, pod: NodePod, actual: Placement, cards: Cards) -> None:
-        page = self.occupancy.page(self._list()).without({pod.uid})
+    def _what_is_short(self, actual: Placement, cards: Cards) -> str:
+        """Say which card has no room for a pod that is there; empty where all have."""
+        page = self.occupancy.page(self._list()).without({actual.pod.uid})
         for share in actual.shares:
             cores, units = page.charged.get(share.card, (0, 0))
             card = cards.of(share.card)
             room = Amount() if card is None else card.capacity - Amount(cores, units)
             if not share.amount.fits(room):
-                raise self._not_yet(
-                    pod,
+                return (
                     f"kubelet chose card {share.card}, which has {room.units} units "
                     f"and {room.cores} cores left, not {share.amount.units} and "
-                    f"{share.amount.cores}; it starts when there is room",
+                    f"{share.amount.cores}; it starts when there is room"
                 )
+        return ""
 
     def _report(self, pod: NodePod, actual: Placement) -> None:
         try:
@@ -187,24 +199,38 @@ class Starter:
         self.occupancy.decide(actual)
 
     def _fill(
-        self,
-        pod: NodePod,
-        container: str,
-        actual: Placement,
-        ids: Sequence[str],
+        self, owner: _Owner, actual: Placement, asking: Collection[str], ids: _Ids
     ) -> None:
-        """Write the file for these ids; the other resource's call writes its own."""
-        shares = plan(actual, container)
-        for share in actual.shares:
-            if share.card in shares and share.amount.cores >= CORES_PER_CARD:
-                # A whole card is its pod's alone, whatever was asked of its memory.
-                shares[share.card] = share.amount
-        owner = _Owner(pod.name, pod.uid, container)
-        self.records.fill(ids, _file(owner, pod.uid, shares))
+        """Write the file for these ids; the other resource's call writes its own.
+
+        An init container's too, where kubelet handed on just its devices: which of the
+        two starts now, nobody can tell. A folder that was made while nobody knew the
+        container has no name.
+        """
+        made = {record.container for record in self.records.of(ids)}
+        for folder in made & {"", *asking} or {owner.container}:
+            name = folder or owner.container
+            shares = plan(actual, name)
+            for share in actual.shares:
+                if share.card in shares and share.amount.cores >= CORES_PER_CARD:
+                    # A whole card is its pod's alone, whatever was asked of its memory.
+                    shares[share.card] = share.amount
+            text = _file(_Owner(owner.pod, owner.uid, name), shares)
+            self.records.fill(ids, folder, text)
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.announcer.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
+
+
+def _holder(
+    containers: Mapping[str, Held], resource: str, ids: frozenset[str]
+) -> str | None:
+    """Name the container that holds just these ids."""
+    for name, held in containers.items():
+        if held.get(resource) == ids:
+            return name
+    return None
 
 
 def _with(
@@ -216,11 +242,11 @@ def _with(
     return held
 
 
-def _file(owner: _Owner, uid: str, shares: Mapping[CardUUID, Amount]) -> str:
+def _file(owner: _Owner, shares: Mapping[CardUUID, Amount]) -> str:
     body = {
         "v": VERSION,
         "pod": "/".join(owner.pod),
-        "uid": uid,
+        "uid": owner.uid,
         "container": owner.container,
         "cards": [
             {

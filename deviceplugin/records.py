@@ -1,8 +1,9 @@
 """What was allocated to whom, one folder an allocation, over restarts.
 
-``<folder>/<key>/`` is mounted read-only into the container; ``<folder>/<key>.json``
-says whose it is, for init containers, of which kubelet's list tells nothing. The key
-is a hash of the resource and its device ids.
+``<folder>/<name>/`` is mounted read-only into the container; ``<folder>/<name>.json``
+says whose it is, for init containers, of which kubelet's list tells nothing. The name
+is a hash of the device ids and one of the container: kubelet may hand an init
+container's devices on to another container of its pod, just these (contracts 2.3).
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from deviceplugin.nodepod import PodName
 from gpushare.domain.model import PodUID
 
 ALLOCATION = "allocation.json"
+_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +46,54 @@ class Records:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
 
-    def folder(self, ids: Iterable[str]) -> Path:
-        """Make the folder that these ids' container has mounted."""
-        folder = self._folder / key(ids)
+    def folder(self, ids: Iterable[str], container: str) -> Path:
+        """Make the folder that this container has mounted for these ids."""
+        folder = self._folder / _name(ids, container)
         folder.mkdir(exist_ok=True, mode=0o755)
         return folder
 
     def write(self, record: Record) -> None:
-        """Write down whose these ids are now."""
+        """Write down whose these ids are now; another pod's record of them goes."""
+        for old in self.of(record.ids):
+            if (old.uid, old.pod) != (record.uid, record.pod):
+                self._remove(_name(old.ids, old.container))
         text = json.dumps(asdict(record))
-        _replace(self._folder / f"{key(record.ids)}.json", text)
+        name = _name(record.ids, record.container)
+        _replace(self._folder / f"{name}{_SUFFIX}", text)
 
-    def read(self, ids: Iterable[str]) -> Record | None:
-        """Give whose these ids were when they were allocated; None where unknown."""
-        return _record(self._folder / f"{key(ids)}.json")
+    def of(self, ids: Iterable[str]) -> list[Record]:
+        """Give the containers of one pod that were allocated just these ids."""
+        found = self._folder.glob(f"{key(ids)}.*{_SUFFIX}")
+        return [record for record in map(_record, sorted(found)) if record is not None]
 
     def all(self) -> list[Record]:
         """Give all records."""
-        found = map(_record, sorted(self._folder.glob("*.json")))
+        found = map(_record, sorted(self._folder.glob(f"*{_SUFFIX}")))
         return [record for record in found if record is not None]
 
-    def fill(self, ids: Iterable[str], text: str) -> None:
+    def fill(self, ids: Iterable[str], container: str, text: str) -> None:
         """Write the file that the container sees."""
-        _replace(self.folder(ids) / ALLOCATION, text)
+        _replace(self.folder(ids, container) / ALLOCATION, text)
 
-    def sweep(self, living: Collection[PodName], older_than_s: float) -> int:
-        """Remove what belongs to pods that are not living; how many there were.
+    def sweep(self, keep: Callable[[Record], bool], older_than_s: float) -> int:
+        """Remove what nobody has any use for, the unreadable too; how many there were.
 
         What is younger may be of a pod that nobody could have listed yet.
         """
+        kept = {_name(r.ids, r.container) for r in self.all() if keep(r)}
         before = time.time() - older_than_s
-        gone = [
-            record
-            for record in self.all()
-            if record.pod not in living and self._written_at(record) < before
-        ]
-        for record in gone:
-            name = key(record.ids)
-            (self._folder / f"{name}.json").unlink(missing_ok=True)
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-        return len(gone)
+        names = {
+            path.name.removesuffix(_SUFFIX)
+            for path in self._folder.iterdir()
+            if _written_at(path) < before
+        }
+        for name in names - kept:
+            self._remove(name)
+        return len(names - kept)
 
-    def _written_at(self, record: Record) -> float:
-        try:
-            return (self._folder / f"{key(record.ids)}.json").stat().st_mtime
-        except OSError:
-            return 0.0
+    def _remove(self, name: str) -> None:
+        (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
 def key(ids: Iterable[str]) -> str:
@@ -97,13 +101,28 @@ def key(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
 
 
+def _name(ids: Iterable[str], container: str) -> str:
+    return f"{key(ids)}.{hashlib.sha256(container.encode()).hexdigest()[:8]}"
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        # Gone meanwhile, with its pod's successor.
+        return float("inf")
+
+
 def _record(path: Path) -> Record | None:
     try:
         body = json.loads(path.read_text())
-        return Record(**{**body, "ids": tuple(body["ids"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        ids = tuple(body.pop("ids"))
+        record = Record(**body, ids=ids)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # Gone meanwhile, or cut short by a crash: as if never written.
         return None
+    words = (*asdict(record).values(),)[:-1]
+    return record if all(isinstance(one, str) for one in (*words, *ids)) else None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from threading import Event
 
 from deviceplugin.devices import Cards
-from deviceplugin.nodepod import NodePod
+from deviceplugin.nodepod import Listed, NodePod
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
@@ -38,6 +38,7 @@ class Reporter:
     occupancy: Occupancy
     cards: Callable[[], Cards]
     records: Records
+    synced: Callable[[], bool]
 
     def report(self, pod: NodePod, actual: Placement) -> None:
         """Write where the pod is; ``ClusterError`` when it could not be written."""
@@ -57,7 +58,7 @@ class Reporter:
         while not stop.wait(every_s):
             try:
                 self.catch_up()
-            except (ClusterError, KubeletSilentError) as error:
+            except KubeletSilentError as error:
                 logger.info("reporting later", extra={"because": str(error)})
 
     def catch_up(self) -> None:
@@ -65,14 +66,28 @@ class Reporter:
         listed = self.resources.list(_LIST_WITHIN_S)
         cards = self.cards()
         for pod in self.pods.all():
-            if not any(listed.held(pod.name).values()):
-                continue
-            actual = self.occupancy.placement(pod, listed, cards)
-            if actual is not None and differs(actual, pod.placement):
-                self.report(pod, actual)
+            if any(listed.held(pod.name).values()):
+                self._catch_up_with(pod, listed, cards)
+        if not self.synced():
+            # Who has ended, only the API server knows.
+            return
         self.occupancy.forget_the_gone()
         living = {*listed.pods, *(pod.name for pod in self.pods.all())}
-        self.records.sweep(living, _YOUNG_S)
+        held = listed.holder
+        self.records.sweep(
+            lambda record: record.pod in living or any(i in held for i in record.ids),
+            _YOUNG_S,
+        )
+
+    def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
+        actual = self.occupancy.placement(pod, listed, cards)
+        if actual is None or not differs(actual, pod.placement):
+            return
+        try:
+            self.report(pod, actual)
+        except ClusterError as error:
+            facts = {"pod": str(pod.ref), "because": str(error)}
+            logger.warning("actual placement not written", extra=facts)
 
 
 def differs(actual: Placement, planned: Placement | None) -> bool:

@@ -27,6 +27,7 @@ from deviceplugin.records import Records
 from deviceplugin.reporter import Reporter
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.watcher import CollidingCardsError, Watcher
+from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
 
@@ -126,7 +127,16 @@ def assemble(
     for record in records.all():
         occupancy.remember(record)
     announcer = Announcer(cluster)
-    reporter = Reporter(cluster, pods, resources, occupancy, offer.cards, records)
+    following = _following(cluster, settings.node, node, pods)
+    reporter = Reporter(
+        cluster,
+        pods,
+        resources,
+        occupancy,
+        offer.cards,
+        records,
+        following["pods"].synced.is_set,
+    )
     injecting = Injecting(settings.inject, settings.cdi_dirs, node.status)
     health = Health(settings.harmless_xids)
     file = HealthFile(settings.state_dir / "health.json")
@@ -168,27 +178,19 @@ def assemble(
             Registrar(DevicePlugin(resource, parts), folder, metrics)
             for resource in RESOURCES
         ),
-        reflectors=(
-            (
-                "node",
-                Reflector(
-                    cluster,
-                    Kind.NODES,
-                    node,
-                    field_selector=f"metadata.name={settings.node}",
-                ),
-            ),
-            (
-                "pods",
-                Reflector(
-                    cluster,
-                    Kind.PODS,
-                    pods,
-                    field_selector=f"spec.nodeName={settings.node}",
-                ),
-            ),
-        ),
+        reflectors=tuple(following.items()),
     )
+
+
+def _following(
+    cluster: Cluster, name: NodeName, node: OwnNode, pods: NodePods
+) -> dict[str, Reflector]:
+    """Follow this node and its pods, and nothing else of the cluster."""
+    own, here = f"metadata.name={name}", f"spec.nodeName={name}"
+    return {
+        "node": Reflector(cluster, Kind.NODES, node, field_selector=own),
+        "pods": Reflector(cluster, Kind.PODS, pods, field_selector=here),
+    }
 
 
 def _start_all(

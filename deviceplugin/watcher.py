@@ -110,8 +110,11 @@ class Watcher:
     def heed(self) -> None:
         """Do what the operator's annotations on the node say."""
         self.offer.set_cordoned(self.node.uuids(names.CORDON))
+        sick = self.offer.sick()
         self.injecting.look(
-            card.uuid for card in self._found_all() if card.known_to_driver
+            card.uuid
+            for card in self._found_all()
+            if card.known_to_driver and card.uuid not in sick
         )
         cleared = self.node.uuids(names.CLEAR)
         if not cleared:

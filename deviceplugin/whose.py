@@ -59,14 +59,19 @@ class Whose:
         if not found:
             return None
         pod = found[0]
-        if self._occupancy.was_served(pod.uid):
+        if self._occupancy.is_forgotten(pod, listed):
             # Either kubelet forgot, or this is a new pod under an old one's name.
             return self._fetch(pod.name, deadline) or pod
         return pod
 
-    def stranger(self, listed: Listed) -> PodName:
-        """Name the one pod without devices that only kubelet knows, or ``NOBODY``."""
+    def stranger(self, listed: Listed, last: PodName) -> PodName:
+        """Name the pod that only kubelet knows, or ``NOBODY`` where it may be several.
+
+        The one without devices; where there is none, the ``last`` one is not done.
+        """
         unseen = [n for n in self._unseen(listed) if self._pods.find(n) is None]
+        if not unseen and last in listed.pods and self._pods.find(last) is None:
+            return last
         return unseen[0] if len(unseen) == 1 else NOBODY
 
     def _candidates(
@@ -91,7 +96,8 @@ class Whose:
 
     def _learn(self, name: PodName, deadline: float) -> None:
         left = max(0.0, deadline - time.monotonic())
-        if self._pods.wait_for(name, min(_SEEN_WITHIN_S, left)) is None:
+        found = self._pods.wait_for(name, min(_SEEN_WITHIN_S, left))
+        if found is None or self._occupancy.was_served(found.uid):
             self._fetch(name, deadline)
 
     def _fetch(self, name: PodName, deadline: float) -> NodePod | None:

@@ -424,8 +424,7 @@ BY_ID: Mapping[str, Callable[[Json], Outcome]] = {
 }
 HOW_IT_ASKS = frozenset(
     ("ask", "ask_init", "nodes", "policy", "apart", "requests_only", "differs")
-    + ("units", "gpus")
-)
+) | {"units", "gpus"}
 
 
 def as_text(value: object) -> object:

@@ -25,6 +25,9 @@ KINDS = {
 PLACEMENT = "baidu.com/vcuda-placement"
 ACTUAL = "baidu.com/vcuda-actual"
 CARDS = "baidu.com/vcuda-cards"
+CLEAR = "baidu.com/vcuda-clear"
+CORDON = "baidu.com/vcuda-cordon"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PLAN = {PLACEMENT: '{"v": 1}'}
 WHERE = {ACTUAL: '{"v": 1}'}
 ALL_OF_PODS = [
@@ -50,14 +53,24 @@ class Guarded:
     plugin: Callable[[str], Rest]
     """The device plugin on a node, by a token that is bound to its pod."""
 
-    def pod(self, node: str = "", **more: str) -> str:
+    def by(self, token: str) -> Rest:
+        """The device plugin on ``here``; by a free token, nobody knows where it is."""
+        if token == "bound":
+            return self.plugin("here")
+        made = account(self.admin, PLUGIN, "deviceplugin-rbac.yaml")
+        return Rest(self.admin.port, made)
+
+    def pod(self, node: str = "") -> str:
         """Create a pod as admin, bound to the node where one is given; its path."""
         spec = {"nodeName": node} if node else None
-        made = pod(f"p{next(NUMBERS)}", spec=spec, annotations=more)
+        made = pod(f"p{next(NUMBERS)}", spec=spec)
         return path_of(self.admin.must("POST", PODS, made))
 
 
 PODS = "/api/v1/namespaces/default/pods"
+HERE = "/api/v1/nodes/here"
+NO_PLAN = ("only the extender of vcuda", "writes baidu.com/vcuda-actual only")
+"""What the device plugin hears when it writes a placement: two policies forbid it."""
 
 
 def path_of(made: Json) -> str:
@@ -68,16 +81,26 @@ def annotated(annotations: dict[str, str | None]) -> Json:
     return {"metadata": {"annotations": annotations}}
 
 
+def labelled(key: str, value: str | None) -> Json:
+    return {"metadata": {"labels": {key: value}}}
+
+
+def annotations(admin: Rest, path: str) -> Json:
+    found: Json = admin.must("GET", path)["metadata"].get("annotations", {})
+    return found
+
+
 def binding(path: str, annotations: dict[str, str] | None = None) -> Json:
     name = path.rpartition("/")[2]
     metadata = {"name": name, "annotations": annotations or {}}
     return {"metadata": metadata, "target": {"kind": "Node", "name": "here"}}
 
 
-def assert_denied(answer: tuple[int, Json], says: str) -> None:
+def assert_denied(answer: tuple[int, Json], *says: str) -> None:
+    """Of several policies that deny, the API server names any one."""
     status, body = answer
     assert status in {403, 422}, body
-    assert says in body["message"], body
+    assert any(each in body["message"] for each in says), body
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +110,26 @@ def raised(plane: ControlPlane) -> Iterator[None]:
     parts = list(yaml.safe_load_all(text))
     for part in parts:
         plane.rest.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
-    wait_until(lambda: stands(plane.rest), "guard")
+    plugin = plane.rest_as(account(plane.rest, PLUGIN, "deviceplugin-rbac.yaml"))
+    wait_until(lambda: stands(plane.rest, plugin), "guard")
+    sweep(plane.rest)
     yield
     for part in parts:
         path = f"{GROUP}/{KINDS[part['kind']]}/{part['metadata']['name']}"
         plane.rest.must("DELETE", path)
-    wait_until(lambda: not stands(plane.rest), "end of guard")
+    wait_until(lambda: not stands(plane.rest, plugin), "end of guard")
+    sweep(plane.rest)
 
 
-def stands(admin: Rest) -> bool:
-    """Tell whether the guard turns a forged pod away; a dry run leaves nothing."""
-    forged = pod("forged", annotations={**PLAN, **WHERE})
-    return admin.post(f"{PODS}?dryRun=All", forged)[0] >= 400
+def stands(admin: Rest, plugin: Rest) -> bool:
+    """Tell by a dry run whether the last of the guard's policies holds.
+
+    Those before it were made before it, and removed before it.
+    """
+    if admin.get(HERE)[0] == 404:
+        post_node(admin, "here")
+    status, answer = plugin.patch(f"{HERE}?dryRun=All", labelled("a", "b"))
+    return status >= 400 and "writes annotations only" in answer["message"]
 
 
 @pytest.fixture
@@ -196,10 +227,8 @@ def test_the_device_plugin_says_where_its_pods_came_to_be(guarded: Guarded) -> N
     own, other = guarded.pod("here"), guarded.pod("there")
     assert plugin.patch(own, annotated(dict(WHERE)))[0] == 200
     assert plugin.patch(own, annotated({ACTUAL: "{}"}))[0] == 200
-    assert_denied(plugin.patch(own, annotated(dict(PLAN))), "only the extender")
-    for forged in (WHERE, {"any": "thing"}):
-        answer = plugin.patch(other, annotated(dict(forged)))
-        assert_denied(answer, "on its own node")
+    assert_denied(plugin.patch(own, annotated(dict(PLAN))), *NO_PLAN)
+    assert_denied(plugin.patch(other, annotated(dict(WHERE))), "on its own node")
     unbound = guarded.pod()
     assert_denied(plugin.patch(unbound, annotated(dict(WHERE))), "on its own node")
 
@@ -208,20 +237,143 @@ def test_the_device_plugin_writes_its_own_nodes_cards(guarded: Guarded) -> None:
     """And those of no other."""
     plugin = guarded.plugin("here")
     cards = annotated({CARDS: '{"v": 1, "cards": []}'})
-    assert plugin.patch("/api/v1/nodes/here", cards)[0] == 200
+    assert plugin.patch(HERE, cards)[0] == 200
     assert_denied(plugin.patch("/api/v1/nodes/there", cards), "on its own node")
+
+
+def test_the_device_plugin_takes_an_operators_order_off(guarded: Guarded) -> None:
+    """Beside whatever else stands on the node; also where that leaves no annotation."""
+    plugin = guarded.plugin("here")
+    guarded.admin.must("PATCH", HERE, annotated({CLEAR: "GPU-1", "theirs": "1"}))
+    assert plugin.patch(HERE, annotated({CLEAR: None}))[0] == 200
+    assert annotations(guarded.admin, HERE) == {"theirs": "1"}
+    guarded.admin.must("PATCH", HERE, annotated({CLEAR: "GPU-1", "theirs": None}))
+    assert plugin.patch(HERE, annotated({CLEAR: None}))[0] == 200
+    assert annotations(guarded.admin, HERE) == {}
+
+
+@pytest.mark.parametrize("token", ["bound", "free"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mine": "2"},
+        {"mine": None},
+        {"new": "1"},
+        {CORDON: "GPU-1"},
+        {CARDS: "{}", "new": "1"},
+    ],
+    ids=["changed", "removed", "added", "cordon", "beside-its-own"],
+)
+def test_of_its_nodes_annotations_the_device_plugin_writes_two(
+    guarded: Guarded, change: dict[str, str | None], token: str
+) -> None:
+    """A cordon is the operator's; the rest is none of its business."""
+    guarded.admin.must("PATCH", HERE, annotated({"mine": "1"}))
+    answer = guarded.by(token).patch(HERE, annotated(change))
+    assert_denied(answer, "writes baidu.com/vcuda-cards and baidu.com/vcuda-clear only")
+    assert annotations(guarded.admin, HERE) == {"mine": "1"}
+
+
+@pytest.mark.parametrize("token", ["bound", "free"])
+@pytest.mark.parametrize(
+    "change",
+    [{"mine": "2"}, {"mine": None}, {"new": "1"}, {**WHERE, "new": "1"}],
+    ids=["changed", "removed", "added", "beside-its-own"],
+)
+def test_of_a_pods_annotations_the_device_plugin_writes_one(
+    guarded: Guarded, change: dict[str, str | None], token: str
+) -> None:
+    """Others steer other programs: service meshes, AppArmor, our own policy."""
+    path = guarded.pod("here")
+    guarded.admin.must("PATCH", path, annotated({"mine": "1"}))
+    answer = guarded.by(token).patch(path, annotated(change))
+    assert_denied(answer, "writes baidu.com/vcuda-actual only")
+    assert annotations(guarded.admin, path) == {"mine": "1"}
+
+
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "here", "uid": "1"}
+NOT_ITS_OWN: dict[str, Json] = {
+    "first-label": {"metadata": {"labels": {"a": "b"}}},
+    "finalizer": {"metadata": {"finalizers": ["baidu.com/stay"]}},
+    "owner": {"metadata": {"ownerReferences": [OWNER]}},
+    "hidden": {"metadata": {"annotations": {CARDS: "{}"}, "labels": {"a": "b"}}},
+}
+OF_A_NODE: dict[str, Json] = {
+    **NOT_ITS_OWN,
+    "restricted-label": labelled("node-restriction.kubernetes.io/trusted", "yes"),
+    "label-changed": labelled("kept", "other"),
+    "label-removed": labelled("kept", None),
+    "taint": {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+    "cordoned": {"spec": {"unschedulable": True}},
+}
+# Those that the API server itself adds, and lets nobody remove.
+BY_DEFAULT = [
+    {
+        "key": f"node.kubernetes.io/{key}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
+    for key in ("not-ready", "unreachable")
+]
+OF_A_POD: dict[str, Json] = {
+    **NOT_ITS_OWN,
+    "hidden": {"metadata": {"annotations": WHERE, "labels": {"a": "b"}}},
+    "label-changed": labelled("kept", "other"),
+    "label-removed": labelled("kept", None),
+    "image": {"spec": {"containers": [{"name": "main", "image": "evil"}]}},
+    "deadline": {"spec": {"activeDeadlineSeconds": 1}},
+    "toleration": {"spec": {"tolerations": [*BY_DEFAULT, {"operator": "Exists"}]}},
+}
+
+
+@pytest.mark.parametrize("token", ["bound", "free"])
+@pytest.mark.parametrize("change", OF_A_NODE.values(), ids=OF_A_NODE)
+def test_of_its_node_the_device_plugin_writes_annotations_only(
+    guarded: Guarded, change: Json, token: str
+) -> None:
+    """Else whoever breaks into a node could draw pods to it that trust its labels."""
+    if change not in NOT_ITS_OWN.values():
+        guarded.admin.must("PATCH", HERE, labelled("kept", "as-it-is"))
+    answer = guarded.by(token).patch(HERE, change)
+    assert_denied(answer, "the device plugin of vcuda writes annotations only")
+
+
+@pytest.mark.parametrize("token", ["bound", "free"])
+@pytest.mark.parametrize("change", OF_A_POD.values(), ids=OF_A_POD)
+def test_of_its_pods_the_device_plugin_writes_annotations_only(
+    guarded: Guarded, change: Json, token: str
+) -> None:
+    """Else it could run what it likes under other pods' accounts."""
+    path = guarded.pod("here")
+    if change not in NOT_ITS_OWN.values():
+        guarded.admin.must("PATCH", path, labelled("kept", "as-it-is"))
+    answer = guarded.by(token).patch(path, change, STRATEGIC_PATCH)
+    assert_denied(answer, "the device plugin of vcuda writes annotations only")
+
+
+def test_labels_finalizers_and_owners_that_are_there_may_stay(
+    guarded: Guarded,
+) -> None:
+    """Our writes pass on objects that have them all."""
+    full = {"labels": {"a": "b"}, "finalizers": ["baidu.com/stay"]}
+    body = {"metadata": {**full, "ownerReferences": [OWNER], "annotations": {"a": "b"}}}
+    plugin, path = guarded.plugin("here"), guarded.pod("here")
+    for each, ours in ((path, WHERE), (HERE, {CARDS: "{}"})):
+        guarded.admin.must("PATCH", each, body)
+        assert plugin.patch(each, annotated(dict(ours)))[0] == 200
+        assert annotations(guarded.admin, each) == {"a": "b", **ours}
+        released = {"metadata": {"finalizers": None}}
+        guarded.admin.must("PATCH", each, released)
 
 
 def test_a_token_that_tells_no_node_is_held_by_its_name_alone(
     guarded: Guarded,
 ) -> None:
     """As on Kubernetes before 1.30, and where an operator made the token."""
-    account(guarded.admin, PLUGIN, "deviceplugin-rbac.yaml")
-    token = service_account_token(guarded.admin, "kube-system", PLUGIN)
-    plugin = Rest(guarded.admin.port, token)
-    path = guarded.pod("there")
+    plugin, path = guarded.by("free"), guarded.pod("there")
     assert plugin.patch(path, annotated(dict(WHERE)))[0] == 200
-    assert_denied(plugin.patch(path, annotated(dict(PLAN))), "only the extender")
+    assert_denied(plugin.patch(path, annotated(dict(PLAN))), *NO_PLAN)
 
 
 def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:

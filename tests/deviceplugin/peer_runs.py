@@ -1,7 +1,6 @@
 """How the peers' cases about devices are run on the plugin's admission."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from deviceplugin.admission import DeniedError
@@ -95,7 +94,7 @@ def run_containers(case: Json) -> Outcome:
 
 def run_preferred(case: Json) -> Outcome:
     """A pod that nobody planned asks for so many units of the cards given."""
-    gpus: Mapping[str, int] = case["answer"].get("gpus") or case["gpus"]
+    gpus = case["answer"].get("gpus") or case["gpus"]
     cards = [card(i, units, uuid=name) for i, (name, units) in enumerate(gpus.items())]
     desk = Desk(*cards)
     pod = desk.bind(body_of("pod", [{"mem": case["size"]}]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube import names
-from gpushare.kube.cluster import Kind
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import NotFound
 from gpushare.settings import Address
@@ -48,6 +48,11 @@ class Node:
         asked = {**self.settings, **other}
         given = {name: value for name, value in asked.items() if value is not None}
         return Child("device plugin", SERVE, given, self.log())
+
+    def pod(self, name: str) -> Json:
+        """Make a pod that leaves no room for another on its card."""
+        body = pod_json(name, units=20, cores=1, node=NODE)
+        return self.cluster.create(Kind.PODS, body)
 
     def log(self) -> Path:
         return self.folder / f"{self.logs}.log"
@@ -123,7 +128,7 @@ def test_it_serves_and_ends(node: Node) -> None:
 
 def test_a_killed_one_begins_where_it_ended(node: Node) -> None:
     """The same ids with the same health, and nobody's devices for anybody else."""
-    held = pod_json("held", units=20, cores=1, node=NODE)
+    held, more = node.pod("held"), node.pod("more")
     with node.devices as devices:
         with running(node.start()) as child:
             node.wait_registered()
@@ -135,9 +140,9 @@ def test_a_killed_one_begins_where_it_ended(node: Node) -> None:
         with running(node.start()):
             node.wait_registered()
             assert {one: devices._registry.healthy(one) for one in (M, C)} == before
-            again = devices.admit(pod_json("more", units=20, cores=1, node=NODE))
+            again = devices.admit(more)
             assert visible(again) != visible(given)
-            devices.start("uid-held", "main")
+            devices.start(held["metadata"]["uid"], "main")
 
 
 def visible(given: object) -> str:
