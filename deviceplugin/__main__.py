@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from threading import Event
 
 import click
@@ -38,6 +39,11 @@ def serve() -> None:
             f"GPUSHARE_LISTEN: cannot listen on {settings.listen} ({taken}); give "
             "another host:port"
         )
+    if not _can_be_made(settings.state_dir):
+        complaints.append(
+            f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written; give a folder "
+            "that can be, or made"
+        )
     if complaints or cluster is None:
         for complaint in complaints:
             click.echo(complaint, err=True)
@@ -51,6 +57,12 @@ def serve() -> None:
     # Not by Python's own way out: threads that wait for the API server would be torn
     # off in the middle of foreign code, and abort the process.
     os._exit(status)
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Tell whether a folder can be written, or made, without making it."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def _source(settings: DevicePluginSettings, complaints: list[str]) -> CardSource:

@@ -56,6 +56,8 @@ class _Present:
     """What is known of the admission in progress."""
 
     turn: Turn | None = None
+    strangers: str = ""
+    """A device that was allocated to a pod that only kubelet knows."""
     listed: Listed = field(default_factory=lambda: Listed({}))
     at: float = float("-inf")
 
@@ -114,6 +116,8 @@ class Admission:
             uid = turn.pod.uid
             if uid:
                 self._occupancy.serve(uid, step.container, resource, frozenset(ids))
+            else:
+                self._now.strangers = ids[0]
             shown = self._shown(turn, step, on)
             return Assigned(pod, uid, step.container, shown)
 
@@ -128,7 +132,7 @@ class Admission:
     def _begin(self, resource: str, available: Sequence[str], size: int) -> Turn:
         """Find whose turn it is, each time anew: kubelet may have failed the last."""
         before = self._now
-        self._now = _Present(listed=self._whose.look(before.listed))
+        self._now = _Present(listed=self._whose.look())
         listed = self._now.listed
         pod = self._whose.pod(listed, resource, size)
         if pod is None:
@@ -136,8 +140,7 @@ class Admission:
         if wrong := pod.what_is_wrong():
             raise self._deny(pod, wrong)
         # What kubelet has already given it decides where the rest of it is.
-        held = self._occupancy.held(pod, listed, self._cards())
-        placement = held or self._occupancy.expected(pod)
+        placement = self._occupancy.placement(pod, listed, self._cards())
         if placement is None:
             placement = self._decided(pod, resource, available)
         elif wrong := what_is_impossible(placement, pod, self._cards()):
@@ -181,13 +184,12 @@ class Admission:
                 "a pod that the API server does not know can have one card at most"
             )
         listed = self._now.listed
-        last = before.turn
         recent = time.monotonic() - before.at < _TURN_LASTS_S
-        known = last.pod.name if last and recent and not last.pod.uid else NOBODY
-        name = self._whose.stranger(listed, known)
-        ids = [i for one in listed.held(name).values() for h in one.values() for i in h]
-        if has := self._cards().holding(ids):
-            key = card_key(has[0].uuid)
+        last = listed.holder.get(before.strangers, NOBODY) if recent else NOBODY
+        name = self._whose.stranger(listed, last)
+        if name != NOBODY and name == last:
+            # Its devices so far say where the rest of it is.
+            key = before.strangers[:8]
             available = [one for one in available if one.startswith(key)]
         pod = unlisted_pod(name, amount_of(resource, size))
         placement = self._decided(pod, resource, available)

@@ -167,6 +167,17 @@ def placement_of_stranger(
     return Placement(pod, node, tuple(_counted(held, cards)))
 
 
+def differs(actual: Placement, planned: Placement | None) -> bool:
+    """Tell whether a pod has other cards, or more of one, than was planned for it."""
+    if planned is None:
+        return True
+    return _charges(actual) != _charges(planned)
+
+
+def _charges(placement: Placement) -> set[tuple[CardUUID, Amount]]:
+    return {(share.card, share.amount) for share in placement.shares}
+
+
 def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]:
     mine = {c.name: held[c.name] for c in claim.containers if c.name in held}
     on = cards.holding(i for one in mine.values() for ids in one.values() for i in ids)

@@ -60,7 +60,7 @@ def why_not_listen(address: Address) -> str:
         )
         family, _, _, _, where = found[0]
         socket.create_server(where[:2], family=family).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         return str(error)
     return ""
 

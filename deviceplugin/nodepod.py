@@ -116,13 +116,14 @@ def node_pod(pod: Json) -> NodePod:
 def unlisted_pod(name: PodName, amount: Amount) -> NodePod:
     """Make up a pod of which only kubelet knows, with one nameless container.
 
-    Its UID is empty.
+    Its UID is empty. Of its other resource nothing is known yet, so that the emptiest
+    card is the best guess.
     """
     ref = PodRef(PodUID(""), *name)
     claim = Claim(amount, (ContainerAmount("", amount),))
     record = PodRecord(
         pod=ref,
-        request=PodRequest(ref, (claim,)),
+        request=PodRequest(ref, (claim,), "spread"),
         node=NodeName(""),
         placement=None,
         terminal=False,

@@ -7,7 +7,12 @@ an annotation outweighs what we decided ourselves for a pod that came without on
 from collections.abc import Callable, Mapping
 from threading import Lock
 
-from deviceplugin.devices import Cards, placement_from, placement_of_stranger
+from deviceplugin.devices import (
+    Cards,
+    differs,
+    placement_from,
+    placement_of_stranger,
+)
 from deviceplugin.nodepod import Listed, NodePod, PodName
 from deviceplugin.pods import NodePods
 from deviceplugin.records import Record
@@ -58,6 +63,18 @@ class Occupancy:
         with self._lock:
             return any(one == uid for one, _, _ in self._served)
 
+    def as_allocated(self) -> Listed:
+        """Give what kubelet would list, by what was allocated to pods that live."""
+        found: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
+        with self._lock:
+            served = dict(self._served)
+        for pod in self._pods.all():
+            held = found.setdefault(pod.name, {})
+            for (uid, container, resource), ids in served.items():
+                if uid == pod.uid and container not in pod.passing:
+                    held.setdefault(container, {})[resource] = ids
+        return Listed(found)
+
     def is_forgotten(self, pod: NodePod, listed: Listed) -> bool:
         """Tell whether kubelet lists nothing of what the pod was allocated.
 
@@ -104,11 +121,18 @@ class Occupancy:
 
     def placement(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
         """Say where a pod is, or will be; None where nobody has said."""
-        return self.held(pod, listed, cards) or self.expected(pod)
+        held = placement_from(pod, self.node, listed.held(pod.name), cards)
+        return self.like(held, pod) or self.expected(pod)
 
-    def held(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
-        """Say where kubelet has given a pod devices; None where nowhere yet."""
-        return placement_from(pod, self.node, listed.held(pod.name), cards)
+    def like(self, held: Placement | None, pod: NodePod) -> Placement | None:
+        """Give the placement that the pod was to have, if this one is no other.
+
+        Devices tell the cards, and not which whole card is which container's.
+        """
+        expected = self.expected(pod)
+        if held is None or expected is None or differs(held, expected):
+            return held
+        return expected
 
     def expected(self, pod: NodePod) -> Placement | None:
         """Say where a pod is to be, by its annotation or by our own decision."""

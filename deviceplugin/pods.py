@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Condition
 
 from deviceplugin.nodepod import NodePod, PodName, node_pod
@@ -30,7 +30,6 @@ class NodePods:
         self._pods: dict[PodUID, NodePod] = {}
         self._by_name: dict[PodName, PodUID] = {}
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
-        self.on_change: Callable[[], None] = lambda: None
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over all pods of the node.
@@ -46,7 +45,6 @@ class NodePods:
                 self._take(pod)
         for uid in before - seen:
             self._drop(uid)
-        self.on_change()
 
     def apply(self, event: WatchEvent) -> None:
         """Take over one change."""
@@ -54,7 +52,6 @@ class NodePods:
             self._drop(PodUID(event.object["metadata"]["uid"]))
         else:
             self._take(event.object)
-        self.on_change()
 
     def all(self) -> tuple[NodePod, ...]:
         """Give the pods that have not ended."""
@@ -66,11 +63,6 @@ class NodePods:
         with self._changed:
             uid = self._by_name.get(name)
             return None if uid is None else self._pods.get(uid)
-
-    def with_uid(self, uid: PodUID) -> NodePod | None:
-        """Give the pod of this UID while it has not ended."""
-        with self._changed:
-            return self._pods.get(uid)
 
     def wait_for(self, name: PodName, timeout_s: float) -> NodePod | None:
         """Give the pod of this name, which the watch may be about to bring.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from deviceplugin.announcer import Announcer
 from deviceplugin.devices import (
     Cards,
+    differs,
     placement_from,
     placement_of_stranger,
     plan,
@@ -21,7 +22,7 @@ from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
 from deviceplugin.records import Records
-from deviceplugin.reporter import Reporter, differs
+from deviceplugin.reporter import Reporter
 from gpushare.domain.model import (
     CORES_PER_CARD,
     UNIT_MIB,
@@ -80,7 +81,9 @@ class Starter:
             self._start_stranger(owner, held, ids)
             return
         cards = self.cards()
-        actual = placement_from(pod, self.occupancy.node, held, cards)
+        actual = self.occupancy.like(
+            placement_from(pod, self.occupancy.node, held, cards), pod
+        )
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, owner.container, held, cards)
         if differs(actual, pod.placement):

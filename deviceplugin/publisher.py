@@ -4,7 +4,7 @@ Each touch wakes every pod that waits for a card (contracts 1.7).
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Condition, Event
 
 from deviceplugin.offer import Offer
@@ -28,7 +28,6 @@ class OwnNode:
         self._name = name
         self._changed = Condition()
         self._node: Json | None = None
-        self.on_change: Callable[[], None] = lambda: None
 
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over the node, or that there is none."""
@@ -62,7 +61,6 @@ class OwnNode:
         with self._changed:
             self._node = node
             self._changed.notify_all()
-        self.on_change()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for news of the node."""

@@ -20,6 +20,7 @@ from gpushare.domain.model import PodUID
 
 ALLOCATION = "allocation.json"
 _SUFFIX = ".json"
+_UNFINISHED = ".part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,19 @@ class Records:
     def folder(self, ids: Iterable[str], container: str) -> Path:
         """Make the folder that this container has mounted for these ids."""
         folder = self._folder / _name(ids, container)
-        folder.mkdir(exist_ok=True, mode=0o755)
+        folder.mkdir(exist_ok=True)
+        # Whatever our umask: the container's user, who may be anybody, reads it.
+        folder.chmod(0o755)
         return folder
 
     def write(self, record: Record) -> None:
         """Write down whose these ids are now; another pod's record of them goes."""
-        for old in self.of(record.ids):
-            if (old.uid, old.pod) != (record.uid, record.pod):
-                self._remove(_name(old.ids, old.container))
         text = json.dumps(asdict(record))
         name = _name(record.ids, record.container)
         _replace(self._folder / f"{name}{_SUFFIX}", text)
+        for old in self.of(record.ids):
+            if (old.uid, old.pod) != (record.uid, record.pod):
+                self._remove(_name(old.ids, old.container))
 
     def of(self, ids: Iterable[str]) -> list[Record]:
         """Give the containers of one pod that were allocated just these ids."""
@@ -92,6 +95,8 @@ class Records:
         return len(names - kept)
 
     def _remove(self, name: str) -> None:
+        if name.endswith(_UNFINISHED):
+            (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
@@ -127,7 +132,7 @@ def _record(path: Path) -> Record | None:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}{_UNFINISHED}")
     part.write_text(text)
     part.chmod(0o644)
     os.replace(part, path)  # noqa: PTH105

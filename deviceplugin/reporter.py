@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
 
-from deviceplugin.devices import Cards
-from deviceplugin.nodepod import Listed, NodePod
+from deviceplugin.devices import Cards, differs
+from deviceplugin.nodepod import NOBODY, Listed, NodePod
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
-from deviceplugin.records import Records
-from gpushare.domain.model import Amount, CardUUID, Placement
+from deviceplugin.records import Record, Records
+from gpushare.domain.model import Placement
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
@@ -66,18 +66,24 @@ class Reporter:
         listed = self.resources.list(_LIST_WITHIN_S)
         cards = self.cards()
         for pod in self.pods.all():
-            if any(listed.held(pod.name).values()):
+            # An init container that ends is not listed; what it was given, we know.
+            if any(listed.held(pod.name).values()) or self.occupancy.was_served(
+                pod.uid
+            ):
                 self._catch_up_with(pod, listed, cards)
         if not self.synced():
             # Who has ended, only the API server knows.
             return
         self.occupancy.forget_the_gone()
         living = {*listed.pods, *(pod.name for pod in self.pods.all())}
-        held = listed.holder
-        self.records.sweep(
-            lambda record: record.pod in living or any(i in held for i in record.ids),
-            _YOUNG_S,
-        )
+        holder = listed.holder
+
+        def keep(record: Record) -> bool:
+            if record.pod == NOBODY:
+                return any(one in holder for one in record.ids)
+            return record.pod in living
+
+        self.records.sweep(keep, _YOUNG_S)
 
     def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
         actual = self.occupancy.placement(pod, listed, cards)
@@ -88,14 +94,3 @@ class Reporter:
         except ClusterError as error:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
-
-
-def differs(actual: Placement, planned: Placement | None) -> bool:
-    """Tell whether a pod has other cards, or more of one, than was planned for it."""
-    if planned is None:
-        return True
-    return _charges(actual) != _charges(planned)
-
-
-def _charges(placement: Placement) -> set[tuple[CardUUID, Amount]]:
-    return {(share.card, share.amount) for share in placement.shares}

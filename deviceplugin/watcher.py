@@ -27,6 +27,7 @@ class _Said:
     """What has been logged already, so that it is logged once."""
 
     why_none: str = ""
+    unknown: str = ""
     left_out: dict[str, str] = field(default_factory=dict)
     sick: dict[CardUUID, str] = field(default_factory=dict)
 
@@ -116,18 +117,27 @@ class Watcher:
             for card in self._found_all()
             if card.known_to_driver and card.uuid not in sick
         )
-        cleared = self.node.uuids(names.CLEAR)
-        if not cleared:
+        ordered = self.node.uuids(names.CLEAR)
+        mine = {card.uuid for card in self.offer.cards().all}
+        if unknown := ordered - mine:
+            self._say_unknown(",".join(sorted(unknown)))
+        if not ordered & mine:
             return
-        for uuid in cleared:
-            known = self.health.clear(uuid)
-            facts = {"card": uuid, "had_faults": known}
+        for uuid in ordered & mine:
+            facts = {"card": uuid, "had_faults": self.health.clear(uuid)}
             logger.info("cleared by an operator", extra=facts)
         self._publish()
+        left = ",".join(sorted(unknown)) or None
         try:
-            self.cluster.annotate(Kind.NODES, "", self.name, {names.CLEAR: None})
+            self.cluster.annotate(Kind.NODES, "", self.name, {names.CLEAR: left})
         except ClusterError as error:
             logger.warning("order not taken off", extra={"because": str(error)})
+
+    def _say_unknown(self, cards: str) -> None:
+        if cards != self.said.unknown:
+            facts = {"cards": cards, "annotation": names.CLEAR}
+            logger.warning("order names cards that are not here", extra=facts)
+        self.said.unknown = cards
 
     def _found_all(self) -> list[FoundCard]:
         found = [self.offer.found(card.uuid) for card in self.offer.cards().all]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 
-from deviceplugin.nodepod import NOBODY, Held, Listed, NodePod, PodName
+from deviceplugin.nodepod import NOBODY, Listed, NodePod, PodName
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
@@ -34,17 +34,13 @@ class Whose:
         self._occupancy = occupancy
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
 
-    def look(self, before: Listed) -> Listed:
-        """Ask kubelet who holds what; what it said ``before``, where it is silent."""
+    def look(self) -> Listed:
+        """Ask kubelet who holds what; where it is silent, what we allocated must do."""
         try:
             return self._resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:
             logger.warning("kubelet lists no devices", extra={"because": str(error)})
-            # As if kubelet had listed all pods of the watch: better than to deny.
-            known: dict[PodName, dict[str, Held]] = {
-                pod.name: {} for pod in self._pods.all()
-            }
-            return Listed({**known, **before.pods})
+            return self._occupancy.as_allocated()
 
     def pod(self, listed: Listed, resource: str, size: int) -> NodePod | None:
         """Give the pod whose turn it is; None for one that only kubelet knows."""
@@ -67,12 +63,15 @@ class Whose:
     def stranger(self, listed: Listed, last: PodName) -> PodName:
         """Name the pod that only kubelet knows, or ``NOBODY`` where it may be several.
 
-        The one without devices; where there is none, the ``last`` one is not done.
+        ``last`` is the one that was given devices a moment ago: it is not done where no
+        other is without any, and kubelet lists the pods of the future not yet.
         """
         unseen = [n for n in self._unseen(listed) if self._pods.find(n) is None]
-        if not unseen and last in listed.pods and self._pods.find(last) is None:
+        if len(unseen) == 1:
+            return unseen[0]
+        if last in listed.pods and self._pods.find(last) is None:
             return last
-        return unseen[0] if len(unseen) == 1 else NOBODY
+        return NOBODY
 
     def _candidates(
         self, listed: Listed, step: tuple[str, int], served: _Served

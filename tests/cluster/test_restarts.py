@@ -1,11 +1,14 @@
 """Each part ends the hard way, alone and all at once; nothing moves or doubles."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.cluster.manifests import container, deployment, pod
 from tests.cluster.site import Site
 from tests.cluster.sums import within_capacity
 from tests.nvml.driver import stub_card
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 CARDS = [stub_card(0), stub_card(1)]
@@ -69,29 +72,42 @@ ENDS = [plugin, kubelet, containerd, extender, socket, everything]
 
 @pytest.fixture
 def running(site: Site) -> Site:
+    """Three pods on two cards, each in its place."""
     site.gpus["cp"].set_cards(CARDS)
     site.create(*(pod(n, container("main", u, 1)) for n, u in RUNNING.items()))
     site.wait_running(*RUNNING)
     return site
 
 
-def test_restarts(running: Site) -> None:
-    """Containers keep their cards, and the next pod gets what is really free."""
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: str(end.__name__))
+def test_restarts(running: Site, end: Callable[[Site], None]) -> None:
+    """Amid the admission of eight pods: what runs keeps its card, and those get theirs.
+
+    A pod that kubelet fails meanwhile is replaced by its controller.
+    """
     site = running
     before = {name: identity(site, name) for name in RUNNING}
-    for number, end in enumerate(ENDS):
-        end(site)
-        site.gpus["cp"].wait_offered()
-        name = f"after-{number}"
-        site.create(pod(name, container("main", 5, 1)))
-        site.wait_running(name)
-        placement = site.placement(site.get("pod", name))
+    site.create(deployment("amid", 1, 1, replicas=8))
+    end(site)
+    site.gpus["cp"].wait_offered()
+    wait_until(lambda: len(running_of(site, "amid")) == 8, "eight pods", 120)
+    for found in running_of(site, "amid"):
+        placement = site.placement(found)
         assert placement is not None
-        assert site.visible(name) == [placement["shares"][0]["card"]], end.__name__
-        now = {name: identity(site, name) for name in RUNNING}
-        assert now == before, end.__name__
-        assert within_capacity(site)
-        site.kubectl("delete", "pod", name, "--grace-period=1")
+        seen = site.visible(found["metadata"]["name"])
+        assert seen == [placement["shares"][0]["card"]]
+    assert {name: identity(site, name) for name in RUNNING} == before
+    assert within_capacity(site)
+
+
+def running_of(site: Site, app: str) -> list[Json]:
+    """The pods of a Deployment that run, and are not on their way out."""
+    return [
+        found
+        for found in site.pods_of(app)
+        if found["status"]["phase"] == "Running"
+        and "deletionTimestamp" not in found["metadata"]
+    ]
 
 
 def test_reboot(site: Site) -> None:
@@ -105,17 +121,14 @@ def test_reboot(site: Site) -> None:
     site.start_extender()
     site.gpus["cp"].start()
 
-    def both_run() -> bool:
-        alive = [
-            [p for p in site.pods_of(app) if p["status"]["phase"] == "Running"]
-            for app in apps
-        ]
-        return all(len(pods) == 1 for pods in alive)
-
-    wait_until(both_run, "both apps again", 180)
+    wait_until(
+        lambda: all(len(running_of(site, app)) == 1 for app in apps),
+        "both apps again",
+        180,
+    )
     cards = set()
     for app in apps:
-        (found,) = (p for p in site.pods_of(app) if p["status"]["phase"] == "Running")
+        (found,) = running_of(site, app)
         name = found["metadata"]["name"]
         wait_until(
             lambda name=name: (

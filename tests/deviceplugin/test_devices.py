@@ -64,6 +64,17 @@ def test_pick_keeps_its_word(
     added = set(chosen) - set(must)
     assert added <= free
     assert {text[:8] for text in added} <= key.keys()
+    for one, count in key.items():
+        have = sum(text.startswith(one) for text in must)
+        of_card = sum(text.startswith(one) for text in chosen)
+        assert of_card <= max(have, count)
+
+
+def test_what_is_handed_on_counts() -> None:
+    """No more of a card than wanted, of which an init container's are part."""
+    own, other = (device_ids(one, "m") for one in FOUR[:2])
+    chosen = pick(dict.fromkeys(UUIDS[:2], 2), [*own, *other], own[:2], size=4)
+    assert chosen == [*own[:2], *other[:2]]
 
 
 def test_pick_takes_the_lowest() -> None:

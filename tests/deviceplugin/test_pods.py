@@ -1,5 +1,6 @@
 """The pods of this node, by the watch and by asking."""
 
+from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -9,7 +10,7 @@ from deviceplugin.pods import NodePods
 from gpushare.domain.model import Amount
 from gpushare.domain.request import Role
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import ClusterError, Unavailable
 from gpushare.kube.fields import Malformed
@@ -49,13 +50,24 @@ def test_a_list_replaces_all(pods: NodePods) -> None:
 
 
 def test_events(pods: NodePods) -> None:
-    """Each is told of."""
-    told: list[int] = []
-    pods.on_change = lambda: told.append(len(pods.all()))
+    """Each is taken over."""
     pods.apply(event("ADDED", here()))
     pods.apply(event("MODIFIED", here(annotations={"x": "y"})))
+    assert uids(pods) == ["uid-a"]
     pods.apply(event("DELETED", here()))
-    assert told == [1, 1, 0]
+    assert uids(pods) == []
+
+
+def test_a_pod_that_was_fetched_during_a_list(pods: NodePods) -> None:
+    """It is younger than the list, and stays."""
+    pods.replace(iter([page(here("a"))]))
+
+    def pages() -> Iterator[Page]:
+        pods.apply(event("ADDED", here("b")))
+        yield page(here("a"))
+
+    pods.replace(pages())
+    assert uids(pods) == ["uid-a", "uid-b"]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -85,7 +97,6 @@ def test_the_newest_of_a_name(pods: NodePods) -> None:
     assert found(pods.find(NAME)) == "second"
     pods.apply(event("DELETED", here(uid="first")))
     assert found(pods.find(NAME)) == "second"
-    assert found(pods.with_uid(pods.all()[0].uid)) == "second"
     pods.apply(event("DELETED", here(uid="second")))
     assert pods.find(NAME) is None
 

@@ -17,8 +17,10 @@ IDS = ("aaaaaaaa-m0001", "aaaaaaaa-m0000")
 OLD_S = 1000.0
 
 
-def record(name: str = "a", ids: tuple[str, ...] = IDS) -> Record:
-    return Record("default", name, PodUID(f"uid-{name}"), "main", names.MEMORY, ids)
+def record(
+    name: str = "a", ids: tuple[str, ...] = IDS, container: str = "main"
+) -> Record:
+    return Record("default", name, PodUID(f"uid-{name}"), container, names.MEMORY, ids)
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def records(tmp_path: Path) -> Records:
 
 
 def file_of(records: Records, ids: tuple[str, ...] = IDS) -> Path:
-    return records.folder(ids).with_suffix(".json")
+    folder = records.folder(ids, "main")
+    return folder.with_name(f"{folder.name}.json")
 
 
 def test_the_key_is_of_the_set() -> None:
@@ -41,9 +44,9 @@ def test_a_record_comes_back(records: Records, tmp_path: Path) -> None:
     """In another process too, whatever the order of the ids."""
     records.write(record())
     again = Records(tmp_path / "state" / "containers")
-    assert again.read(reversed(IDS)) == record()
+    assert again.of(reversed(IDS)) == [record()]
     assert again.all() == [record()]
-    assert again.read(IDS[:1]) is None
+    assert again.of(IDS[:1]) == []
 
 
 def test_the_next_owner_replaces_the_last(records: Records) -> None:
@@ -53,12 +56,22 @@ def test_the_next_owner_replaces_the_last(records: Records) -> None:
     assert records.all() == [record("b")]
 
 
+def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
+    """kubelet hands an init container's on: a folder and a record each."""
+    records.write(record(container="once"))
+    records.write(record(container="main"))
+    assert {one.container for one in records.of(IDS)} == {"once", "main"}
+    assert records.folder(IDS, "once") != records.folder(IDS, "main")
+    records.write(record("b"))
+    assert records.of(IDS) == [record("b")]
+
+
 def test_a_container_sees_its_file_whole(records: Records) -> None:
     """Readable by any user, replaced in one step, nothing left beside it."""
-    folder = records.folder(IDS)
-    records.fill(IDS, "old")
+    folder = records.folder(IDS, "main")
+    records.fill(IDS, "main", "old")
     opened = (folder / ALLOCATION).open()
-    records.fill(IDS, "new")
+    records.fill(IDS, "main", "new")
     assert opened.read() == "old"
     opened.close()
     assert (folder / ALLOCATION).read_text() == "new"
@@ -101,7 +114,7 @@ def test_a_broken_record_is_none(records: Records, text: str) -> None:
     """As if never written; others are read."""
     file_of(records).write_bytes(text.encode(errors="surrogateescape"))
     records.write(record("b", ids=("x",)))
-    assert records.read(IDS) is None
+    assert records.of(IDS) == []
     assert records.all() == [record("b", ids=("x",))]
 
 
@@ -109,13 +122,18 @@ def test_a_record_is_swept_with_its_folder(records: Records) -> None:
     """Once its pod lives no more and it is not young."""
     for name, ids in (("dead", ("1",)), ("young", ("2",)), ("living", ("3",))):
         records.write(record(name, ids))
-        records.fill(ids, "text")
+        records.fill(ids, "main", "text")
         if name != "young":
             os.utime(file_of(records, ids), (OLD_S, OLD_S))
-    assert records.sweep({("default", "living")}, OLD_S) == 1
+            os.utime(records.folder(ids, "main"), (OLD_S, OLD_S))
+    broken = file_of(records, ("1",)).with_name("broken.json")
+    broken.write_text("{")
+    os.utime(broken, (OLD_S, OLD_S))
+    assert records.sweep(lambda one: one.name == "living", OLD_S) == 2
     assert {one.name for one in records.all()} == {"young", "living"}
-    left = {path.name for path in records.folder(("2",)).parent.iterdir()}
-    assert left == {n for i in "23" for n in (key([i]), f"{key([i])}.json")}
+    left = {path.name for path in broken.parent.iterdir()}
+    assert len(left) == 4
+    assert {name[:16] for name in left} == {key(["2"]), key(["3"])}
 
 
 def test_a_second_plugin_waits_for_the_first(

@@ -31,7 +31,7 @@ def test_without_a_driver_it_waits(
     def wait() -> None:
         found.append(tower.watcher.wait_for_cards(stop, 0.01))
 
-    thread = Thread(target=wait)
+    thread = Thread(target=wait, daemon=True)
     thread.start()
     wait_until(lambda: told(caplog, "no cards to share yet"), "a word")
     Event().wait(0.1)

@@ -110,7 +110,7 @@ def test_a_fault_outlives_the_process(tower: Tower) -> None:
 
 
 def test_an_operator_clears_a_fault(tower: Tower) -> None:
-    """The order is taken off when it is done; what still fails stays sick."""
+    """What is done is taken off the order; what still fails stays sick."""
     tower.watcher.look()
     tower.hear(Xid(A, 79), Xid(B, 79))
     tower.source.failures = {B: "lost"}
@@ -119,7 +119,24 @@ def test_an_operator_clears_a_fault(tower: Tower) -> None:
     tower.watcher.heed()
     assert tower.sick() == {B: "lost"}
     tower.see()
+    assert tower.node.annotation(names.CLEAR) == "unknown"
+    tower.write(clear=B)
+    tower.watcher.heed()
+    tower.see()
     assert tower.node.annotation(names.CLEAR) is None
+
+
+def test_an_order_about_a_strange_card_stays(
+    tower: Tower, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told once: the card may come back, or the operator mistook a letter."""
+    tower.watcher.look()
+    tower.write(clear="unknown")
+    for _ in range(3):
+        tower.watcher.heed()
+    tower.see()
+    assert tower.node.annotation(names.CLEAR) == "unknown"
+    assert caplog.messages.count("order names cards that are not here") == 1
 
 
 def test_an_order_that_cannot_be_taken_off(

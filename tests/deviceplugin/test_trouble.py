@@ -1,0 +1,130 @@
+"""kubelet fails a pod halfway, is silent, or knows pods that nobody else knows."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.nodepod import Listed
+from deviceplugin.podresources import KubeletSilentError
+from gpushare.kube.cluster import Kind
+from gpushare.kube.errors import Forbidden
+from gpusharectl.demo import admission as kubelets
+from gpusharectl.demo.devices import Rejection
+from tests.builders import container_json, pod_json
+from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with House(tmp_path, found_card(0), found_card(1)) as made:
+        yield made
+
+
+def asks_first(monkeypatch: pytest.MonkeyPatch, resource: str) -> None:
+    """Take the chance out of the order in which kubelet asks."""
+    monkeypatch.setattr(
+        kubelets, "shuffled", lambda names: sorted(names, key=lambda n: n != resource)
+    )
+
+
+def test_a_turn_ends_with_its_pod(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubelet fails b after its cores; c, of the same memory, has nothing of b's."""
+    b, c = house.bind("b", 10, 7, card=0), house.bind("c", 10, 3, card=1)
+    asks_first(monkeypatch, C)
+    admission = house.devices._admission
+    choose = admission._choose
+
+    def fails(resource: str, size: int, reusable: Sequence[str]) -> object:
+        if resource == M:
+            raise kubelets.NotAdmittedError("kubelet's own reason")
+        return choose(resource, size, reusable)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(admission, "_choose", fails)
+    assert isinstance(house.devices.admit(b), Rejection)
+    monkeypatch.setattr(admission, "_choose", choose)
+    asks_first(monkeypatch, M)
+    assert visible(house.run(c)["main"]) == (UUIDS[1],)
+    assert house.actual("c") is None
+
+
+def test_static_pod_among_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch knows none of them; both resources are of one card that has room."""
+    house.run(house.bind("full", 29, 1, card=0))
+    asks_first(monkeypatch, C)
+    for name in ("etcd", "proxy"):
+        house.admit(pod_json(name, uid=name, node="n"))
+    static = pod_json("static", uid="hash", units=5, cores=10, node="n")
+    given = house.run(static)["main"]
+    assert visible(given) == (UUIDS[1],)
+    assert inside(given)["cards"][0] == {
+        "uuid": UUIDS[1],
+        "units": 5,
+        "cores": 10,
+        "memory_mib": 1280,
+    }
+
+
+def test_kubelet_is_silent(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn is a pod's that has nothing yet, not an older one's that runs."""
+    house.run(house.bind("a", 5, 1, card=0))
+    pod = house.bind("b", 5, 1, card=1)
+
+    def silent(_timeout_s: float) -> Listed:
+        raise KubeletSilentError("no answer")
+
+    monkeypatch.setattr(house.serving.reporter.resources, "list", silent)
+    assert visible(house.admit(pod)["main"]) == (UUIDS[1],)
+
+
+def test_one_pod_cannot_be_told(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are all the same, an init container's that has not started too."""
+    refused, other = house.bind("a", 5, 1, card=None), house.bind("b", 5, 1, card=None)
+    init = house.bind(
+        "c",
+        card=None,
+        init=[container_json("once", 5, 1)],
+        containers=[container_json("main")],
+    )
+    for pod in (refused, other, init):
+        house.admit(pod)
+    annotate = house.cluster.annotate
+
+    def picky(kind: Kind, namespace: str, name: str, notes: dict[str, str]) -> None:
+        if name == "a":
+            raise Forbidden("not this one")
+        annotate(kind, namespace, name, notes)
+
+    monkeypatch.setattr(house.cluster, "annotate", picky)
+    house.serving.reporter.catch_up()
+    assert house.actual("a") is None
+    assert house.actual("b") is not None
+    assert house.actual("c") is not None
+
+
+def test_an_init_container_whose_devices_are_handed_on(house: House) -> None:
+    """Just the same ids: each container reads its own part in its own file."""
+    pod = house.bind(
+        "a",
+        card=1,
+        init=[container_json("once", 5)],
+        containers=[container_json("main", 5, 7)],
+    )
+    given = house.run(pod)
+    assert inside(given["main"])["cards"][0]["cores"] == 7
+    assert inside(given["once"])["cards"][0]["cores"] == 0
+    assert inside(given["once"])["container"] == "once"
+
+
+def test_too_many_starts_at_once(house: House) -> None:
+    """kubelet is told to ask again, so that its admissions never wait for them."""
+    pod = house.bind("a", 5, 1, card=0)
+    house.admit(pod)
+    plugins = [one._plugin for one in house.serving.registrars]
+    for plugin in plugins:
+        while plugin._starting.acquire(blocking=False):
+            pass
+    with pytest.raises(Exception, match="busy with other containers"):
+        house.devices.start(pod["metadata"]["uid"], "main")
