@@ -41,8 +41,8 @@ def serve() -> None:
         )
     if not _can_be_made(settings.state_dir):
         complaints.append(
-            f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written; give a folder "
-            "that can be, or made"
+            f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written or made; give "
+            "another folder"
         )
     if complaints or cluster is None:
         for complaint in complaints:

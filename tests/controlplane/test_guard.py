@@ -242,9 +242,13 @@ def test_the_device_plugin_writes_its_own_nodes_cards(guarded: Guarded) -> None:
 
 
 def test_the_device_plugin_takes_an_operators_order_off(guarded: Guarded) -> None:
-    """Beside whatever else stands on the node; also where that leaves no annotation."""
+    """Beside whatever else stands on the node; also where that leaves no annotation.
+
+    Cards that are not there it leaves in the order.
+    """
     plugin = guarded.plugin("here")
-    guarded.admin.must("PATCH", HERE, annotated({CLEAR: "GPU-1", "theirs": "1"}))
+    guarded.admin.must("PATCH", HERE, annotated({CLEAR: "GPU-1,GPU-2", "theirs": "1"}))
+    assert plugin.patch(HERE, annotated({CLEAR: "GPU-2"}))[0] == 200
     assert plugin.patch(HERE, annotated({CLEAR: None}))[0] == 200
     assert annotations(guarded.admin, HERE) == {"theirs": "1"}
     guarded.admin.must("PATCH", HERE, annotated({CLEAR: "GPU-1", "theirs": None}))
