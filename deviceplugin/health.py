@@ -17,7 +17,7 @@ from deviceplugin.cards import CardReading, XidEvent
 from gpushare.domain.model import CardUUID
 from gpushare.kube.fields import Malformed, Reader
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults that a program brings upon itself, after which the card works as before.
@@ -176,7 +176,7 @@ class HealthFile:
             return ""
         except (OSError, Malformed) as error:
             complaint = f"{self._path}: {error}; faults from before are forgotten"
-            LOG.warning("health cannot be restored", extra={"why": complaint})
+            logger.warning("health cannot be restored", extra={"why": complaint})
             return complaint
         return ""
 
@@ -191,7 +191,7 @@ class HealthFile:
                 self._write(text)
             except OSError as error:
                 why = f"{self._path}: {error.strerror}; a restart forgets the faults"
-                LOG.warning("health cannot be saved", extra={"why": why})
+                logger.warning("health cannot be saved", extra={"why": why})
                 return why
             self._saved = text
         return ""

@@ -16,7 +16,7 @@ from deviceplugin.cards import (
     XidEvent,
 )
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SLICE_S = 0.25
 
@@ -99,7 +99,7 @@ class JoinedCards:
     def _note_none(self, number: int, because: str) -> None:
         with self._lock:
             if self._reasons.get(number) != because:
-                LOG.warning("a source has no cards yet", extra={"because": because})
+                logger.warning("a source has no cards yet", extra={"because": because})
             self._reasons[number] = because
 
     def _noted(self) -> tuple[dict[int, Found], list[str]]:

@@ -10,7 +10,7 @@ from deviceplugin.asking import Asking, Late
 from deviceplugin.cards import FoundCard, LeftOut, XidEvent
 from gpushare.domain.model import CardUUID
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _END_S = 5.0
 
@@ -96,7 +96,7 @@ class Session:
 
     def _note(self, why: str) -> None:
         if why != self._trouble:
-            LOG.warning("the driver reports no faults", extra={"why": why})
+            logger.warning("the driver reports no faults", extra={"why": why})
         self._trouble = why
 
     def _named(self, fault: nvml.Fault) -> CardUUID | None:
@@ -135,7 +135,7 @@ class Session:
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:
             extra = {"card": uuid, "why": str(why)}
-            LOG.warning("a card's faults are not reported", extra=extra)
+            logger.warning("a card's faults are not reported", extra=extra)
         self._silent.add(uuid)
 
 
