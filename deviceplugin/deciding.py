@@ -1,14 +1,21 @@
 """Where a pod goes that came without a placement, or whose card kubelet cannot give."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.cards import card_key
 from deviceplugin.devices import KINDS, Cards, amount_of, part
 from deviceplugin.nodepod import NOBODY, Listed, PodName
 from deviceplugin.occupancy import Occupancy
-from gpushare.domain.model import Placement, PodRef, PodRequest, PodUID, Share
+from gpushare.domain.model import (
+    CardUUID,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+    Share,
+)
 from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.scheduling import place
 from gpushare.domain.summary import Refusal
@@ -48,7 +55,8 @@ class Deciding:
         self, listed: Listed, resource: str, available: Sequence[str]
     ) -> Placement:
         """Give what kubelet has no devices of, and lists nobody who holds them."""
-        cards, held = self.cards(), self._held(listed, NOBODY)
+        cards = self.cards()
+        held = self._held(listed, NOBODY, [card.uuid for card in cards.all])
         free = cards.count(available)
         shares = []
         for card in cards.all:
@@ -65,7 +73,7 @@ class Deciding:
         kubelet lets go of a pod's devices later than the API server of the pod, where
         somebody deleted it by force. Seen at the first step, a pod can still move.
         """
-        held = self._held(listed, pod)
+        held = self._held(listed, pod, placement.cards())
         cards = self.cards()
         return any(
             part(share.amount, resource) + held[f"{card_key(share.card)}-{kind}"]
@@ -75,7 +83,14 @@ class Deciding:
             for resource, kind in KINDS.items()
         )
 
-    def _held(self, listed: Listed, but: PodName) -> Counter[str]:
-        """Count the devices that pods have, one left out, by card and resource."""
+    def _held(
+        self, listed: Listed, but: PodName, on: Iterable[CardUUID]
+    ) -> Counter[str]:
+        """Count these cards' devices that pods have, one left out, by resource."""
+        keys = tuple(map(card_key, on))
         holder = self.occupancy.holder(listed)
-        return Counter(one[: _KIND_AT + 1] for one, pod in holder.items() if pod != but)
+        return Counter(
+            one[: _KIND_AT + 1]
+            for one, pod in holder.items()
+            if one.startswith(keys) and pod != but
+        )

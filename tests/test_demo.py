@@ -74,6 +74,8 @@ def demo(
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
+        # Whoever runs us in the background may have us ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as child:
         try:
             yield child
