@@ -104,7 +104,7 @@ class StandInKubelet:
             with suppress(NotFound):
                 body = {"status": told}
                 self._cluster.patch(Kind.NODES, "", name, body, subresource="status")
-            node.told = told
+                node.told = told
 
     def _look_after(self, name: str, node: _Node) -> None:
         selector = f"spec.nodeName={name}"
