@@ -12,7 +12,6 @@ import click
 from deviceplugin.cards import CardSource
 from deviceplugin.inventory import InventoryCards, read_inventory
 from deviceplugin.joined import JoinedCards
-from deviceplugin.metrics import why_not_listen
 from deviceplugin.nvmlcards import NvmlCards
 from deviceplugin.serving import run
 from deviceplugin.settings import DevicePluginSettings
@@ -21,6 +20,7 @@ from gpushare import logs
 from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.cluster import Cluster
 from gpushare.kube.errors import ClusterError
+from gpushare.listening import why_not_listen
 
 
 @click.group()
@@ -30,7 +30,10 @@ def main() -> None:
 
 @main.command()
 def serve() -> None:
-    """Serve kubelet until SIGTERM; settings are GPUSHARE_… in the environment."""
+    """Serve kubelet until SIGTERM.
+
+    Settings are GPUSHARE_… in the environment: docs/deviceplugin.md.
+    """
     settings, complaints = DevicePluginSettings.read(os.environ)
     source = _source(settings, complaints)
     cluster = _cluster(settings, complaints)

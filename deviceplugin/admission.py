@@ -13,7 +13,6 @@ from deviceplugin.announcer import Announcer
 from deviceplugin.cards import card_key
 from deviceplugin.deciding import Deciding
 from deviceplugin.devices import (
-    KINDS,
     Cards,
     amount_of,
     part,
@@ -250,7 +249,7 @@ class Admission:
         if len(on) > 1:
             raise self._deny(
                 turn.pod,
-                f"kubelet chose {KINDS[step.resource]} devices of {len(on)} cards "
+                f"kubelet chose devices of {len(on)} cards for {step.resource} "
                 "instead of those of its placement",
             )
         return on

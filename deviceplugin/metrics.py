@@ -1,7 +1,5 @@
 """What Prometheus learns of the plugin itself."""
 
-import socket
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -10,6 +8,7 @@ from prometheus_client import (
     start_http_server,
 )
 
+from gpushare.listening import socket_address
 from gpushare.settings import Address
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 5.0)
@@ -52,23 +51,7 @@ class PluginMetrics:
         )
 
 
-def why_not_listen(address: Address) -> str:
-    """Say why nobody can listen there now; empty where one can."""
-    try:
-        found = socket.getaddrinfo(
-            _host(address), address.port, type=socket.SOCK_STREAM
-        )
-        family, _, _, _, where = found[0]
-        socket.create_server(where[:2], family=family).close()
-    except (OSError, UnicodeError) as error:
-        return str(error)
-    return ""
-
-
 def serve_metrics(address: Address, registry: CollectorRegistry) -> None:
     """Serve them, in a thread that ends with the process; ``OSError``."""
-    start_http_server(address.port, _host(address), registry)
-
-
-def _host(address: Address) -> str:
-    return address.host.strip("[]")
+    _, (host, port) = socket_address(address)
+    start_http_server(port, host, registry)

@@ -43,9 +43,6 @@ _LIST_WITHIN_S = 10.0
 _GET_WITHIN_S = 5.0
 
 
-_Ids = Sequence[str]
-
-
 class NotYetError(Exception):
     """The container may not start now; ``str()`` says why, kubelet asks again."""
 
@@ -202,7 +199,11 @@ class Starter:
         self.occupancy.decide(actual)
 
     def _fill(
-        self, owner: _Owner, actual: Placement, asking: Collection[str], ids: _Ids
+        self,
+        owner: _Owner,
+        actual: Placement,
+        asking: Collection[str],
+        ids: Sequence[str],
     ) -> None:
         """Write the file for these ids; the other resource's call writes its own.
 

@@ -9,7 +9,7 @@ from threading import Condition, Event
 
 from deviceplugin.offer import Offer
 from gpushare.domain.model import CardUUID, NodeName
-from gpushare.kube import names
+from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.errors import ClusterError
@@ -54,8 +54,7 @@ class OwnNode:
 
     def uuids(self, key: str) -> frozenset[CardUUID]:
         """Read an annotation that lists UUIDs."""
-        listed = (self.annotation(key) or "").split(",")
-        return frozenset(CardUUID(one.strip()) for one in listed if one.strip())
+        return codec.uuids(self.annotation(key) or "")
 
     def _set(self, node: Json | None) -> None:
         with self._changed:

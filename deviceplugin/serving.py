@@ -137,22 +137,13 @@ def assemble(
         records,
         following["pods"].synced.is_set,
     )
-    injecting = Injecting(settings.inject, settings.cdi_dirs, node.status)
-    health = Health(settings.harmless_xids)
-    file = HealthFile(settings.state_dir / "health.json")
-    file.load(health)
+    watcher = _watcher(settings, source, cluster, offer, node, metrics)
     admission = Admission(pods, resources, occupancy, offer.cards, announcer)
     starter = Starter(
         pods, resources, occupancy, offer.cards, records, reporter, announcer
     )
-    parts = Parts(
-        offer,
-        admission,
-        starter,
-        records,
-        injecting.chosen,
-        metrics,
-    )
+    chosen = watcher.injecting.chosen
+    parts = Parts(offer, admission, starter, records, chosen, metrics)
     folder = settings.kubelet_dir / "device-plugins"
     return Serving(
         offer=offer,
@@ -160,17 +151,7 @@ def assemble(
         occupancy=occupancy,
         admission=admission,
         starter=starter,
-        watcher=Watcher(
-            source,
-            offer,
-            health,
-            file,
-            node,
-            settings.node,
-            cluster,
-            injecting,
-            metrics,
-        ),
+        watcher=watcher,
         publisher=Publisher(cluster, settings.node, node, offer),
         reporter=reporter,
         announcer=announcer,
@@ -179,6 +160,32 @@ def assemble(
             for resource in RESOURCES
         ),
         reflectors=tuple(following.items()),
+    )
+
+
+def _watcher(
+    settings: DevicePluginSettings,
+    source: CardSource,
+    cluster: Cluster,
+    offer: Offer,
+    node: OwnNode,
+    metrics: PluginMetrics,
+) -> Watcher:
+    """Put together what keeps the offer true, with the faults from before a restart."""
+    injecting = Injecting(settings.inject, settings.cdi_dirs, node.status)
+    health = Health(settings.harmless_xids)
+    file = HealthFile(settings.state_dir / "health.json")
+    file.load(health)
+    return Watcher(
+        source,
+        offer,
+        health,
+        file,
+        node,
+        settings.node,
+        cluster,
+        injecting,
+        metrics,
     )
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 
@@ -10,8 +9,7 @@ from deviceplugin.nodepod import NOBODY, Listed, NodePod, PodName
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
-from deviceplugin.turns import candidates
-from gpushare.domain.model import PodUID
+from deviceplugin.turns import Served, candidates
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +17,6 @@ _LIST_WITHIN_S = 1.0
 _SEEN_WITHIN_S = 0.05
 _LEARNT_WITHIN_S = 0.3
 """In all, for kubelet waits: its watch of pods may be ahead of ours."""
-
-_Served = Collection[tuple[PodUID, str, str]]
 
 
 class Whose:
@@ -74,7 +70,7 @@ class Whose:
         return NOBODY
 
     def _candidates(
-        self, listed: Listed, step: tuple[str, int], served: _Served
+        self, listed: Listed, step: tuple[str, int], served: Served
     ) -> list[NodePod]:
         return candidates(self._pods.all(), listed, served, step)
 

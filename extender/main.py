@@ -17,7 +17,7 @@ from extender.bind import Binder, Books
 from extender.inflight import Inflight
 from extender.metrics import LedgerCollector, VerbMetrics
 from extender.patience import Patience
-from extender.public import serve_public, why_not_listen
+from extender.public import serve_public
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.snapshot import snapshot
@@ -31,6 +31,7 @@ from gpushare.kube.bookkeeper import UNFINISHED, NodeBook, PodBook
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector
+from gpushare.listening import why_not_listen
 
 logger = logging.getLogger(__name__)
 

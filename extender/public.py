@@ -5,13 +5,13 @@ connections that never finish their request would take the threads that answer
 kube-scheduler; here they take one another's places.
 """
 
-import socket
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication
 
+from gpushare.listening import socket_address
 from gpushare.settings import Address
 
 _MOST_CONNECTIONS = 32
@@ -25,7 +25,7 @@ class PublicServer(ThreadingMixIn, WSGIServer):
     request_queue_size = _MOST_CONNECTIONS
 
     def __init__(self, address: Address, application: WSGIApplication) -> None:
-        self.address_family, where = _socket_address(address)
+        self.address_family, where = socket_address(address)
         self._free = BoundedSemaphore(_MOST_CONNECTIONS)
         super().__init__(where, _Handler)
         self.set_app(application)
@@ -62,24 +62,8 @@ class _Handler(WSGIRequestHandler):
         """Say nothing: probes and scrapes come all the time."""
 
 
-def why_not_listen(address: Address) -> str:
-    """Say why nobody can listen there now; empty where one can."""
-    family, where = _socket_address(address)
-    try:
-        socket.create_server(where, family=family).close()
-    except OSError as error:
-        return str(error)
-    return ""
-
-
 def serve_public(address: Address, application: WSGIApplication) -> PublicServer:
     """Listen and answer, in a thread that ends with the process; ``OSError``."""
     server = PublicServer(address, application)
     Thread(target=server.serve_forever, name="public", daemon=True).start()
     return server
-
-
-def _socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    host = address.host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return family, (host, address.port)

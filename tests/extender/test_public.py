@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from extender.main import complaints
-from extender.public import PublicServer, serve_public, why_not_listen
+from extender.public import PublicServer, serve_public
+from gpushare.listening import why_not_listen
 from gpushare.settings import Address
 from tests.testbed.process import free_port
 
@@ -70,3 +71,8 @@ def test_a_taken_port_is_an_error(server: PublicServer) -> None:
     assert why_not_listen(Address("127.0.0.1", free_port())) == ""
     with pytest.raises(OSError, match="in use"):
         PublicServer(here, hello)  # type: ignore[arg-type]
+
+
+def test_a_host_that_is_no_name() -> None:
+    """Said in words like any other reason, and not raised."""
+    assert "label empty" in why_not_listen(Address("a..b", 1))
