@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from bench.decision import decisions
 from bench.plugin import plugin_table
 from bench.running import running_table
 from bench.server import ECHO, POD_UNITS, UNITS
+from gpushare.listening import free_address
 
 RESULTS = Path(__file__).with_name("results")
 FILTER = "/scheduler/filter"
@@ -137,7 +137,7 @@ def ratio(one: Timing, other: Timing) -> float:
 @contextmanager
 def server(nodes: int, pods: int) -> Iterator[int]:
     """Run the extender over a cluster of this size; gives its port."""
-    port, public = free_port(), free_port()
+    port, public = free_address().port, free_address().port
     environment = os.environ | {
         "BENCH_NODES": str(nodes),
         "BENCH_PODS": str(pods),
@@ -176,13 +176,6 @@ def wait_ready(child: subprocess.Popen[bytes], port: int) -> None:
             link.close()
         time.sleep(0.1)
     raise RuntimeError("the extender did not come up")
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,16 @@
-"""Whether an address can be listened on: asked before anything starts."""
+"""Addresses to listen on: whether one can be had, asked before anything starts."""
 
+import secrets
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from gpushare.settings import Address
+
+LOOPBACK = "127.0.0.1"
+_LOWEST = 20_000
+_HIGHEST = 30_000
+"""Where Kubernetes' own ports for services begin."""
 
 
 def socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
@@ -26,3 +34,24 @@ def why_not_listen(address: Address) -> str:
     except (OSError, UnicodeError) as error:
         return str(error)
     return ""
+
+
+def free_address() -> Address:
+    """Pick an address on loopback that nobody has, for a server that starts later.
+
+    Below the range of outgoing connections, one of which could otherwise take the port
+    before its server does, or while the server is down.
+    """
+    ports = range(_LOWEST, max(_lowest_outgoing(), _LOWEST + 1000))
+    while True:
+        # Not by the seed of a test: two programs would pick the same.
+        address = Address(LOOPBACK, secrets.choice(ports))
+        if not why_not_listen(address):
+            return address
+
+
+def _lowest_outgoing() -> int:
+    with suppress(OSError):
+        found = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        return min(int(found.split()[0]), _HIGHEST)
+    return _HIGHEST

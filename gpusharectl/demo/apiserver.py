@@ -12,7 +12,8 @@ from typing import Self
 import orjson
 
 from gpushare.kube.embedded import Embedded
-from gpusharectl.demo.listener import LOOPBACK, Server
+from gpushare.listening import LOOPBACK
+from gpusharectl.demo.listener import Server
 from gpusharectl.demo.verbs import Verbs
 
 _POLL_S = 0.05

@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from gpushare.settings import PREFIX, Address
 
-LOOPBACK = "127.0.0.1"
 _STOP_WITHIN_S = 10.0
 
 
@@ -49,11 +47,6 @@ class Child:
         """Tell whether it is still there."""
         return self._process.poll() is None
 
-    def insist(self) -> None:
-        """Raise ``CannotStartError`` when it ended."""
-        if not self.runs():
-            raise self.failure("ended")
-
     def failure(self, what: str) -> CannotStartError:
         """Give the error that tells what it did, and its last words."""
         words = self._log.read_text(errors="replace").strip()
@@ -84,10 +77,3 @@ def fetched(address: Address, path: str) -> bytes | None:
         return None
     finally:
         link.close()
-
-
-def free_address() -> Address:
-    """Give an address on loopback where nobody listens just now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return Address(LOOPBACK, int(probe.getsockname()[1]))

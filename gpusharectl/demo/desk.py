@@ -21,8 +21,9 @@ from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from gpushare.kube.embedded import Embedded
+from gpushare.listening import free_address
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
-from gpusharectl.demo.child import Child, fetched, free_address
+from gpusharectl.demo.child import Child, fetched
 from gpusharectl.demo.kubelet import StandInKubelet
 from gpusharectl.demo.scheduler import StandInScheduler
 
@@ -113,7 +114,7 @@ class Desk:
         self._await_extender()
         for node in nodes:
             plugin = self._plugins[node.name]
-            self._wait(plugin, partial(self._is_ready, node))
+            self._wait(plugin, partial(self._why_not_ready, node))
 
     def leave(self, name: str) -> None:
         """Take a node away; its device plugin ends in its own time."""
@@ -122,10 +123,11 @@ class Desk:
         self._leaving.append(plugin)
         self.kubelet.leave(name)
 
-    def insist(self) -> None:
+    def insist(self, what: str = "ended") -> None:
         """Raise ``CannotStartError`` with its last words when a child ended."""
         for child in self._children():
-            child.insist()
+            if not child.runs():
+                raise child.failure(what)
 
     def _children(self) -> list[Child]:
         extender = [self._extender] if self._extender else []
@@ -147,7 +149,10 @@ class Desk:
         """Let the scheduler begin as soon as there is somebody to ask."""
         if self._extender and "scheduler" not in self._threads:
             public = self._public
-            self._wait(self._extender, lambda: fetched(public, "/readyz") is not None)
+            self._wait(
+                self._extender,
+                lambda: "" if fetched(public, "/readyz") else "it is not ready",
+            )
             scheduler = StandInScheduler(self.cluster, self._verbs)
             self._thread("scheduler", scheduler.run)
 
@@ -173,15 +178,17 @@ class Desk:
     def _common(self) -> dict[str, str]:
         return {"KUBECONFIG": str(self.kubeconfig), "LOG_FORMAT": "text"}
 
-    def _is_ready(self, spec: NodeSpec) -> bool:
-        """Tell whether kubelet offers all of a node's cards, and the extender knows."""
+    def _why_not_ready(self, spec: NodeSpec) -> str:
+        """Say which of a node's cards kubelet or the extender does not know yet."""
         node = self.cluster.get(Kind.NODES, "", spec.name)
         wanted = {card.uuid: card.units for card in spec.cards()}
         cores = CORES_PER_CARD * len(wanted)
         offered = {names.MEMORY: str(sum(wanted.values())), names.CORE: str(cores)}
-        if not offered.items() <= node["status"]["allocatable"].items():
-            return False
-        return wanted == self._known_to_extender(spec.name)
+        found = node["status"]["allocatable"]
+        if not offered.items() <= found.items():
+            return f"kubelet offers {found}"
+        known = self._known_to_extender(spec.name)
+        return "" if known == wanted else f"the extender knows its cards as {known}"
 
     def _known_to_extender(self, name: str) -> dict[str, int]:
         pages = orjson.loads(fetched(self._verbs, "/snapshot") or b"{}")
@@ -192,11 +199,12 @@ class Desk:
             for card in page["cards"]
         }
 
-    def _wait(self, child: Child, look: Callable[[], bool]) -> None:
+    def _wait(self, child: Child, why_not: Callable[[], str]) -> None:
         deadline = time.monotonic() + _START_WITHIN_S
-        while not look():
-            if not child.runs() or time.monotonic() > deadline:
-                raise child.failure("did not come up")
+        while because := why_not():
+            self.insist("did not come up")
+            if time.monotonic() > deadline:
+                raise child.failure(f"did not come up ({because})")
             time.sleep(_EVERY_S)
 
     def _thread(self, name: str, run: Callable[[Event], None]) -> None:

@@ -15,6 +15,7 @@ import orjson
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Invalid
 from gpushare.kube.fields import Malformed
+from gpushare.listening import LOOPBACK
 from gpusharectl.demo.answers import Answer, failure
 from gpusharectl.demo.bodies import UNREAD, content_type, read_body
 from gpusharectl.demo.discovery import documents
@@ -23,7 +24,6 @@ from gpusharectl.demo.verbs import Verbs
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 _BUFFER = 1 << 16
 _JSON = "application/json"
 _HEALTH = ("/healthz", "/livez", "/readyz")

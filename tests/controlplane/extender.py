@@ -9,10 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpushare.listening import free_address
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
 from tests.testbed.manifests import shipped
-from tests.testbed.process import Launcher, Process, free_port
+from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 
 USER = User("vcuda-extender")
@@ -107,7 +108,7 @@ class Extender:
 def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Extender:
     """Prepare an extender with an account of its own; ``settings`` are GPUSHARE_…"""
     grant(plane.rest, USER.name, shipped("extender-rbac.yaml")["rules"])
-    port, public_port = free_port(), free_port()
+    port, public_port = free_address().port, free_address().port
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(__file__).parents[2]),

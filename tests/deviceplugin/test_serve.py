@@ -12,9 +12,10 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import NotFound
+from gpushare.listening import free_address
 from gpushare.settings import Address
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
-from gpusharectl.demo.child import Child, fetched, free_address
+from gpusharectl.demo.child import Child, fetched
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json, pod_json
 from tests.deviceplugin.house import NODE, C, M
@@ -194,7 +195,7 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
         assert fetched(node.listen, "/metrics") is not None
         assert node.words().count(said) == 1
         assert devices.capacity() == {}
-        child.insist()
+        assert child.runs()
         child.tell_to_end()
         assert status_of(child) == 0
 
@@ -206,8 +207,10 @@ def test_a_second_one_waits(node: Node) -> None:
         node.wait_registered()
         with running(node.start(LISTEN=str(free_address()))):
             wait_until(lambda: "another device plugin runs here" in node.words(), "it")
+            assert "registered" not in node.words()
             first._process.send_signal(signal.SIGKILL)
             status_of(first)
+            wait_until(lambda: node.words().count(" registered ") == 2, "both of them")
             node.wait_registered()
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from extender.main import complaints
 from extender.public import PublicServer, serve_public
-from gpushare.listening import why_not_listen
+from gpushare.listening import free_address, why_not_listen
 from gpushare.settings import Address
-from tests.testbed.process import free_port
 
 
 def hello(_environ: object, start: object) -> list[bytes]:
@@ -20,7 +19,7 @@ def hello(_environ: object, start: object) -> list[bytes]:
 
 @pytest.fixture
 def server() -> Iterator[PublicServer]:
-    made = serve_public(Address("127.0.0.1", free_port()), hello)  # type: ignore[arg-type]
+    made = serve_public(free_address(), hello)  # type: ignore[arg-type]
     yield made
     made.shutdown()
     made.server_close()
@@ -68,7 +67,7 @@ def test_a_taken_port_is_an_error(server: PublicServer) -> None:
         if "PUBLIC_LISTEN" in text
     )
     assert "give another host:port" in complaint
-    assert why_not_listen(Address("127.0.0.1", free_port())) == ""
+    assert why_not_listen(free_address()) == ""
     with pytest.raises(OSError, match="in use"):
         PublicServer(here, hello)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpushare.listening import free_address
 from tests.testbed import scheduler
 from tests.testbed.audit import AuditLog, Level, write_policy
 from tests.testbed.binaries import Binaries
@@ -15,7 +16,7 @@ from tests.testbed.flags import (
     controller_manager_flags,
     etcd_flags,
 )
-from tests.testbed.process import Launcher, Process, free_port
+from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 from tests.testbed.scheduler import Scheduler, SchedulerSettings
 
@@ -49,14 +50,14 @@ class ControlPlane:
         controllers = User("system:kube-controller-manager", ("system:masters",))
         self.users = (self.admin, self.scheduler_user, controllers, *users)
         self.audit = AuditLog(folder / "audit.log")
-        self.port = free_port()
+        self.port = free_address().port
         self.rest = self.rest_as(self.admin.token)
         self.launcher = Launcher(folder)
         self._controllers = controllers
         self._audit_level = audit
         self._apiserver_flags = apiserver_flags
-        self._etcd_port = free_port()
-        self._etcd_peer_port = free_port()
+        self._etcd_port = free_address().port
+        self._etcd_peer_port = free_address().port
         self._processes: dict[str, Process] = {}
 
     @property
@@ -143,7 +144,7 @@ class ControlPlane:
         self, controllers: Sequence[str] = CONTROLLERS, *, qps: int = 200
     ) -> Process:
         """Start kube-controller-manager with only these controllers."""
-        port = free_port()
+        port = free_address().port
         name = "kube-controller-manager"
         kubeconfig = self.kubeconfig(self._controllers.token, name)
         flags = controller_manager_flags(kubeconfig, port, controllers, qps)

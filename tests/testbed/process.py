@@ -1,9 +1,7 @@
 """Child processes that log to a file, say why they died, and end with the tests."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -133,22 +131,3 @@ class Launcher:
                 start_new_session=True,  # so that Ctrl-C reaches the tests alone
             )
         return Process(name, path, popen)
-
-
-def free_port() -> int:
-    """Pick a loopback port that nobody listens on, to be kept over restarts.
-
-    Below the range of outgoing connections, because one of those could otherwise take
-    the port while its server is down.
-    """
-    lowest_outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
-    ports = range(10_000, max(int(lowest_outgoing.split()[0]), 12_000))
-    while True:
-        port = random.choice(ports)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

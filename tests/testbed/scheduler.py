@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpushare.listening import free_address
 from tests.testbed.flags import scheduler_flags
 from tests.testbed.manifests import shipped
-from tests.testbed.process import Launcher, Process, free_port
+from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Json, Rest
 
 
@@ -89,7 +90,7 @@ def start(
     """
     path = launcher.folder / f"{name}.config.json"
     path.write_text(json.dumps(config, indent=2))
-    port = free_port()
+    port = free_address().port
     flags = scheduler_flags(path, port, path.with_suffix(".cert"))
     process = launcher.start(name, [*command, *flags])
     rest = Rest(port)
