@@ -20,7 +20,6 @@ from extender.patience import Patience
 from extender.public import serve_public
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
-from extender.snapshot import snapshot
 from extender.verbs import Verbs
 from gpushare import logs
 from gpushare.domain.fitting import Fitting
@@ -31,6 +30,7 @@ from gpushare.kube.bookkeeper import UNFINISHED, NodeBook, PodBook
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector
+from gpushare.kube.snapshot import snapshot
 from gpushare.listening import why_not_listen
 
 logger = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 import json
 
-from extender.snapshot import snapshot
 from gpushare.domain.policies import Choice
 from gpushare.kube.codec import pod_record
+from gpushare.kube.snapshot import snapshot
 from tests.builders import card, cards, node, placement, pod_json, request
 
 HELD = placement("a", 0, 20, 5, priority=3)

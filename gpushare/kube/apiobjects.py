@@ -1,0 +1,1 @@
+"""A real API server's objects, through the kubernetes client."""

@@ -1,0 +1,1 @@
+"""What the cluster's cards are doing, and why a pod is where it is, or nowhere."""
