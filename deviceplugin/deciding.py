@@ -1,15 +1,13 @@
 """Where a pod goes that came without a placement, or whose card kubelet cannot give."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from deviceplugin.cards import card_key
-from deviceplugin.devices import KINDS, Cards, amount_of, part
+from deviceplugin.devices import KINDS, Cards, Tally, amount_of, part
 from deviceplugin.nodepod import NOBODY, Listed, PodName
 from deviceplugin.occupancy import Occupancy
 from gpushare.domain.model import (
-    CardUUID,
     Placement,
     PodRef,
     PodRequest,
@@ -20,9 +18,6 @@ from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.scheduling import place
 from gpushare.domain.summary import Refusal
 
-_KIND_AT = 9
-"""Where a device id has the letter of its resource: ``1f9c27aa-m0017``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Deciding:
@@ -30,6 +25,7 @@ class Deciding:
 
     occupancy: Occupancy
     cards: Callable[[], Cards]
+    _tally: Tally = field(default_factory=Tally)
 
     def place(
         self,
@@ -56,11 +52,11 @@ class Deciding:
     ) -> Placement:
         """Give what kubelet has no devices of, and lists nobody who holds them."""
         cards = self.cards()
-        held = self._held(listed, NOBODY, [card.uuid for card in cards.all])
+        held = self._tally.of(self.occupancy.held(listed, NOBODY))
         free = cards.count(available)
         shares = []
         for card in cards.all:
-            had = held[f"{card_key(card.uuid)}-{KINDS[resource]}"]
+            had = held[card_key(card.uuid), KINDS[resource]]
             gone = part(card.capacity, resource) - free[card.uuid] - had
             if gone > 0:
                 shares.append(Share(card.uuid, amount_of(resource, gone)))
@@ -73,24 +69,12 @@ class Deciding:
         kubelet lets go of a pod's devices later than the API server of the pod, where
         somebody deleted it by force. Seen at the first step, a pod can still move.
         """
-        held = self._held(listed, pod, placement.cards())
+        held = self._tally.of(self.occupancy.held(listed, pod))
         cards = self.cards()
         return any(
-            part(share.amount, resource) + held[f"{card_key(share.card)}-{kind}"]
+            part(share.amount, resource) + held[card_key(share.card), kind]
             > part(card.capacity, resource)
             for share in placement.shares
             if (card := cards.of(share.card)) is not None
             for resource, kind in KINDS.items()
-        )
-
-    def _held(
-        self, listed: Listed, but: PodName, on: Iterable[CardUUID]
-    ) -> Counter[str]:
-        """Count these cards' devices that pods have, one left out, by resource."""
-        keys = tuple(map(card_key, on))
-        holder = self.occupancy.holder(listed)
-        return Counter(
-            one[: _KIND_AT + 1]
-            for one, pod in holder.items()
-            if one.startswith(keys) and pod != but
         )

@@ -4,7 +4,7 @@ What a pod's containers hold, as kubelet lists it, outweighs what any annotation
 an annotation outweighs what we decided ourselves for a pod that came without one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Lock
 
 from deviceplugin.devices import (
@@ -88,18 +88,25 @@ class Occupancy:
                 for uid, container, _ in self._served
             )
 
-    def holder(self, listed: Listed) -> Mapping[str, PodName]:
-        """Say which pod has each device, init containers' too, which are not listed."""
+    def held(self, listed: Listed, but: PodName) -> list[frozenset[str]]:
+        """Give the devices that pods have, one pod left out, each device once.
+
+        Those of init containers that end, too, which kubelet does not list.
+        """
         with self._lock:
             served = dict(self._served)
-        known = {pod.uid: pod for pod in self._pods.all()}
+        known = {pod.uid: pod for pod in self._pods.all() if pod.passing}
         passing = {
-            one: known[uid].name
+            one
             for (uid, container, _), ids in served.items()
-            if uid in known and container in known[uid].passing
+            if uid in known
+            and container in known[uid].passing
+            and known[uid].name != but
             for one in ids
+            if one not in listed.holder
         }
-        return {**passing, **listed.holder}
+        held = [ids for pod, _, _, ids in listed.holders() if pod != but]
+        return [*held, frozenset(passing)]
 
     def forget_the_gone(self) -> None:
         """Drop what is known of pods that have ended."""

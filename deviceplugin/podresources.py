@@ -38,23 +38,21 @@ class PodResources:
     def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix://{socket}", options=_CHANNEL)
         self._stub = PodResourcesListerStub(self._channel)
-        self._read: dict[bytes, Mapping[str, Held]] = {}
+        self._list = self._channel.unary_unary(
+            "/v1.PodResourcesLister/List",
+            request_serializer=pb.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=pb.ListedPods.FromString,
+        )
+        self._read: dict[bytes, tuple[PodName, Mapping[str, Held]]] = {}
 
     def list(self, timeout_s: float) -> Listed:
         """Ask who holds what; ``KubeletSilentError`` after ``timeout_s``."""
-        answer = self._patiently(
-            self._stub.List, pb.ListPodResourcesRequest(), timeout_s
-        )
+        answer = self._patiently(self._list, pb.ListPodResourcesRequest(), timeout_s)
         # A node's pods hold thousands of devices, and few change between two lists.
-        known, read = self._read, {}
-        pods: dict[PodName, Mapping[str, Held]] = {}
-        for pod in answer.pod_resources:
-            text = pod.SerializeToString()
-            found = known.get(text)
-            read[text] = found = _containers(pod) if found is None else found
-            pods[pod.namespace, pod.name] = found
+        known = self._read
+        read = {text: known.get(text) or _pod(text) for text in answer.pod_resources}
         self._read = read
-        return Listed(pods)
+        return Listed(dict(read.values()))
 
     def get(self, pod: PodName, timeout_s: float) -> Mapping[str, Held] | None:
         """Ask what one pod's containers hold; None where kubelet cannot tell.
@@ -85,6 +83,11 @@ class PodResources:
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
+
+
+def _pod(text: bytes) -> tuple[PodName, Mapping[str, Held]]:
+    pod = pb.PodResources.FromString(text)
+    return (pod.namespace, pod.name), _containers(pod)
 
 
 def _containers(pod: pb.PodResources) -> Mapping[str, Held]:

@@ -46,6 +46,10 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        # By what their names begin with; we alone write here.
+        self._names: dict[str, set[str]] = {}
+        for path in folder.glob(f"*{_SUFFIX}"):
+            self._note(path.name.removesuffix(_SUFFIX))
 
     def folder(self, ids: Iterable[str], container: str) -> Path:
         """Make the folder that this container has mounted for these ids."""
@@ -60,14 +64,16 @@ class Records:
         text = json.dumps(asdict(record))
         name = _name(record.ids, record.container)
         _replace(self._folder / f"{name}{_SUFFIX}", text)
+        self._note(name)
         for old in self.of(record.ids):
             if (old.uid, old.pod) != (record.uid, record.pod):
                 self._remove(_name(old.ids, old.container))
 
     def of(self, ids: Iterable[str]) -> list[Record]:
         """Give the containers of one pod that were allocated just these ids."""
-        found = self._folder.glob(f"{key(ids)}.*{_SUFFIX}")
-        return [record for record in map(_record, sorted(found)) if record is not None]
+        names = sorted(self._names.get(key(ids), ()))
+        found = (_record(self._folder / f"{name}{_SUFFIX}") for name in names)
+        return [record for record in found if record is not None]
 
     def all(self) -> list[Record]:
         """Give all records."""
@@ -94,7 +100,15 @@ class Records:
             self._remove(name)
         return len(names - kept)
 
+    def _note(self, name: str) -> None:
+        self._names.setdefault(name.partition(".")[0], set()).add(name)
+
     def _remove(self, name: str) -> None:
+        begin = name.partition(".")[0]
+        if name in self._names.get(begin, ()):
+            self._names[begin].remove(name)
+            if not self._names[begin]:
+                del self._names[begin]
         if name.endswith(_UNFINISHED):
             (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)

@@ -2,14 +2,16 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 
-from deviceplugin.nodepod import NOBODY, Listed, NodePod, PodName
+from deviceplugin.nodepod import NOBODY, Held, Listed, NodePod, PodName
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
-from deviceplugin.turns import Served, candidates
+from deviceplugin.turns import Served, candidates, steps_left
+from gpushare.domain.model import PodUID
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class Whose:
         self._resources = resources
         self._occupancy = occupancy
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
+        self._settled = dict[PodUID, tuple[NodePod, Mapping[str, Held]]]()
 
     def look(self) -> Listed:
         """Ask kubelet who holds what; where it is silent, what we allocated must do."""
@@ -72,7 +75,23 @@ class Whose:
     def _candidates(
         self, listed: Listed, step: tuple[str, int], served: Served
     ) -> list[NodePod]:
-        return candidates(self._pods.all(), listed, served, step)
+        return candidates(self._unsettled(listed), listed, served, step)
+
+    def _unsettled(self, listed: Listed) -> list[NodePod]:
+        """Give those listed that lack devices; most do not, as was seen before."""
+        before, self._settled = self._settled, {}
+        lacking = []
+        for pod in self._pods.all():
+            held = listed.pods.get(pod.name)
+            if held is None:
+                continue
+            seen = before.get(pod.uid)
+            same = seen is not None and seen[0] is pod and seen[1] is held
+            if same or not steps_left(pod, listed, ()):
+                self._settled[pod.uid] = (pod, held)
+            else:
+                lacking.append(pod)
+        return lacking
 
     def _unseen(self, listed: Listed) -> list[PodName]:
         """Give the pods without devices that the watch has not told of.

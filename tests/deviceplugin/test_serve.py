@@ -62,8 +62,12 @@ class Node:
         return self.log().read_text()
 
     def wait_registered(self) -> None:
+        wanted = {M: 58, C: 200}
         wait_until(
-            lambda: self.devices.allocatable() == {M: 58, C: 200}, "both resources"
+            lambda: (self.devices.allocatable(), self.words()),
+            "both resources",
+            60,
+            accept=lambda seen: seen[0] == wanted,
         )
 
     def sockets(self) -> set[str]:
