@@ -70,14 +70,18 @@ class PodResources:
         self, call: Callable[..., Any], asked: object, timeout_s: float
     ) -> Any:  # noqa: ANN401
         deadline = time.monotonic() + timeout_s
+        said = ""
         while True:
             try:
                 return call(asked, timeout=deadline - time.monotonic())
             except grpc.RpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+                late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not busy or deadline - time.monotonic() < _AGAIN_S:
-                    text = f"{error.code().name}: {error.details()}"
-                    raise KubeletSilentError(text) from error
+                    # That it was busy says more than that the last moment was short.
+                    raise KubeletSilentError(said if late and said else text) from error
+                said = text
                 time.sleep(_AGAIN_S)
 
     def close(self) -> None:
