@@ -8,12 +8,14 @@ scheduling cycle: Go does not send a POST again.
 
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 from extender.main import complaints
 from extender.settings import ExtenderSettings
+from extender.tls import ServerTls
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
@@ -30,6 +32,13 @@ loglevel = "warning"
 if Path("/dev/shm").is_dir():  # noqa: S108
     # A read-only root has no other place for the worker's heartbeat (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
+if _settings.tls:
+    certfile, keyfile = _settings.tls.cert, _settings.tls.key
+    ca_certs = _settings.tls.client_ca
+    cert_reqs = ssl.CERT_REQUIRED
+    ssl_context = ServerTls(_settings.tls).context
+    # In wrap_socket, which has a deadline, and not after it.
+    do_handshake_on_connect = True
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401

@@ -12,10 +12,11 @@ from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 
+from extender import tls
 from extender.app import Parts, create_app, create_public_app
 from extender.bind import Binder, Books
 from extender.inflight import Inflight
-from extender.metrics import LedgerCollector, VerbMetrics
+from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.patience import Patience
 from extender.public import serve_public
 from extender.readiness import Readiness
@@ -48,6 +49,8 @@ def complaints(environ: Mapping[str, str]) -> list[str]:
             f"GPUSHARE_KUBECONFIG: {error}; give the path of a kubeconfig, or run in a "
             "pod with a service account"
         )
+    if settings.tls:
+        found += tls.complaints(settings.tls)
     if taken := why_not_listen(settings.public_listen):
         found.append(
             f"GPUSHARE_PUBLIC_LISTEN: cannot listen on {settings.public_listen} "
@@ -91,6 +94,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     readiness = Readiness(following, settings.stale_after_s)
     registry = CollectorRegistry()
     registry.register(LedgerCollector(ledger, pods, nodes, inflight, readiness))
+    if settings.tls:
+        registry.register(CertificateCollector(settings.tls))
     books = Books(ledger, pods, nodes, inflight, choice)
     parts = Parts(
         verbs=Verbs(

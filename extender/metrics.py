@@ -1,5 +1,6 @@
 """What Prometheus sees of the extender; docs/operations.md explains each."""
 
+import logging
 import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
@@ -12,9 +13,12 @@ from prometheus_client.registry import Collector
 from extender.bind import Bound, Outcome
 from extender.inflight import Inflight
 from extender.readiness import Readiness
+from extender.tls import TlsFiles, expires_at
 from extender.wire import FilterResult
 from gpushare.domain.ledger import Ledger
 from gpushare.kube.bookkeeper import NodeBook, PodBook
+
+logger = logging.getLogger(__name__)
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
 _INVALID = "Invalid vcuda request"
@@ -159,6 +163,39 @@ class LedgerCollector(Collector):
                 rooms = node.summary.frontier
                 family.add_metric([node.name], rooms[-1].units if rooms else 0)
         yield family
+
+
+class CertificateCollector(Collector):
+    """When the certificates expire, by the files as they are now.
+
+    Read at each scrape: two small files cost less than one node's cards.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._paths = {"server": files.cert, "ca": files.client_ca}
+        self._told: set[str] = set()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Give a gauge for each file that can be read."""
+        family = GaugeMetricFamily(
+            "vcuda_certificate_not_after_timestamp_seconds",
+            "When the certificate expires; the soonest of a file with several.",
+            labels=["file"],
+        )
+        for file, path in self._paths.items():
+            try:
+                family.add_metric([file], expires_at(path).timestamp())
+                self._told.discard(file)
+            except (OSError, ValueError) as error:
+                self._tell(file, path, error)
+        yield family
+
+    def _tell(self, file: str, path: str, error: Exception) -> None:
+        """Warn once, not at each scrape."""
+        if file not in self._told:
+            self._told.add(file)
+            facts = {"path": path, "because": str(error)}
+            logger.warning("certificate cannot be read", extra=facts)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from extender.tls import SETTINGS as TLS_SETTINGS
+from extender.tls import TlsFiles
 from gpushare.domain.policies import CARD_ORDERS, DEFAULT_POLICY, POLICIES, CardOrder
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PUBLIC_PORT
 from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
-from gpushare.settings import Address, Reading
+from gpushare.settings import PREFIX, Address, Reading
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,15 @@ class ExtenderSettings:
     """Each with its default; docs/operations.md lists them for operators."""
 
     listen: Address = Address("127.0.0.1", EXTENDER_PORT)
-    """Scheduler verbs and /snapshot; loopback only, since whoever reaches it binds."""
+    """Scheduler verbs and /snapshot; loopback only, since whoever reaches it binds,
+    unless TLS lets in nobody without a certificate."""
     public_listen: Address = Address("0.0.0.0", EXTENDER_PUBLIC_PORT)
     """Health, readiness and metrics, read-only, for probes and Prometheus."""
+    tls_cert: str | None = None
+    """Path of the server's certificate; with the next two, mutual TLS for the verbs."""
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    """Path of the authority whose clients may call the verbs."""
     kubeconfig: str | None = None
     """Path; the pod's own service account where none is given."""
     policy: str = DEFAULT_POLICY
@@ -49,6 +57,9 @@ class ExtenderSettings:
         settings = cls(
             listen=env.address("LISTEN", cls.listen),
             public_listen=env.address("PUBLIC_LISTEN", cls.public_listen),
+            tls_cert=env.text("TLS_CERT"),
+            tls_key=env.text("TLS_KEY"),
+            tls_client_ca=env.text("TLS_CLIENT_CA"),
             kubeconfig=env.text("KUBECONFIG"),
             policy=env.one_of("POLICY", tuple(POLICIES), cls.policy),
             card_order=env.one_of("CARD_ORDER", CARD_ORDERS, cls.card_order),
@@ -74,12 +85,21 @@ class ExtenderSettings:
         settings._check(env)
         return settings, env.complaints
 
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files for mutual TLS; None for plain HTTP."""
+        if self.tls_cert and self.tls_key and self.tls_client_ca:
+            return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return None
+
     def _check(self, env: Reading) -> None:
-        if not _is_loopback(self.listen.host):
+        self._check_tls(env)
+        if not _is_loopback(self.listen.host) and self.tls is None:
             env.complain(
                 "LISTEN",
                 f"{self.listen} is not on loopback, and whoever reaches it can bind "
-                "pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics",
+                "pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics, or let "
+                "in only who has a certificate, by GPUSHARE_TLS_CLIENT_CA",
             )
         if self.listen.port == self.public_listen.port:
             env.complain(
@@ -88,6 +108,16 @@ class ExtenderSettings:
                 "the two listeners need a port each",
             )
         env.misspelt()
+
+    def _check_tls(self, env: Reading) -> None:
+        given = (self.tls_cert, self.tls_key, self.tls_client_ca)
+        if not any(given):
+            return
+        for name, path in zip(TLS_SETTINGS, given, strict=True):
+            if not path:
+                others = (PREFIX + other for other in TLS_SETTINGS if other != name)
+                fix = "TLS needs it beside " + " and ".join(others)
+                env.complain(name, f"is missing; {fix}")
 
 
 def _is_loopback(host: str) -> bool:

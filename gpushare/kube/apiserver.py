@@ -5,30 +5,25 @@ watches are read raw, which is 20 times less work a pod (contracts 7).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self
 
 import orjson
 import urllib3
-import yaml
-from kubernetes import client, config
+from kubernetes import client
 
+from gpushare.kube.apiclient import CONNECT_TIMEOUT_S, dial, hang_up, translated
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
-from gpushare.kube.errors import ClusterError, Gone, Unavailable, Unreachable, error_for
+from gpushare.kube.errors import Gone, Unavailable, error_for
 from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 
 LIST_TIMEOUT_S = 30.0
 GET_TIMEOUT_S = 3.0
 WRITE_TIMEOUT_S = 10.0
-CONNECT_TIMEOUT_S = 3.0
 WATCH_GRACE_S = 10.0
 """How long a watch may be silent past its end before the connection counts as dead."""
-_CONNECTIONS = 32
-_BAD_FILE = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
-"""What the client raises over a kubeconfig that is none."""
 _JSON = {"Content-Type": "application/json"}
 _MERGE = "application/merge-patch+json"
 
@@ -45,33 +40,16 @@ class ApiServer:
         self._policy = client.PolicyV1Api(api)
 
     @classmethod
-    def connect(cls, kubeconfig: str | None = None) -> Self:
+    def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
         """Use a kubeconfig, or the pod's own service account where none is given.
 
         Raises ``Unavailable``, with what is wrong, when there is neither.
         """
-        settings = client.Configuration()
-        try:
-            if kubeconfig is None:
-                config.load_incluster_config(  # type: ignore[no-untyped-call]
-                    client_configuration=settings
-                )
-            else:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    kubeconfig, client_configuration=settings
-                )
-        except (*_BAD_FILE, config.ConfigException, OSError) as error:
-            way = kubeconfig or "the pod's service account"
-            said = " ".join(str(error).split())
-            raise Unavailable(f"no way to the API server by {way}: {said}") from error
-        settings.retries = urllib3.Retry(0, redirect=0)
-        settings.connection_pool_maxsize = _CONNECTIONS
-        return cls(client.ApiClient(settings))
+        return cls(dial(kubeconfig, context))
 
     def close(self) -> None:
         """Close the connections."""
-        self._api.rest_client.pool_manager.clear()
-        self._api.close()  # type: ignore[no-untyped-call]
+        hang_up(self._api)
 
     def list_page(
         self,
@@ -88,7 +66,7 @@ class ApiServer:
         if field_selector:
             wanted["field_selector"] = field_selector
         body = self._read(self._lister(kind), timeout_s=LIST_TIMEOUT_S, **wanted)
-        with _translated():
+        with translated():
             metadata = body["metadata"]
             items = tuple(body["items"] or ())
             version = metadata["resourceVersion"]
@@ -112,7 +90,7 @@ class ApiServer:
         if field_selector:
             wanted["field_selector"] = field_selector
         silence = timeout_s + self._watch_grace_s
-        with _translated():
+        with translated():
             response = self._lister(kind)(
                 _preload_content=False,
                 _request_timeout=(CONNECT_TIMEOUT_S, silence),
@@ -210,7 +188,7 @@ class ApiServer:
         **wanted: Any,  # noqa: ANN401
     ) -> Json:
         timeout = (CONNECT_TIMEOUT_S, timeout_s)
-        with _translated():
+        with translated():
             response = call(
                 *where, _preload_content=False, _request_timeout=timeout, **wanted
             )
@@ -230,47 +208,10 @@ class ApiServer:
     ) -> None:
         """Send, and read the answer to its end, so that the connection is kept."""
         timeout = (min(CONNECT_TIMEOUT_S, timeout_s), timeout_s)
-        with _translated():
+        with translated():
             response = call(*what, _preload_content=False, _request_timeout=timeout)
             response.read()
             response.release_conn()
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn what the client raises into our own words (``kube.errors``)."""
-    try:
-        yield
-    except client.ApiException as error:
-        raise _error(error) from error
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise _no_answer(error) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # No JSON, or JSON that no API server sends; the client's own checks as well.
-        raise Unavailable(f"the answer is not understood: {error!r}") from error
-
-
-def _no_answer(error: Exception) -> ClusterError:
-    """Tell a request that was never sent from one that may have been."""
-    cause = error
-    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason:
-        cause = error.reason
-    never_sent = isinstance(
-        cause,
-        urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
-    )
-    kind = Unreachable if never_sent else Unavailable
-    return kind(f"no answer from the API server: {cause}")
-
-
-def _error(error: client.ApiException) -> ClusterError:
-    headers = error.headers or {}
-    after = headers.get("Retry-After")
-    message = error.reason or "no reason given"
-    with suppress(orjson.JSONDecodeError, KeyError, TypeError):
-        message = orjson.loads(error.body or b"")["message"]
-    retry_after_s = float(after) if after and after.isdigit() else None
-    return error_for(int(error.status or 0), str(message), retry_after_s)
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

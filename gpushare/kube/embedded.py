@@ -13,7 +13,7 @@ import orjson
 
 from gpushare.kube import apirules, shapes
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
-from gpushare.kube.errors import Conflict, NotFound
+from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 from gpushare.kube.patches import merge
@@ -24,10 +24,6 @@ from gpushare.kube.watching import Wanted, follow
 
 HISTORY = 50_000
 """Changes kept of each collection, so that a long simulation does not fill memory."""
-
-
-class AlreadyExists(Conflict):
-    """There is an object of that name."""
 
 
 def utc_now() -> datetime:

@@ -4,7 +4,8 @@
 
     ClusterError
     ├── NotFound      404: the thing is not there
-    ├── Conflict      409: precondition failed, already bound, already exists
+    ├── Conflict      409: precondition failed, already bound
+    │   └── AlreadyExists  there is an object of that name
     ├── Forbidden     401, 403: our rights do not reach
     ├── Invalid       400, 415, 422: the API server refuses what we sent
     ├── Gone          410: the resource version is too old, list again
@@ -36,6 +37,10 @@ class NotFound(ClusterError):
 
 class Conflict(ClusterError):
     """Another write came first, or a precondition such as the UID did not hold."""
+
+
+class AlreadyExists(Conflict):
+    """There is an object of that name."""
 
 
 class Forbidden(ClusterError):

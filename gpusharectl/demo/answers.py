@@ -7,8 +7,8 @@ from datetime import datetime
 from http import HTTPStatus
 
 from gpushare.kube.cluster import Json, WatchEvent
-from gpushare.kube.embedded import AlreadyExists
 from gpushare.kube.errors import (
+    AlreadyExists,
     ClusterError,
     Conflict,
     Forbidden,

@@ -20,7 +20,7 @@ from tests.nvml.driver import StubCard, StubDriver
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.node import Node
-from tests.testbed.manifests import shipped
+from tests.testbed.manifests import rights, stanza
 from tests.testbed.process import Process
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -47,21 +47,17 @@ class Site:
         """Do by hand what ``gpusharectl install`` will do; a namespace for apps too."""
         self.kubectl("create", "namespace", EDGE)
         rest = self.cluster.rest
-        for account, manifest in (
-            (EXTENDER, "extender-rbac.yaml"),
-            (PLUGIN, "deviceplugin-rbac.yaml"),
-        ):
+        for account in (EXTENDER, PLUGIN):
             user = f"system:serviceaccount:{SYSTEM}:{account}"
-            grant(rest, user, shipped(manifest)["rules"])
+            grant(rest, user, rights(account))
             self._write_kubeconfig(account)
         self.start_extender()
-        stanza = shipped("scheduler-extender.yaml")
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
             "podMaxBackoffSeconds": 2,
-            **stanza,
+            "extenders": [stanza()],
         }
         self.cluster.set_scheduler_config(yaml.safe_dump(config))
 

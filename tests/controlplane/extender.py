@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from gpushare.listening import free_address
+from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant
-from tests.testbed.manifests import shipped
+from tests.testbed.manifests import rights
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 
@@ -37,15 +38,21 @@ class Extender:
     port: int
     public_port: int
     process: Process | None = None
+    certificates: Certificates | None = None
+    """With them the verbs want mutual TLS."""
 
     @property
     def url(self) -> str:
         """What stands in kube-scheduler's stanza."""
-        return f"http://127.0.0.1:{self.port}/scheduler"
+        scheme = "https" if self.certificates else "http"
+        return f"{scheme}://127.0.0.1:{self.port}/scheduler"
 
     @property
     def rest(self) -> Rest:
-        return Rest(self.port, tls=False)
+        """Call the verbs as kube-scheduler, with its certificate where it needs one."""
+        if self.certificates is None:
+            return Rest(self.port, tls=False)
+        return Rest(self.port, tls=self.certificates.client())
 
     @property
     def public(self) -> Rest:
@@ -105,9 +112,15 @@ class Extender:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Extender:
+def extender(
+    plane: ControlPlane,
+    name: str = "extender",
+    certificates: Certificates | None = None,
+    **settings: str,
+) -> Extender:
     """Prepare an extender with an account of its own; ``settings`` are GPUSHARE_…"""
-    grant(plane.rest, USER.name, shipped("extender-rbac.yaml")["rules"])
+    tls = certificates.settings if certificates else {}
+    grant(plane.rest, USER.name, rights("gpushare-extender"))
     port, public_port = free_address().port, free_address().port
     environment = {
         "PATH": os.environ["PATH"],
@@ -117,6 +130,13 @@ def extender(plane: ControlPlane, name: str = "extender", **settings: str) -> Ex
         "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public_port}",
         "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(USER.token, name)),
         "GPUSHARE_LOG_FORMAT": "text",
-        **{f"GPUSHARE_{key}": value for key, value in settings.items()},
+        **{f"GPUSHARE_{key}": value for key, value in (tls | settings).items()},
     }
-    return Extender(plane.launcher, name, environment, port, public_port)
+    return Extender(
+        plane.launcher,
+        name,
+        environment,
+        port,
+        public_port,
+        certificates=certificates,
+    )

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import count
 
 import pytest
-import yaml
 
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
-from tests.testbed.manifests import FOLDER, shipped
+from tests.testbed.manifests import guard, rights
 from tests.testbed.objects import pod, post_node
 from tests.testbed.rest import Json, Rest
 from tests.testbed.sweep import sweep
@@ -57,7 +56,7 @@ class Guarded:
         """The device plugin on ``here``; by a free token, nobody knows where it is."""
         if token == "bound":
             return self.plugin("here")
-        made = account(self.admin, PLUGIN, "deviceplugin-rbac.yaml")
+        made = account(self.admin, PLUGIN)
         return Rest(self.admin.port, made)
 
     def pod(self, node: str = "") -> str:
@@ -106,11 +105,10 @@ def assert_denied(answer: tuple[int, Json], *says: str) -> None:
 @pytest.fixture(scope="module")
 def raised(plane: ControlPlane) -> Iterator[None]:
     """The guard, which would keep other tests' extender from binding."""
-    text = (FOLDER / "annotation-guard.yaml").read_text()
-    parts = list(yaml.safe_load_all(text))
+    parts = guard()
     for part in parts:
         plane.rest.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
-    plugin = plane.rest_as(account(plane.rest, PLUGIN, "deviceplugin-rbac.yaml"))
+    plugin = plane.rest_as(account(plane.rest, PLUGIN))
     wait_until(lambda: stands(plane.rest, plugin), "guard")
     sweep(plane.rest)
     yield
@@ -142,21 +140,21 @@ def guarded(plane: ControlPlane, raised: None) -> Iterator[Guarded]:
     yield Guarded(
         admin,
         plane.rest_as(token),
-        plane.rest_as(account(admin, EXTENDER, "extender-rbac.yaml")),
+        plane.rest_as(account(admin, EXTENDER)),
         lambda node: plane.rest_as(plugin_token(admin, node)),
     )
     sweep(admin)
 
 
-def account(admin: Rest, name: str, rights: str) -> str:
+def account(admin: Rest, name: str) -> str:
     """Make a service account of ours with the rights that we ship; its token."""
-    grant(admin, f"system:serviceaccount:kube-system:{name}", shipped(rights)["rules"])
+    grant(admin, f"system:serviceaccount:kube-system:{name}", rights(name))
     return service_account_token(admin, "kube-system", name)
 
 
 def plugin_token(admin: Rest, node: str) -> str:
     """Give the token that kubelet would give to the device plugin's pod on a node."""
-    account(admin, PLUGIN, "deviceplugin-rbac.yaml")
+    account(admin, PLUGIN)
     spec = {"nodeName": node, "serviceAccountName": PLUGIN}
     own = pod(f"plugin-{node}", "kube-system", spec=spec)
     made = admin.must("POST", f"{SYSTEM}/pods", own)["metadata"]

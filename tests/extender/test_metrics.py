@@ -1,15 +1,19 @@
 """What Prometheus sees."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from extender.bind import Bound, Outcome
-from extender.metrics import LedgerCollector, VerbMetrics
+from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.readiness import Readiness
+from extender.tls import TlsFiles
 from extender.wire import FilterResult
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
+from gpusharectl.install.certificates import not_after
 from tests.builders import (
     FIRST_FIT,
     bound_json,
@@ -21,6 +25,7 @@ from tests.builders import (
     request,
 )
 from tests.extender.stand_ins import House
+from tests.testbed.certificates import certificates
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
 
@@ -165,3 +170,35 @@ def test_what_an_operator_should_act_on_is_a_gauge() -> None:
     assert gauges() == [1, 1, 1, 1, 1]
     house.see("a")
     assert gauges() == [0, 1, 1, 1, 1]
+
+
+def test_certificates_show_when_they_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the files as they are now; one that cannot be read is absent, said once."""
+    held = certificates(tmp_path / "tls")
+    registry = CollectorRegistry()
+    registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+
+    def end(file: str) -> float | None:
+        name = "vcuda_certificate_not_after_timestamp_seconds"
+        return value(registry, name, file=file)
+
+    def written(name: str) -> float | None:
+        ends = not_after(held.read()[name])
+        return ends and ends.timestamp()
+
+    assert end("ca") == written("ca.crt")
+    assert end("server") == written("server.crt")
+    for broken in (b"", b"nonsense"):
+        held.replace("server.crt", broken)
+        assert end("server") is None
+    assert end("ca") == written("ca.crt")
+    assert [record.message for record in caplog.records] == [
+        "certificate cannot be read"
+    ]
+    held.renew("server")
+    assert end("server") == written("server.crt")
+    Path(held.path("server.crt")).unlink()
+    assert end("server") is None
+    assert len(caplog.records) == 2

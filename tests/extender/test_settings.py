@@ -10,6 +10,9 @@ from gpushare.settings import Address
 GOOD = {
     "GPUSHARE_LISTEN": "[::1]:1234",
     "GPUSHARE_PUBLIC_LISTEN": "10.0.0.1:1235",
+    "GPUSHARE_TLS_CERT": "/etc/server.crt",
+    "GPUSHARE_TLS_KEY": "/etc/server.key",
+    "GPUSHARE_TLS_CLIENT_CA": "/etc/ca.crt",
     "GPUSHARE_KUBECONFIG": "/etc/config",
     "GPUSHARE_POLICY": "spread",
     "GPUSHARE_CARD_ORDER": "uuid",
@@ -44,6 +47,9 @@ def test_each_setting_is_read() -> None:
     assert asdict(settings) == {
         "listen": {"host": "[::1]", "port": 1234},
         "public_listen": {"host": "10.0.0.1", "port": 1235},
+        "tls_cert": "/etc/server.crt",
+        "tls_key": "/etc/server.key",
+        "tls_client_ca": "/etc/ca.crt",
         "kubeconfig": "/etc/config",
         "policy": "spread",
         "card_order": "uuid",
@@ -63,10 +69,11 @@ def test_all_complaints_come_at_once() -> None:
     bad = dict.fromkeys(GOOD, "nonsense")
     settings, found = ExtenderSettings.read(bad)
     named = {complaint.partition(":")[0] for complaint in found}
-    assert named == bad.keys() - {"GPUSHARE_KUBECONFIG"}
+    paths = ("kubeconfig", "tls_cert", "tls_key", "tls_client_ca")
+    assert named == bad.keys() - {f"GPUSHARE_{path.upper()}" for path in paths}
     assert len(found) == len(named)
     assert all("will not do" in complaint for complaint in found)
-    assert settings == ExtenderSettings(kubeconfig="nonsense")
+    assert settings == ExtenderSettings(**dict.fromkeys(paths, "nonsense"))
 
 
 @pytest.mark.parametrize(

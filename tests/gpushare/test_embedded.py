@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import AlreadyExists, Embedded
-from gpushare.kube.errors import Conflict, Gone, Invalid, NotFound
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

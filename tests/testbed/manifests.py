@@ -9,7 +9,28 @@ from tests.testbed.rest import Json
 FOLDER = Path(__file__).parents[2] / "manifests"
 
 
-def shipped(name: str) -> Json:
-    """Read a manifest of one document."""
-    manifest: Json = yaml.safe_load((FOLDER / name).read_text())
-    return manifest
+def documents(name: str) -> list[Json]:
+    """Read all documents of a manifest, given by its path in ``manifests``."""
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def rights(account: str) -> list[Json]:
+    """Give the rules of an account's ClusterRole: ``gpushare-extender``, …"""
+    name = account.removeprefix("gpushare-")
+    for one in documents(f"base/{name}-rbac.yaml"):
+        if one["kind"] == "ClusterRole":
+            rules: list[Json] = one["rules"]
+            return rules
+    raise LookupError(account)
+
+
+def guard() -> list[Json]:
+    """Give the policies of the guard of annotations, each before its binding."""
+    return documents("base/annotation-guard.yaml")
+
+
+def stanza() -> Json:
+    """Give the extender's entry in a KubeSchedulerConfiguration."""
+    (found,) = documents("scheduler-extender.yaml")[0]["extenders"]
+    entry: Json = found
+    return entry

@@ -33,13 +33,17 @@ class Rest:
     """Calls one API server as one user, from any thread; keeps its connections."""
 
     def __init__(
-        self, port: int, token: str | None = None, *, tls: bool = True
+        self,
+        port: int,
+        token: str | None = None,
+        *,
+        tls: bool | ssl.SSLContext = True,
     ) -> None:
         self.port = port
         self._token = token
         self._idle: deque[http.client.HTTPConnection] = deque()
         weakref.finalize(self, _close_all, self._idle)
-        self._tls = _trusting() if tls else None
+        self._tls = _trusting() if tls is True else tls or None
 
     def get(self, path: str, **query: str | int) -> tuple[int, Json]:
         return self.request("GET", _with_query(path, query))

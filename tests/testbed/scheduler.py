@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare.listening import free_address
 from tests.testbed.flags import scheduler_flags
-from tests.testbed.manifests import shipped
+from tests.testbed.manifests import stanza
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Json, Rest
 
@@ -77,8 +77,7 @@ def configuration(
 
 def _extender(url_prefix: str) -> Json:
     """Give the stanza that we ship, for an extender on another port."""
-    (stanza,) = shipped("scheduler-extender.yaml")["extenders"]
-    return {**stanza, "urlPrefix": url_prefix}
+    return {**stanza(), "urlPrefix": url_prefix}
 
 
 def start(

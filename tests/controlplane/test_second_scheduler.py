@@ -1,0 +1,149 @@
+"""The second scheduler as we ship it, under the one account that its pod has."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.domain.model import Card, CardUUID
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.cluster import Json
+from gpusharectl.install.manifests import load
+from tests.controlplane.extender import extender
+from tests.testbed import scheduler
+from tests.testbed.binaries import Binaries
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import service_account_token
+from tests.testbed.objects import pod, post_node
+from tests.testbed.scheduler import Scheduler
+from tests.testbed.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.controlplane,
+    # Of the test bed's certificate.
+    pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
+]
+
+ACCOUNT = "gpushare-extender"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/vcuda-scheduler"
+PODS = "/api/v1/namespaces/default/pods"
+CHOSEN = "vcuda-scheduler"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is in one of the Deployment's pods, and the cluster around it."""
+
+    plane: ControlPlane
+    scheduler: Scheduler
+
+
+@pytest.fixture(scope="module")
+def pair(
+    binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """kube-scheduler and extender by one account, with the rights and the guard."""
+    folder = tmp_path_factory.mktemp("second")
+    with ControlPlane(binaries, folder) as plane:
+        apply(plane)
+        token = service_account_token(plane.rest, "kube-system", ACCOUNT)
+        own = plane.kubeconfig(token, "own")
+        with (
+            extender(plane, "extender", KUBECONFIG=str(own)) as ours,
+            started(plane, own, ours.url) as running,
+        ):
+            yield Pair(plane, running)
+
+
+def apply(plane: ControlPlane) -> None:
+    """Install all of the overlay; nothing makes pods of its workloads here."""
+    admin = plane.kubeconfig(plane.admin.token, "admin")
+    objects = ApiObjects.connect(str(admin))
+    for body in load("second-scheduler"):
+        objects.apply(body)
+    objects.close()
+
+
+def started(plane: ControlPlane, kubeconfig: Path, url: str) -> Scheduler:
+    """Start the real one with the ConfigMap's file.
+
+    Of it only that is changed which a pod has and a process here has not: the account
+    by itself, and a loopback of its own.
+    """
+    (body,) = [one for one in load("second-scheduler") if one["kind"] == "ConfigMap"]
+    config: Json = yaml.safe_load(body["data"]["scheduler.yaml"])
+    config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    config["extenders"][0]["urlPrefix"] = url
+    flags = [
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        # It would go on without, and not be asked for its metrics by anybody.
+        "--authentication-tolerate-lookup-failure=false",
+    ]
+    command = [plane.binaries.path("kube-scheduler"), *flags]
+    return scheduler.start(plane.launcher, command, "second", config)
+
+
+def wait_bound(plane: ControlPlane, name: str) -> Json:
+    def bound() -> Json | None:
+        found = plane.rest.must("GET", f"{PODS}/{name}")
+        return found if found["spec"].get("nodeName") else None
+
+    found = wait_until(bound, f"{name} to be bound")
+    assert found is not None
+    return found
+
+
+def test_it_leads_under_a_name_of_its_own(pair: Pair) -> None:
+    """By the one lease that it may change."""
+    wait_until(lambda: pair.plane.rest.get(LEASE)[0] == 200, "a lease")
+    held = pair.plane.rest.must("GET", LEASE)
+    assert held["spec"]["holderIdentity"]
+
+
+def test_a_pod_that_chooses_it_gets_a_card(pair: Pair) -> None:
+    """The placement passes the guard, because the account is the extender's."""
+    cards = encode_cards([Card(CardUUID("GPU-1"), 0, 10)])
+    annotations = {"baidu.com/vcuda-cards": cards}
+    post_node(pair.plane.rest, "n", units=10, cores=100, annotations=annotations)
+    spec = {"schedulerName": CHOSEN}
+    made = pod("shares", "default", units=4, cores=1, spec=spec)
+    pair.plane.rest.must("POST", PODS, made)
+    found = wait_bound(pair.plane, "shares")
+    assert "GPU-1" in found["metadata"]["annotations"]["baidu.com/vcuda-placement"]
+    pair.plane.rest.must("POST", PODS, pod("plain", "default", spec=spec))
+    wait_bound(pair.plane, "plain")
+
+
+def test_a_pod_that_fits_nowhere_is_told_so(pair: Pair) -> None:
+    """By an event of this scheduler's, which takes rights too."""
+    spec = {"schedulerName": CHOSEN}
+    made = pod("large", "default", units=500, cores=1, spec=spec)
+    pair.plane.rest.must("POST", PODS, made)
+
+    def told() -> list[Json]:
+        query = {"fieldSelector": "involvedObject.name=large"}
+        return pair.plane.rest.items("/api/v1/namespaces/default/events", **query)
+
+    assert "Insufficient" in wait_until(told, "an event")[0]["message"]
+
+
+def test_another_schedulers_pods_are_left_alone(pair: Pair) -> None:
+    """It has no say in who does not choose it."""
+    pair.plane.rest.must("POST", PODS, pod("others", "default"))
+    spec = {"schedulerName": CHOSEN}
+    pair.plane.rest.must("POST", PODS, pod("later", "default", spec=spec))
+    wait_bound(pair.plane, "later")
+    assert "nodeName" not in pair.plane.rest.must("GET", f"{PODS}/others")["spec"]
+
+
+def test_no_right_is_missing(pair: Pair) -> None:
+    """Whatever either of the two asked for, it was let."""
+    user = f"system:serviceaccount:kube-system:{ACCOUNT}"
+    calls = [call for call in pair.plane.audit.calls() if call.user == user]
+    assert {"leases", "pods/binding", "events"} <= {call.resource for call in calls}
+    assert [call for call in calls if call.status == 403] == []
+    assert "forbidden" not in pair.scheduler.log.read_text().lower()

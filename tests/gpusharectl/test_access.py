@@ -1,0 +1,179 @@
+"""Every way to be without a cluster ends in one sentence with the next step.
+
+Of a cluster that answers: ``tests/controlplane/test_access.py``.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gpusharectl.access import CannotReachError, access_options, reach
+
+NOBODY = 65534
+TWO_CONTEXTS = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts:
+- {name: home, context: {cluster: c, user: u}}
+- {name: away, context: {cluster: c, user: u}}
+"""
+
+
+def refusal(
+    option: str | None = None,
+    context: str | None = None,
+    *,
+    places: tuple[Path, ...] = (),
+    **environ: str,
+) -> str:
+    """The sentence, of which there is one line."""
+    with pytest.raises(CannotReachError) as caught:
+        reach(option, context, environ=environ, places=places)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+@contextmanager
+def as_nobody(path: Path) -> Iterator[None]:
+    """With rights to nothing that is root's."""
+    if os.geteuid() != 0:
+        path.chmod(0)
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config"
+    path.write_text(TWO_CONTEXTS)
+    return path
+
+
+def test_no_kubeconfig_anywhere(tmp_path: Path) -> None:
+    """It says where it looked."""
+    said = refusal(places=(tmp_path / "a", tmp_path / "b"))
+    assert said == (
+        f"no kubeconfig found (looked at $KUBECONFIG, {tmp_path}/a, {tmp_path}/b); "
+        "name one by --kubeconfig, or run this on a control-plane host as root"
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """Named by option or environment, no other is taken in its place."""
+    missing = str(tmp_path / "none")
+    fix = f"there is no file {missing}; give the path of a kubeconfig"
+    assert refusal(missing) == f"--kubeconfig: {fix}"
+    assert refusal(KUBECONFIG=missing) == f"$KUBECONFIG: {fix}"
+
+
+def test_a_file_that_may_not_be_read(config: Path) -> None:
+    """Found by itself or named: the next one would be another cluster."""
+    with as_nobody(config):
+        named, found = refusal(str(config)), refusal(places=(config,))
+    for said, way in ((named, "--kubeconfig"), (found, "the kubeconfig")):
+        assert said == (
+            f"{way}: {config} may not be read by this user; run this as root, or give "
+            "another by --kubeconfig"
+        )
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    """It is no file."""
+    assert f"{tmp_path} cannot be read" in refusal(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{{{", "- a\n- b", "just words", "contexts: 5", "contexts: [5]", "\0"],
+)
+def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
+    """Not YAML, or YAML of something else."""
+    config.write_text(text)
+    said = refusal(str(config))
+    assert said.startswith(f"no way to the API server by {config}: "), said
+    assert said.endswith("; mend the file, or name another by --kubeconfig")
+
+
+@pytest.mark.parametrize("text", ["{}", "apiVersion: v1"])
+def test_a_kubeconfig_without_contexts(config: Path, text: str) -> None:
+    """As ``kubectl config`` leaves one when all is deleted."""
+    config.write_text(text)
+    assert refusal(str(config)) == (
+        f"{config} names no current context (it has none); choose one by --context"
+    )
+
+
+def test_no_such_context(config: Path) -> None:
+    """It says which there are."""
+    assert refusal(str(config), "hoem") == (
+        f"{config} has no context 'hoem' (it has home, away); choose one by --context"
+    )
+    assert refusal(str(config)) == (
+        f"{config} names no current context (it has home, away); choose one by "
+        "--context"
+    )
+
+
+def test_a_context_that_leads_nowhere(config: Path) -> None:
+    """Its cluster is not in the file."""
+    config.write_text(TWO_CONTEXTS.replace("cluster: c,", "cluster: gone,"))
+    said = refusal(str(config), "home")
+    assert "gone" in said
+    assert said.endswith("; mend the file, or name another by --kubeconfig")
+
+
+def test_nobody_answers(config: Path) -> None:
+    """It says whom it asked, and by what."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+    config.write_text(TWO_CONTEXTS.replace("https://127.0.0.1:1", url))
+    said = refusal(str(config), "away")
+    assert said.startswith(f"{url} cannot be reached by {config}, context away: no ")
+    assert said.endswith("Choose another by --kubeconfig or --context")
+
+
+def test_of_several_files_some_may_be_missing(config: Path, tmp_path: Path) -> None:
+    """As kubectl has it: they are read as one."""
+    second = tmp_path / "second"
+    second.write_text("current-context: home")
+    several = os.pathsep.join([str(config), str(tmp_path / "none"), str(second)])
+    assert "context home" in refusal(KUBECONFIG=several)
+    assert "context away" in refusal(None, "away", KUBECONFIG=several)
+
+
+def test_a_named_one_wins(config: Path, tmp_path: Path) -> None:
+    """Option, then environment, then the usual places in their order."""
+    files = [tmp_path / name for name in ("option", "variable", "first", "second")]
+    for file in files:
+        file.write_text(f"{TWO_CONTEXTS}current-context: home")
+    option, variable, *places = map(str, files)
+    found = tuple(map(Path, places))
+    assert option in refusal(option, KUBECONFIG=variable, places=found)
+    assert variable in refusal(KUBECONFIG=variable, places=found)
+    assert places[0] in refusal(places=found)
+
+
+def test_the_options(config: Path) -> None:
+    """A command that has them ends with the sentence, not a trace."""
+
+    @click.command
+    @access_options
+    def look(kubeconfig: str | None, context: str | None) -> None:
+        reach(kubeconfig, context)
+
+    done = CliRunner().invoke(look, ["--kubeconfig", str(config), "--context", "x"])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {config} has no context 'x'")
