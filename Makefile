@@ -1,11 +1,13 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench testbed cluster cluster-down proto format clean
+.PHONY: help demo hold test unit check bench testbed cluster cluster-down image proto format clean
 
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
+IMAGE ?= gpushare:$(VERSION)
 
 help:  ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,21 @@ cluster: $(STAMP)  ## A real cluster of two nodes with stub cards, left running 
 
 cluster-down: $(STAMP)  ## Remove it, and every trace of it
 	@$(BIN)/python -m tests.testbed.kubeadm down
+
+image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be given
+	@if command -v buildah >/dev/null 2>&1; then \
+	    set -- buildah bud --layers --timestamp 0; \
+	elif docker version >/dev/null 2>&1; then \
+	    export SOURCE_DATE_EPOCH=0; set -- docker build; \
+	elif command -v docker >/dev/null 2>&1; then \
+	    echo "missing: a Docker daemon that answers;" \
+	        "cure: start it, or apt-get install buildah" >&2; exit 1; \
+	else \
+	    echo "missing: buildah or docker; cure: apt-get install buildah" >&2; exit 1; \
+	fi; \
+	"$$@" $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
+	    --tag $(IMAGE) $(BUILD_FLAGS) .
+	@echo "Built $(IMAGE)"
 
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto

@@ -1,9 +1,9 @@
 """Set up what the whole test suite needs, ahead of pytest: ``python -m tests.setup``.
 
-Builds the real Kubernetes binaries into the cache, and all that a real cluster is made
-of. Where that cannot be done it says why and what the cure is, and pytest goes on
-without: each test that would have needed it is then skipped with the same words, or
-fails when REQUIRE_ALL=1.
+Builds the real Kubernetes binaries into the cache, all that a real cluster is made of,
+and our own image. Where that cannot be done it says why and what the cure is, and
+pytest goes on without: each test that would have needed it is then skipped with the
+same words, or fails when REQUIRE_ALL=1.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.testbed.binaries import cache_folder, ensure_binaries
+from tests.testbed.kubeadm.appimage import ensure_app_image
 from tests.testbed.kubeadm.programs import ensure_programs
 from tests.testbed.toolchain import BinariesUnavailableError
 
@@ -19,6 +20,7 @@ from tests.testbed.toolchain import BinariesUnavailableError
 PARTS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     ("control plane", ensure_binaries),
     ("cluster", ensure_programs),
+    ("image of ours", ensure_app_image),
 )
 
 

@@ -1,12 +1,14 @@
 """One real cluster for all exercises; each begins with empty nodes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.kubeadm.programs import Programs
 
 
@@ -34,3 +36,10 @@ def site(whole_site: Site) -> Iterator[Site]:
     """The cluster without any pod but its own; afterwards again."""
     yield whole_site
     whole_site.clear()
+
+
+@pytest.fixture(scope="session")
+def app_image(whole_site: Site, app_archive: Path) -> str:
+    """Our own image, as manifests name it; it is on every node."""
+    whole_site.cluster.import_image(app_archive)
+    return f"gpushare:{app_version()}"

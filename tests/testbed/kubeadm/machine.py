@@ -21,6 +21,8 @@ NEEDED = {
     "procps": "/sbin/sysctl",
     "gcc": "/usr/bin/gcc",
     "libc6-dev": "/usr/include/stdlib.h",
+    "mmdebstrap": "/usr/bin/mmdebstrap",
+    "buildah": "/usr/bin/buildah",
 }
 """Debian's packages, and a file of each that shows that it is there."""
 
