@@ -8,9 +8,37 @@ import click
 from rich.console import Console
 
 from gpusharectl.demo.run import hold, tell
+from gpusharectl.inspection.calling import TwoNames
+from gpusharectl.inspection.commands import (
+    clear_card,
+    cordon_card,
+    inspect,
+    uncordon_card,
+    why,
+)
+from gpusharectl.install.commands import (
+    host_clean,
+    host_scheduler,
+    install,
+    uninstall,
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=TwoNames,
+    commands=[
+        install,
+        uninstall,
+        inspect,
+        why,
+        cordon_card,
+        uncordon_card,
+        clear_card,
+        host_scheduler,
+        host_clean,
+    ],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="gpushare", prog_name="gpusharectl")
 def main() -> None:
     """Share GPU cards between Kubernetes pods, by memory."""
@@ -35,4 +63,4 @@ def demo(*, keep: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main.run()

@@ -3,11 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.style import Style
 from rich.text import Text
 
 _FILLS = "█▓▒▚"
 _FREE = "·"
 _COLOURS = ("cyan", "yellow", "green", "magenta")
+
+
+_UNFIT = "\N{REPLACEMENT CHARACTER}"
+
+
+def fit_to_show(text: str) -> str:
+    r"""Take out what a terminal would obey: annotations may be anybody's words.
+
+    >>> fit_to_show("GPU-\x1b[2J")
+    'GPU-�[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _UNFIT for c in text)
+
+
+class Words(Text):
+    """Text of which nothing is a command to the terminal, whoever wrote it."""
+
+    def __init__(self, text: str = "", style: str = "") -> None:
+        super().__init__(fit_to_show(text), style)
+
+    def append(self, text: Text | str, style: str | Style | None = None) -> "Words":
+        """Add words, or text that has been looked through."""
+        super().append(fit_to_show(text) if isinstance(text, str) else text, style)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,43 +45,49 @@ class Piece:
     units: int
 
 
-def bar(capacity: int, pieces: Sequence[Piece], width: int = 40) -> Text:
+def bar(capacity: int, pieces: Sequence[Piece], width: int = 40) -> Words:
     """Draw a card as a bar: a fill for each pod, dots for what is free.
 
-    Every pod has at least one cell, so that a small one is not lost; the largest gives
-    up cells for it.
+    Every pod that has any has at least one cell, so that a small one is not lost; the
+    largest gives up cells for it. Of more pods than cells, the last ones have none.
     """
     cells = _cells(capacity, [piece.units for piece in pieces], width)
-    text = Text()
+    text = Words()
     for number, count in enumerate(cells):
-        text.append(_fill(number) * count, _colour(number))
+        text.append_text(fill(number, count))
     return text.append(_FREE * (width - sum(cells)), "dim")
 
 
-def legend(pieces: Sequence[Piece]) -> Text:
+def legend(pieces: Sequence[Piece]) -> Words:
     """Say which fill is whose, and how many units each has."""
-    text = Text()
+    text = Words()
     for number, piece in enumerate(pieces):
         text.append("  " if number else "")
-        text.append(_fill(number), _colour(number))
+        text.append_text(fill(number))
         text.append(f" {piece.name} {piece.units}")
     return text
 
 
+def fill(number: int, cells: int = 1) -> Words:
+    """Give some cells of the fill that a bar's piece of this number has."""
+    which = number % len(_FILLS)
+    return Words(_FILLS[which] * cells, _COLOURS[which])
+
+
 def _cells(capacity: int, units: Sequence[int], width: int) -> list[int]:
-    cells = [max(1, round(amount * width / capacity)) for amount in units]
+    size = max(1, capacity)
+    cells = [max(1, round(amount * width / size)) if amount else 0 for amount in units]
     full = sum(units) >= capacity
     room = width if full else width - 1
-    while sum(cells) > room and max(cells) > 1:
-        cells[cells.index(max(cells))] -= 1
-    while cells and full and sum(cells) < width:
+    while sum(cells) > room:
+        _give_up_one(cells)
+    while any(cells) and full and sum(cells) < width:
         cells[cells.index(max(cells))] += 1
     return cells
 
 
-def _fill(number: int) -> str:
-    return _FILLS[number % len(_FILLS)]
-
-
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+def _give_up_one(cells: list[int]) -> None:
+    """Take a cell from the largest, or where all have one, the last one's only cell."""
+    most = max(cells)
+    last = len(cells) - 1 - cells[::-1].index(most)
+    cells[cells.index(most) if most > 1 else last] -= 1

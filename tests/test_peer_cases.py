@@ -56,12 +56,9 @@ RECORD = HERE.parent / "docs" / "decisions" / "0018-peer-cases.md"
 CASES: Mapping[str, Json] = {one["id"]: one for one in yaml.safe_load(TEXT)["cases"]}
 
 SELECTOR = "cards chosen or left out by UUID: issue 7"
-CORDON = "cards cordoned: issue 5"
 QUOTA = "quota, which the API server counts: issue 7"
 NOT_YET: Mapping[str, str] = {
     "hami-fit-use-uuid-mismatch": SELECTOR,
-    "hami-cordon-one-card": CORDON,
-    "hami-cordon-all-cards": CORDON,
     "hami-uuid-list-semantics": SELECTOR,
     "vol-uuid-allow-deny": SELECTOR,
     "hami-quota-over": QUOTA,
@@ -81,6 +78,13 @@ def card_of(index: int, described: Json) -> Card:
     return card(index, units, uuid=str(described["id"]), healthy=healthy)
 
 
+def cards_shared(name: str, node: Json, described: list[Json]) -> tuple[Card, ...]:
+    """The cards as they are read off the node, a cordon included."""
+    shared = [card_of(index, each) for index, each in enumerate(described)]
+    cordon = node.get("annotations", {}).get("cordon", "")
+    return codec.cards(node_json(name, *shared, annotations={names.CORDON: cordon}))
+
+
 def ledger_of(case: Json) -> Ledger:
     """The case's nodes, with what is used of their cards held by one pod each."""
     ledger = Ledger()
@@ -88,7 +92,7 @@ def ledger_of(case: Json) -> Ledger:
         name, described = NodeName(one.get("name", "n")), one["cards"]
         if isinstance(described, int):
             described = [{"id": number} for number in range(described)]
-        ledger.set_cards(name, [card_of(i, each) for i, each in enumerate(described)])
+        ledger.set_cards(name, cards_shared(name, one, described))
         for each in described:
             used = each.get("used_mem", 0), each.get("used_core", 0)
             if not any(used) and each.get("used_slots"):
@@ -411,6 +415,8 @@ BY_KIND: Mapping[str, Callable[[Json], Outcome]] = {
 BY_ID: Mapping[str, Callable[[Json], Outcome]] = {
     "ga-already-predicated-pod": run_stale_assignment,
     "ga-filter-before-cache-sync": run_before_sync,
+    "hami-cordon-one-card": run_placement,
+    "hami-cordon-all-cards": run_placement,
     "hami-terminating-pod-still-charged": run_life,
     "gse-terminating-pod-freed-early": run_life,
     "hami-filter-of-same-pod-evicts-stale-entry": run_bind,

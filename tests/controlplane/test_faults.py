@@ -32,7 +32,7 @@ def bound_pods(world: World) -> list[Json]:
     return [a_pod for a_pod in world.pods() if node_of(a_pod)]
 
 
-def wait_for_bound(world: World, count: int, timeout_s: float = 60.0) -> None:
+def wait_for_bound(world: World, count: int, timeout_s: float = 180.0) -> None:
     wait_until(
         lambda: len(bound_pods(world)),
         f"{count} bound pods",
@@ -46,7 +46,7 @@ def wait_until_settled(world: World) -> None:
     wait_until(
         lambda: pending_though_fitting(world.rest),
         "end of pods that wait although they fit",
-        60.0,
+        180.0,
         accept=lambda names: not names,
         every_s=0.2,
     )

@@ -45,7 +45,7 @@ def test_mended_annotation_lets_the_pod_run(world: World) -> None:
     assert_refused(world, waiting, "1 No shared cards")
     mended = {"metadata": {"annotations": {"baidu.com/vcuda-cards": GOOD}}}
     world.rest.must("PATCH", "/api/v1/nodes/edge", mended)
-    assert world.bound(waiting, timeout_s=15).cards == ("G",)
+    assert world.bound(waiting, timeout_s=60).cards == ("G",)
 
 
 def test_refusals_are_counted_together(world: World) -> None:
@@ -135,7 +135,7 @@ def test_room_that_comes_free_is_taken(world: World) -> None:
         waiting = world.post(f"tenant-{turn}", 15 + turn % 2 * 4, 1)
         assert not world.verdict(waiting).node
         world.delete(tenants[0])
-        world.bound(waiting, timeout_s=15)
+        world.bound(waiting, timeout_s=60)
         tenants[0] = waiting
     wait_until(lambda: len(world.pods()) == 2, "end of the deleted")
     checked_book(world.rest)

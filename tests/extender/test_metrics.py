@@ -13,7 +13,7 @@ from extender.tls import TlsFiles
 from extender.wire import FilterResult
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
-from gpusharectl.install.certificates import not_after
+from gpusharectl.certificates import not_after
 from tests.builders import (
     FIRST_FIT,
     bound_json,

@@ -20,7 +20,7 @@ from extender.tls import (
     expires_at,
     server_context,
 )
-from gpusharectl.install.certificates import read_pair
+from gpusharectl.certificates import read_pair
 from tests.testbed.certificates import Certificates, certificates
 
 

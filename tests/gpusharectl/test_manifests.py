@@ -124,8 +124,11 @@ def test_containers_are_looked_after() -> None:
     """Probes, room, and an image that is not pulled where it is there."""
     for container in containers():
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            port = container[probe]["httpGet"]["port"]
-            assert port in [one["name"] for one in container["ports"]]
+            asked = container[probe]["httpGet"]
+            ports = [one["name"] for one in container["ports"]]
+            # The extender's verbs are on loopback, and with TLS for scheduler alone.
+            here = asked.get("host") == "127.0.0.1" and asked["port"] in (39999, 39998)
+            assert here or asked["port"] in ports
         assert {"cpu", "memory"} <= set(container["resources"]["requests"])
         assert container["imagePullPolicy"] == "IfNotPresent"
 
@@ -183,10 +186,17 @@ def test_the_device_plugin_goes_where_the_label_is() -> None:
 
 
 def test_the_extender_is_the_same_beside_both_schedulers() -> None:
-    """It is written down twice."""
+    """It is written down twice, but for where kubelet asks how it is."""
     (one,) = workload("kubeadm", "gpushare-extender")["containers"]
     _, other = workload("second-scheduler", "gpushare-scheduler")["containers"]
-    assert other == one
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    for probe in probes:
+        asked, other_asked = dict(one[probe]), dict(other[probe])
+        assert asked.pop("httpGet")["path"] == other_asked.pop("httpGet")["path"]
+        assert asked == other_asked
+    assert {k: v for k, v in other.items() if k not in probes} == {
+        k: v for k, v in one.items() if k not in probes
+    }
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
     for overlay, name in (
         ("kubeadm", "gpushare-extender"),

@@ -33,6 +33,23 @@ def test_a_small_pod_is_not_lost() -> None:
     assert bar(100, pieces(98, 1, 1), width=10).plain == "████████▓▒"
 
 
+def test_who_has_nothing_has_no_cell() -> None:
+    """Its fill stays its own, so that two bars of the same pods look alike."""
+    assert bar(10, pieces(5, 0, 2), width=10).plain == "█████▒▒···"
+
+
+def test_more_pods_than_cells() -> None:
+    """The bar stays as wide as it is; the last ones are not seen in it."""
+    assert bar(300, pieces(*[1] * 200), width=6).plain == "█▓▒▚█·"
+    assert bar(200, pieces(*[1] * 200), width=6).plain == "█▓▒▚█▓"
+
+
+def test_a_card_without_memory() -> None:
+    """It has nothing to give, and an empty bar."""
+    assert bar(0, [], width=4).plain == "····"
+    assert bar(0, pieces(3), width=4).plain == "████"
+
+
 def test_colour_only_adds() -> None:
     """The same pods have the same fills and colours in bar and legend."""
     drawn, told = bar(10, pieces(5, 2), width=10), legend(pieces(5, 2))

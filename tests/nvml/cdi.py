@@ -1,12 +1,13 @@
 """A CDI specification by which a container runtime injects the stub's cards."""
 
 import os
+import platform
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.nvml.build import Stub
+from tests.nvml.build import SONAME, STATE_VARIABLE, Stub
 from tests.nvml.driver import StubCard
 
 KIND = "nvidia.com/gpu"
@@ -45,6 +46,18 @@ def cdi_spec(
         "containerEdits": {"mounts": shared},
         "devices": [{"name": name, "containerEdits": edits} for name, edits in devices],
     }
+
+
+def with_library(spec: dict[str, Any], stub: Stub) -> dict[str, Any]:
+    """Let every container of the specification have the driver's library, too.
+
+    As the real one has: whoever is given cards can ask NVML for them.
+    """
+    edits = spec["containerEdits"]
+    inside = f"/usr/lib/{platform.machine()}-linux-gnu/{SONAME}"
+    mounts = [*edits["mounts"], _mount(stub.library, inside)]
+    state = f"{STATE_VARIABLE}={INSIDE}/state/driver"
+    return {**spec, "containerEdits": {**edits, "mounts": mounts, "env": [state]}}
 
 
 def _shown(card: StubCard, folder: Path, marks: Marks) -> dict[str, list[Any]]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpusharectl.install.authority import Purpose, Wanted, issue, make_authority
-from gpusharectl.install.certificates import SERVER_NAME, plan, read_pair
+from gpusharectl.authority import Purpose, Wanted, issue, make_authority
+from gpusharectl.certificates import SERVER_NAME, plan, read_pair
 from tests.testbed.rest import Json
 
 

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpusharectl.install.authority import Pair, Purpose, Wanted, issue, make_authority
+from gpusharectl.authority import Pair, Purpose, Wanted, issue, make_authority
 
 AUTHORITY = "ca"
 EXTENDER_UID = 65532

@@ -1,0 +1,241 @@
+"""``inspect``, ``why``, ``cordon-card``, ``uncordon-card`` and ``clear-card``.
+
+Exit codes:
+
+====  ==================================================================
+0     fine: it was told, and for ``why``: the pod holds its card, asks for
+      none, or has ended
+1     it could not be told or done; a sentence says why
+2     the command line is not understood
+3     ``why`` alone: the pod waits, is invalid, or nobody knows its card
+====  ==================================================================
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import click
+import orjson
+import yaml
+from rich.console import Console
+
+from gpushare.kube.cluster import Kind
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound
+from gpusharectl.access import Access, access_options, reach
+from gpusharectl.inspection import words
+from gpusharectl.inspection.completion import card_names, node_names, pod_names
+from gpusharectl.inspection.cordon import No, Order, carry_out, pods_on
+from gpusharectl.inspection.cordonwords import told
+from gpusharectl.inspection.drawing import draw, source
+from gpusharectl.inspection.facts import full_name, name_of
+from gpusharectl.inspection.near import nearest
+from gpusharectl.inspection.shapes import Data, survey_data
+from gpusharectl.inspection.sources import everything, look
+from gpusharectl.inspection.survey import survey
+from gpusharectl.inspection.thishost import host_troubles
+from gpusharectl.inspection.why import why as explain
+from gpusharectl.inspection.whydrawing import draw_answer
+from gpusharectl.inspection.whyshapes import absent_data, answer_data
+from gpusharectl.output import fit_to_show
+from gpusharectl.scheduler.hostfiles import HostFiles
+
+_NOT_TOLD = 1
+_MOST_NODES = 10
+_CODES = (
+    "Exit codes: 0 it was told, 1 it could not be told, "
+    "2 the command line is not understood."
+)
+_WHY_CODES = (
+    "Exit codes: 0 the pod holds its card, asks for none, or has ended; 3 it waits, "
+    "can never run, or nobody knows its card; 1 it could not be told, or there is no "
+    "such pod; 2 the command line is not understood."
+)
+_ORDER_CODES = (
+    "Exit codes: 0 it is so now, 1 it could not be done, "
+    "2 the command line is not understood."
+)
+
+
+@click.command(epilog=_CODES)
+@click.option(
+    "--node", metavar="NAME", help="Only this node.", shell_complete=node_names
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "json", "yaml"]),
+    help="All there is, or the same as data.",
+)
+@access_options
+def inspect(
+    node: str | None, output: str | None, kubeconfig: str | None, context: str | None
+) -> None:
+    """Show nodes, their cards, and who has what of them.
+
+    Units are 256 MiB of a card's memory, cores hundredths of its compute. A bar has a
+    fill for each pod, and dots for what is free.
+    """
+    with _cluster(kubeconfig, context) as access:
+        picture = look(access, datetime.now(UTC))
+        version = access.objects.version()
+    here = host_troubles(picture.nodes, version, HostFiles())
+    picture = replace(picture, troubles=here)
+    if node is not None and picture.node(node) is None:
+        known = words.listed(sorted(map(name_of, picture.nodes)), _MOST_NODES)
+        raise click.ClickException(f'there is no node "{node}"; there are: {known}')
+    seen = survey(picture, node or "")
+    if output in ("json", "yaml"):
+        _give(survey_data(seen), output)
+    else:
+        draw(_console(), seen, wide=output == "wide", only=node or "")
+
+
+@click.command(epilog=_WHY_CODES)
+@click.option("-n", "--namespace", metavar="NAME", help="The pod's; else: default.")
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="The same as data."
+)
+@access_options
+@click.argument("pod", shell_complete=pod_names)
+def why(
+    pod: str,
+    namespace: str | None,
+    output: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Explain why POD waits, or why it is on its card.
+
+    POD is a name, or NAMESPACE/NAME. For a pod that waits: what each card lacks, what
+    would fit now, and who would have to go.
+    """
+    place, name = _which_pod(pod, namespace)
+    with _cluster(kubeconfig, context) as access:
+        try:
+            found = access.cluster.get(Kind.PODS, place, name)
+        except NotFound:
+            sys.exit(_absent(access, place, name, output))
+        picture = look(access, datetime.now(UTC))
+    answer = explain(picture, found)
+    if output:
+        _give(answer_data(answer, picture.books), output)
+    else:
+        books = source(picture.books)
+        draw_answer(_console(), answer, picture.now, books)
+    sys.exit(answer.code)
+
+
+@click.command(epilog=_ORDER_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def cordon_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Let NODE's CARDS get nothing new; what runs there goes on.
+
+    A card is named by its index, its UUID, or how the UUID begins.
+    """
+    _order(Order.CORDON, node, cards, kubeconfig, context)
+
+
+@click.command(epilog=_ORDER_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def uncordon_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Open NODE's CARDS to pods again.
+
+    A card is named by its index, its UUID, or how the UUID begins; one that is not
+    there any more may be taken off the list too.
+    """
+    _order(Order.UNCORDON, node, cards, kubeconfig, context)
+
+
+@click.command(epilog=_ORDER_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def clear_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Say that NODE's sick CARDS are well again, once you have seen to them.
+
+    It makes the device plugin there forget faults that the driver reported; a card
+    that does not answer stays sick. A card is named by its index, its UUID, or how the
+    UUID begins.
+    """
+    _order(Order.CLEAR, node, cards, kubeconfig, context)
+
+
+def _order(
+    order: Order,
+    node: str,
+    cards: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    with _cluster(kubeconfig, context) as access:
+        done = carry_out(access, order, node, cards)
+        if isinstance(done, No):
+            raise click.ClickException(done.words)
+        there = order is Order.CORDON
+        pods = {uuid: pods_on(access, node, uuid) for uuid in done.cards if there}
+    for line in told(order, done, pods):
+        click.echo(fit_to_show(line))
+
+
+def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
+    place, slash, name = pod.rpartition("/")
+    if slash and namespace not in (None, place):
+        raise click.UsageError(f"{pod} is not in the namespace {namespace}")
+    if not name or (slash and not place) or "/" in place:
+        raise click.UsageError(f"{pod!r} is no pod; give NAME or NAMESPACE/NAME")
+    return place or namespace or "default", name
+
+
+def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
+    pods = everything(access.cluster, Kind.PODS)
+    pairs = (full_name(pod).split("/") for pod in pods)
+    near = nearest(namespace, name, ((space, one) for space, one in pairs))
+    pod = f"{namespace}/{name}"
+    if output:
+        _give(absent_data(pod, tuple(near), _NOT_TOLD), output)
+        return _NOT_TOLD
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
+    return _NOT_TOLD
+
+
+@contextmanager
+def _cluster(kubeconfig: str | None, context: str | None) -> Iterator[Access]:
+    """Reach the cluster; what goes wrong on the way is a sentence and exit code 1."""
+    # Nobody is asked for rights beforehand: the refusal itself says what is missing.
+    access = reach(kubeconfig, context, needs=())
+    try:
+        yield access
+    except Forbidden as error:
+        raise click.ClickException(
+            f"{error}; take the administrator's kubeconfig by --kubeconfig, or have "
+            "the right granted"
+        ) from error
+    except ClusterError as error:
+        raise click.ClickException(f"{access.objects.host}: {error}") from error
+    finally:
+        access.close()
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _give(data: Data, output: str) -> None:
+    if output == "json":
+        click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)

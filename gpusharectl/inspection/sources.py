@@ -1,0 +1,118 @@
+"""Where the picture comes from: the extender's books, pods and nodes."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from gpushare.kube import codec
+from gpushare.kube.bookkeeper import UNFINISHED
+from gpushare.kube.cluster import Cluster, Json, Kind
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.fields import Malformed
+from gpushare.kube.names import EXTENDER_PORT
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.inspection import facts
+from gpusharectl.inspection.books import Books, chosen, reckoned, told
+from gpusharectl.inspection.picture import Picture, Trouble
+
+_PAGE = 500
+_LEASES = ("kube-scheduler", "vcuda-scheduler")
+"""Who leads the cluster's own schedulers, and who leads ours."""
+
+
+class Reach(Protocol):
+    """A way into a cluster: in bulk, and object by object."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """For lists in pages."""
+        ...
+
+    @property
+    def objects(self) -> Objects:
+        """For single objects, and the extender's page."""
+        ...
+
+
+def look(reach: Reach, now: datetime, troubles: Sequence[Trouble] = ()) -> Picture:
+    """Read the cluster once; ``ClusterError`` where pods or nodes cannot be read.
+
+    The books are the extender's own where it answers, else they are reckoned here.
+    """
+    # The books log what they find odd; here the screen says it.
+    logging.getLogger("gpushare").addHandler(logging.NullHandler())
+    nodes = tuple(everything(reach.cluster, Kind.NODES))
+    pods: list[Json] = []
+    parts: list[Json] = []
+    for pod in everything(reach.cluster, Kind.PODS, UNFINISHED):
+        if codec.is_ours(pod):
+            pods.append(pod)
+        if facts.is_part(pod) or facts.is_kube_scheduler(pod):
+            parts.append(pod)
+    books = _books(reach.objects, nodes, pods, parts)
+    return Picture(books, nodes, tuple(pods), tuple(parts), now, tuple(troubles))
+
+
+def everything(
+    cluster: Cluster, kind: Kind, field_selector: str = ""
+) -> Iterator[Json]:
+    """Read a collection page by page."""
+    token = ""
+    while True:
+        page = cluster.list_page(
+            kind, limit=_PAGE, continue_token=token, field_selector=field_selector
+        )
+        yield from page.items
+        token = page.continue_token
+        if not token:
+            return
+
+
+def _books(
+    objects: Objects, nodes: Sequence[Json], pods: Sequence[Json], parts: Sequence[Json]
+) -> Books:
+    extenders = [pod for pod in parts if facts.is_extender(pod)]
+    ready = [pod for pod in extenders if facts.holds(pod, "Ready")]
+    if not extenders:
+        because = f"no pod of it is in {facts.SYSTEM}"
+    elif not ready:
+        because = "none of its pods is ready"
+    else:
+        books, because = _asked(objects, ready)
+        if books is not None:
+            return books
+    settings = facts.settings_of(extenders[0]) if extenders else {}
+    return reckoned(nodes, pods, chosen(settings), because)
+
+
+def _asked(objects: Objects, ready: Sequence[Json]) -> tuple[Books | None, str]:
+    """Ask one after the other; with several any is right, the leader's knows first."""
+    because = ""
+    leaders = _leaders(objects) if len(ready) > 1 else frozenset()
+    for pod in sorted(ready, key=lambda pod: leaders.isdisjoint(_hosts(pod))):
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        try:
+            return told(objects.fetch(namespace, name, EXTENDER_PORT, "/snapshot")), ""
+        except (ClusterError, Malformed) as error:
+            because = f"{name}: {error}"
+    return None, because
+
+
+def _leaders(objects: Objects) -> frozenset[str]:
+    """Name the hosts whose schedulers lead; none where nobody tells."""
+    found = set()
+    for name in _LEASES:
+        ref = Ref("coordination.k8s.io/v1", "Lease", name, facts.SYSTEM)
+        try:
+            lease = objects.get(ref) or {}
+        except ClusterError:
+            continue
+        holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+        found.add(holder.partition("_")[0])
+    return frozenset(found)
+
+
+def _hosts(pod: Json) -> set[str]:
+    """Give what a scheduler beside this extender calls its host: its node, its pod."""
+    return {facts.node_of(pod), facts.name_of(pod)}

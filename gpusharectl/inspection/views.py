@@ -1,0 +1,119 @@
+"""The cluster as inspect shows it: node, card, pods. Frozen values. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpushare.domain.model import Amount, Card, CardUUID, PodRef
+from gpusharectl.inspection.books import Books
+from gpusharectl.inspection.picture import Trouble
+from gpusharectl.inspection.shortage import Block
+
+
+class Stay(StrEnum):
+    """How a pod comes to be on a card."""
+
+    PLACED = "placed"
+    UNPLACED = "unplaced"
+    """It runs on the node, nobody knows on which card: charged on each."""
+    NOMINATED = "nominated"
+    """Room is kept for it, its victims are on their way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What one pod has of one card.
+
+    ``planned`` names the cards of the plan where the pod is elsewhere; ``waits`` why
+    its container may not start, in kubelet's words.
+    """
+
+    pod: PodRef
+    amount: Amount
+    stay: Stay = Stay.PLACED
+    whole: bool = False
+    planned: tuple[CardUUID, ...] = ()
+    leaving: bool = False
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardView:
+    """A card, what is charged to it, and for whom; the largest first.
+
+    Room that is kept for a nominated pod is not charged yet, and not free either.
+    ``free`` is None where nothing new is placed; it may be below zero.
+    """
+
+    card: Card
+    charged: Amount
+    free: Amount | None
+    tenants: tuple[Tenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that shares cards, or should.
+
+    ``ready`` None: nobody knows. ``offered`` is what kubelet counts, each part None
+    where it does not know the resource. ``gone`` are pods on cards that are no more,
+    with the card's UUID.
+    """
+
+    name: str
+    ready: bool | None
+    schedulable: bool
+    labelled: bool
+    plugin: str
+    offered_units: int | None
+    offered_cores: int | None
+    cards: tuple[CardView, ...]
+    gone: tuple[tuple[CardUUID, Tenant], ...]
+    complaint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that waits: what it asks, and why it waits.
+
+    ``because`` are our words, ``room`` whether there is room by them; ``scheduler`` are
+    kube-scheduler's, empty where it has said nothing.
+    """
+
+    pod: PodRef
+    asks: str
+    claims: tuple[Amount, ...]
+    policy: str | None
+    since: str
+    because: str
+    room: bool
+    scheduler: str
+    nominated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that inspect shows. ``others`` counts the nodes that share no cards."""
+
+    books: Books
+    at: datetime
+    nodes: tuple[NodeView, ...]
+    others: int
+    pending: tuple[Waiting, ...]
+    largest: Block | None
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def cards(self) -> tuple[CardView, ...]:
+        """All cards of all nodes shown."""
+        return tuple(card for node in self.nodes for card in node.cards)
+
+    @property
+    def units(self) -> int:
+        """All units that there are."""
+        return sum(view.card.units for view in self.cards)
+
+    @property
+    def allotted(self) -> int:
+        """The units that somebody has; of a card never more than all."""
+        return sum(min(view.charged.units, view.card.units) for view in self.cards)

@@ -1,0 +1,92 @@
+"""Amounts and lists in words, the same on every screen. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from gpushare.domain.model import UNIT_MIB, Amount, Claim
+
+_MIB_BELOW = 1024
+NOT_KNOWN = "n/a"
+"""What nobody knows is never shown as 0."""
+
+
+def units(number: int) -> str:
+    """Say units: ``1 unit``, ``20 units``."""
+    return counted(number, "unit")
+
+
+def cores(number: int) -> str:
+    """Say cores: ``1 core``, ``20 cores``."""
+    return counted(number, "core")
+
+
+def counted(number: int, thing: str) -> str:
+    """Say how many of something there are.
+
+    >>> counted(1, "card"), counted(0, "card")
+    ('1 card', '0 cards')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def memory(number: int) -> str:
+    """Say units as memory.
+
+    >>> memory(1), memory(29), memory(94)
+    ('256 MiB', '7.25 GiB', '23.5 GiB')
+    """
+    mib = number * UNIT_MIB
+    return f"{mib} MiB" if abs(mib) < _MIB_BELOW else f"{_gib(number)} GiB"
+
+
+def memory_of(used: int, of: int) -> str:
+    """Say two numbers of units in GiB: ``22.75/23.5``."""
+    return f"{_gib(used)}/{_gib(of)}"
+
+
+def amount(asked: Amount) -> str:
+    """Say a share of a card: ``20 units (5 GiB) and 1 core``; empty parts left out."""
+    parts = []
+    if asked.units:
+        parts.append(f"{units(asked.units)} ({memory(asked.units)})")
+    if asked.cores:
+        parts.append(cores(asked.cores))
+    return " and ".join(parts) or "nothing"
+
+
+def bare(asked: Amount) -> str:
+    """Say the same in fewer words: ``20 units and 1 core``."""
+    parts = [units(asked.units)] if asked.units else []
+    parts += [cores(asked.cores)] if asked.cores else []
+    return " and ".join(parts) or "nothing"
+
+
+def claim(asked: Claim) -> str:
+    """Say what must be found on one card, or how many whole cards."""
+    if not asked.whole_cards:
+        return amount(asked.amount)
+    whole = counted(asked.whole_cards, "whole card")
+    if not asked.amount.units:
+        return whole
+    number = asked.amount.units
+    return f"{whole} with {units(number)} ({memory(number)}) or more"
+
+
+def claims(asked: Sequence[Claim]) -> str:
+    """Say all that a pod asks."""
+    return " and, on any card, ".join(claim(one) for one in asked)
+
+
+def listed(things: Iterable[str], most: int) -> str:
+    """Name the first of many things, and say how many are left out.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    found = list(things)
+    if len(found) <= most:
+        return ", ".join(found)
+    return f"{', '.join(found[:most])} and {len(found) - most} more"
+
+
+def _gib(number: int) -> str:
+    return f"{number * UNIT_MIB / 1024:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,60 @@
+"""All that installing and taking away work with, handed in from outside."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects
+from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.progress import Screen
+from gpusharectl.install.schedulerwork import OtherHosts, SchedulerHost
+from gpusharectl.install.watching import Patience
+from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+
+
+class Load(Protocol):
+    """Give an overlay's objects; an empty image is the one that is shipped."""
+
+    def __call__(
+        self, overlay: str, *, image: str = "", components: Sequence[str] = ()
+    ) -> tuple[Json, ...]:
+        """Put them together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a host's kube-scheduler is to be set to."""
+
+    flavour: Flavour
+    node: str
+    version: str
+    image: str
+    tls: bool = False
+    restart: bool = False
+    timeout_s: float = 0.0
+
+
+def _no_files(_: Wish) -> Sequence[FileChange]:
+    """Give no files to write."""
+    return ()
+
+
+def _nothing() -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The cluster, this host, the person at the terminal."""
+
+    objects: Objects
+    files: HostFiles
+    screen: Screen
+    load: Load
+    host: Callable[[Wish], SchedulerHost]
+    others: Callable[[Wish], OtherHosts]
+    certificates: Callable[[Wish], Sequence[FileChange]] = _no_files
+    patience: Patience = field(default_factory=Patience)
+    inspect: Callable[[], None] = _nothing

@@ -1,0 +1,11 @@
+"""The names that our own objects are known by, in a cluster."""
+
+SYSTEM = "kube-system"
+"""The namespace of all of them that have one."""
+PART_OF = "app.kubernetes.io/part-of"
+NAME = "app.kubernetes.io/name"
+PRODUCT = "gpushare"
+OURS = f"{PART_OF}={PRODUCT}"
+"""The selector that finds each of them."""
+EXTENDER = "gpushare-extender"
+PLUGIN = "gpushare-device-plugin"

@@ -1,0 +1,81 @@
+"""Which of the shipped manifests are installed, and what of them is asked for. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+
+from gpushare.kube.cluster import Json
+from gpusharectl.install.choice import Choice
+from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.nodeview import NodeView
+
+WORKLOADS = ("DaemonSet", "Deployment")
+SECOND = "second-scheduler"
+ALL = (Flavour.KUBEADM, SECOND)
+"""These two together name every object that any overlay has."""
+RUNTIME_CLASS = "nvidia"
+BY_RUNTIME_CLASS = "nvidia-runtime"
+"""The component that lets the device plugin ask for that class."""
+SCHEDULER = "kube-scheduler"
+
+
+def overlay_of(kind: Flavour, choice: Choice) -> str:
+    """Name the overlay; on a host without a scheduler it serves only to be judged."""
+    if choice.second_scheduler:
+        return SECOND
+    if kind is Flavour.K3S:
+        return "k3s-with-tls" if choice.tls else Flavour.K3S
+    return "with-tls" if choice.tls else Flavour.KUBEADM
+
+
+def with_scheduler(manifests: Iterable[Json], image: str) -> tuple[Json, ...]:
+    """Put the image of kube-scheduler where one is to run."""
+
+    def put(pod: Json) -> None:
+        for container in pod["containers"]:
+            if container["name"] == SCHEDULER:
+                container["image"] = image
+
+    return tuple(_changed(body, put) for body in manifests)
+
+
+def wants_runtime_class(nodes: Iterable[NodeView], *, there: bool) -> bool:
+    """Tell whether the device plugin reaches the driver by the RuntimeClass nvidia.
+
+    It does where the cluster has it, unless one of the nodes says that it has no such
+    runtime: the pod would not even be made there.
+    """
+    return there and all(
+        not node.handlers or RUNTIME_CLASS in node.handlers for node in nodes
+    )
+
+
+def image_of(manifests: Sequence[Json]) -> str:
+    """Give the image of our own that these workloads run; empty where none does."""
+    for body in manifests:
+        if body["kind"] in WORKLOADS:
+            for container in _pod(body)["containers"]:
+                if container["name"] != SCHEDULER:
+                    return str(container["image"])
+    return ""
+
+
+def scheduler_image(pods: Iterable[Json]) -> str:
+    """Give the image that one of these pods runs kube-scheduler by; empty if none."""
+    for pod in pods:
+        for container in pod["containers"]:
+            if container["name"] == SCHEDULER:
+                return str(container["image"])
+    return ""
+
+
+def _changed(body: Json, change: Callable[[Json], None]) -> Json:
+    if body["kind"] not in WORKLOADS:
+        return body
+    found = deepcopy(body)
+    change(_pod(found))
+    return found
+
+
+def _pod(workload: Json) -> Json:
+    pod: Json = workload["spec"]["template"]["spec"]
+    return pod

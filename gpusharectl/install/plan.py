@@ -1,0 +1,194 @@
+"""What an install is going to do: checked, asked, tried out, and not yet begun."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpushare.kube.cluster import Json
+from gpusharectl.install.asking import nobody, weigh, which_nodes
+from gpusharectl.install.changes import (
+    ObjectChange,
+    label_diff,
+    object_changes,
+    to_label,
+)
+from gpusharectl.install.choice import Choice, chosen
+from gpusharectl.install.flavour import Flavour, flavour
+from gpusharectl.install.hands import Hands, Wish
+from gpusharectl.install.nodechecks import judge_nodes
+from gpusharectl.install.nodeview import named
+from gpusharectl.install.overlays import (
+    BY_RUNTIME_CLASS,
+    image_of,
+    overlay_of,
+    wants_runtime_class,
+    with_scheduler,
+)
+from gpusharectl.install.preflight import Facts, judge_cluster
+from gpusharectl.install.progress import NoAnswerError
+from gpusharectl.install.rights import to_install
+from gpusharectl.install.steps import Exit, Trouble
+from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
+from gpusharectl.scheduler.hostfiles import FileChange
+from gpusharectl.scheduler.refusal import Refusal
+
+NOTHING_DONE = "nothing was changed"
+
+
+@dataclass
+class Planning:
+    """Look, ask and try; what one step finds out is kept for those after it."""
+
+    hands: Hands
+    choice: Choice
+    facts: Facts = field(init=False)
+    manifests: tuple[Json, ...] = ()
+    chosen: tuple[str, ...] = ()
+    changes: tuple[ObjectChange, ...] = ()
+    holder: str = ""
+    """Who holds kube-scheduler's lease, where several may."""
+    image: str = ""
+    """Of a second kube-scheduler."""
+
+    def check(self) -> Trouble | None:
+        """Look at all, say what is found, refuse what cannot go well."""
+        hands, choice = self.hands, self.choice
+        hands.screen.begin("Checking")
+        kind = flavour(hands.files)
+        self._load()
+        rights = to_install(self.manifests, jobs=kind is Flavour.KUBEADM)
+        self.facts = survey(hands.objects, hands.files, rights, told=choice.this_node)
+        found = judge_cluster(self.facts, choice)
+        return weigh(found, hands.screen) or self._files() or self._scheduler()
+
+    def choose(self) -> Trouble | None:
+        """Settle which nodes share their cards."""
+        screen, choice = self.hands.screen, self.choice
+        wanted = which_nodes(self.facts, choice, screen)
+        if isinstance(wanted, Trouble):
+            return wanted
+        wrong = chosen(wanted, self.facts.nodes)
+        if wrong is not None:
+            return Trouble(f"{wrong} {NOTHING_DONE.capitalize()}", exit_code=Exit.USAGE)
+        self.chosen = wanted
+        if self._by_runtime_class():
+            self._load(BY_RUNTIME_CLASS)
+        return weigh(
+            judge_nodes(self.facts, wanted), screen, sure=choice.yes or choice.dry_run
+        )
+
+    def rehearse(self) -> Trouble | None:
+        """Let the API server judge every object; show all, or ask whether to go on."""
+        self.changes = object_changes(self.hands.objects, self.manifests)
+        if self.choice.dry_run:
+            self._show()
+            return None
+        return None if self.choice.yes else self._agreed()
+
+    def again(self) -> str:
+        """Give the command that goes on, the nodes chosen meanwhile included."""
+        return replace(self.choice, nodes=self.chosen or self.choice.nodes).again()
+
+    def wish(self) -> Wish:
+        """Say what kube-scheduler is to be set to."""
+        return Wish(
+            self.facts.flavour,
+            self.facts.here,
+            self.facts.version,
+            image_of(self.manifests),
+            tls=self.choice.tls,
+            restart=self.choice.restart,
+            timeout_s=self.choice.timeout_s,
+        )
+
+    @property
+    def other_hosts(self) -> tuple[str, ...]:
+        """The other nodes whose kube-scheduler kubeadm has set up."""
+        facts = self.facts
+        if facts.flavour is not Flavour.KUBEADM or self.choice.second_scheduler:
+            return ()
+        return tuple(node for node in facts.control_plane if node != facts.here)
+
+    def _files(self) -> Trouble | None:
+        """Look whether kube-scheduler's files can be edited, before anything is."""
+        if self.choice.second_scheduler:
+            return None
+        plan = self.hands.host(self.wish()).plan()
+        if not isinstance(plan, Refusal):
+            return None
+        return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+
+    def _load(self, *components: str) -> None:
+        """Put the manifests together, as far as it is known what they must be."""
+        overlay = overlay_of(flavour(self.hands.files), self.choice)
+        loaded = self.hands.load(
+            overlay, image=self.choice.image, components=components
+        )
+        found = served(self.hands.objects, loaded)
+        self.manifests = with_scheduler(found, self.image) if self.image else found
+
+    def _scheduler(self) -> Trouble | None:
+        """Find out who leads, or which image a second kube-scheduler is to have."""
+        objects, choice = self.hands.objects, self.choice
+        if not choice.second_scheduler:
+            self.holder = leader(objects) if self.other_hosts else ""
+            return None
+        self.image = choice.scheduler_image or kube_scheduler_image(objects)
+        if self.image:
+            self._load()
+            return None
+        version = self.facts.version
+        return Trouble(
+            "nothing in this cluster tells where kube-scheduler's image is; "
+            f"{NOTHING_DONE}",
+            f"the same command with --scheduler-image IMAGE, of {version}",
+            Exit.REFUSED,
+        )
+
+    def _by_runtime_class(self) -> bool:
+        told = self.choice.runtime_class
+        if told is not None:
+            return told
+        nodes = [named(self.facts.nodes, name) for name in self.chosen]
+        views = [node for node in nodes if node is not None]
+        return wants_runtime_class(views, there=self.facts.runtime_class)
+
+    def _agreed(self) -> Trouble | None:
+        """Say in one line what will change, and ask; where nothing will, go on."""
+        what = self._summary()
+        if not what:
+            return None
+        try:
+            if self.hands.screen.confirm(f"Change {'; '.join(what)}?"):
+                return None
+        except NoAnswerError:
+            return nobody("--yes")
+        return Trouble(f"you said no; {NOTHING_DONE}")
+
+    def _summary(self) -> list[str]:
+        found = []
+        if self.changes:
+            found.append(f"{len(self.changes)} objects in the cluster")
+        labels = to_label(self.facts.nodes, self.chosen)
+        if labels:
+            found.append(f"a label on {', '.join(labels)}")
+        found += [change.path for change in self._file_changes()]
+        return found
+
+    def _show(self) -> None:
+        """Print every change; touch nothing."""
+        screen = self.hands.screen
+        for change in self.changes:
+            screen.note(change.diff())
+        for name in to_label(self.facts.nodes, self.chosen):
+            screen.note(label_diff(name, on=True))
+        for file in self._file_changes():
+            screen.note(file.diff())
+        for node in self.other_hosts:
+            screen.note(f"# likewise, by a Job, kube-scheduler's files on {node}\n")
+        screen.note(f"Nothing was touched. To do it: {self.again()}")
+
+    def _file_changes(self) -> Sequence[FileChange]:
+        if self.choice.second_scheduler:
+            return ()
+        plan = self.hands.host(self.wish()).plan()
+        return () if isinstance(plan, Refusal) else plan

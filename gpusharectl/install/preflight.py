@@ -1,0 +1,200 @@
+"""What speaks for and against installing here. Pure: ``survey`` reads, this judges."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpusharectl.install.choice import Choice
+from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.nodeview import NodeView, minor, named, runtime
+from gpusharectl.install.rights import Right
+
+OLDEST = (1, 26)
+"""Below it, kubelet's pod resources are not what the device plugin reads."""
+NEWEST = (1, 36)
+"""What all tests ran with; newer ones are let through with a word."""
+GUARD_SINCE = "1.30"
+
+
+class Weight(StrEnum):
+    """How much a finding weighs: a warning is asked about where ``doubt`` is set."""
+
+    OK = "ok"
+    WARNING = "warning"
+    DOUBT = "doubt"
+    REFUSAL = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found, in a sentence; ``cure`` says what to do about a refusal."""
+
+    weight: Weight
+    text: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What there is, before anything is done.
+
+    ``here`` is the node that this host is, empty where it is none of this cluster's;
+    ``schedulers`` are the control-plane nodes with a kube-scheduler that can be seen;
+    ``second`` and ``extended`` tell what of ours is there already; ``guard`` whether
+    the API server serves ValidatingAdmissionPolicies.
+    """
+
+    version: str
+    flavour: Flavour
+    nodes: tuple[NodeView, ...]
+    here: str = ""
+    driver_here: bool = False
+    missing: tuple[Right, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    extended: bool = False
+    second: bool = False
+    plugin: bool = False
+    runtime_class: bool = False
+    guard: bool = True
+
+    @property
+    def control_plane(self) -> tuple[str, ...]:
+        """The nodes with the label of a control plane."""
+        return tuple(node.name for node in self.nodes if node.control_plane)
+
+
+def judge_cluster(facts: Facts, choice: Choice) -> list[Finding]:
+    """Judge the cluster and this host, before any node is chosen."""
+    found = [_version(facts)]
+    found += judge_rights(facts)
+    found += _schedulers(facts, choice)
+    if not choice.second_scheduler:
+        found += judge_host(facts)
+    if not facts.guard:
+        found.append(_no_guard())
+    return found
+
+
+def refusals(found: Sequence[Finding]) -> list[Finding]:
+    """Give the findings that forbid to go on."""
+    return [one for one in found if one.weight is Weight.REFUSAL]
+
+
+def _version(facts: Facts) -> Finding:
+    number = minor(facts.version)
+    words = f"Kubernetes {facts.version.removeprefix('v')}"
+    bounds = f"{dotted(OLDEST)} to {dotted(NEWEST)}"
+    if number is None:
+        text = f"{words} is no version that we can read; {bounds} are supported"
+        return Finding(Weight.WARNING, text)
+    if number < OLDEST:
+        text = f"{words} is too old: {bounds} are supported"
+        return Finding(Weight.REFUSAL, text, "upgrade the cluster first")
+    if number > NEWEST:
+        text = f"{words} is newer than what was tried, {bounds}"
+        return Finding(Weight.WARNING, text)
+    nodes = len(facts.control_plane)
+    return Finding(
+        Weight.OK,
+        f"{words} · {facts.flavour} · {nodes} control-plane node"
+        f"{'' if nodes == 1 else 's'} · {_runtimes(facts)}",
+    )
+
+
+def judge_rights(facts: Facts) -> list[Finding]:
+    """Judge what we may do: all that is missing is named at once."""
+    if not facts.missing:
+        return [Finding(Weight.OK, "you may do all that is needed")]
+    them = ", ".join(map(str, facts.missing))
+    cure = (
+        "use an administrator's kubeconfig (--kubeconfig, --context), such as "
+        "/etc/kubernetes/admin.conf on a kubeadm control plane"
+    )
+    return [Finding(Weight.REFUSAL, f"you may not {them}", cure)]
+
+
+def _schedulers(facts: Facts, choice: Choice) -> list[Finding]:
+    """Refuse two books for the same cards, and a scheduler that nobody can set."""
+    if choice.second_scheduler and facts.extended:
+        text = (
+            "the default scheduler calls our extender already; a second scheduler "
+            "beside it would be two books for the same cards"
+        )
+        cure = "install without --second-scheduler, or first: gpusharectl uninstall"
+        return [Finding(Weight.REFUSAL, text, cure)]
+    if not choice.second_scheduler and facts.second:
+        text = (
+            "the second scheduler is installed here; extending the default one too "
+            "would be two books for the same cards"
+        )
+        cure = "install with --second-scheduler, or first: gpusharectl uninstall"
+        return [Finding(Weight.REFUSAL, text, cure)]
+    if choice.second_scheduler or facts.flavour is not Flavour.MANAGED:
+        return []
+    return [_no_scheduler(facts)]
+
+
+def _no_scheduler(facts: Facts) -> Finding:
+    where = ", ".join(facts.schedulers)
+    text = "this host runs no kube-scheduler of kubeadm's or k3s's, by its files"
+    if where:
+        text += f"; the cluster's are on {where}"
+        cure = f"run the same command on {facts.schedulers[0]}"
+    else:
+        cure = "on a managed cluster: gpusharectl install --second-scheduler"
+    return Finding(Weight.REFUSAL, text, cure)
+
+
+def judge_host(facts: Facts, *, leaving: bool = False) -> list[Finding]:
+    """Judge whether this host's kube-scheduler is one of this cluster's."""
+    if facts.flavour is Flavour.MANAGED:
+        return [_no_scheduler(facts)] if leaving and facts.extended else []
+    if facts.flavour is Flavour.K3S and len(facts.control_plane) > 1:
+        return [*_this_host(facts, leaving=leaving), _each_server(facts)]
+    return _this_host(facts, leaving=leaving)
+
+
+def _each_server(facts: Facts) -> Finding:
+    others = ", ".join(name for name in facts.control_plane if name != facts.here)
+    text = f"k3s: each server has its own files; run the same command on {others} too"
+    return Finding(Weight.WARNING, text)
+
+
+def _this_host(facts: Facts, *, leaving: bool) -> list[Finding]:
+    node = named(facts.nodes, facts.here)
+    names = ", ".join(one.name for one in facts.nodes) or "none"
+    if node is None:
+        text = (
+            "this host is no node of the cluster that your kubeconfig names (its "
+            f"nodes: {names}); is it the right context?"
+        )
+        cure = "choose the cluster with --kubeconfig and --context, or say --this-node"
+        return [Finding(Weight.REFUSAL, text, cure)]
+    if not node.control_plane and not leaving:
+        label = "node-role.kubernetes.io/control-plane"
+        text = f"node {node.name} has no label {label}, by which the extender finds it"
+        return [
+            Finding(Weight.REFUSAL, text, f"kubectl label node {node.name} {label}=")
+        ]
+    return []
+
+
+def _no_guard() -> Finding:
+    return Finding(
+        Weight.WARNING,
+        f"before Kubernetes {GUARD_SINCE} there are no ValidatingAdmissionPolicies: "
+        "whoever may patch a pod may forge its placement",
+    )
+
+
+def _runtimes(facts: Facts) -> str:
+    return ", ".join(dict.fromkeys(map(runtime, facts.nodes))) or "no node"
+
+
+def dotted(version: tuple[int, int]) -> str:
+    """Write a version as people do.
+
+    >>> dotted((1, 36))
+    '1.36'
+    """
+    return ".".join(map(str, version))

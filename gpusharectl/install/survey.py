@@ -1,0 +1,116 @@
+"""Look at a cluster and a host: all that ``preflight`` judges. Reads only."""
+
+from collections.abc import Iterable
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.flavour import (
+    flavour,
+    has_driver,
+    this_node,
+)
+from gpusharectl.install.labels import EXTENDER, OURS, PLUGIN, SYSTEM
+from gpusharectl.install.nodeview import NodeView, named, node_view
+from gpusharectl.install.overlays import scheduler_image
+from gpusharectl.install.preflight import Facts
+from gpusharectl.install.rights import Right, missing
+from gpusharectl.scheduler.hostfiles import HostFiles
+
+GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
+_SCHEDULER_PODS = "component=kube-scheduler"
+
+
+def survey(
+    objects: Objects, files: HostFiles, rights: Iterable[Right], *, told: str = ""
+) -> Facts:
+    """Gather the facts; ``told`` is this host's node where the operator says it.
+
+    Where a right to read is missing, the fact stays empty and ``missing`` names it.
+    """
+    version = objects.version()
+    lacking = missing(objects, tuple(rights))
+    nodes = () if Right("list", "nodes") in lacking else read_nodes(objects)
+    kind = flavour(files)
+    here = told if named(nodes, told) else ""
+    return Facts(
+        version=version,
+        flavour=kind,
+        nodes=nodes,
+        here=here if told else this_node(files, kind, nodes),
+        driver_here=has_driver(files),
+        missing=lacking,
+        schedulers=_schedulers(objects, lacking),
+        extended=_is_there(objects, "DaemonSet", EXTENDER),
+        second=_has_second(objects),
+        plugin=_is_there(objects, "DaemonSet", PLUGIN),
+        runtime_class=_has_runtime_class(objects),
+        guard=objects.serves(*GUARD),
+    )
+
+
+def read_nodes(objects: Objects) -> tuple[NodeView, ...]:
+    """Read all nodes, sorted by name."""
+    found = map(node_view, objects.list("v1", "Node"))
+    return tuple(sorted(found, key=lambda node: node.name))
+
+
+def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
+    """Leave out what this API server is too old for: policies, and nothing else."""
+    guard = (GUARD[1], f"{GUARD[1]}Binding")
+    return tuple(
+        body
+        for body in manifests
+        if body["kind"] not in guard or objects.serves(body["apiVersion"], body["kind"])
+    )
+
+
+def leader(objects: Objects) -> str:
+    """Say who holds kube-scheduler's lease, as it calls itself; empty if nobody."""
+    ref = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
+    lease = objects.get(ref) or {}
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def leads(holder: str, node: str) -> bool:
+    """Tell whether a holder's name is of this node's kube-scheduler.
+
+    >>> leads("cp-1_6f0c7d5e", "cp-1")
+    True
+    """
+    return holder == node or holder.rpartition("_")[0] == node
+
+
+def kube_scheduler_image(objects: Objects) -> str:
+    """Find the image of kube-scheduler: our second one's, else the cluster's own."""
+    ours = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
+    found = scheduler_image(one["spec"]["template"]["spec"] for one in ours)
+    pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
+    return found or scheduler_image(pod["spec"] for pod in pods)
+
+
+def _is_there(objects: Objects, kind: str, name: str) -> bool:
+    if not objects.may("get", f"{kind.lower()}s.apps", SYSTEM):
+        return False
+    return objects.get(Ref("apps/v1", kind, name, SYSTEM)) is not None
+
+
+def _has_second(objects: Objects) -> bool:
+    if not objects.may("list", "deployments.apps", SYSTEM):
+        return False
+    found = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
+    return bool(found)
+
+
+def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]:
+    """Find the nodes on which kube-scheduler runs as a static pod."""
+    if Right("list", "pods") in lacking:
+        return ()
+    pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
+    found = {pod["spec"].get("nodeName", "") for pod in pods}
+    return tuple(sorted(name for name in found if name))
+
+
+def _has_runtime_class(objects: Objects) -> bool:
+    if not objects.may("get", "runtimeclasses.node.k8s.io"):
+        return False
+    return objects.get(Ref("node.k8s.io/v1", "RuntimeClass", "nvidia")) is not None

@@ -1,0 +1,1 @@
+"""kube-scheduler's configuration on its own hosts: put, tried, taken back."""

@@ -1,0 +1,13 @@
+"""A step that is not taken, and why, in words for who reads the terminal."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What stands in the way, naming the file or field, and what to do about it."""
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words

@@ -1,0 +1,258 @@
+"""The files of one host that make kube-scheduler ask us, and how they are put back.
+
+The same for kubeadm and k3s, which differ in their ``Starter``: the file that tells how
+kube-scheduler is started. ``plan`` gives every file to write, in an order that leaves a
+working scheduler wherever it is interrupted: our record and the backup, then what
+kube-scheduler will read, and at last the starter's file. ``restore`` goes the other way
+round. Neither writes; ``HostFiles.make`` does.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+
+from gpushare.kube.cluster import Json
+from gpusharectl.scheduler import schedulerconfig
+from gpusharectl.scheduler.hostcertificates import HostCertificates
+from gpusharectl.scheduler.hostfiles import NEW_FILE, UNFINISHED, FileChange, HostFiles
+from gpusharectl.scheduler.hostrecord import NONE, Record, Sums, sum_of
+from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.schedulerconfig import Wanted
+from gpusharectl.scheduler.starter import Starter
+from gpusharectl.scheduler.staticpod import Ours
+
+CONFIG = "scheduler.yaml"
+_READABLE = 0o644
+"""There is no secret in it, and a scheduler without root has to read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted of the host."""
+
+    kubernetes: str
+    """Its version, such as ``v1.36.3``."""
+    program: str
+    """Our own version, for the record."""
+    extender: Json
+    """Our stanza as it is shipped."""
+    now: datetime
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What lies on the host."""
+
+    main: str | None
+    """The starter's file."""
+    bare: str | None
+    """The starter's file as it would be without us."""
+    config: bytes | None
+    record: Record | None
+
+    @property
+    def config_is_ours(self) -> bool:
+        """Tell whether our configuration is there and as we left it."""
+        return self.config is not None and self._left(self.config)
+
+    @property
+    def config_is_changed(self) -> bool:
+        """Tell whether it is there and we do not know it."""
+        return self.config is not None and not self._left(self.config)
+
+    def _left(self, config: bytes) -> bool:
+        files = self.record.files if self.record else {}
+        return any(
+            sums.made_by_us(config)
+            for path, sums in files.items()
+            if path.endswith(f"/{CONFIG}")
+        )
+
+
+class SchedulerFiles:
+    """One host's files; every method reads them anew."""
+
+    def __init__(self, files: HostFiles, starter: Starter, asked: Asked) -> None:
+        self._files = files
+        self._starter = starter
+        self._asked = asked
+        self.config = f"{starter.folder}/{CONFIG}"
+        self.state = f"{starter.folder}/state.json"
+        self.backup = f"{starter.folder}/backup/{PurePosixPath(starter.path).name}"
+        self.certificates = HostCertificates(files, f"{starter.folder}/tls")
+
+    def plan(self) -> Sequence[FileChange] | Refusal:
+        """Give the files to write, in order; none where all is as wanted."""
+        seen = self._seen()
+        if isinstance(seen, Refusal):
+            return seen
+        config = self._configuration(seen)
+        if isinstance(config, Refusal):
+            return config
+        tls = self._certificates()
+        main = self._starter.edited(seen.main, self._ours(config, tls))
+        if isinstance(main, Refusal):
+            return self._about(main)
+        ours = [*tls, self._change(self.config, config, _READABLE)]
+        changes = [*ours, self._change(self._starter.path, main)]
+        return [each for each in self._recorded(seen, changes) if _differs(each)]
+
+    def restore(self) -> Sequence[FileChange] | Refusal:
+        """Give the files to put back or remove, in order; none where none is ours.
+
+        A configuration of ours that someone has changed since stays, without our
+        stanza, and so does what makes kube-scheduler read it.
+        """
+        seen = self._seen()
+        if isinstance(seen, Refusal):
+            return seen
+        kept = self._kept(seen)
+        if isinstance(kept, Refusal):
+            return Refusal(f"{self.config} {kept}")
+        main: str | Refusal | None = seen.bare
+        if kept is not None:
+            main = self._starter.edited(seen.main, self._ours(kept, ()))
+        if isinstance(main, Refusal):
+            return self._about(main)
+        others = (self.next, self.backup, self.state)
+        gone = (*self._unfinished(), *self.certificates.paths(), *others)
+        wanted = {self._starter.path: main, self.config: kept, **dict.fromkeys(gone)}
+        changes = [self._change(path, text) for path, text in wanted.items()]
+        return [each for each in changes if _differs(each)]
+
+    def _certificates(self) -> Sequence[FileChange]:
+        """Give those to write; none where no TLS is asked for."""
+        return self.certificates.planned(self._asked.now) if self._asked.tls else ()
+
+    @property
+    def next(self) -> str:
+        """Where a configuration lies while it is tried."""
+        return f"{self.config}.next"
+
+    def missing(self) -> str:
+        """Say in words if we had configured kube-scheduler and someone undid it."""
+        record = Record.decoded(self._files.read(self.state))
+        if record is None or self._starter.path not in record.files:
+            return ""
+        seen = self._seen()
+        if isinstance(seen, Refusal):
+            return str(seen)
+        if not self._starter.is_edited(seen.main, self._ours("", ())):
+            return (
+                f"{self._starter.path} no longer names {self.config}, so nobody asks "
+                "the extender (kubeadm writes that file anew when it upgrades): "
+                "gpusharectl install mends it"
+            )
+        if not schedulerconfig.has_stanza(
+            (seen.config or b"").decode(errors="replace")
+        ):
+            return f"{self.config} has lost our stanza: gpusharectl install mends it"
+        return ""
+
+    def make(self, changes: Sequence[FileChange]) -> None:
+        """Write and remove, and then our folders where nothing lies in them."""
+        self._files.make(changes)
+        for folder in ("/backup", "/tls", ""):
+            self._files.remove_empty(f"{self._starter.folder}{folder}")
+
+    def _seen(self) -> _Seen | Refusal:
+        content = self._files.read(self._starter.path)
+        record = Record.decoded(self._files.read(self.state))
+        backup = self._files.read(self.backup)
+        try:
+            main = None if content is None else content.decode()
+        except UnicodeDecodeError:
+            return self._about(Refusal(f"is not UTF-8 text; {self._starter.cure}"))
+        bare = self._starter.bare(main, self._ours("", ()))
+        sums = record.files.get(self._starter.path) if record else None
+        if sums and sum_of(content) == sums.after and sum_of(backup) == sums.before:
+            # What we saved is surer than what we work out.
+            bare = None if backup is None else backup.decode()
+        if isinstance(bare, Refusal):
+            return self._about(bare)
+        return _Seen(main, bare, self._files.read(self.config), record)
+
+    def _configuration(self, seen: _Seen) -> str | Refusal:
+        """Give our configuration: what was there, with our stanza."""
+        api = schedulerconfig.api_for(self._asked.kubernetes)
+        if isinstance(api, Refusal):
+            return api
+        found = self._starter.found(seen.bare)
+        if isinstance(found, Refusal):
+            return self._about(found)
+        source = self.config if seen.config_is_changed else found.config
+        old = self._files.read(source) if source else b""
+        if old is None:
+            return Refusal(f"{self._starter.path} names {source}, which is not there")
+        wanted = Wanted(
+            self._asked.extender,
+            api,
+            found.flags,
+            self._starter.kubeconfig(seen.bare),
+            self.certificates.for_scheduler() if self._asked.tls else None,
+        )
+        before = old.decode(errors="replace") if source else None
+        text = schedulerconfig.with_stanza(before, wanted)
+        if isinstance(text, Refusal):
+            return Refusal(f"{source or self._starter.path}: {text}")
+        origin = f" from {found.config}" if found.config else ""
+        return f"# Made{origin} by gpusharectl install, which may be run again.\n{text}"
+
+    def _kept(self, seen: _Seen) -> str | Refusal | None:
+        """Give our configuration without our stanza, if someone has changed it.
+
+        Where no record tells, it is compared with what we would write.
+        """
+        edited = self._starter.is_edited(seen.main, self._ours("", ()))
+        if seen.config is None or seen.config_is_ours or not edited:
+            return None
+        made = self._configuration(_Seen(seen.main, seen.bare, None, None))
+        if isinstance(made, str) and made.encode() == seen.config:
+            return None
+        return schedulerconfig.without_stanza(seen.config.decode(errors="replace"))
+
+    def _unfinished(self) -> Sequence[str]:
+        """Give the files that someone was killed over."""
+        folders = (str(PurePosixPath(self._starter.path).parent), self._starter.folder)
+        return [
+            f"{folder}/{name}"
+            for folder in (*folders, f"{self._starter.folder}/backup")
+            for name in self._files.names(folder)
+            if name.startswith(".") and UNFINISHED in name
+        ]
+
+    def _recorded(
+        self, seen: _Seen, changes: Sequence[FileChange]
+    ) -> Sequence[FileChange]:
+        """Put the record and the backup before the changes that they are about."""
+        files = dict(seen.record.files) if seen.record else {}
+        backup = self._change(self.backup, seen.bare)
+        for each in changes:
+            main = each.path == self._starter.path
+            before = sum_of(backup.after) if main else NONE
+            was = sum_of(each.before)
+            if not _differs(each) and each.path in files:
+                was = files[each.path].was
+            files[each.path] = Sums(before, was, sum_of(each.after))
+        record = Record(self._asked.program, files).encoded().decode()
+        return [self._change(self.state, record), backup, *changes]
+
+    def _ours(self, config: str, tls: Sequence[FileChange]) -> Ours:
+        digest = hashlib.sha256(config.encode())
+        if self._asked.tls:
+            digest.update(self.certificates.stamp(tls).encode())
+        return Ours(self.config, self._starter.folder, digest.hexdigest())
+
+    def _change(self, path: str, after: str | None, mode: int = NEW_FILE) -> FileChange:
+        content = None if after is None else after.encode()
+        return FileChange(path, self._files.read(path), content, mode)
+
+    def _about(self, refusal: Refusal) -> Refusal:
+        return Refusal(f"{self._starter.path} {refusal}")
+
+
+def _differs(change: FileChange) -> bool:
+    return change.before != change.after

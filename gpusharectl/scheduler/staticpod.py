@@ -1,0 +1,213 @@
+"""kube-scheduler's static pod, edited as a careful person would edit it. Pure.
+
+``edited(manifest, ours)`` adds ``--config``, the volume and the mount of our folder,
+and an annotation whose change makes kubelet start the pod anew; ``taken_out`` takes
+just that out again and gives the old text back, byte for byte. Comments, order and form
+of all else stay; flags that the configuration replaces stay too, since they say the
+same. What comes out is read again and compared with what was meant, so that a manifest
+that is written as nobody thought of is refused and not spoiled.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from yaml.nodes import MappingNode, ScalarNode
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.names import PREFIX
+from gpusharectl.scheduler import yamltext
+from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.schedulerpod import CONFIG_FLAG, SchedulerPod, container
+
+VOLUME = "gpushare-scheduler-config"
+STAMP = f"{PREFIX}-scheduler-config"
+"""Annotation of the pod: what tells this configuration from any other."""
+FORMER = f"{PREFIX}-scheduler-former"
+"""Annotation of the pod: how the ``--config`` was written that ours replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What the pod is given."""
+
+    config: str
+    """Our configuration, the same path on the host and in the pod."""
+    folder: str
+    """The folder that it lies in."""
+    stamp: str = ""
+    """Changes with all that kube-scheduler reads but once, at its start."""
+
+    @property
+    def mount(self) -> Json:
+        """The mount of our folder."""
+        return {"mountPath": self.folder, "name": VOLUME, "readOnly": True}
+
+    @property
+    def volume(self) -> Json:
+        """The volume with our folder."""
+        return {"hostPath": {"path": self.folder, "type": "Directory"}, "name": VOLUME}
+
+    def like(self, node: ScalarNode) -> str:
+        """Name our configuration as a word does: with the flag, or the path alone."""
+        with_flag = node.value.startswith("-")
+        return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
+
+
+def edited(manifest: str, ours: Ours) -> str | Refusal:
+    """Give the manifest with our configuration; itself where it has it."""
+    pod = SchedulerPod.read(manifest)
+    if isinstance(pod, Refusal) or _has_all(pod, ours):
+        return pod if isinstance(pod, Refusal) else manifest
+    bare = taken_out(manifest, ours)
+    if isinstance(bare, Refusal):
+        return bare
+    text = _stepped(bare, ours, (_add_flag, _add_stamp, _add_mount, _add_volume))
+    made = SchedulerPod.read(text)
+    if isinstance(made, Refusal) or not _has_all(made, ours):
+        return _odd()
+    return text if _same(text, bare, ours) else _odd()
+
+
+def taken_out(manifest: str, ours: Ours) -> str | Refusal:
+    """Give the manifest without what ``edited`` adds; itself where there is nothing."""
+    pod = SchedulerPod.read(manifest)
+    if isinstance(pod, Refusal):
+        return pod
+    steps = (_drop_flag, _drop_annotations, _drop_mount, _drop_volume)
+    text = _stepped(manifest, ours, steps)
+    bare = SchedulerPod.read(text)
+    if isinstance(bare, Refusal) or bare.config == ours.config:
+        return _odd()
+    return text if _same(text, manifest, ours) else _odd()
+
+
+def is_edited(manifest: str, ours: Ours) -> bool:
+    """Tell whether kube-scheduler is told to read our configuration."""
+    pod = SchedulerPod.read(manifest)
+    return not isinstance(pod, Refusal) and pod.config == ours.config
+
+
+Step = Callable[[SchedulerPod, Ours], str]
+
+
+def _stepped(text: str, ours: Ours, steps: Sequence[Step]) -> str:
+    """Take the steps, each on the text as the one before has left it."""
+    for step in steps:
+        pod = SchedulerPod.read(text)
+        if isinstance(pod, Refusal):
+            return ""
+        text = step(pod, ours)
+    return text
+
+
+def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
+    nodes = pod.config_nodes()
+    if not nodes:
+        has_args = yamltext.items(yamltext.child(pod.container, "args"))
+        key = "args" if has_args else "command"
+        flag = f"{CONFIG_FLAG}={ours.config}"
+        return yamltext.add_item(pod.text, pod.container, key, flag)
+    node = nodes[-1][1]
+    # The lower one first, since places above it stay as they are.
+    text = yamltext.replace(pod.text, node, ours.like(node))
+    written = yamltext.raw(pod.text, node)
+    return _stepped(text, ours, [lambda again, _: _annotated(again, FORMER, written)])
+
+
+def _drop_flag(pod: SchedulerPod, ours: Ours) -> str:
+    former = pod.annotation(FORMER)
+    for key, node in pod.config_nodes():
+        if node.value != ours.like(node):
+            continue
+        if former:
+            return yamltext.replace(pod.text, node, former)
+        return yamltext.drop_item(pod.text, pod.container, key, node)
+    return pod.text
+
+
+def _add_stamp(pod: SchedulerPod, ours: Ours) -> str:
+    return _annotated(pod, STAMP, ours.stamp)
+
+
+def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
+    return yamltext.add_entry(pod.text, pod.metadata, "annotations", name, value)
+
+
+def _drop_annotations(pod: SchedulerPod, ours: Ours) -> str:
+    for name in (STAMP, FORMER):
+        if pod.annotation(name):
+            text = yamltext.drop_entry(pod.text, pod.metadata, "annotations", name)
+            return _stepped(text, ours, [_drop_annotations])
+    return pod.text
+
+
+def _add_mount(pod: SchedulerPod, ours: Ours) -> str:
+    return yamltext.add_item(pod.text, pod.container, "volumeMounts", ours.mount)
+
+
+def _add_volume(pod: SchedulerPod, ours: Ours) -> str:
+    return yamltext.add_item(pod.text, pod.spec, "volumes", ours.volume)
+
+
+def _drop_mount(pod: SchedulerPod, _: Ours) -> str:
+    return _without_volume(pod.text, pod.container, "volumeMounts")
+
+
+def _drop_volume(pod: SchedulerPod, _: Ours) -> str:
+    return _without_volume(pod.text, pod.spec, "volumes")
+
+
+def _without_volume(text: str, parent: MappingNode, key: str) -> str:
+    for node in yamltext.items(yamltext.child(parent, key)):
+        name = yamltext.child(node, "name")
+        if isinstance(name, ScalarNode) and name.value == VOLUME:
+            return yamltext.drop_item(text, parent, key, node)
+    return text
+
+
+def _has_all(pod: SchedulerPod, ours: Ours) -> bool:
+    return (
+        pod.config == ours.config
+        and pod.annotation(STAMP) == ours.stamp
+        and ours.mount in (pod.main.get("volumeMounts") or [])
+        and ours.volume in (pod.body["spec"].get("volumes") or [])
+    )
+
+
+def _same(one: str, other: str, ours: Ours) -> bool:
+    """Tell whether two manifests differ in nothing but what is ours."""
+    first, second = (_bare(yamltext.data(text), ours) for text in (one, other))
+    return first == second
+
+
+def _bare(body: Json, ours: Ours) -> Json:
+    """Give the pod without what is ours, and without lists that are empty then."""
+    body = copy.deepcopy(body)
+    main, metadata, spec = container(body), body["metadata"], body["spec"]
+    annotations = metadata.get("annotations") or {}
+    former = annotations.pop(FORMER, None)
+    annotations.pop(STAMP, None)
+    metadata["annotations"] = annotations or None
+    for holder, key in ((main, "volumeMounts"), (spec, "volumes")):
+        kept = [each for each in holder.get(key) or [] if each.get("name") != VOLUME]
+        holder[key] = kept or None
+    before = [] if former is None else [yamltext.data(former)]
+    for key in ("command", "args"):
+        main[key] = [
+            new
+            for word in main.get(key) or []
+            for new in (before if _names_ours(word, ours) else [word])
+        ]
+    return body
+
+
+def _names_ours(word: object, ours: Ours) -> bool:
+    return word in {ours.config, f"{CONFIG_FLAG}={ours.config}"}
+
+
+def _odd() -> Refusal:
+    return Refusal(
+        "is written in a form that cannot be edited without a risk (braces, anchors or "
+        "merged keys): write it in plain block style, as kubeadm does, and start again"
+    )

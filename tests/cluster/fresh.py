@@ -1,0 +1,125 @@
+"""A cluster that knows nothing of us, and what an administrator types on its host."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.gpus import ROOT
+from tests.cluster.site import SYSTEM, Site
+from tests.nvml.build import Stub
+from tests.nvml.cdi import cdi_spec, with_library
+from tests.nvml.driver import StubCard, StubDriver
+from tests.testbed.kubeadm import Cluster
+
+FILES = "/etc/kubernetes"
+# What the cluster writes all the time by itself.
+PASSING = (
+    "componentstatuses",
+    "events",
+    "events.events.k8s.io",
+    "leases.coordination.k8s.io",
+)
+Tree = dict[str, tuple[int, bytes]]
+
+
+@dataclass
+class Fresh(Site):
+    """A site on which nothing of ours runs but what the installer makes."""
+
+    def put_cards(self, name: str, cards: Sequence[StubCard]) -> StubDriver:
+        """Put cards with their driver into a node, as its nvidia runtime finds them."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        driver = StubDriver(folder, cards)
+        spec = cdi_spec(self.stub, driver.path, cards, self.folder / "markers" / name)
+        self.cluster.nodes[name].write_cdi(with_library(spec, self.stub))
+        return driver
+
+    def ctl(
+        self, *arguments: str, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run gpusharectl on the control-plane host; look at its ``returncode``."""
+        command = [sys.executable, "-m", "gpusharectl", *arguments]
+        own = ["env", f"PYTHONPATH={ROOT}", "HOME=/root/nobody", "COLUMNS=100"]
+        return self.cluster.nodes["cp"].run([*own, *command], stdin)
+
+    def must(self, *arguments: str) -> str:
+        """Run gpusharectl, which has to succeed, and give all that it printed."""
+        ran = self.ctl(*arguments)
+        assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{said(ran)}"
+        return said(ran)
+
+    def tree(self) -> Tree:
+        """Give every file and folder of /etc/kubernetes: its mode and its bytes."""
+        top = self.cluster.nodes["cp"].path(FILES)
+        return {
+            str(path.relative_to(top)): (
+                path.stat().st_mode,
+                path.read_bytes() if path.is_file() else b"",
+            )
+            for path in sorted(top.rglob("*"))
+        }
+
+    def everything(self) -> dict[str, Any]:
+        """Give all objects of the cluster without what changes by itself."""
+        kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+        wanted = ",".join(sorted(set(kinds) - set(PASSING)))
+        items = self.get(wanted, "--all-namespaces")["items"]
+        return dict(sorted((_name(one), _lasting(one)) for one in items))
+
+    def versions(self) -> dict[str, str]:
+        """Give the resource versions of all that carries our label, and of nodes.
+
+        Not of pods: their statuses are kubelet's.
+        """
+        kinds = (
+            "daemonsets,deployments,configmaps,serviceaccounts,clusterroles,"
+            "clusterrolebindings,roles,rolebindings,poddisruptionbudgets,"
+            "validatingadmissionpolicies,validatingadmissionpolicybindings"
+        )
+        label = "app.kubernetes.io/part-of=gpushare"
+        items = self.get(kinds, "--all-namespaces", "-l", label)["items"]
+        return {_name(one): one["metadata"]["resourceVersion"] for one in items}
+
+    def services(self) -> dict[str, str]:
+        """Give our pods in kube-system, by application, with their phase."""
+        label = "app.kubernetes.io/part-of=gpushare"
+        pods = self.get("pods", "-n", SYSTEM, "-l", label)["items"]
+        return {
+            pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["status"]["phase"]
+            for pod in pods
+        }
+
+
+def fresh(cluster: Cluster, stub: Stub, folder: Path) -> Fresh:
+    """Make a site of a bare cluster, with the namespace of seed 001's applications."""
+    made = Fresh(cluster, stub, folder)
+    made.kubectl("create", "namespace", "baetyl-edge")
+    return made
+
+
+def said(ran: subprocess.CompletedProcess[str]) -> str:
+    return ran.stdout + ran.stderr
+
+
+def _name(one: dict[str, Any]) -> str:
+    metadata = one["metadata"]
+    return f"{one['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _lasting(one: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what says when it was written, and how it is just now."""
+    left = json.loads(json.dumps(one))
+    left.pop("status", None)
+    for key in ("resourceVersion", "managedFields", "generation"):
+        left["metadata"].pop(key, None)
+    if one["kind"] == "Pod":
+        # A static pod's mirror is made anew when its file was changed and changed back.
+        for key in ("uid", "creationTimestamp", "ownerReferences"):
+            left["metadata"].pop(key, None)
+        left["metadata"].get("annotations", {}).pop("kubernetes.io/config.seen", None)
+    return left

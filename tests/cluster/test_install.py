@@ -1,0 +1,154 @@
+"""One command makes a cluster share its cards, and one makes it what it was before.
+
+What ``gpusharectl install`` makes is all there is here: our own image, in containers.
+The tests of this file go on from one another, as an administrator's day does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cards import TWO_P4
+from tests.cluster.fresh import Fresh, Tree, fresh, said
+from tests.cluster.manifests import container, deployment, pod
+from tests.cluster.seed import TWO_CARD_APPS as APPS
+from tests.cluster.seen import refused_with
+from tests.cluster.site import EDGE
+from tests.nvml.build import the_stub
+from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.waiting import wait_until
+
+MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+FULL = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
+Before = tuple[Tree, dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def host(
+    cluster_programs: Programs,
+    app_archive: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fresh]:
+    folder = tmp_path_factory.mktemp("install")
+    with Cluster(cluster_programs, folder / "cluster") as cluster:
+        cluster.import_image(app_archive)
+        made = fresh(cluster, the_stub(), folder)
+        made.put_cards("cp", TWO_P4)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def before(host: Fresh) -> Before:
+    """How the cluster was before we came."""
+    return host.tree(), host.everything()
+
+
+def test_a_dry_run_touches_nothing(host: Fresh, before: Before) -> None:
+    """It shows each object and each file change."""
+    shown = host.must("install", "--nodes", "cp", "--dry-run")
+    assert "gpushare-device-plugin" in shown
+    assert f"+++ {MANIFEST}" in shown
+    assert "baidu.com/vcuda" in shown
+    assert (host.tree(), host.everything()) == before
+
+
+def test_from_nothing_to_both_services(host: Fresh, before: Before) -> None:
+    """Both are Running in kube-system, from our own image, and the cards are there."""
+    told = host.must("install", "--nodes", "cp", "--yes")
+    assert host.services() == {
+        "gpushare-extender": "Running",
+        "gpushare-device-plugin": "Running",
+    }
+    assert host.allocatable("cp") == (200, 58)
+    assert "2 cards, 58 units" in told
+    assert "Done in" in told
+
+
+def test_the_seeds_exercise(host: Fresh) -> None:
+    """On what the installer made: 4 and 20 share a card, the other 20 has the other."""
+    host.create(*(deployment(*one) for one in APPS.items()), namespace=EDGE)
+    wait_until(lambda: host.ready(*APPS, namespace=EDGE), "all three apps", 120)
+    groups: dict[str, list[int]] = {}
+    for name, units in APPS.items():
+        (uuid,) = host.visible(host.pod_of(name, EDGE), namespace=EDGE)
+        groups.setdefault(uuid, []).append(units)
+    assert sorted(map(sorted, groups.values())) == [[4, 20], [20]]
+    assert set(groups) == {card.uuid for card in TWO_P4}
+
+
+def test_it_is_shown_and_explained(host: Fresh) -> None:
+    """By the extender's own book, which is asked through the API server."""
+    shown = host.must("inspect")
+    assert "24/29" in shown
+    assert "20/29" in shown
+    assert "from pods and nodes" not in shown
+    host.create(pod("big", container("main", 30, 1)))
+    refused_with(host, "big", FULL)
+    why = host.ctl("why", "big")
+    assert why.returncode == 3
+    assert "30 units" in said(why)
+    host.kubectl("delete", "pod", "big")
+
+
+def test_again_changes_nothing(host: Fresh) -> None:
+    """Not an object, not a file, not a pod."""
+    versions, files = host.versions(), host.tree()
+    pods = [pod["metadata"]["uid"] for pod in host.get("pods", "-A")["items"]]
+    told = host.must("install", "--nodes", "cp", "--yes")
+    assert "all as they were" in told
+    assert host.versions() == versions
+    assert host.tree() == files
+    assert [one["metadata"]["uid"] for one in host.get("pods", "-A")["items"]] == pods
+
+
+def test_an_upgrade_of_kubernetes_is_mended(host: Fresh, before: Before) -> None:
+    """It brings a manifest without us: ``inspect`` says so, ``install`` mends it."""
+    _, content = before[0]["manifests/kube-scheduler.yaml"]
+    ours = host.tree()
+    host.cluster.nodes["cp"].write(MANIFEST, content.decode())
+    host.cluster.nodes["cp"].path(MANIFEST).chmod(0o600)
+    assert "gpusharectl install" in host.must("inspect")
+    host.must("install", "--nodes", "cp", "--yes")
+    assert host.tree() == ours
+
+
+def test_cards_in_use_are_not_taken_away(host: Fresh) -> None:
+    """Those who hold some are named, and nothing is changed."""
+    files, versions = host.tree(), host.versions()
+    refused = host.ctl("uninstall", "--yes")
+    assert refused.returncode == 3
+    assert EDGE in said(refused)
+    assert "--force" in said(refused)
+    assert (host.tree(), host.versions()) == (files, versions)
+
+
+def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
+    """/etc/kubernetes byte for byte, and not an object, label or annotation more."""
+    host.clear()
+    host.must("uninstall", "--yes")
+    files, objects = before
+    assert host.tree() == files
+    assert host.services() == {}
+    left = host.everything()
+    assert left.keys() == objects.keys()
+    assert left == objects
+    assert not host.cluster.nodes["cp"].path("/var/lib/vcuda").exists()
+
+
+def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
+    """For a cluster whose control plane is somebody else's; pods choose it by name."""
+    told = host.must("install", "--second-scheduler", "--nodes", "cp", "--yes")
+    assert "Done in" in told
+    host.create(pod("chosen", container("main", 4, 1), schedulerName="vcuda-scheduler"))
+    host.wait_running("chosen")
+    (uuid,) = host.visible("chosen")
+    assert uuid == TWO_P4[0].uuid
+    assert host.tree() == before[0]
+    refused = host.ctl("install", "--nodes", "cp", "--yes")
+    assert refused.returncode == 3
+    assert "two books" in said(refused)
+    host.clear()
+    host.must("uninstall", "--yes")
+    assert host.everything() == before[1]

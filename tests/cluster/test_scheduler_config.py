@@ -1,0 +1,247 @@
+"""kube-scheduler's configuration on a real control plane: put, tried, taken back.
+
+In a cluster of its own, because it is the scheduler itself that is broken and mended.
+The extender runs on the node as elsewhere; ours is what kubeadm has made.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.kube.apiobjects import ApiObjects
+from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+from gpusharectl.scheduler.kubeadm import KubeadmScheduler, Patience
+from gpusharectl.scheduler.kubeadmfile import KubeadmFile
+from gpusharectl.scheduler.schedulercheck import Said
+from gpusharectl.scheduler.schedulerjob import SchedulerJobs
+from gpusharectl.scheduler.stanza import asked_of
+from tests.cluster.site import EXTENDER, SYSTEM, Site
+from tests.nvml.build import the_stub
+from tests.testbed.credentials import grant
+from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.appimage import app_version
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.manifests import rights
+
+NODE = "cp"
+MANIFEST = KubeadmFile.path
+CONFIG = f"{KubeadmFile.folder}/scheduler.yaml"
+HEAD = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}
+"""
+Tree = dict[str, tuple[int, bytes]]
+
+
+@pytest.fixture(scope="module")
+def bare_site(
+    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A cluster as kubeadm makes it, and the extender that nobody asks yet."""
+    folder = tmp_path_factory.mktemp("scheduler-config")
+    with Cluster(cluster_programs, folder / "cluster") as cluster:
+        site = Site(cluster, the_stub(), folder)
+        user = f"system:serviceaccount:{SYSTEM}:{EXTENDER}"
+        grant(cluster.rest, user, rights(EXTENDER))
+        site._write_kubeconfig(EXTENDER)
+        site.start_extender()
+        yield site
+
+
+@pytest.fixture
+def objects(bare_site: Site) -> Iterator[ApiObjects]:
+    api = ApiObjects.connect(str(bare_site.cluster.kubeconfig))
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def files(bare_site: Site) -> HostFiles:
+    return HostFiles(bare_site.cluster.nodes[NODE].path("/"))
+
+
+@pytest.fixture
+def host(files: HostFiles, objects: ApiObjects) -> KubeadmScheduler:
+    return KubeadmScheduler(files, objects, NODE, asked_of(objects.version()))
+
+
+def tree(files: HostFiles) -> Tree:
+    """Give every file and folder of /etc/kubernetes: its mode and its bytes."""
+    top = files.place("/etc/kubernetes")
+    return {
+        str(path.relative_to(top)): (
+            path.stat().st_mode,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(top.rglob("*"))
+    }
+
+
+def pods_of_ours(objects: ApiObjects) -> list[str]:
+    found = objects.list(
+        "v1", "Pod", label_selector="app.kubernetes.io/part-of=gpushare"
+    )
+    return [pod["metadata"]["name"] for pod in found]
+
+
+def test_put_proved_and_taken_back(
+    host: KubeadmScheduler, files: HostFiles, objects: ApiObjects
+) -> None:
+    """As the installer goes: plan, check, apply, wait, probe; then back, byte for byte.
+
+    Before it is applied the probe tells that nobody asks the extender.
+    """
+    before = tree(files)
+    assert "bound without asking" in host.probe()
+    plan = host.plan()
+    assert host.verdict(plan).said is Said.WELL
+    assert tree(files) == before
+    heard: list[str] = []
+    host.apply(plan)
+    assert host.wait(heard.append) == ""
+    assert any("the old one is to end" in words for words in heard)
+    assert host.probe() == ""
+    assert host.plan() == []
+    assert host.missing() == ""
+    assert pods_of_ours(objects) == []
+
+    host.apply(host.restore())
+    assert host.wait(heard.append) == ""
+    assert tree(files) == before
+    assert host.restore() == []
+    assert "bound without asking" in host.probe()
+
+
+def test_tried_with_certificates(
+    files: HostFiles, objects: ApiObjects, host: KubeadmScheduler
+) -> None:
+    """Certificates that are not in place yet are read by the trial; nothing is left."""
+    before = tree(files)
+    asked = asked_of(objects.version(), tls=True)
+    with_tls = KubeadmScheduler(files, objects, NODE, asked)
+    plan = with_tls.plan()
+    assert with_tls.verdict(plan).said is Said.WELL
+    spoiled = [
+        replace(each, after=b"nonsense") if each.path.endswith("ca.crt") else each
+        for each in plan
+    ]
+    verdict = with_tls.verdict(spoiled)
+    assert verdict.said is Said.BAD
+    assert "certificate" in verdict.words
+    assert tree(files) == before
+    assert pods_of_ours(objects) == []
+    assert host.restore() == []
+
+
+def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
+    """That it could not be tried is no reason against it, and is said."""
+    asked = asked_of(objects.version())
+    patience = Patience(check_s=2, wait_s=2)
+    host = KubeadmScheduler(files, objects, "nowhere", asked, patience)
+    before = tree(files)
+    plan = host.plan()
+    assert host.verdict(plan).said is Said.UNKNOWN
+    assert host.check(plan) == ""
+    heard: list[str] = []
+    assert "kubelet is to start it anew" in host.wait(heard.append)
+    assert "could not be tried" in heard[0]
+    assert tree(files) == before
+
+
+def test_broken_one_is_told_and_rolled_back(
+    host: KubeadmScheduler, files: HostFiles, objects: ApiObjects
+) -> None:
+    """kube-scheduler's own words come before anything is written.
+
+    Forced through, it is seen to end again and again, and the old files come back.
+    """
+    before = tree(files)
+    asked = asked_of(objects.version())
+    broken = replace(asked, extender={**asked.extender, "weight": -1})
+    host = KubeadmScheduler(files, objects, NODE, broken, Patience(wait_s=120))
+    plan = host.plan()
+    assert "must have a positive weight" in host.check(plan)
+    assert tree(files) == before
+    assert pods_of_ours(objects) == []
+
+    host.apply(plan)
+    why = host.wait(lambda _: None)
+    assert "must have a positive weight" in why
+    host.roll_back()
+    assert tree(files) == before
+    assert host.wait(lambda _: None) == ""
+
+
+def test_manifest_written_anew_is_mended(
+    host: KubeadmScheduler, files: HostFiles
+) -> None:
+    """kubeadm upgrade brings a manifest without our flag: told, and put right."""
+    untouched = files.read(MANIFEST)
+    host.apply(host.plan())
+    files.write(MANIFEST, untouched)
+    assert "no longer names" in host.missing()
+    plan = host.plan()
+    assert [change.path for change in plan] == [MANIFEST]
+    host.apply(plan)
+    assert host.wait(lambda _: None) == ""
+    assert host.missing() == ""
+    host.apply(host.restore())
+    assert files.read(MANIFEST) == untouched
+    assert host.wait(lambda _: None) == ""
+
+
+def test_own_configuration_is_kept(
+    host: KubeadmScheduler, files: HostFiles, bare_site: Site
+) -> None:
+    """What an administrator configured stays in force, and comes back afterwards."""
+    profiles = [{"schedulerName": "theirs"}, {"schedulerName": "default-scheduler"}]
+    config = {**yaml.safe_load(HEAD), "profiles": profiles}
+    bare_site.cluster.set_scheduler_config(yaml.safe_dump(config), leader_elect=True)
+    before = tree(files)
+    plan = host.plan()
+    assert host.check(plan) == ""
+    host.apply(plan)
+    assert host.wait(lambda _: None) == ""
+    assert host.probe() == ""
+    ours = yaml.safe_load(files.read(CONFIG))
+    assert ours.pop("extenders")[0]["bindVerb"] == "bind"
+    assert ours == config
+    host.apply(host.restore())
+    assert tree(files) == before
+    assert host.wait(lambda _: None) == ""
+
+
+def test_job_on_a_control_plane_node(
+    bare_site: Site,
+    app_archive: Path,
+    files: HostFiles,
+    objects: ApiObjects,
+    host: KubeadmScheduler,
+) -> None:
+    """Our image does the same from a Job: tries first, writes, waits, puts back."""
+    bare_site.cluster.import_image(app_archive)
+    before = tree(files)
+    image = f"gpushare:{app_version()}"
+    jobs = SchedulerJobs(objects, image, objects.version())
+    heard: list[str] = []
+    assert jobs.run("apply", NODE, heard.append) == ""
+    assert host.plan() == []
+    assert host.probe() == ""
+    assert jobs.run("apply", NODE, heard.append) == ""
+    assert jobs.run("restore", NODE, heard.append) == ""
+    assert tree(files) == before
+
+    bad = f"{HEAD}percentageOfNodesToScore: 500\n"
+    files.write(CONFIG, bad.encode())
+    before = tree(files)
+    why = jobs.run("apply", NODE, heard.append)
+    assert "would not take the configuration" in why
+    assert "percentageOfNodesToScore" in why
+    assert tree(files) == before
+    files.make([FileChange(CONFIG, None, None)])
+    files.remove_empty(KubeadmFile.folder)
+    assert objects.list("batch/v1", "Job", namespace=SYSTEM) == ()

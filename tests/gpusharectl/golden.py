@@ -1,0 +1,30 @@
+"""Screens kept as text files in ``screens/``, and the one way to renew them.
+
+``RENEW_SCREENS=1 pytest tests/gpusharectl/test_inspect_screens.py`` (or
+``test_why_screens.py``) writes them anew; then read the difference as git shows it.
+"""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+SCREENS = Path(__file__).with_name("screens")
+
+
+def drawn(draw: Callable[[Console], None], *, width: int = 80) -> str:
+    """What a pipe of 80 columns gets; blanks at the ends of lines do not count."""
+    page = io.StringIO()
+    draw(Console(file=page, width=width, highlight=False, color_system=None))
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+
+
+def assert_as_kept(name: str, found: str) -> None:
+    """Hold a screen against the kept one."""
+    kept = SCREENS / f"{name}.txt"
+    if os.environ.get("RENEW_SCREENS"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(found, encoding="utf-8")
+    assert found == kept.read_text(encoding="utf-8"), "see tests/gpusharectl/golden.py"

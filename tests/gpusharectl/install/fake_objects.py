@@ -1,0 +1,196 @@
+"""``Objects`` in memory: what an installer needs of an API server, and its failures.
+
+``tests/controlplane/test_install.py`` runs the same stories on a real one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from itertools import count
+from typing import Any
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from gpushare.kube.objects import Ref
+from gpushare.kube.patches import merge
+
+Failure = Callable[[], BaseException]
+
+
+class FakeObjects:
+    """Objects by kind and name; ``fails`` raises something at one of the calls.
+
+    ``denied`` are verbs and resources, such as ``patch nodes``; ``unserved`` kinds.
+    """
+
+    def __init__(self, version: str = "v1.36.3") -> None:
+        self.kept: dict[Ref, Json] = {}
+        self.denied: set[str] = set()
+        self.unserved: set[str] = set()
+        self.logs: dict[str, str] = {}
+        self.calls: list[str] = []
+        self.writes: list[str] = []
+        self.refused: dict[str, str] = {}
+        self._version = version
+        self._numbers = count(1)
+        self._fails: tuple[int, bool, Failure] | None = None
+
+    def backdoor(self) -> "FakeObjects":
+        """The same objects, for stand-ins, whose calls neither count nor fail."""
+        found = FakeObjects(self._version)
+        found.kept, found._numbers = self.kept, self._numbers
+        return found
+
+    def fails(self, call: int, failure: Failure, *, done: bool) -> None:
+        """Fail at the call of this number from now; ``done``: after it took effect."""
+        self._fails = (len(self.calls) + call, done, failure)
+
+    def version(self) -> str:
+        return self._called("version", lambda: self._version)
+
+    def serves(self, api_version: str, kind: str) -> bool:
+        return self._called("serves", lambda: kind not in self.unserved)
+
+    def may(self, verb: str, resource: str, namespace: str = "") -> bool:
+        said = f"{verb} {resource}"
+        return self._called(f"may {said}", lambda: said not in self.denied)
+
+    def get(self, ref: Ref) -> Json | None:
+        return self._called(f"get {ref}", lambda: deepcopy(self.kept.get(ref)))
+
+    def list(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Sequence[Json]:
+        def found() -> Sequence[Json]:
+            return [
+                deepcopy(body)
+                for ref, body in self.kept.items()
+                if (ref.api_version, ref.kind) == (api_version, kind)
+                and (not namespace or ref.namespace == namespace)
+                and _labelled(body, label_selector)
+                and _fits(body, field_selector)
+            ]
+
+        return self._called(f"list {kind}", found)
+
+    def apply(self, body: Json, *, dry_run: bool = False) -> Json:
+        ref = Ref.of(body)
+
+        def done() -> Json:
+            if ref.kind in self.refused:
+                raise Forbidden(self.refused[ref.kind])
+            old = self.kept.get(ref, {})
+            new = merge(old, body)
+            if dry_run:
+                return deepcopy(new)
+            return self._keep(ref, old, new)
+
+        word = "try" if dry_run else "apply"
+        return self._called(f"{word} {ref}", done, write=not dry_run)
+
+    def create(self, body: Json) -> Json:
+        ref = Ref.of(body)
+
+        def done() -> Json:
+            if ref in self.kept:
+                raise Conflict(f"{ref} already exists")
+            return self._keep(ref, {}, deepcopy(body))
+
+        return self._called(f"create {ref}", done, write=True)
+
+    def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
+        def done() -> Json:
+            old = self._there(ref)
+            wanted = patch
+            if not subresource:
+                wanted = {key: patch[key] for key in patch if key != "status"}
+            return self._keep(ref, old, merge(old, wanted))
+
+        return self._called(f"merge {ref}", done, write=True)
+
+    def json_patch(
+        self, ref: Ref, steps: Sequence[Mapping[str, Any]], *, subresource: str = ""
+    ) -> Json:
+        def done() -> Json:
+            old = self._there(ref)
+            new = deepcopy(old)
+            for step in steps:
+                *way, last = (
+                    part.replace("~1", "/").replace("~0", "~")
+                    for part in step["path"].split("/")[1:]
+                )
+                place = new
+                for part in way:
+                    place = place[part]
+                if last not in place:
+                    raise Invalid(f"there is no {step['path']}")
+                if step["op"] == "test" and place[last] != step["value"]:
+                    raise Invalid(f"{step['path']} is {place[last]}")
+                if step["op"] == "remove":
+                    del place[last]
+            return self._keep(ref, old, new)
+
+        return self._called(f"patch {ref}", done, write=True)
+
+    def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
+        return self._called(
+            f"delete {ref}", lambda: self.kept.pop(ref, None) is not None, write=True
+        )
+
+    def log(
+        self, namespace: str, pod: str, container: str = "", *, lines: int = 50
+    ) -> str:
+        return self._called(f"log {pod}", lambda: self.logs.get(pod, ""))
+
+    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+        raise NotFound(f"nobody listens at {pod}:{port}{path}")
+
+    def _called(self, what: str, act: Callable[[], Any], *, write: bool = False) -> Any:
+        self.calls.append(what)
+        number, done, failure = self._fails or (0, False, KeyError)
+        if number == len(self.calls) and not done:
+            raise failure()
+        if write:
+            self.writes.append(what)
+        answer = act()
+        if number == len(self.calls) and done:
+            raise failure()
+        return answer
+
+    def _there(self, ref: Ref) -> Json:
+        if ref not in self.kept:
+            raise NotFound(f"{ref} is not there")
+        return self.kept[ref]
+
+    def _keep(self, ref: Ref, old: Json, new: Json) -> Json:
+        """Keep it with a new version, and a new generation where its spec is new."""
+        if new == old:
+            return deepcopy(old)
+        metadata = {**new["metadata"], "resourceVersion": str(next(self._numbers))}
+        metadata.setdefault("uid", f"uid-{metadata['resourceVersion']}")
+        if new.get("spec") != old.get("spec"):
+            metadata["generation"] = metadata.get("generation", 0) + 1
+        self.kept[ref] = {**deepcopy(new), "metadata": metadata}
+        return deepcopy(self.kept[ref])
+
+
+def _labelled(body: Json, selector: str) -> bool:
+    labels = body["metadata"].get("labels") or {}
+    pairs = [part.split("=") for part in selector.split(",") if part]
+    return all(labels.get(key) == value for key, value in pairs)
+
+
+def _fits(body: Json, selector: str) -> bool:
+    for part in filter(None, selector.split(",")):
+        path, value = part.split("=")
+        place: Any = body
+        for step in path.split("."):
+            place = place.get(step, {})
+        if place != value:
+            return False
+    return True

@@ -1,0 +1,290 @@
+"""What controllers and kubelets do for an installer, by any ``Objects``.
+
+No threads: one look of the installer, one step of theirs. ``Clock.patience`` makes its
+pauses their turns.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.labels import NAME, PLUGIN, SYSTEM
+from gpusharectl.install.progress import NoAnswerError, Waiting
+from gpusharectl.install.watching import Patience
+from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+from gpusharectl.scheduler.refusal import Refusal
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+CARDS = json.dumps(
+    {
+        "v": 1,
+        "cards": [
+            {
+                "uuid": "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7",
+                "index": 0,
+                "units": 29,
+                "healthy": True,
+                "model": "Tesla P4",
+            }
+        ],
+    }
+)
+AMOUNTS = {names.CORE: "100", names.MEMORY: "29"}
+SCHEDULER = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+APISERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
+BEFORE = b"kind: Pod # before\n"
+AFTER = b"kind: Pod # before\n# ours\n"
+
+
+@dataclass
+class Nodes:
+    """DaemonSets get pods, plugins find cards, kubelets count to zero at the end."""
+
+    objects: Objects
+    without_cards: set[str] = field(default_factory=set)
+    stuck: set[str] = field(default_factory=set)
+    """Nodes on which no pod becomes Ready."""
+    remembers: bool = False
+    """kubelet has not yet forgotten the device plugin that is gone."""
+
+    def step(self) -> None:
+        nodes = self.objects.list("v1", "Node")
+        sets = self.objects.list("apps/v1", "DaemonSet", namespace=SYSTEM)
+        for one in sets:
+            self._serve(one, nodes)
+        for pod in self.objects.list("v1", "Pod", namespace=SYSTEM):
+            self._live(pod, {one["metadata"]["name"] for one in sets})
+        for node in nodes:
+            self._count(node)
+
+    def _serve(self, daemonset: Json, nodes: Sequence[Json]) -> None:
+        name = daemonset["metadata"]["name"]
+        meant = [
+            node["metadata"]["name"] for node in nodes if _is_meant(daemonset, node)
+        ]
+        for node in meant:
+            ref = Ref("v1", "Pod", f"{name}-{node}", SYSTEM)
+            if self.objects.get(ref) is None:
+                self.objects.create(_pod(daemonset, ref, node))
+                if node not in self.stuck:
+                    self.objects.merge(ref, READY, subresource="status")
+        generation = daemonset["metadata"].get("generation", 1)
+        status = {
+            "observedGeneration": generation,
+            "desiredNumberScheduled": len(meant),
+            "updatedNumberScheduled": len(meant),
+            "currentNumberScheduled": len(meant),
+            "numberMisscheduled": 0,
+            "numberReady": len(meant),
+        }
+        if daemonset.get("status", {}).get("observedGeneration") != generation:
+            ref = Ref.of(daemonset)
+            self.objects.merge(ref, {"status": status}, subresource="status")
+
+    def _live(self, pod: Json, sets: set[str]) -> None:
+        name = pod["metadata"]["labels"].get(NAME, "")
+        if name == "gpushare-clean":
+            ended = {"status": {"phase": "Succeeded"}}
+            if pod.get("status", {}).get("phase") != "Succeeded":
+                self.objects.merge(Ref.of(pod), ended, subresource="status")
+        elif name.startswith("gpushare") and name not in sets:
+            self.objects.delete(Ref.of(pod), grace_period_s=0)
+
+    def _count(self, node: Json) -> None:
+        name = node["metadata"]["name"]
+        plugin = self.objects.get(Ref("v1", "Pod", f"{PLUGIN}-{name}", SYSTEM))
+        ref = Ref("v1", "Node", name)
+        capacity = node["status"].get("capacity", {})
+        if plugin is not None and name not in self.without_cards:
+            if capacity.get(names.MEMORY) != AMOUNTS[names.MEMORY]:
+                note = {"metadata": {"annotations": {names.CARDS: CARDS}}}
+                self.objects.merge(ref, note)
+                status = {"capacity": AMOUNTS, "allocatable": AMOUNTS}
+                self.objects.merge(ref, {"status": status}, subresource="status")
+        elif names.MEMORY in capacity and not self.remembers:
+            zeros = dict.fromkeys(AMOUNTS, "0")
+            if capacity.get(names.MEMORY) != "0":
+                status = {"capacity": zeros, "allocatable": zeros}
+                self.objects.merge(ref, {"status": status}, subresource="status")
+
+
+READY: Json = {
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+}
+
+
+def _is_meant(daemonset: Json, node: Json) -> bool:
+    spec = daemonset["spec"]["template"]["spec"]
+    labels = node["metadata"].get("labels") or {}
+    if names.GPU_NODE_LABEL in spec.get("nodeSelector", {}):
+        return labels.get(names.GPU_NODE_LABEL) == "true"
+    return CONTROL_PLANE in labels
+
+
+def _pod(daemonset: Json, ref: Ref, node: str) -> Json:
+    template = daemonset["spec"]["template"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": dict(template["metadata"]["labels"]),
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "DaemonSet",
+                    "name": daemonset["metadata"]["name"],
+                    "uid": daemonset["metadata"]["uid"],
+                }
+            ],
+        },
+        "spec": {**template["spec"], "nodeName": node},
+    }
+
+
+@dataclass
+class Clock:
+    """Time passes only in pauses, and each is a turn of the stand-ins."""
+
+    nodes: Nodes
+    now_s: float = 0.0
+
+    def patience(self, timeout_s: float = 60.0) -> Patience:
+        return Patience(timeout_s, 1.0, self.pause, lambda: self.now_s)
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.nodes.step()
+
+
+@dataclass
+class Listener:
+    """A screen that remembers; ``answers`` are given in turn."""
+
+    answers: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    waits: list[Waiting] = field(default_factory=list)
+
+    def begin(self, title: str) -> None:
+        self.lines.append(f"== {title}")
+
+    def say(self, text: str) -> None:
+        self.lines += text.splitlines()
+
+    def note(self, text: str) -> None:
+        self.lines += text.splitlines()
+
+    def wait(self, waits: Sequence[Waiting]) -> None:
+        self.waits += waits
+
+    def settle(self) -> None:
+        pass
+
+    def ask(self, question: str, default: str) -> str:
+        self.asked.append(f"{question} [{default}]")
+        answer = self._answer()
+        return answer or default
+
+    def confirm(self, question: str) -> bool:
+        self.asked.append(question)
+        return self._answer() == "y"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def _answer(self) -> str:
+        if not self.answers:
+            raise NoAnswerError
+        return self.answers.pop(0)
+
+
+@dataclass
+class Scheduler:
+    """A host's kube-scheduler that reads one file; ``ill`` says what goes wrong."""
+
+    files: HostFiles
+    ill: dict[str, str] = field(default_factory=dict)
+    did: list[str] = field(default_factory=list)
+
+    def plan(self) -> Sequence[FileChange] | Refusal:
+        if "plan" in self.ill:
+            return Refusal(self.ill["plan"])
+        return self._to(AFTER)
+
+    def restore(self) -> Sequence[FileChange] | Refusal:
+        return self._to(BEFORE)
+
+    def check(self, plan: Sequence[FileChange]) -> str:
+        return self._said("check")
+
+    def apply(self, plan: Sequence[FileChange]) -> None:
+        self._said("apply")
+        self.files.make(plan)
+
+    def wait(self, say: object) -> str:
+        said = self._said("wait")
+        # What was rolled back comes up.
+        return said if self.files.read(SCHEDULER) == AFTER else ""
+
+    def probe(self) -> str:
+        return self._said("probe")
+
+    def roll_back(self) -> None:
+        self._said("roll back")
+        self.files.make(self._to(BEFORE))
+
+    def run(self, action: str, node: str, say: object) -> str:
+        """The other hosts' Jobs."""
+        self.did.append(f"{action} on {node}")
+        return self.ill.get(node, "")
+
+    def _said(self, what: str) -> str:
+        self.did.append(what)
+        return self.ill.get(what, "")
+
+    def _to(self, content: bytes) -> Sequence[FileChange]:
+        before = self.files.read(SCHEDULER)
+        return [] if before == content else [FileChange(SCHEDULER, before, content)]
+
+
+def node(
+    name: str, address: str, *, labels: Json | None = None, ready: bool = True
+) -> Json:
+    """A node of a cluster that knows nothing of us."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}},
+        "status": {
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "capacity": {"cpu": "4", "pods": "110"},
+            "allocatable": {"cpu": "4", "pods": "110"},
+            "nodeInfo": {
+                "kubeletVersion": "v1.36.3",
+                "containerRuntimeVersion": "containerd://2.4.2",
+                "architecture": "amd64",
+            },
+        },
+    }
+
+
+def kubeadm_host(root: Path, address: str = "10.0.0.1") -> HostFiles:
+    """A host whose control plane kubeadm has made."""
+    files = HostFiles(root)
+    files.write(SCHEDULER, BEFORE)
+    apiserver = {
+        "spec": {"containers": [{"command": [f"--advertise-address={address}"]}]}
+    }
+    files.write(APISERVER, json.dumps(apiserver).encode())
+    return files

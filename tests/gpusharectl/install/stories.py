@@ -1,0 +1,153 @@
+"""One cluster of two nodes, and an installer with stand-ins for all that is slow."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install import run, uninstall
+from gpusharectl.install.choice import Choice, Leaving
+from gpusharectl.install.hands import Hands, Wish
+from gpusharectl.install.labels import OURS
+from gpusharectl.install.manifests import load
+from gpusharectl.install.steps import Exit
+from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.stand_ins import (
+    CONTROL_PLANE,
+    Clock,
+    Listener,
+    Nodes,
+    Scheduler,
+    kubeadm_host,
+    node,
+)
+
+CERTIFICATE = "/etc/kubernetes/vcuda/tls/server.crt"
+KINDS = (
+    ("v1", "ServiceAccount"),
+    ("v1", "Pod"),
+    ("v1", "Node"),
+    ("v1", "ConfigMap"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "Deployment"),
+    ("batch/v1", "Job"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+)
+
+
+@cache
+def _loaded(overlay: str, image: str, components: tuple[str, ...]) -> str:
+    return json.dumps(load(overlay, image=image, components=components))
+
+
+def shipped(
+    overlay: str, *, image: str = "", components: Sequence[str] = ()
+) -> tuple[Json, ...]:
+    """The manifests, read from YAML once, since laws install hundreds of times."""
+    return tuple(json.loads(_loaded(overlay, image, tuple(components))))
+
+
+@dataclass
+class World:
+    """A cluster, one of its control-plane hosts, and who plays its controllers."""
+
+    objects: Objects
+    root: Path
+    nodes: Nodes = field(init=False)
+    clock: Clock = field(init=False)
+    files: HostFiles = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    screen: Listener = field(default_factory=Listener)
+
+    def __post_init__(self) -> None:
+        behind = self.objects
+        if isinstance(behind, FakeObjects):
+            behind = behind.backdoor()
+        self.nodes = Nodes(behind)
+        self.clock = Clock(self.nodes)
+        self.files = kubeadm_host(self.root)
+        self.scheduler = Scheduler(self.files)
+
+    def populate(self, *more: Json) -> "World":
+        """A control-plane node ``cp``, a node ``gpu-1``, and more."""
+        cp = node("cp", "10.0.0.1", labels={CONTROL_PLANE: ""})
+        for body in (cp, node("gpu-1", "10.0.0.2"), *more):
+            self.objects.create(body)
+        return self
+
+    def certificates(self, _: Wish) -> list[FileChange]:
+        """One file, once."""
+        if self.files.read(CERTIFICATE) is not None:
+            return []
+        return [FileChange(CERTIFICATE, None, b"PEM")]
+
+    def hands(self, *answers: str) -> Hands:
+        self.screen = Listener(list(answers))
+        return Hands(
+            self.objects,
+            self.files,
+            self.screen,
+            shipped,
+            lambda _: self.scheduler,
+            lambda _: self.scheduler,
+            self.certificates,
+            patience=self.clock.patience(),
+        )
+
+    def install(self, *answers: str, **options: Any) -> Exit:
+        wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
+        return run.install(self.hands(*answers), Choice(**wanted))
+
+    def uninstall(self, *answers: str, **options: Any) -> Exit:
+        wanted = {"yes": not answers, **options}
+        return uninstall.uninstall(self.hands(*answers), Leaving(**wanted))
+
+    def label(self, name: str) -> str | None:
+        body = self.objects.get(Ref("v1", "Node", name)) or {}
+        found: str | None = body["metadata"].get("labels", {}).get("baidu.com/vcuda")
+        return found
+
+    def ours(self) -> list[Ref]:
+        """All objects with our label."""
+        return [
+            Ref.of(body)
+            for api_version, kind in KINDS
+            for body in self.objects.list(api_version, kind, label_selector=OURS)
+        ]
+
+    def picture(self, kinds: Sequence[tuple[str, str]] = KINDS) -> dict[Ref, Json]:
+        """All there is, but for what any write changes by itself."""
+        return {
+            Ref.of(body): _still(body)
+            for api_version, kind in kinds
+            for body in self.objects.list(api_version, kind)
+        }
+
+    def versions(self) -> dict[Ref, str]:
+        """The resource versions of all that an install may touch."""
+        return {
+            Ref.of(body): body["metadata"]["resourceVersion"]
+            for api_version, kind in KINDS
+            for body in self.objects.list(api_version, kind)
+        }
+
+
+def _still(body: Json) -> Json:
+    """An object without what counts its writes; empty mappings as if not there."""
+    metadata = {
+        key: value
+        for key, value in body["metadata"].items()
+        if key not in ("resourceVersion", "managedFields", "generation") and value
+    }
+    return {**body, "metadata": metadata}

@@ -1,0 +1,133 @@
+"""Whatever call fails, and however: words, and the same command again goes on."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.errors import ClusterError, Unavailable
+from gpushare.kube.objects import Ref
+from gpusharectl.install.steps import Exit
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
+from tests.gpusharectl.install.stories import World
+
+FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
+    "ctrl-c before": (KeyboardInterrupt, False, False),
+    "ctrl-c after": (KeyboardInterrupt, True, True),
+    "no answer": (lambda: Unavailable("no answer"), True, True),
+    "refused": (lambda: ClusterError("no"), False, True),
+}
+"""What happens, whether the call took effect, and whether only writes are tried."""
+
+
+def fresh(folder: Path) -> tuple[World, FakeObjects]:
+    objects = FakeObjects()
+    return World(objects, folder).populate(), objects
+
+
+def calls_of(
+    act: Callable[[World], Exit], world: World, objects: FakeObjects, *, writes: bool
+) -> list[int]:
+    """Number the calls, or just those that write."""
+    before = len(objects.calls)
+    objects.writes.clear()
+    assert act(world) == Exit.DONE
+    made = objects.calls[before:]
+    written = set(objects.writes)
+    return [at for at, one in enumerate(made, 1) if not writes or one in written]
+
+
+def install(world: World) -> Exit:
+    return world.install()
+
+
+def uninstall(world: World) -> Exit:
+    return world.uninstall(wait=True)
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_install_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
+    world, objects = fresh(tmp_path / "whole")
+    failure, done, writes = FAILURES[how]
+    numbers = calls_of(install, world, objects, writes=writes)
+    whole = world.picture()
+    assert len(numbers) > 10
+    for number in numbers:
+        world, objects = fresh(tmp_path / str(number))
+        objects.fails(number, failure, done=done)
+        _ends_in_words(install, world, objects.calls)
+        assert install(world) == Exit.DONE, (objects.calls[-1], world.screen.text)
+        assert world.files.read(SCHEDULER) == AFTER
+        assert _uids_apart(world.picture()) == _uids_apart(whole), number
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
+    world, objects = fresh(tmp_path / "whole")
+    before = world.picture()
+    install(world)
+    installed = deepcopy(objects.kept)
+    failure, done, writes = FAILURES[how]
+    numbers = calls_of(uninstall, world, objects, writes=writes)
+    assert world.picture() == before
+    assert len(numbers) > 10
+    for number in numbers:
+        world, objects = fresh(tmp_path / str(number))
+        objects.kept.clear()
+        objects.kept.update(deepcopy(installed))
+        world.files.write(SCHEDULER, AFTER)
+        objects.fails(number, failure, done=done)
+        _ends_in_words(uninstall, world, objects.calls)
+        assert uninstall(world) == Exit.DONE, (number, world.screen.text)
+        assert world.picture() == before, number
+        assert world.files.read(SCHEDULER) == BEFORE
+
+
+@pytest.mark.parametrize("step", ["check", "apply", "wait", "probe", "roll back"])
+def test_interrupted_at_the_scheduler(tmp_path: Path, step: str) -> None:
+    """Each thing done to kube-scheduler, cut off before it took effect."""
+    world, _ = fresh(tmp_path)
+    said = world.scheduler._said
+    pulled = []
+
+    def once(what: str) -> str:
+        if what == step and not pulled:
+            pulled.append(what)
+            raise KeyboardInterrupt
+        return said(what)
+
+    world.scheduler._said = once
+    if step == "roll back":
+        world.scheduler.ill["wait"] = "it crashed"
+    assert install(world) == Exit.STOPPED
+    assert "interrupted" in world.screen.text
+    world.scheduler.ill.clear()
+    assert install(world) == Exit.DONE
+    assert world.files.read(SCHEDULER) == AFTER
+
+
+def _ends_in_words(
+    act: Callable[[World], Exit], world: World, calls: list[str]
+) -> None:
+    """What a retryable failure in a wait does is to wait on; all else must be told."""
+    code = act(world)
+    text = world.screen.text
+    if code == Exit.DONE:
+        return
+    assert code == Exit.STOPPED, calls[-1]
+    assert "Stopped at " in text
+    assert "Not done: " in text
+    assert "To go on: gpusharectl " in text
+
+
+def _uids_apart(picture: dict[Ref, dict[str, object]]) -> dict[Ref, dict[str, object]]:
+    """The picture without uids: what was made in another order has others."""
+    return {
+        ref: {
+            **body,
+            "metadata": {k: v for k, v in body["metadata"].items() if k != "uid"},
+        }
+        for ref, body in picture.items()
+    }

@@ -1,0 +1,241 @@
+"""What the checks say of a cluster, a host and its nodes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare.kube.cluster import Json
+from gpusharectl.install.choice import Choice
+from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.nodechecks import judge_nodes
+from gpusharectl.install.nodeview import NodeView, minor, node_view
+from gpusharectl.install.preflight import (
+    Facts,
+    Finding,
+    Weight,
+    judge_cluster,
+    judge_host,
+)
+from gpusharectl.install.rights import Right, resource
+from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
+
+
+def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> NodeView:
+    body = node(name, "10.0.0.1", labels={CONTROL_PLANE: "", **(labels or {})})
+    body["status"].update(status)
+    return node_view(body)
+
+
+def facts(*nodes: NodeView, **more: Any) -> Facts:
+    wanted = {"here": "cp", "driver_here": True, **more}
+    return replace(Facts("v1.36.3", Flavour.KUBEADM, nodes or (view(),)), **wanted)
+
+
+def told(found: list[Finding], weight: Weight = Weight.REFUSAL) -> list[str]:
+    return [one.text for one in found if one.weight is weight]
+
+
+@pytest.mark.parametrize(
+    ("version", "weight", "words"),
+    [
+        (
+            "v1.36.3",
+            Weight.OK,
+            "Kubernetes 1.36.3 · kubeadm · 1 control-plane node · c",
+        ),
+        ("v1.26.0+k3s1", Weight.OK, "Kubernetes 1.26.0+k3s1 · kubeadm"),
+        ("v1.25.9", Weight.REFUSAL, "Kubernetes 1.25.9 is too old: 1.26 to 1.36 are"),
+        ("v1.37.0", Weight.WARNING, "Kubernetes 1.37.0 is newer than what was tried"),
+        ("master", Weight.WARNING, "Kubernetes master is no version that we can read"),
+    ],
+)
+def test_versions(version: str, weight: Weight, words: str) -> None:
+    first = judge_cluster(replace(facts(), version=version), Choice())[0]
+    assert first.weight is weight
+    assert first.text.startswith(words)
+
+
+def test_a_good_cluster_has_no_refusal() -> None:
+    found = judge_cluster(facts(), Choice())
+    assert [one.weight for one in found] == [Weight.OK, Weight.OK]
+
+
+def test_missing_rights_are_one_finding() -> None:
+    lacking = (Right("list", "nodes"), Right("create", "pods", "kube-system"))
+    found = judge_cluster(facts(missing=lacking), Choice())
+    assert told(found) == ["you may not list nodes, create pods in kube-system"]
+
+
+SECOND = Choice(second_scheduler=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "words"),
+    [
+        (facts(extended=True), SECOND, "the default scheduler calls our extender"),
+        (facts(second=True), Choice(), "the second scheduler is installed here"),
+        (facts(second=True), SECOND, ""),
+        (facts(extended=True), Choice(), ""),
+        (
+            facts(flavour=Flavour.MANAGED, here=""),
+            Choice(),
+            "this host runs no kube-scheduler",
+        ),
+        (
+            facts(flavour=Flavour.MANAGED, here="", schedulers=("cp-1", "cp-2")),
+            Choice(),
+            "the cluster's are on cp-1, cp-2",
+        ),
+        (facts(flavour=Flavour.MANAGED, here=""), SECOND, ""),
+        (facts(here=""), Choice(), "is it the right context?"),
+        (facts(here=""), SECOND, ""),
+        (
+            facts(node_view(node("cp", "10.0.0.1"))),
+            Choice(),
+            "node cp has no label node-role.kubernetes.io/control-plane",
+        ),
+    ],
+)
+def test_who_schedules(given: Facts, choice: Choice, words: str) -> None:
+    found = told(judge_cluster(given, choice))
+    assert bool(found) == bool(words)
+    assert all(words in one for one in found)
+
+
+def test_leaving_needs_no_label_but_the_host() -> None:
+    bare = facts(node_view(node("cp", "10.0.0.1")))
+    assert judge_host(bare, leaving=True) == []
+    elsewhere = facts(flavour=Flavour.MANAGED, extended=True)
+    assert len(judge_host(elsewhere, leaving=True)) == 1
+    assert judge_host(replace(elsewhere, extended=False), leaving=True) == []
+
+
+def test_without_policies_it_warns() -> None:
+    found = judge_cluster(facts(guard=False), Choice())
+    assert "may forge its placement" in told(found, Weight.WARNING)[0]
+
+
+NVIDIA = {"runtimeHandlers": [{"name": ""}, {"name": "nvidia"}]}
+SIGN = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "Tesla-P4"}
+OLD = {"nodeInfo": {"kubeletVersion": "v1.25.3"}}
+NODES = {
+    "driver here": (view(), {}, Weight.OK, "the driver is loaded · containerd 2.4.2"),
+    "no driver here": (
+        view(labels=SIGN),
+        {"driver_here": False},
+        Weight.WARNING,
+        "node cp: no NVIDIA driver is loaded on this host",
+    ),
+    "signs elsewhere": (
+        view("cp", labels=SIGN),
+        {"here": "x"},
+        Weight.OK,
+        "node cp: label nvidia.com/gpu.present, Tesla-P4 · containerd 2.4.2",
+    ),
+    "no sign": (
+        view(),
+        {"here": "x"},
+        Weight.WARNING,
+        "node cp: nothing there speaks of a GPU; we shall see",
+    ),
+    "old kubelet": (view(**OLD), {}, Weight.REFUSAL, "kubelet v1.25.3 is too old"),
+    "away": (
+        view(conditions=[]),
+        {},
+        Weight.WARNING,
+        "node cp is not Ready; its device plugin starts when it is",
+    ),
+    "ours by another": (
+        view(allocatable={"baidu.com/vcuda-core": "100"}),
+        {},
+        Weight.REFUSAL,
+        "node cp: another device plugin offers baidu.com/vcuda-core there already",
+    ),
+    "the same cards": (
+        view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"}),
+        {},
+        Weight.DOUBT,
+        "hands out the same cards (nvidia.com/gpu); ",
+    ),
+    "another's shares": (
+        view(allocatable={"aliyun.com/gpu-mem": "8"}),
+        {},
+        Weight.DOUBT,
+        "hands out the same cards (aliyun.com/gpu-mem); ",
+    ),
+    "no nvidia runtime": (
+        view(runtimeHandlers=[{"name": "runc"}]),
+        {},
+        Weight.WARNING,
+        "containerd 2.4.2 has no runtime called nvidia",
+    ),
+    "no RuntimeClass": (
+        view(**NVIDIA),
+        {},
+        Weight.WARNING,
+        "the cluster no RuntimeClass nvidia",
+    ),
+    "a RuntimeClass": (view(**NVIDIA), {"runtime_class": True}, Weight.OK, "node cp"),
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "more", "weight", "words"), NODES.values(), ids=NODES.keys()
+)
+def test_nodes(seen: NodeView, more: Json, weight: Weight, words: str) -> None:
+    (found,) = judge_nodes(facts(seen, **more), ["cp"])
+    assert found.weight is weight
+    assert words in found.text
+
+
+def test_our_own_plugin_is_no_stranger() -> None:
+    offered = view(allocatable={"baidu.com/vcuda-core": "100"})
+    assert told(judge_nodes(facts(offered, plugin=True), ["cp"])) == []
+
+
+def test_a_resource_at_zero_is_nobodys() -> None:
+    left = view(
+        capacity={"baidu.com/vcuda-core": "0", "baidu.com/vcuda-memory": "29"},
+        allocatable={"baidu.com/vcuda-core": "0", "nvidia.com/gpu": "0"},
+    )
+    assert (left.offered, left.others) == ((), ())
+    assert left.leftover == ("baidu.com/vcuda-core",)
+    assert left.known == ("baidu.com/vcuda-core", "baidu.com/vcuda-memory")
+    assert left.allocatable == ("baidu.com/vcuda-core",)
+
+
+def test_cards_that_cannot_be_read_are_unknown_and_not_none() -> None:
+    body = node("gpu-1", "10.0.0.2")
+    assert node_view(body).cards is None
+    body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
+    assert node_view(body).cards is None
+    body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": CARDS}
+    assert (node_view(body).cards, node_view(body).units) == (1, 29)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("v1.36.3", (1, 36)), ("1.9+", (1, 9)), ("v2", None), ("", None)],
+)
+def test_minor_versions(text: str, number: tuple[int, int] | None) -> None:
+    assert minor(text) == number
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "name"),
+    [
+        ("v1", "Pod", "pods"),
+        ("apps/v1", "DaemonSet", "daemonsets.apps"),
+        ("node.k8s.io/v1", "RuntimeClass", "runtimeclasses.node.k8s.io"),
+        (
+            "admissionregistration.k8s.io/v1",
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies.admissionregistration.k8s.io",
+        ),
+    ],
+)
+def test_resources_by_the_name_that_rights_have(
+    api_version: str, kind: str, name: str
+) -> None:
+    assert resource(api_version, kind) == name

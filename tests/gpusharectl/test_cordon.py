@@ -1,0 +1,307 @@
+"""``cordon-card``, ``uncordon-card`` and ``clear-card`` on a small cluster."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gpushare.domain.model import CardUUID
+from gpushare.kube import codec, names
+from gpushare.kube.apiclient import dial
+from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import Conflict
+from gpushare.kube.objects import Ref
+from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.inspection.cordon import (
+    Done,
+    No,
+    Order,
+    card_named,
+    carry_out,
+    edited,
+    pods_on,
+)
+from gpusharectl.inspection.cordonwords import told
+from tests.builders import bound_json, card, cards, placement, pod_json
+from tests.gpusharectl.pictures import node_of
+from tests.gpusharectl.scenes import A, B
+
+
+@dataclass
+class World:
+    """A cluster in memory with its own API server, and the way there."""
+
+    embedded: Embedded
+    objects: ApiObjects
+    cluster: ApiServer
+
+    def annotation(self, key: str = names.CORDON, node: str = "n") -> str | None:
+        found = self.embedded.get(Kind.NODES, "", node)["metadata"]
+        value: str | None = found.get("annotations", {}).get(key)
+        return value
+
+    def annotate(self, text: str, key: str = names.CORDON) -> None:
+        self.embedded.annotate(Kind.NODES, "", "n", {key: text})
+
+    def version(self) -> str:
+        node = self.embedded.get(Kind.NODES, "", "n")
+        return str(node["metadata"]["resourceVersion"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A node with two cards, and one without any."""
+    embedded = Embedded()
+    embedded.create(Kind.NODES, node_of("n", card(0, uuid=A), card(1, uuid=B)))
+    embedded.create(Kind.NODES, node_of("bare", labelled=False))
+    with ApiServerOnLoopback(embedded) as server:
+        path = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        objects, cluster = ApiObjects(dial(path, None)), ApiServer.connect(path)
+        yield World(embedded, objects, cluster)
+        objects.close()
+        cluster.close()
+
+
+@pytest.mark.parametrize("named", ["0", A, "9f12", "GPU-9f12f917", "gpu-9F12"])
+def test_a_card_is_cordoned_by_any_of_its_names(world: World, named: str) -> None:
+    """Its index, its UUID, or how it begins, with or without what stands before."""
+    done = carry_out(world, Order.CORDON, "n", [named])
+    assert isinstance(done, Done)
+    assert done.changed == {A}
+    assert world.annotation() == A
+    node = world.embedded.get(Kind.NODES, "", "n")
+    assert [one.cordoned for one in codec.cards(node)] == [True, False]
+
+
+def test_several_at_once(world: World) -> None:
+    """In the order given, and each only once."""
+    done = carry_out(world, Order.CORDON, "n", ["1", "0", B])
+    assert isinstance(done, Done)
+    assert done.cards == (B, A)
+    assert world.annotation() == f"{B},{A}"
+
+
+def test_once_more_is_no_write(world: World) -> None:
+    """The node is not touched: each touch wakes every pod that waits."""
+    carry_out(world, Order.CORDON, "n", ["0"])
+    before = world.version()
+    done = carry_out(world, Order.CORDON, "n", ["0"])
+    assert isinstance(done, Done)
+    assert done.changed == frozenset()
+    assert world.version() == before
+
+
+def test_the_others_stay(world: World) -> None:
+    """What an operator wrote by hand is kept, whatever it is."""
+    world.annotate(f" {B} , GPU-typo,")
+    carry_out(world, Order.CORDON, "n", ["0"])
+    assert world.annotation() == f"{B},GPU-typo,{A}"
+    carry_out(world, Order.UNCORDON, "n", ["1"])
+    assert world.annotation() == f"GPU-typo,{A}"
+
+
+def test_the_last_one_takes_the_annotation_along(world: World) -> None:
+    """As if there had never been a cordon."""
+    carry_out(world, Order.CORDON, "n", ["0"])
+    carry_out(world, Order.UNCORDON, "n", ["0"])
+    assert world.annotation() is None
+
+
+def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(world: World) -> None:
+    """By its UUID; it cannot be put there."""
+    world.annotate("GPU-typo")
+    assert isinstance(carry_out(world, Order.CORDON, "n", ["GPU-typo"]), No)
+    done = carry_out(world, Order.UNCORDON, "n", ["GPU-typo"])
+    assert isinstance(done, Done)
+    assert world.annotation() is None
+    (line,) = told(Order.UNCORDON, done, {})
+    assert line == "n: GPU-typo, which is no card there, is off the list now."
+
+
+def test_clear_has_an_annotation_of_its_own(world: World) -> None:
+    """Which the device plugin takes off again."""
+    carry_out(world, Order.CLEAR, "n", ["0"])
+    assert world.annotation(names.CLEAR) == A
+    assert world.annotation() is None
+
+
+@dataclass
+class Meddled:
+    """A world in which somebody else writes first, the first few times."""
+
+    world: World
+    times: int
+    done: int = 0
+    hands: "Hands" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hands = Hands(self)
+
+    @property
+    def objects(self) -> "Hands":
+        return self.hands
+
+    @property
+    def cluster(self) -> ApiServer:
+        return self.world.cluster
+
+
+@dataclass
+class Hands:
+    """The real objects, with another hand that is quicker."""
+
+    of: Meddled
+
+    def get(self, ref: Ref) -> Json | None:
+        return self.of.world.objects.get(ref)
+
+    def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
+        if self.of.done < self.of.times:
+            self.of.done += 1
+            self.of.world.annotate(f"GPU-theirs-{self.of.done}")
+        return self.of.world.objects.merge(ref, patch, subresource=subresource)
+
+
+def test_somebody_else_at_the_same_time_is_not_undone(world: World) -> None:
+    """The version that was read no longer holds: it is read and written anew."""
+    meddled = Meddled(world, 2)
+    carry_out(meddled, Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
+    assert meddled.done == 2
+    assert world.annotation() == f"GPU-theirs-2,{A}"
+
+
+def test_it_is_not_tried_for_ever(world: World) -> None:
+    """The error says that a later try may do."""
+    with pytest.raises(Conflict, match="try again"):
+        carry_out(Meddled(world, 99), Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("node", "named", "words"),
+    [
+        ("m", "0", 'there is no node "m"; nodes that share cards: n'),
+        ("n", "7", 'n: no card is called "7"; there are 0 (GPU-9f12'),
+        ("n", "GPU-", 'n: "GPU-" may be any of GPU-'),
+        ("n", "9f1", 'n: no card is called "9f1"'),
+        ("bare", "0", 'bare: no card is called "0"; it shares no cards'),
+    ],
+    ids=["node", "card", "both", "too-short", "no-cards"],
+)
+def test_what_is_not_there_is_told_with_what_is(
+    world: World, node: str, named: str, words: str
+) -> None:
+    """Nothing is written then, not even for the cards that were right."""
+    found = carry_out(world, Order.CORDON, node, ["0", named])
+    assert isinstance(found, No)
+    assert found.words.startswith(words)
+    assert world.annotation() is None
+
+
+def test_a_node_whose_cards_cannot_be_read(world: World) -> None:
+    """It says which field is wrong."""
+    world.annotate("nonsense", names.CARDS)
+    found = carry_out(world, Order.CORDON, "n", ["0"])
+    assert isinstance(found, No)
+    assert "baidu.com/vcuda-cards: is not JSON" in found.words
+
+
+def test_an_index_goes_before_a_beginning() -> None:
+    """Card 1 is card 1, though a UUID may begin so too."""
+    both = (card(0, uuid="1000-x"), card(1000, uuid="GPU-y"))
+    known = [one.uuid for one in both]
+    assert card_named("1000", both, known) == CardUUID("GPU-y")
+
+
+def test_two_cards_of_one_index_need_their_uuid() -> None:
+    """An inventory may number its cards as the driver does."""
+    both = (card(0, uuid="GPU-x"), card(0, uuid="acc-y"))
+    assert isinstance(card_named("0", both, [one.uuid for one in both]), No)
+
+
+@pytest.mark.parametrize(
+    ("text", "adds", "after", "news"),
+    [
+        ("", True, "GPU-0", True),
+        ("GPU-0", True, "GPU-0", False),
+        ("GPU-1", True, "GPU-1,GPU-0", True),
+        ("", False, None, False),
+        ("GPU-0,GPU-0", False, None, True),
+        ("GPU-1", False, "GPU-1", False),
+    ],
+)
+def test_editing(text: str, adds: bool, after: str | None, news: bool) -> None:
+    """Added once, taken out wholly, others kept."""
+    found, changed = edited(text, [CardUUID("GPU-0")], adds=adds)
+    assert found == after
+    assert bool(changed) == news
+
+
+def test_it_says_who_is_there(world: World) -> None:
+    """By placement; those on the other card and those that ended are not counted."""
+    for name, on, phase in (
+        ("here", A, "Running"),
+        ("there", B, "Running"),
+        ("done", A, "Succeeded"),
+    ):
+        made = world.embedded.create(Kind.PODS, pod_json(name, units=3, cores=1))
+        uid = made["metadata"]["uid"]
+        held = placement(name, on, 3, 1, node="n")
+        body = bound_json(held)
+        notes = body["metadata"]["annotations"][names.PLACEMENT]
+        written = notes.replace(held.pod.uid, uid)
+        world.embedded.annotate(Kind.PODS, "default", name, {names.PLACEMENT: written})
+        world.embedded.bind(Target("default", name, uid), "n", {})
+        status = {"status": {"phase": phase}}
+        world.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
+    assert pods_on(world, "n", CardUUID(A)) == ["default/here"]
+
+
+def said(order: Order, *pods: str, changed: bool = True, **of: bool) -> str:
+    node = node_of("n", card(0, **of), *cards(29, 29)[1:])
+    uuid = CardUUID("GPU-0")
+    done = Done(node, (uuid,), frozenset({uuid} if changed else ()))
+    return "\n".join(told(order, done, {uuid: pods}))
+
+
+@pytest.mark.parametrize(
+    ("order", "changed", "words"),
+    [
+        (Order.CORDON, True, "n card 0 (GPU-0, Tesla P4) is cordoned now"),
+        (Order.CORDON, False, "was cordoned already"),
+        (Order.UNCORDON, True, "is open again."),
+        (Order.UNCORDON, False, "was not cordoned."),
+        (Order.CLEAR, True, "is to be well"),
+        (Order.CLEAR, False, "was to be well already"),
+    ],
+)
+def test_it_says_what_is_so_now(order: Order, changed: bool, words: str) -> None:
+    """And whether it was so before."""
+    assert words in said(order, changed=changed, healthy=order is not Order.CLEAR)
+
+
+def test_it_says_what_becomes_of_the_pods() -> None:
+    """They go on; how to move them; many are counted."""
+    assert "No pod has a part of it." in said(Order.CORDON)
+    one = said(Order.CORDON, "default/a")
+    assert "1 pod there goes on and stays charged: default/a." in one
+    many = said(Order.CORDON, *(f"default/p{n}" for n in range(42)))
+    assert "42 pods there go on" in many
+    assert "default/p4 and 37 more" in many
+
+
+def test_it_says_what_an_order_does_not_do() -> None:
+    """An open card may be sick; a well one needs no clearing."""
+    assert "it is sick" in said(Order.UNCORDON, healthy=False)
+    assert "is not sick" in said(Order.CLEAR)
+
+
+def test_it_says_when_nothing_is_open_any_more() -> None:
+    """On this node."""
+    node = node_of("n", card(0), card(1, healthy=False))
+    done = Done(node, (CardUUID("GPU-0"),), frozenset({CardUUID("GPU-0")}))
+    assert "No card of n is open any more." in list(told(Order.CORDON, done, {}))
+    assert "open any more" not in said(Order.CORDON)
