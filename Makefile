@@ -20,7 +20,9 @@ hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
 
 test: $(STAMP) check  ## All tests, on a real control plane and a real cluster where they can be had
 	@$(BIN)/python -m tests.setup
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --cov --cov-report=term
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 2 --dist loadscope \
+		--no-loadscope-reorder --basetemp=$$folder/p --cov --cov-report=term \
+		&& rm -rf $$folder
 
 unit: $(STAMP)  ## The tests that need nothing but Python
 	@$(BIN)/python -m pytest -m "not controlplane and not cluster and not gpu"

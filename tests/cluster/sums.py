@@ -21,7 +21,8 @@ def charged(site: Site) -> tuple[Counter[str], Counter[str]]:
 
 def within_capacity(site: Site) -> bool:
     cores, units = charged(site)
-    cards = {card["uuid"]: card for node in site.gpus for card in site.cards(node)}
+    nodes = site.cluster.nodes
+    cards = {card["uuid"]: card for node in nodes for card in site.cards(node)}
     return all(
         cores[uuid] <= 100 and units[uuid] <= cards[uuid]["units"]
         for uuid in {*cores, *units}

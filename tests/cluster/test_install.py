@@ -11,17 +11,31 @@ import pytest
 
 from tests.cluster.cards import TWO_P4
 from tests.cluster.fresh import Fresh, Tree, fresh, said
+from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, deployment, pod
 from tests.cluster.seed import TWO_CARD_APPS as APPS
 from tests.cluster.seen import refused_with
-from tests.cluster.site import EDGE
+from tests.cluster.site import EDGE, EXTENDER, SYSTEM
+from tests.cluster.sums import within_capacity
 from tests.nvml.build import the_stub
+from tests.testbed.audit import Call
 from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.manifests import rights
 from tests.testbed.waiting import wait_until
 
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 FULL = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
+PART = "app.kubernetes.io/part-of=gpushare"
+IMAGES = ("-o", "jsonpath={.items[*].spec.containers[*].image}")
+ON_A_BAD_DAY = {("get", "pods")}
+"""To read a pod back when the answer to its binding was lost, or none is known yet."""
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+}
 Before = tuple[Tree, dict[str, object]]
 
 
@@ -32,7 +46,7 @@ def host(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fresh]:
     folder = tmp_path_factory.mktemp("install")
-    with Cluster(cluster_programs, folder / "cluster") as cluster:
+    with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
         cluster.import_image(app_archive)
         made = fresh(cluster, the_stub(), folder)
         made.put_cards("cp", TWO_P4)
@@ -92,6 +106,51 @@ def test_it_is_shown_and_explained(host: Fresh) -> None:
     host.kubectl("delete", "pod", "big")
 
 
+def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
+    """What the accounts may do is what they did: the API server's log holds both.
+
+    With a pod that names its node itself, one that is denied there, and one before
+    which another has to go.
+    """
+    host.create({**URGENT, "value": 1000, "globalDefault": False})
+    host.create(pod("by-hand", container("main", 2, 1), nodeName="cp"))
+    host.create(pod("too-much", container("main", 29, 1), nodeName="cp"))
+    host.wait_running("by-hand")
+    wait_until(lambda: host.phase("too-much") == "Failed", "the denial", 60)
+    host.create(pod("urgent", container("main", 25, 1), priorityClassName="urgent"))
+    host.wait_running("urgent")
+    for account in (EXTENDER, PLUGIN):
+        granted = {
+            (verb, resource)
+            for rule in rights(account)
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        # A watch is logged when it ends, after half a minute.
+        wait_until(
+            lambda account=account, granted=granted: (
+                granted - used(host, account) - ON_A_BAD_DAY
+            ),
+            f"all rights of {account} used",
+            90,
+            accept=lambda unused: not unused,
+            every_s=2,
+        )
+        assert [one for one in calls(host, account) if one.status == 403] == []
+    host.kubectl("delete", "pod", "by-hand", "too-much", "urgent")
+    host.kubectl("delete", "priorityclass", "urgent")
+    wait_until(lambda: host.ready(*APPS, namespace=EDGE), "all three apps", 120)
+
+
+def calls(host: Fresh, account: str) -> list[Call]:
+    user = f"system:serviceaccount:{SYSTEM}:{account}"
+    return [call for call in host.cluster.audit.calls() if call.user == user]
+
+
+def used(host: Fresh, account: str) -> set[tuple[str, str]]:
+    return {(call.verb, call.resource) for call in calls(host, account)}
+
+
 def test_again_changes_nothing(host: Fresh) -> None:
     """Not an object, not a file, not a pod."""
     versions, files = host.versions(), host.tree()
@@ -112,6 +171,40 @@ def test_an_upgrade_of_kubernetes_is_mended(host: Fresh, before: Before) -> None
     assert "gpusharectl install" in host.must("inspect")
     host.must("install", "--nodes", "cp", "--yes")
     assert host.tree() == ours
+
+
+def test_a_newer_version_of_ours(host: Fresh) -> None:
+    """Extender and plugin are exchanged under running pods, who notice nothing.
+
+    None starts anew, each keeps its card, and what is free is counted as before.
+    """
+    host.cluster.nodes["cp"].must(
+        *("ctr", "-n", "k8s.io", "images", "tag"),
+        f"docker.io/library/gpushare:{app_version()}",
+        "docker.io/library/gpushare:next",
+    )
+    before = {name: running(host, name) for name in APPS}
+    host.must("install", "--nodes", "cp", "--yes", "--image", "gpushare:next")
+    images = host.kubectl("get", "pods", "-n", SYSTEM, "-l", PART, *IMAGES).split()
+    assert images == ["gpushare:next", "gpushare:next"]
+    assert {name: running(host, name) for name in APPS} == before
+    assert within_capacity(host)
+    # Of 29: 4 and 20 on one card, 20 on the other.
+    host.create(pod("fits", container("main", 9, 1)))
+    host.wait_running("fits")
+    host.create(pod("late", container("main", 6, 1)))
+    refused_with(host, "late", FULL)
+    host.kubectl("delete", "pod", "fits", "late")
+    host.must("install", "--nodes", "cp", "--yes")
+
+
+def running(host: Fresh, app: str) -> tuple[str, str, int, list[str]]:
+    """Give a pod's name, its container's id and restarts, and the card that it sees."""
+    (one,) = host.pods_of(app, EDGE)
+    (status,) = one["status"]["containerStatuses"]
+    name = one["metadata"]["name"]
+    seen = host.visible(name, namespace=EDGE)
+    return name, status["containerID"], status["restartCount"], seen
 
 
 def test_cards_in_use_are_not_taken_away(host: Fresh) -> None:

@@ -12,15 +12,19 @@ Level = Literal["None", "Metadata", "Request"]
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
-def write_policy(path: Path, level: Level) -> Path:
-    policy = {
+def policy(level: Level) -> Json:
+    """Log each request when it is answered, and a watch when it ends."""
+    return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived", "ResponseStarted"],
         "omitManagedFields": True,
         "rules": [{"level": level}],
     }
-    path.write_text(json.dumps(policy))
+
+
+def write_policy(path: Path, level: Level) -> Path:
+    path.write_text(json.dumps(policy(level)))
     return path
 
 

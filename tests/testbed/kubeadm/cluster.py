@@ -1,5 +1,6 @@
 """A real cluster: what kubeadm makes, with real kubelets and real containers."""
 
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.testbed.audit import AuditLog, policy
 from tests.testbed.kubeadm import files, network, scheduler_pod
 from tests.testbed.kubeadm.access import Access
 from tests.testbed.kubeadm.instances import Claim, cgroup_prefix
@@ -31,7 +33,8 @@ class Cluster:
     """Runs a cluster; leaving it leaves nothing but the logs in ``folder``.
 
     The first node, ``cp``, has no taint, so that pods run there too. With ``proxy``
-    each node runs kube-proxy, and Services answer, the API server's own included.
+    each node runs kube-proxy, and Services answer, the API server's own included. With
+    ``audit`` the API server logs who asked what.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class Cluster:
         *,
         proxy: bool = True,
         kept: bool = False,
+        audit: bool = False,
     ) -> None:
         self.programs = programs
         self.folder = folder
         self.nodes: dict[str, Node] = {}
         self.launcher = Launcher(folder)
         self._proxy = proxy
+        self._audit = audit
         self._kept = kept
         self._archives: list[Path] = []
         self._switch: Namespaces | None = None
@@ -77,6 +82,11 @@ class Cluster:
     @property
     def addresses(self) -> Addresses:
         return Addresses(self._claim.record.instance)
+
+    @property
+    def audit(self) -> AuditLog:
+        """What the API server was asked, where the cluster was made to tell."""
+        return AuditLog(self.nodes[FIRST_NODE].path(files.AUDIT_LOG))
 
     @property
     def kubeconfig(self) -> Path:
@@ -164,8 +174,14 @@ class Cluster:
         node = self._make_node(FIRST_NODE)
         images = self.programs.images
         document = files.init_documents(
-            node.name, node.address, self.programs.version, network.SERVICES
+            node.name,
+            node.address,
+            self.programs.version,
+            network.SERVICES,
+            audit=self._audit,
         )
+        if self._audit:
+            node.write(files.AUDIT_POLICY, json.dumps(policy("Metadata")))
         node.write(KUBEADM_YAML, document)
         wanted = [*images.everywhere, *images.control_plane]
         self._kubeadm(node, "init", f"--skip-phases={SKIPPED}", images=wanted)

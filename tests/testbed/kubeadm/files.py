@@ -14,6 +14,9 @@ IMAGE_REPOSITORY = "local.test"
 RUNC = "/usr/sbin/runc"
 CNI_PROGRAMS = "/usr/lib/cni"
 CDI_SPECS = "/etc/cdi"
+AUDIT = "/var/lib/audit"
+AUDIT_POLICY = f"{AUDIT}/policy.json"
+AUDIT_LOG = f"{AUDIT}/log"
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,13 @@ def nvidia_toml() -> str:
     """)
 
 
-def init_documents(name: str, address: str, version: str, services: str) -> str:
-    """Give the configuration of ``kubeadm init``."""
+def init_documents(
+    name: str, address: str, version: str, services: str, *, audit: bool = False
+) -> str:
+    """Give the configuration of ``kubeadm init``.
+
+    With ``audit`` the API server logs each request; the policy must lie there already.
+    """
     return _documents(
         {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -104,6 +112,7 @@ def init_documents(name: str, address: str, version: str, services: str) -> str:
             "kubernetesVersion": version,
             "imageRepository": IMAGE_REPOSITORY,
             "networking": {"serviceSubnet": services},
+            **({"apiServer": _audited()} if audit else {}),
         },
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -119,6 +128,24 @@ def init_documents(name: str, address: str, version: str, services: str) -> str:
             ),
         },
     )
+
+
+def _audited() -> Json:
+    arguments = {
+        "audit-policy-file": AUDIT_POLICY,
+        "audit-log-path": AUDIT_LOG,
+        "audit-log-maxsize": "0",
+    }
+    volume = {
+        "name": "audit",
+        "hostPath": AUDIT,
+        "mountPath": AUDIT,
+        "pathType": "DirectoryOrCreate",
+    }
+    return {
+        "extraArgs": [{"name": n, "value": v} for n, v in arguments.items()],
+        "extraVolumes": [volume],
+    }
 
 
 def join_document(name: str, address: str, api_server: str, token: str) -> str:
