@@ -47,6 +47,9 @@ def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
 
 @pytest.fixture
 def world(objects: ApiObjects, tmp_path: Path) -> World:
+    # Others on this control plane have spoken for our accounts.
+    for name in ("gpushare-extender", "gpushare-device-plugin"):
+        objects.delete(Ref("v1", "ServiceAccount", name, "kube-system"))
     return World(objects, tmp_path).populate()
 
 
