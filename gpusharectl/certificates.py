@@ -71,14 +71,6 @@ def plan(
     return files
 
 
-def restarts_scheduler(planned: Mapping[str, TlsFile]) -> bool:
-    """Tell whether kube-scheduler must start anew once these are written.
-
-    It reads the authority once, at its start. The extender takes up all by itself.
-    """
-    return any(name in planned for name in _OF_SCHEDULER)
-
-
 def scheduler_stamp(files: Mapping[str, bytes]) -> str:
     """Give a text that changes exactly when kube-scheduler must start anew.
 

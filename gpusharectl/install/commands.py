@@ -58,7 +58,10 @@ _THIS_NODE = click.option(
 )
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _IMAGE = click.option(
-    "--image", default="", metavar="IMAGE", help="Ours, where it is not the shipped."
+    "--image",
+    default="",
+    metavar="IMAGE",
+    help="Our image's name; else as in manifests/.",
 )
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from deviceplugin.cards import card_key, device_ids
 from deviceplugin.devices import (
     Cards,
+    Tally,
     amount_of,
     pick,
     placement_from,
@@ -210,3 +211,17 @@ def test_amounts_of_one_resource() -> None:
     assert amount_of(C, 3) == Amount(3, 0)
     assert amount_of(M, 3) == Amount(0, 3)
     assert request(units=3, cores=1).claims[0].amount == Amount(1, 3)
+
+
+def test_all_sets_are_counted_each_time() -> None:
+    """Known ones as well as new ones, and none that is no longer there."""
+    tally = Tally()
+    one, two = frozenset({"9f12f917-m0000", "9f12f917-m0001"}), frozenset({"strange"})
+    three = frozenset({"9f12f917-m0002", "9f12f917-c000", "7cf0b881-m0000"})
+    for _ in range(2):
+        assert tally.of([one, two, three]) == {
+            ("9f12f917", "m"): 3,
+            ("9f12f917", "c"): 1,
+            ("7cf0b881", "m"): 1,
+        }
+    assert tally.of([one]) == {("9f12f917", "m"): 2}

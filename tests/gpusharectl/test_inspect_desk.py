@@ -71,7 +71,7 @@ def test_reckoned_it_is_what_the_extender_has(desk: Desk, access: Access) -> Non
         own = told(fetched(desk._verbs, "/snapshot") or b"{}").pages
         return look(access, datetime.now(UTC)).books.pages == own
 
-    wait_until(same, "the extender to have heard of the last pod")
+    assert wait_until(same, "the extender to have heard of the last pod")
 
 
 def test_an_extender_that_cannot_be_reached_is_said(desk: Desk, access: Access) -> None:
