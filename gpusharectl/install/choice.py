@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpusharectl.install.nodeview import NodeView, named
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 DEFAULT_TIMEOUT_S = 900.0
 _SEPARATORS = re.compile(r"[\s,]+")
@@ -98,16 +98,16 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in _SEPARATORS.split(text) if one))
 
 
-def chosen(wanted: Sequence[str], nodes: Sequence[NodeView]) -> Refusal | None:
+def chosen(wanted: Sequence[str], nodes: Sequence[NodeView]) -> Obstacle | None:
     """Say what is wrong with names of nodes; None when all of them are nodes."""
     unknown = [name for name in wanted if named(nodes, name) is None]
     known = ", ".join(node.name for node in nodes) or "none at all"
     if unknown:
         them = ", ".join(unknown)
         is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-        return Refusal(f"{them} {is_are} of this cluster; its nodes are {known}.")
+        return Obstacle(f"{them} {is_are} of this cluster; its nodes are {known}.")
     if not wanted:
-        return Refusal(f"No node was named; the cluster's nodes are {known}.")
+        return Obstacle(f"No node was named; the cluster's nodes are {known}.")
     return None
 
 

@@ -20,7 +20,7 @@ from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.install.survey import leader, served, survey
 from gpusharectl.install.zeros import counted
 from gpusharectl.scheduler.hostfiles import FileChange
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 NOTHING_DONE = "nothing was changed"
 
@@ -147,14 +147,14 @@ class LeavingPlan:
         if not self.sets_scheduler:
             return ()
         plan = self.hands.host(self.wish()).restore()
-        return () if isinstance(plan, Refusal) else tuple(plan)
+        return () if isinstance(plan, Obstacle) else tuple(plan)
 
     def _files(self) -> Trouble | None:
         """Look whether this host's files can be set back, before anything is."""
         if not self.sets_scheduler:
             return None
         plan = self.hands.host(self.wish()).restore()
-        if not isinstance(plan, Refusal):
+        if not isinstance(plan, Obstacle):
             return None
         return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
 

@@ -29,7 +29,7 @@ from gpusharectl.install.rights import to_install
 from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
 from gpusharectl.scheduler.hostfiles import FileChange
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 NOTHING_DONE = "nothing was changed"
 
@@ -113,7 +113,7 @@ class Planning:
         if self.choice.second_scheduler:
             return None
         plan = self.hands.host(self.wish()).plan()
-        if not isinstance(plan, Refusal):
+        if not isinstance(plan, Obstacle):
             return None
         return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
 
@@ -191,4 +191,4 @@ class Planning:
         if self.choice.second_scheduler:
             return ()
         plan = self.hands.host(self.wish()).plan()
-        return () if isinstance(plan, Refusal) else plan
+        return () if isinstance(plan, Obstacle) else plan

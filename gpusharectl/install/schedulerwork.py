@@ -10,7 +10,7 @@ from typing import Protocol
 from gpusharectl.install.progress import Screen
 from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.scheduler.hostfiles import FileChange
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 Say = Callable[[str], None]
 
@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 class SchedulerHost(Protocol):
     """One host's kube-scheduler and its files."""
 
-    def plan(self) -> Sequence[FileChange] | Refusal:
+    def plan(self) -> Sequence[FileChange] | Obstacle:
         """Give what would change; nothing where all is as it should be."""
         ...
 
@@ -42,7 +42,7 @@ class SchedulerHost(Protocol):
         """Put the files back as they were before the last ``apply``."""
         ...
 
-    def restore(self) -> Sequence[FileChange] | Refusal:
+    def restore(self) -> Sequence[FileChange] | Obstacle:
         """Give what would change to be as it was before us."""
         ...
 
@@ -64,7 +64,7 @@ def put(
     answers, whichever that is. ``at_once`` is false where the files are read later.
     """
     plan = host.plan()
-    if isinstance(plan, Refusal):
+    if isinstance(plan, Obstacle):
         return Trouble(str(plan), exit_code=Exit.REFUSED)
     if plan:
         why = host.check(plan)
@@ -101,7 +101,7 @@ def prove(host: SchedulerHost, screen: Screen) -> Trouble | None:
 def take(host: SchedulerHost, screen: Screen) -> Trouble | None:
     """Give this host's kube-scheduler back what it had."""
     plan = host.restore()
-    if isinstance(plan, Refusal):
+    if isinstance(plan, Obstacle):
         return Trouble(str(plan))
     if not plan:
         screen.say("nothing of ours in kube-scheduler's configuration")
@@ -123,7 +123,7 @@ def _set_back(
 ) -> Trouble:
     """Roll back what was just done, or what an interrupted run did before."""
     before = () if plan else host.restore()
-    if isinstance(before, Refusal):
+    if isinstance(before, Obstacle):
         return Trouble(f"{why.rstrip('.')}; it could not be set back: {before}")
     if plan:
         host.roll_back()

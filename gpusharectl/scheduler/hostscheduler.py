@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpusharectl.scheduler.hostfiles import HostFiles
 from gpusharectl.scheduler.kubeadmfile import KubeadmFile
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerfiles import Asked, SchedulerFiles
 
 
@@ -37,7 +37,7 @@ def host_scheduler(action: Action, root: Path, asked: Asked, into: Path) -> Done
     files = SchedulerFiles(host, KubeadmFile(), asked)
     try:
         changes = files.restore() if action is Action.RESTORE else files.plan()
-        if isinstance(changes, Refusal):
+        if isinstance(changes, Obstacle):
             return Done(str(changes), 1)
         if action is Action.TRY:
             _copy(host, files, into)

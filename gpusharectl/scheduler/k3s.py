@@ -14,7 +14,7 @@ from gpushare.kube.objects import Objects
 from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
 from gpusharectl.scheduler.k3sfile import ARGS, K3sFile, settings
 from gpusharectl.scheduler.kubeadm import Patience
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerfiles import Asked, SchedulerFiles
 from gpusharectl.scheduler.schedulerprobe import probed
 from gpusharectl.scheduler.schedulerwait import Say
@@ -50,12 +50,12 @@ class K3sScheduler:
         self._unread = False
         """Whether files have changed that k3s has not been told to read."""
 
-    def plan(self) -> Sequence[FileChange] | Refusal:
+    def plan(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to write; none where all is as wanted."""
         elsewhere = self._set_elsewhere()
-        return Refusal(elsewhere) if elsewhere else self._files.plan()
+        return Obstacle(elsewhere) if elsewhere else self._files.plan()
 
-    def restore(self) -> Sequence[FileChange] | Refusal:
+    def restore(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to put back or remove; none where nothing is ours."""
         return self._files.restore()
 

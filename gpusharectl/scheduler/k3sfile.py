@@ -10,7 +10,7 @@ import yaml
 from yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from gpusharectl.scheduler import schedulerflags, yamltext
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.starter import Found
 from gpusharectl.scheduler.staticpod import Ours
 
@@ -34,24 +34,24 @@ class K3sFile:
         told = body.get("data-dir") if isinstance(body, dict) else None
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
-    def edited(self, text: str | None, ours: Ours) -> str | Refusal:
+    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
         """Give the text with our argument as the last one."""
         body = settings(text)
-        if isinstance(body, Refusal):
+        if isinstance(body, Obstacle):
             return body
         if self.is_edited(text, ours):
             return text or ""
         bare = self.bare(text, ours)
-        if isinstance(bare, Refusal):
+        if isinstance(bare, Obstacle):
             return bare
         made = _with_argument(bare or "", f"config={ours.config}")
         wanted = {**body, ARGS: [*_arguments(settings(bare)), f"config={ours.config}"]}
         return made if settings(made) == wanted else _odd()
 
-    def bare(self, text: str | None, ours: Ours) -> str | Refusal | None:
+    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
         """Give the text without our argument; None where there is nothing else."""
         body = settings(text)
-        if isinstance(body, Refusal):
+        if isinstance(body, Obstacle):
             return body
         made = _without_argument(text or "", ours)
         kept = [each for each in _arguments(body) if not _is_ours(each, ours)]
@@ -68,13 +68,13 @@ class K3sFile:
         arguments = _arguments(settings(text))
         return _flags(arguments).get(schedulerflags.CONFIG) == ours.config
 
-    def found(self, bare: str | None) -> Found | Refusal:
+    def found(self, bare: str | None) -> Found | Obstacle:
         """Tell its own configuration, and its flags; k3s runs it on the host."""
         body = settings(bare)
-        if isinstance(body, Refusal):
+        if isinstance(body, Obstacle):
             return body
         if str(body.get("disable-scheduler", "")).lower() == "true":
-            return Refusal(
+            return Obstacle(
                 "says disable-scheduler: run gpusharectl install on a server of k3s "
                 "that has a scheduler"
             )
@@ -82,12 +82,12 @@ class K3sFile:
         return Found(flags.get(schedulerflags.CONFIG, ""), {**_ALWAYS, **flags})
 
 
-def settings(text: str | None) -> dict[str, Any] | Refusal:
+def settings(text: str | None) -> dict[str, Any] | Obstacle:
     """Read k3s's settings; none of a file that is not there, or only comments."""
     if not _speaks(text or ""):
         return {}
     root = yamltext.document(text or "")
-    if isinstance(root, Refusal):
+    if isinstance(root, Obstacle):
         return root
     body: dict[str, Any] = yaml.safe_load(text or "")
     given = body.get(ARGS)
@@ -95,7 +95,7 @@ def settings(text: str | None) -> dict[str, Any] | Refusal:
         return body
     if given is None or isinstance(given, str):
         return body
-    return Refusal(f"has a {ARGS} that is neither a text nor a list of texts")
+    return Obstacle(f"has a {ARGS} that is neither a text nor a list of texts")
 
 
 def _speaks(text: str) -> bool:
@@ -104,8 +104,8 @@ def _speaks(text: str) -> bool:
     return any(line and not line.startswith("#") for line in lines)
 
 
-def _arguments(body: dict[str, Any] | Refusal) -> list[str]:
-    given = [] if isinstance(body, Refusal) else body.get(ARGS) or []
+def _arguments(body: dict[str, Any] | Obstacle) -> list[str]:
+    given = [] if isinstance(body, Obstacle) else body.get(ARGS) or []
     return [given] if isinstance(given, str) else list(given)
 
 
@@ -123,7 +123,7 @@ def _with_argument(text: str, argument: str) -> str:
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
     root = yamltext.document(text)
-    if isinstance(root, Refusal):
+    if isinstance(root, Obstacle):
         return text
     node = yamltext.child(root, ARGS)
     if isinstance(node, ScalarNode) and node.value:
@@ -147,8 +147,8 @@ def _without_argument(text: str, ours: Ours) -> str:
     return text
 
 
-def _odd() -> Refusal:
-    return Refusal(
+def _odd() -> Obstacle:
+    return Obstacle(
         f"is written in a form that cannot be edited without a risk: write {ARGS} as a "
         "plain list, one argument a line, and start again"
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from gpushare.kube.objects import Objects
 from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
 from gpusharectl.scheduler.kubeadmfile import KubeadmFile
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.pace import Pace
-from gpusharectl.scheduler.refusal import Refusal
 from gpusharectl.scheduler.schedulercheck import Said, Verdict, check_pod, checked
 from gpusharectl.scheduler.schedulerfiles import Asked, SchedulerFiles
 from gpusharectl.scheduler.schedulerpod import SchedulerPod
@@ -56,11 +56,11 @@ class KubeadmScheduler:
         self._applied: Sequence[FileChange] = ()
         self._untried = ""
 
-    def plan(self) -> Sequence[FileChange] | Refusal:
+    def plan(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to write; none where all is as wanted."""
         return self._files.plan()
 
-    def restore(self) -> Sequence[FileChange] | Refusal:
+    def restore(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to put back or remove; none where nothing is ours."""
         return self._files.restore()
 
@@ -86,7 +86,7 @@ class KubeadmScheduler:
         manifest = after.get(KubeadmFile.path) or self._host.read(KubeadmFile.path)
         pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
         config = after.get(self._files.config)
-        if isinstance(pod, Refusal) or config is None:
+        if isinstance(pod, Obstacle) or config is None:
             return Verdict(Said.WELL)
         tried = self._trial(plan, config)
         try:
@@ -116,24 +116,24 @@ class KubeadmScheduler:
         if self._untried:
             say(f"the configuration could not be tried beforehand: {self._untried}")
         pod = self._manifest()
-        if isinstance(pod, Refusal):
+        if isinstance(pod, Obstacle):
             return f"{KubeadmFile.path} {pod}"
         return self._mirror.wait(pod, say, self._patience.wait_s)
 
     def probe(self) -> str:
         """Prove the way through the extender; why there is none, else ""."""
         pod = self._manifest()
-        if isinstance(pod, Refusal):
+        if isinstance(pod, Obstacle):
             return f"{KubeadmFile.path} {pod}"
         patience = self._patience
         return probed(
             self._objects, self._node, pod.image, patience.pace, patience.probe_s
         )
 
-    def _manifest(self) -> SchedulerPod | Refusal:
+    def _manifest(self) -> SchedulerPod | Obstacle:
         content = self._host.read(KubeadmFile.path)
         if content is None:
-            return Refusal("is not there")
+            return Obstacle("is not there")
         return SchedulerPod.read(content.decode(errors="replace"))
 
     def _trial(self, plan: Sequence[FileChange], config: bytes) -> list[FileChange]:

@@ -14,7 +14,7 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerflags import configured_by
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -50,7 +50,7 @@ class Wanted:
     tls: TlsFiles | None = None
 
 
-def api_for(version: str) -> str | Refusal:
+def api_for(version: str) -> str | Obstacle:
     """Give the API version of the configuration for a Kubernetes such as ``v1.36.3``.
 
     v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22.
@@ -59,25 +59,25 @@ def api_for(version: str) -> str | Refusal:
         major, minor = version.removeprefix("v").split(".")[:2]
         number = int(major), int(minor.rstrip("+"))
     except ValueError:
-        return Refusal(f"Kubernetes calls its version {version!r}, not like v1.36.3")
+        return Obstacle(f"Kubernetes calls its version {version!r}, not like v1.36.3")
     for since, api in _SINCE:
         if number >= since:
             return api
     oldest = ".".join(str(part) for part in _OLDEST)
-    return Refusal(
+    return Obstacle(
         f"Kubernetes {version} is too old: its kube-scheduler reads none of the "
         f"configurations that we can write. Upgrade it to {oldest} or newer"
     )
 
 
-def with_stanza(old: str | None, wanted: Wanted) -> str | Refusal:
+def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
     """Give the configuration with our stanza and all else as it was."""
     config = read(old) if old is not None else configured_by(wanted.flags)
-    if isinstance(config, Refusal):
+    if isinstance(config, Obstacle):
         return config
     other = _another(config)
     if other:
-        return Refusal(
+        return Obstacle(
             f"another extender, {other}, binds pods or has {PREFIX} resources in "
             "kube-scheduler's configuration, and kube-scheduler allows one such: take "
             "it out first"
@@ -93,11 +93,11 @@ def with_stanza(old: str | None, wanted: Wanted) -> str | Refusal:
     return _text(config)
 
 
-def without_stanza(text: str) -> str | Refusal:
+def without_stanza(text: str) -> str | Obstacle:
     """Give the configuration without our stanza; the text itself where it has none."""
     config = read(text)
-    if isinstance(config, Refusal) or not has_stanza(text):
-        return config if isinstance(config, Refusal) else text
+    if isinstance(config, Obstacle) or not has_stanza(text):
+        return config if isinstance(config, Obstacle) else text
     config["extenders"] = _others(config)
     if not config["extenders"]:
         del config["extenders"]
@@ -107,7 +107,7 @@ def without_stanza(text: str) -> str | Refusal:
 def has_stanza(text: str) -> bool:
     """Tell whether our extender stands in the configuration."""
     config = read(text)
-    if isinstance(config, Refusal):
+    if isinstance(config, Obstacle):
         return False
     return len(_others(config)) < len(config.get("extenders") or [])
 
@@ -115,21 +115,21 @@ def has_stanza(text: str) -> bool:
 def extended_by_another(text: str) -> str:
     """Give the address of another's extender that we cannot stand beside, or ""."""
     config = read(text)
-    return "" if isinstance(config, Refusal) else _another(config)
+    return "" if isinstance(config, Obstacle) else _another(config)
 
 
-def read(text: str) -> Json | Refusal:
+def read(text: str) -> Json | Obstacle:
     """Read a configuration; what is none is refused in words."""
     try:
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
-        return Refusal(f"is not YAML: {_line(error)}")
+        return Obstacle(f"is not YAML: {_line(error)}")
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        return Refusal(f"is not one {KIND}, it holds {len(documents)} documents")
+        return Obstacle(f"is not one {KIND}, it holds {len(documents)} documents")
     config: Json = documents[0]
     group = str(config.get("apiVersion", "")).partition("/")[0]
     if config.get("kind") != KIND or group != GROUP:
-        return Refusal(
+        return Obstacle(
             f"is a {config.get('kind')} of {config.get('apiVersion')}, not a {KIND} "
             f"of {GROUP}"
         )
@@ -137,7 +137,7 @@ def read(text: str) -> Json | Refusal:
     if not isinstance(extenders, list) or not all(
         isinstance(each, dict) for each in extenders
     ):
-        return Refusal("extenders is not a list of extenders")
+        return Obstacle("extenders is not a list of extenders")
     return config
 
 

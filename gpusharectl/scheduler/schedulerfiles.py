@@ -18,7 +18,7 @@ from gpusharectl.scheduler import schedulerconfig
 from gpusharectl.scheduler.hostcertificates import HostCertificates
 from gpusharectl.scheduler.hostfiles import NEW_FILE, UNFINISHED, FileChange, HostFiles
 from gpusharectl.scheduler.hostrecord import NONE, Record, Sums, sum_of
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerconfig import Wanted
 from gpusharectl.scheduler.starter import Starter
 from gpusharectl.scheduler.staticpod import Ours
@@ -84,38 +84,38 @@ class SchedulerFiles:
         self.backup = f"{starter.folder}/backup/{PurePosixPath(starter.path).name}"
         self.certificates = HostCertificates(files, f"{starter.folder}/tls")
 
-    def plan(self) -> Sequence[FileChange] | Refusal:
+    def plan(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to write, in order; none where all is as wanted."""
         seen = self._seen()
-        if isinstance(seen, Refusal):
+        if isinstance(seen, Obstacle):
             return seen
         config = self._configuration(seen)
-        if isinstance(config, Refusal):
+        if isinstance(config, Obstacle):
             return config
         tls = self._certificates()
         main = self._starter.edited(seen.main, self._ours(config, tls))
-        if isinstance(main, Refusal):
+        if isinstance(main, Obstacle):
             return self._about(main)
         ours = [*tls, self._change(self.config, config, _READABLE)]
         changes = [*ours, self._change(self._starter.path, main)]
         return [each for each in self._recorded(seen, changes) if _differs(each)]
 
-    def restore(self) -> Sequence[FileChange] | Refusal:
+    def restore(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to put back or remove, in order; none where none is ours.
 
         A configuration of ours that someone has changed since stays, without our
         stanza, and so does what makes kube-scheduler read it.
         """
         seen = self._seen()
-        if isinstance(seen, Refusal):
+        if isinstance(seen, Obstacle):
             return seen
         kept = self._kept(seen)
-        if isinstance(kept, Refusal):
-            return Refusal(f"{self.config} {kept}")
-        main: str | Refusal | None = seen.bare
+        if isinstance(kept, Obstacle):
+            return Obstacle(f"{self.config} {kept}")
+        main: str | Obstacle | None = seen.bare
         if kept is not None:
             main = self._starter.edited(seen.main, self._ours(kept, ()))
-        if isinstance(main, Refusal):
+        if isinstance(main, Obstacle):
             return self._about(main)
         others = (self.next, self.backup, self.state)
         gone = (*self._unfinished(), *self.certificates.paths(), *others)
@@ -138,7 +138,7 @@ class SchedulerFiles:
         if record is None or self._starter.path not in record.files:
             return ""
         seen = self._seen()
-        if isinstance(seen, Refusal):
+        if isinstance(seen, Obstacle):
             return str(seen)
         if not self._starter.is_edited(seen.main, self._ours("", ())):
             return (
@@ -158,35 +158,35 @@ class SchedulerFiles:
         for folder in ("/backup", "/tls", ""):
             self._files.remove_empty(f"{self._starter.folder}{folder}")
 
-    def _seen(self) -> _Seen | Refusal:
+    def _seen(self) -> _Seen | Obstacle:
         content = self._files.read(self._starter.path)
         record = Record.decoded(self._files.read(self.state))
         backup = self._files.read(self.backup)
         try:
             main = None if content is None else content.decode()
         except UnicodeDecodeError:
-            return self._about(Refusal(f"is not UTF-8 text; {self._starter.cure}"))
+            return self._about(Obstacle(f"is not UTF-8 text; {self._starter.cure}"))
         bare = self._starter.bare(main, self._ours("", ()))
         sums = record.files.get(self._starter.path) if record else None
         if sums and sum_of(content) == sums.after and sum_of(backup) == sums.before:
             # What we saved is surer than what we work out.
             bare = None if backup is None else backup.decode()
-        if isinstance(bare, Refusal):
+        if isinstance(bare, Obstacle):
             return self._about(bare)
         return _Seen(main, bare, self._files.read(self.config), record)
 
-    def _configuration(self, seen: _Seen) -> str | Refusal:
+    def _configuration(self, seen: _Seen) -> str | Obstacle:
         """Give our configuration: what was there, with our stanza."""
         api = schedulerconfig.api_for(self._asked.kubernetes)
-        if isinstance(api, Refusal):
+        if isinstance(api, Obstacle):
             return api
         found = self._starter.found(seen.bare)
-        if isinstance(found, Refusal):
+        if isinstance(found, Obstacle):
             return self._about(found)
         source = self.config if seen.config_is_changed else found.config
         old = self._files.read(source) if source else b""
         if old is None:
-            return Refusal(f"{self._starter.path} names {source}, which is not there")
+            return Obstacle(f"{self._starter.path} names {source}, which is not there")
         wanted = Wanted(
             self._asked.extender,
             api,
@@ -196,12 +196,12 @@ class SchedulerFiles:
         )
         before = old.decode(errors="replace") if source else None
         text = schedulerconfig.with_stanza(before, wanted)
-        if isinstance(text, Refusal):
-            return Refusal(f"{source or self._starter.path}: {text}")
+        if isinstance(text, Obstacle):
+            return Obstacle(f"{source or self._starter.path}: {text}")
         origin = f" from {found.config}" if found.config else ""
         return f"# Made{origin} by gpusharectl install, which may be run again.\n{text}"
 
-    def _kept(self, seen: _Seen) -> str | Refusal | None:
+    def _kept(self, seen: _Seen) -> str | Obstacle | None:
         """Give our configuration without our stanza, if someone has changed it.
 
         Where no record tells, it is compared with what we would write.
@@ -250,8 +250,8 @@ class SchedulerFiles:
         content = None if after is None else after.encode()
         return FileChange(path, self._files.read(path), content, mode)
 
-    def _about(self, refusal: Refusal) -> Refusal:
-        return Refusal(f"{self._starter.path} {refusal}")
+    def _about(self, refusal: Obstacle) -> Obstacle:
+        return Obstacle(f"{self._starter.path} {refusal}")
 
 
 def _differs(change: FileChange) -> bool:

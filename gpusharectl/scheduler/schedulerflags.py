@@ -10,7 +10,7 @@ such as ``--bind-address`` and ``--feature-gates``, are nobody's business but th
 from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.kube.cluster import Json
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 CONFIG = "config"
 _TRUTHS = {"1", "t", "T", "TRUE", "true", "True"}
@@ -50,11 +50,11 @@ def parsed(words: Sequence[str]) -> dict[str, str]:
     return flags
 
 
-def configured_by(flags: Mapping[str, str]) -> Json | Refusal:
+def configured_by(flags: Mapping[str, str]) -> Json | Obstacle:
     """Give the part of a configuration that says what these flags say."""
     old = sorted(_GONE & flags.keys())
     if old:
-        return Refusal(
+        return Obstacle(
             f"--{old[0]} is ignored beside --config: write what it says as profiles of "
             "a KubeSchedulerConfiguration, give that with --config and start again"
         )
@@ -64,7 +64,7 @@ def configured_by(flags: Mapping[str, str]) -> Json | Refusal:
             continue
         value = read(flags[name])
         if value is None or "$(" in flags[name]:
-            return Refusal(f"--{name}={flags[name]} is not understood")
+            return Obstacle(f"--{name}={flags[name]} is not understood")
         part = config
         for key in path[:-1]:
             part = part.setdefault(key, {})

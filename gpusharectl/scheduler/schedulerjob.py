@@ -12,7 +12,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.scheduler.hostjob import HostJob
 from gpusharectl.scheduler.hostscheduler import Action
 from gpusharectl.scheduler.kubeadm import Patience
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulercheck import last_words
 from gpusharectl.scheduler.schedulerpod import PROGRAM, SchedulerPod
 from gpusharectl.scheduler.schedulerwait import MirrorPod, Say
@@ -53,7 +53,7 @@ class SchedulerJobs:
             )
         job = HostJob(action, node, self.image, self.kubernetes, self.tls)
         manifest = self._done(job, mirror, say)
-        if isinstance(manifest, Refusal):
+        if isinstance(manifest, Obstacle):
             return str(manifest)
         pace, wait_s = self.patience.pace, self.patience.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
@@ -63,7 +63,7 @@ class SchedulerJobs:
         again = self._run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its files are as before us, and it runs")
 
-    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod | Refusal:
+    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod | Obstacle:
         """Run the Job to its end, and give the manifest that it leaves."""
         body = job.body(mirror)
         ref = Ref.of(body)
@@ -83,20 +83,20 @@ class SchedulerJobs:
         job: HostJob,
         body: Json | None,
         most_s: float,
-    ) -> SchedulerPod | Refusal:
+    ) -> SchedulerPod | Obstacle:
         pods = self.objects.list(
             "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
         )
         if not _ended(body) or not pods:
             why = next((waits_for(pod) for pod in pods), "") or "it has not started"
-            return Refusal(f"the Job did not end within {most_s:g} s: {why}")
+            return Obstacle(f"the Job did not end within {most_s:g} s: {why}")
         name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
         log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
         if failed == "check":
-            return Refusal(
+            return Obstacle(
                 f"{PROGRAM} would not take the configuration: {last_words(log)}"
             )
-        return Refusal(last_words(log)) if failed else SchedulerPod.read(log)
+        return Obstacle(last_words(log)) if failed else SchedulerPod.read(log)
 
 
 def _ended(job: Json | None) -> bool | None:

@@ -12,7 +12,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from gpushare.kube.cluster import Json
 from gpusharectl.scheduler import schedulerflags, yamltext
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 PROGRAM = "kube-scheduler"
 CURE = "kubeadm init phase control-plane scheduler writes it anew"
@@ -30,21 +30,21 @@ class SchedulerPod:
     container: MappingNode
 
     @classmethod
-    def read(cls, text: str) -> "SchedulerPod | Refusal":
+    def read(cls, text: str) -> "SchedulerPod | Obstacle":
         """Read a manifest."""
         root = yamltext.document(text)
-        if isinstance(root, Refusal):
-            return Refusal(f"{root}; {CURE}")
+        if isinstance(root, Obstacle):
+            return Obstacle(f"{root}; {CURE}")
         metadata, spec = (yamltext.child(root, key) for key in ("metadata", "spec"))
         kind = yamltext.child(root, "kind")
         if not isinstance(kind, ScalarNode) or kind.value != "Pod":
             kind_is = getattr(kind, "value", None)
-            return Refusal(f"is not a Pod, its kind is {kind_is}; {CURE}")
+            return Obstacle(f"is not a Pod, its kind is {kind_is}; {CURE}")
         if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
-            return Refusal(f"is a Pod without metadata or without a spec; {CURE}")
+            return Obstacle(f"is a Pod without metadata or without a spec; {CURE}")
         found = _scheduler(yamltext.items(yamltext.child(spec, "containers")))
         if found is None:
-            return Refusal(
+            return Obstacle(
                 f"has no container {PROGRAM} that runs the program {PROGRAM} itself, "
                 "not by way of a shell"
             )
@@ -89,7 +89,7 @@ class SchedulerPod:
                 before = node.value
         return found
 
-    def on_host(self, path: str) -> str | Refusal:
+    def on_host(self, path: str) -> str | Obstacle:
         """Say where a file that the pod sees lies on its host."""
         volumes = {
             each.get("name"): each for each in self.body["spec"].get("volumes") or []
@@ -106,7 +106,7 @@ class SchedulerPod:
                 )
                 inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
                 return str(base / inside)
-        return Refusal(
+        return Obstacle(
             f"has {CONFIG_FLAG}={path}, which no hostPath volume of the pod holds: put "
             "the file into a folder of the host and mount that"
         )

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.staticpod import Ours
 
 
@@ -32,11 +32,11 @@ class Starter(Protocol):
         """Give kube-scheduler's, where none of its flags tells it; else ""."""
         ...
 
-    def edited(self, text: str | None, ours: Ours) -> str | Refusal:
+    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
         """Give the text with our configuration; itself where it has it."""
         ...
 
-    def bare(self, text: str | None, ours: Ours) -> str | Refusal | None:
+    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
         """Give the text without what is ours; None where nothing is left."""
         ...
 
@@ -44,6 +44,6 @@ class Starter(Protocol):
         """Tell whether kube-scheduler is told to read our configuration."""
         ...
 
-    def found(self, bare: str | None) -> Found | Refusal:
+    def found(self, bare: str | None) -> Found | Obstacle:
         """Tell what a text without ours makes kube-scheduler read."""
         ...

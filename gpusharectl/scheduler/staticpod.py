@@ -17,7 +17,7 @@ from yaml.nodes import MappingNode, ScalarNode
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import PREFIX
 from gpusharectl.scheduler import yamltext
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerpod import CONFIG_FLAG, SchedulerPod, container
 
 VOLUME = "gpushare-scheduler-config"
@@ -54,30 +54,30 @@ class Ours:
         return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
 
 
-def edited(manifest: str, ours: Ours) -> str | Refusal:
+def edited(manifest: str, ours: Ours) -> str | Obstacle:
     """Give the manifest with our configuration; itself where it has it."""
     pod = SchedulerPod.read(manifest)
-    if isinstance(pod, Refusal) or _has_all(pod, ours):
-        return pod if isinstance(pod, Refusal) else manifest
+    if isinstance(pod, Obstacle) or _has_all(pod, ours):
+        return pod if isinstance(pod, Obstacle) else manifest
     bare = taken_out(manifest, ours)
-    if isinstance(bare, Refusal):
+    if isinstance(bare, Obstacle):
         return bare
     text = _stepped(bare, ours, (_add_flag, _add_stamp, _add_mount, _add_volume))
     made = SchedulerPod.read(text)
-    if isinstance(made, Refusal) or not _has_all(made, ours):
+    if isinstance(made, Obstacle) or not _has_all(made, ours):
         return _odd()
     return text if _same(text, bare, ours) else _odd()
 
 
-def taken_out(manifest: str, ours: Ours) -> str | Refusal:
+def taken_out(manifest: str, ours: Ours) -> str | Obstacle:
     """Give the manifest without what ``edited`` adds; itself where there is nothing."""
     pod = SchedulerPod.read(manifest)
-    if isinstance(pod, Refusal):
+    if isinstance(pod, Obstacle):
         return pod
     steps = (_drop_flag, _drop_annotations, _drop_mount, _drop_volume)
     text = _stepped(manifest, ours, steps)
     bare = SchedulerPod.read(text)
-    if isinstance(bare, Refusal) or bare.config == ours.config:
+    if isinstance(bare, Obstacle) or bare.config == ours.config:
         return _odd()
     return text if _same(text, manifest, ours) else _odd()
 
@@ -85,7 +85,7 @@ def taken_out(manifest: str, ours: Ours) -> str | Refusal:
 def is_edited(manifest: str, ours: Ours) -> bool:
     """Tell whether kube-scheduler is told to read our configuration."""
     pod = SchedulerPod.read(manifest)
-    return not isinstance(pod, Refusal) and pod.config == ours.config
+    return not isinstance(pod, Obstacle) and pod.config == ours.config
 
 
 Step = Callable[[SchedulerPod, Ours], str]
@@ -95,7 +95,7 @@ def _stepped(text: str, ours: Ours, steps: Sequence[Step]) -> str:
     """Take the steps, each on the text as the one before has left it."""
     for step in steps:
         pod = SchedulerPod.read(text)
-        if isinstance(pod, Refusal):
+        if isinstance(pod, Obstacle):
             return ""
         text = step(pod, ours)
     return text
@@ -206,8 +206,8 @@ def _names_ours(word: object, ours: Ours) -> bool:
     return word in {ours.config, f"{CONFIG_FLAG}={ours.config}"}
 
 
-def _odd() -> Refusal:
-    return Refusal(
+def _odd() -> Obstacle:
+    return Obstacle(
         "is written in a form that cannot be edited without a risk (braces, anchors or "
         "merged keys): write it in plain block style, as kubeadm does, and start again"
     )

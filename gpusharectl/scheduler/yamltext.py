@@ -13,21 +13,21 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 
-def document(text: str) -> MappingNode | Refusal:
+def document(text: str) -> MappingNode | Obstacle:
     """Read the one mapping that the text is; where it is none, say what it is."""
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
-        return Refusal(f"is not YAML: {' '.join(str(error).split())}")
+        return Obstacle(f"is not YAML: {' '.join(str(error).split())}")
     if not nodes:
-        return Refusal("is empty")
+        return Obstacle("is empty")
     if len(nodes) > 1:
-        return Refusal(f"holds {len(nodes)} documents, one is expected")
+        return Obstacle(f"holds {len(nodes)} documents, one is expected")
     if not isinstance(nodes[0], MappingNode):
-        return Refusal("is not a mapping of keys to values")
+        return Obstacle("is not a mapping of keys to values")
     return nodes[0]
 
 

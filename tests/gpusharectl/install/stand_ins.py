@@ -16,7 +16,7 @@ from gpusharectl.install.labels import NAME, PLUGIN, SYSTEM
 from gpusharectl.install.progress import NoAnswerError, Waiting
 from gpusharectl.install.watching import Patience
 from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CARDS = json.dumps(
@@ -216,12 +216,12 @@ class Scheduler:
     ill: dict[str, str] = field(default_factory=dict)
     did: list[str] = field(default_factory=list)
 
-    def plan(self) -> Sequence[FileChange] | Refusal:
+    def plan(self) -> Sequence[FileChange] | Obstacle:
         if "plan" in self.ill:
-            return Refusal(self.ill["plan"])
+            return Obstacle(self.ill["plan"])
         return self._to(AFTER)
 
-    def restore(self) -> Sequence[FileChange] | Refusal:
+    def restore(self) -> Sequence[FileChange] | Obstacle:
         return self._to(BEFORE)
 
     def check(self, plan: Sequence[FileChange]) -> str:

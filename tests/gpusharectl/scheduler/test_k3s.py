@@ -13,8 +13,8 @@ from gpusharectl.scheduler.hostfiles import HostFiles
 from gpusharectl.scheduler.k3s import K3sScheduler
 from gpusharectl.scheduler.k3sfile import K3sFile
 from gpusharectl.scheduler.kubeadm import Patience
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.pace import Pace
-from gpusharectl.scheduler.refusal import Refusal
 from gpusharectl.scheduler.schedulerfiles import Asked
 from gpusharectl.scheduler.stanza import shipped_extender
 from gpusharectl.scheduler.staticpod import Ours
@@ -151,7 +151,7 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
     assert FILE.edited(wanted, OURS) == wanted
     assert FILE.is_edited(wanted, OURS)
     again = FILE.bare(wanted, OURS)
-    assert not isinstance(again, Refusal)
+    assert not isinstance(again, Obstacle)
     assert FILE.found(again) == FILE.found(before)
 
 
@@ -170,7 +170,7 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> Non
     """The file is named, and what is wrong with it; it stays as it is."""
     write(tmp_path, FILE.path, text)
     plan = scheduler(tmp_path).plan()
-    assert isinstance(plan, Refusal)
+    assert isinstance(plan, Obstacle)
     assert str(plan).startswith(FILE.path)
     assert words in str(plan)
 
@@ -190,7 +190,7 @@ def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
     """What would win over our argument is named; nothing is written."""
     write(tmp_path, path, text)
     plan = scheduler(tmp_path).plan()
-    assert isinstance(plan, Refusal)
+    assert isinstance(plan, Obstacle)
     assert path in str(plan)
     assert "wins over" in str(plan)
 
@@ -204,7 +204,7 @@ def test_elsewhere_and_harmless(tmp_path: Path) -> None:
         tmp_path, "/etc/systemd/system/k3s-agent.service", "--kube-scheduler-arg config"
     )
     write(tmp_path, "/etc/systemd/system/k3s.service.d/x.conf", "")
-    assert not isinstance(scheduler(tmp_path).plan(), Refusal)
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
 
 
 def test_restart_is_said(root: Path) -> None:

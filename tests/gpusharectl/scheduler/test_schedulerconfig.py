@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerconfig import (
     TlsFiles,
     Wanted,
@@ -55,7 +55,7 @@ def added(old: str | None, wanted: Wanted = WANTED) -> dict:
 
 def refusal(old: str) -> str:
     found = with_stanza(old, WANTED)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Obstacle)
     return str(found)
 
 
@@ -132,7 +132,7 @@ def test_flag_that_is_not_understood(name: str, value: str) -> None:
 def test_flag_of_old_that_would_be_lost() -> None:
     """A policy file is silently ignored beside --config; so it is refused."""
     found = configured_by({"policy-config-file": "/p.json"})
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Obstacle)
     assert "--policy-config-file is ignored beside --config" in str(found)
 
 
@@ -230,7 +230,7 @@ def test_another_tool_is_refused(extender: str) -> None:
 def test_what_is_no_configuration(text: str, words: str) -> None:
     """It is said what it is instead."""
     assert words in refusal(text)
-    assert isinstance(without_stanza(text), Refusal)
+    assert isinstance(without_stanza(text), Obstacle)
 
 
 @pytest.mark.parametrize(
@@ -255,5 +255,5 @@ def test_version_of_the_configuration(version: str, api: str) -> None:
 def test_no_version_for_it(version: str, words: str) -> None:
     """Too old, or not told: in words."""
     found = api_for(version)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Obstacle)
     assert words in str(found)

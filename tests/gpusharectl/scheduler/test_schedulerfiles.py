@@ -11,7 +11,7 @@ import yaml
 from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
 from gpusharectl.scheduler.hostscheduler import Action, host_scheduler
 from gpusharectl.scheduler.kubeadmfile import KubeadmFile
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerfiles import Asked, SchedulerFiles
 from gpusharectl.scheduler.stanza import shipped_extender
 
@@ -40,7 +40,7 @@ def scheduler(host: HostFiles, asked: Asked = ASKED) -> SchedulerFiles:
 
 def changes(found: object) -> list[FileChange]:
     """Take a plan that is none of refusal."""
-    assert not isinstance(found, Refusal), found
+    assert not isinstance(found, Obstacle), found
     assert isinstance(found, list)
     return found
 
@@ -297,7 +297,7 @@ def test_refused_manifest(host: HostFiles, content: bytes | None, words: str) ->
     host.make([FileChange(MANIFEST, KUBEADM, content)])
     before = tree(host)
     plan = scheduler(host).plan()
-    assert isinstance(plan, Refusal)
+    assert isinstance(plan, Obstacle)
     assert str(plan).startswith(f"{MANIFEST} {words}")
     assert "kubeadm init phase" in str(plan) or "run gpusharectl" in str(plan)
     assert tree(host) == before
@@ -312,7 +312,7 @@ def test_extended_by_another(host: HostFiles) -> None:
     }
     host.write(CONFIG, json.dumps(other).encode())
     plan = scheduler(host).plan()
-    assert isinstance(plan, Refusal)
+    assert isinstance(plan, Obstacle)
     assert "http://other:1/x" in str(plan)
 
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpusharectl.scheduler.refusal import Refusal
+from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerpod import SchedulerPod
 from gpusharectl.scheduler.staticpod import FORMER, Ours, edited, is_edited, taken_out
 
@@ -40,7 +40,7 @@ def pod(text: str) -> SchedulerPod:
 def refusal(text: str) -> str:
     """Say why a manifest cannot be edited; it must be one that cannot."""
     found = edited(text, OURS)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Obstacle)
     return str(found)
 
 
@@ -191,4 +191,4 @@ def test_files_of_the_pod_on_the_host() -> None:
     found = pod(text)
     assert found.on_host("/a/b/c.yaml") == "/deep/sub/c.yaml"
     assert found.on_host("/a/c.yaml") == "/etc/kubernetes/scheduler.conf/c.yaml"
-    assert isinstance(found.on_host("/ab/c.yaml"), Refusal)
+    assert isinstance(found.on_host("/ab/c.yaml"), Obstacle)

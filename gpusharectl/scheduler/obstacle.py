@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Obstacle:
     """What stands in the way, naming the file or field, and what to do about it."""
 
     words: str
