@@ -110,11 +110,12 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
     """What the accounts may do is what they did: the API server's log holds both.
 
     With a pod that names its node itself, one that is denied there, and one before
-    which another has to go.
+    which another has to go. The one denied asks less than kubelet counts as free, and
+    more than any card has: else kubelet would deny it without asking us.
     """
     host.create({**URGENT, "value": 1000, "globalDefault": False})
     host.create(pod("by-hand", container("main", 2, 1), nodeName="cp"))
-    host.create(pod("too-much", container("main", 29, 1), nodeName="cp"))
+    host.create(pod("too-much", container("main", 10, 1), nodeName="cp"))
     host.wait_running("by-hand")
     wait_until(lambda: host.phase("too-much") == "Failed", "the denial", 60)
     host.create(pod("urgent", container("main", 25, 1), priorityClassName="urgent"))

@@ -61,14 +61,18 @@ def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
             asking.ask_one("card", hanging)
     assert hanging.begun == 1
     hanging.let_go.set()
+    assert patiently(asking) in ("fresh", "late answer")
+    assert patiently(asking) == "fresh"
+    assert hanging.begun == 1
+
+
+def patiently(asking: Asking) -> str:
+    """Ask until there is an answer: a busy machine is late itself."""
     while True:
         try:
-            assert asking.ask_one("card", lambda: "fresh") in ("fresh", "late answer")
-            break
+            return asking.ask_one("card", lambda: "fresh")
         except Late:
             continue
-    assert asking.ask_one("card", lambda: "fresh") == "fresh"
-    assert hanging.begun == 1
 
 
 def test_threads_share_one_question(hanging: Hanging) -> None:
