@@ -1,4 +1,4 @@
-"""The one door to NVIDIA's driver: ``pynvml``'s calls, with types and two errors.
+"""The door to NVIDIA's driver: ``pynvml``'s calls, with types and few errors.
 
 Whatever a card or a driver does not support is None here, never an error: functions
 that an old driver lacks (``FunctionNotFound``) and those that a card has not
@@ -36,6 +36,12 @@ _ABSENT = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     }
 )
+_NOT_OF_THIS_CARD = _ABSENT | {
+    pynvml.NVML_ERROR_DEPRECATED,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+}
+_GONE = _DRIVERLESS - {pynvml.NVML_ERROR_NO_PERMISSION}
+_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _WORDS = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
     pynvml.NVML_ERROR_NO_PERMISSION: "the driver may not be asked by this user",
@@ -56,6 +62,10 @@ class NoDriver(Exception):
 
 class CardFailed(Exception):
     """One card does not answer; ``str()`` says why."""
+
+
+class NotTold(Exception):
+    """A card answers, but not this one question; ``str()`` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,33 @@ def count() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
         raise NoDriver(_words(error)) from error
+
+
+def version() -> str:
+    """Give the driver's version, as ``550.54.15``. ``NoDriver`` for any failure."""
+    try:
+        return _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        raise NoDriver(_words(error)) from error
+
+
+def told(call: Callable[[], Answer]) -> Answer | None:
+    """Give what a card tells of its work, None where it does not support that.
+
+    ``NotTold`` where nothing but this call fails, a missing right included: a driver
+    that keeps one counter to itself is still asked for all the others. ``CardFailed``
+    where the card is lost, and ``NoDriver``.
+    """
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_OF_THIS_CARD:
+            return None
+        if error.value in _GONE:
+            raise NoDriver(_words(error)) from error
+        if error.value in _LOST:
+            raise CardFailed(_words(error)) from error
+        raise NotTold(_words(error)) from error
 
 
 def handle_at(index: int) -> Handle:

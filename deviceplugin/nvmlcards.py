@@ -7,10 +7,11 @@ devices and pods do not vanish with it.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from deviceplugin import nvml
 from deviceplugin.asking import Asking, Late
@@ -23,6 +24,9 @@ from deviceplugin.cards import (
     XidEvent,
 )
 from deviceplugin.nvmlsession import Session
+from gpushare.domain.model import CardUUID
+
+Answer = TypeVar("Answer")
 
 DEADLINE_S = 5.0
 _SLICE_S = 0.5
@@ -59,6 +63,16 @@ class NvmlCards:
 
     def readings(self) -> Sequence[CardReading]:
         """Read the memory in use of each card; the driver is opened where need be."""
+        answers = self.ask("memory in use", lambda _, handle: nvml.used_mib(handle))
+        return [_reading(card, answer) for card, answer in answers]
+
+    def ask(
+        self, about: str, question: Callable[[CardUUID, nvml.Handle], Answer]
+    ) -> list[tuple[FoundCard, Answer | Exception]]:
+        """Ask each card last found; the driver is opened where need be. ``NoCardsYet``.
+
+        ``about`` tells questions apart: a card that hangs at one is asked the others.
+        """
         if self._session is None:
             self.cards()
         session, listed = self._session, self._listed
@@ -67,7 +81,7 @@ class NvmlCards:
         handles = session.handles()
         answers = self._asking.ask(
             {
-                card.uuid: partial(nvml.used_mib, handles[card.uuid])
+                (about, card.uuid): partial(question, card.uuid, handles[card.uuid])
                 for card in listed
                 if card.uuid in handles
             }
@@ -78,7 +92,21 @@ class NvmlCards:
                     self._drop(session)
                 raise NoCardsYet(str(answer)) from answer
         unlisted = nvml.CardFailed("the driver does not list it any more")
-        return [_reading(card, answers.get(card.uuid, unlisted)) for card in listed]
+        return [(card, answers.get((about, card.uuid), unlisted)) for card in listed]
+
+    def driver_version(self) -> str:
+        """Give the driver's version; empty while it is not open, or does not tell."""
+        if self._session is None:
+            return ""
+        try:
+            return self._asking.ask_one("version", nvml.version)
+        except (nvml.NoDriver, Late):
+            return ""
+
+    def reports_faults_of(self, uuid: CardUUID) -> bool:
+        """Tell whether ``wait_for_event`` may bring a card's faults."""
+        session = self._session
+        return session is not None and session.reports_of(uuid)
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait for an XID, in slices, so that ``close`` need not wait long.

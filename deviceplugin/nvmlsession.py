@@ -16,10 +16,7 @@ _END_S = 5.0
 
 
 class Session:
-    """What is good only until the driver is let go of.
-
-    ``reports`` tells whether any card may report faults.
-    """
+    """What is good only until the driver is let go of."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -31,7 +28,16 @@ class Session:
         self._over = threading.Event()
         self._silent: set[CardUUID] = set()
         self._trouble = ""
-        self.reports = False
+        self._reporting: set[CardUUID] = set()
+
+    @property
+    def reports(self) -> bool:
+        """Whether any card may report faults."""
+        return bool(self._reporting)
+
+    def reports_of(self, uuid: CardUUID) -> bool:
+        """Tell whether a card's faults are reported."""
+        return uuid in self._reporting
 
     def handles(self) -> Mapping[CardUUID, nvml.Handle]:
         """Give the handle of each card that answered once."""
@@ -130,7 +136,7 @@ class Session:
                 self._note_silent(uuid, answer)
             else:
                 self._asked.add(uuid)
-                self.reports |= answer
+                self._reporting |= {uuid} if answer else set()
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:

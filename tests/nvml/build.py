@@ -1,4 +1,4 @@
-"""Compile the stub library, its likeness of an old driver, and nvidia-smi."""
+"""Compile the stub library, its likenesses of older drivers, and nvidia-smi."""
 
 import functools
 import hashlib
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from tests.machine import needs
 from tests.testbed.binaries import cache_folder
 
 HERE = Path(__file__).parent
-SOURCES = ("state.h", "stub.c", "smi.c")
+LIBRARY = ("stub.c", "events.c", "values.c", "processes.c", "gpm.c")
+SOURCES = ("state.h", "stub.h", *LIBRARY, "smi.c")
 SONAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "NVML_STUB_FILE"
 """The environment variable by which the library finds its driving file."""
@@ -21,12 +23,14 @@ STATE_VARIABLE = "NVML_STUB_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """What was compiled; ``library`` and ``old_library`` lie in a folder each.
+    """What was compiled; each library lies in a folder of its own.
 
-    For a process of its own: ``LD_LIBRARY_PATH=library.parent``.
+    For a process of its own: ``LD_LIBRARY_PATH=library.parent``. ``middle_library`` is
+    a driver of 470, ``old_library`` one from before 450.
     """
 
     library: Path
+    middle_library: Path
     old_library: Path
     smi: Path
 
@@ -34,12 +38,17 @@ class Stub:
 def build(folder: Path) -> Stub:
     """Compile everything into a folder."""
     stub = _places(folder)
-    for path in (stub.library, stub.old_library, stub.smi):
+    likenesses = {
+        stub.library: (),
+        stub.middle_library: ("-DMIDDLE_DRIVER",),
+        stub.old_library: ("-DOLD_DRIVER",),
+    }
+    for path in (*likenesses, stub.smi):
         path.parent.mkdir(parents=True, exist_ok=True)
-    shared = ["-shared", "-fPIC", "-pthread", f"-Wl,-soname,{SONAME}"]
-    _compile("stub.c", stub.library, *shared)
-    _compile("stub.c", stub.old_library, *shared, "-DOLD_DRIVER")
-    _compile("smi.c", stub.smi, "-static")
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    for path, flags in likenesses.items():
+        _compile(LIBRARY, path, *shared, f"-Wl,-soname,{SONAME}", *flags)
+    _compile(("smi.c",), stub.smi, "-static")
     return stub
 
 
@@ -67,10 +76,13 @@ def the_stub() -> Stub:
 
 def _places(folder: Path) -> Stub:
     return Stub(
-        folder / "lib" / SONAME, folder / "old" / SONAME, folder / "bin" / "nvidia-smi"
+        folder / "lib" / SONAME,
+        folder / "middle" / SONAME,
+        folder / "old" / SONAME,
+        folder / "bin" / "nvidia-smi",
     )
 
 
-def _compile(source: str, target: Path, *flags: str) -> None:
+def _compile(sources: Sequence[str], target: Path, *flags: str) -> None:
     command = ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(target)]
-    subprocess.run([*command, str(HERE / source)], check=True)
+    subprocess.run([*command, *(str(HERE / name) for name in sources)], check=True)

@@ -1,10 +1,12 @@
 """Drive the stub: which cards there are, and what befalls them."""
 
+import math
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pynvml
 import pytest
@@ -15,6 +17,11 @@ MIB = 2**20
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+VERSION = "550.54.15"
+BLANK = math.inf
+"""Among ``values``: NVML's all ones, for what it cannot tell."""
+
+Kind = Literal["compute", "graphics", "mps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,11 @@ class StubDriver:
         self.path = folder / "driver"
         self.cards = list(cards)
         self._load = 1
-        self._lines: dict[str, str] = {}
+        self._lines: dict[str, str] = {"version": VERSION}
+        self._facts: dict[str, str] = {}
+        self._samples: list[str] = []
         self._events: list[str] = []
+        self._held = False
         self._write()
 
     def set_cards(self, cards: Sequence[StubCard]) -> None:
@@ -106,6 +116,81 @@ class StubDriver:
         self._events.append(f"event {len(self._events) + 1} {uuid or '-'} {xid}")
         self._write()
 
+    def set_version(self, version: str) -> None:
+        self._set("version", version)
+
+    def values(self, uuid: str, **numbers: float | None) -> None:
+        """Let a card, or all (``*``), tell these; None is not supported.
+
+        The names, in NVML's units, and what is told else are in ``state.h``.
+        """
+        for name, number in numbers.items():
+            told = "-" if number is None else f"{number:.17g}"
+            self._facts[f"value {uuid} {name}"] = told
+        self._write()
+
+    def process(
+        self, uuid: str, pid: int, mib: float | None = 256, kind: Kind = "compute"
+    ) -> None:
+        """Let a process be on a card; None where the driver cannot tell its memory.
+
+        The card's own ``used_mib`` stays as it is.
+        """
+        told = "-" if mib is None else str(int(mib * MIB))
+        self._facts[f"process {uuid} {kind} {pid}"] = told
+        self._write()
+
+    def busy(
+        self,
+        uuid: str,
+        pid: int,
+        sm: int = 0,
+        memory: int = 0,
+        *,
+        encoder: int = 0,
+        decoder: int = 0,
+    ) -> None:
+        """Let a process keep a card busy (%) from now on; ``gpu_util`` stays."""
+        self._facts[f"busy {uuid} {pid}"] = f"{sm} {memory} {encoder} {decoder}"
+        self._write()
+
+    def sample(
+        self,
+        uuid: str,
+        pid: int,
+        at: float,
+        sm: int = 0,
+        memory: int = 0,
+        *,
+        encoder: int = 0,
+        decoder: int = 0,
+    ) -> None:
+        """Put one entry into the ring, of ``at`` in seconds since 1970."""
+        told = f"{sm} {memory} {encoder} {decoder}"
+        self._samples.append(f"sample {uuid} {int(at * 1e6)} {pid} {told}")
+        self._write()
+
+    def leave(self, uuid: str, pid: int) -> None:
+        """End a process; what it did stays in the ring."""
+        gone = {f"busy {uuid} {pid}"}
+        gone |= {f"process {uuid} {kind} {pid}" for kind in Kind.__args__}  # type: ignore[attr-defined]
+        self._facts = {k: told for k, told in self._facts.items() if k not in gone}
+        self._write()
+
+    def calls(self) -> int:
+        """How many calls this process made on the library that is loaded now."""
+        return int(pynvml.nvmlLib.nvmlStubCalls())
+
+    @contextmanager
+    def several(self) -> Iterator[None]:
+        """Let all changes within come at once."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._write()
+
     def _set(self, key: str, value: str) -> None:
         self._lines[key] = value
         self._write()
@@ -115,10 +200,13 @@ class StubDriver:
         self._write()
 
     def _write(self) -> None:
+        if self._held:
+            return
         lines = [f"load {self._load}"]
         lines += [f"{key} {value}" for key, value in self._lines.items()]
         lines += [card.line() for card in self.cards]
-        lines += self._events
+        lines += [f"{key} {told}" for key, told in self._facts.items()]
+        lines += [*self._samples, *self._events]
         unfinished = self.path.with_name(f"{self.path.name}.unfinished")
         unfinished.write_text("\n".join(lines) + "\n")
         unfinished.replace(self.path)
@@ -141,11 +229,16 @@ def in_process(library: Path, state: Path) -> Iterator[None]:
 
 @contextmanager
 def stub_driver(
-    stub: Stub, folder: Path, cards: Sequence[StubCard] = (), *, old: bool = False
+    stub: Stub,
+    folder: Path,
+    cards: Sequence[StubCard] = (),
+    *,
+    old: bool = False,
+    middle: bool = False,
 ) -> Iterator[StubDriver]:
     """A stub driver with these cards, in this process; nothing hangs afterwards."""
     driver = StubDriver(folder, cards)
     library = stub.old_library if old else stub.library
-    with in_process(library, driver.path):
+    with in_process(stub.middle_library if middle else library, driver.path):
         yield driver
         driver.let_go()

@@ -20,6 +20,7 @@ static int visible(const struct card *card) {
 
 int main(int argc, char **argv) {
     static struct state s;
+    static char text[1 << 18];
     int list = 0, every = 0, number = 0;
     for (int i = 1; i < argc; i++) {
         list |= !strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus");
@@ -29,7 +30,9 @@ int main(int argc, char **argv) {
         fprintf(stderr, "only nvidia-smi -L is played here\n");
         return 2;
     }
-    state_read(&s, access(INSIDE, F_OK) ? getenv("NVML_STUB_FILE") : INSIDE);
+    state_text(access(INSIDE, F_OK) ? getenv("NVML_STUB_FILE") : INSIDE, text,
+               sizeof text);
+    state_parse(&s, text);
     if (s.init) {
         printf("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
                "driver. Make sure that the latest NVIDIA driver is installed and "

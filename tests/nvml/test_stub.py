@@ -1,5 +1,6 @@
 """The stub's parts: its library's symbols, nvidia-smi, and the CDI specification."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -8,16 +9,47 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.machine import needs
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
 from tests.nvml.cdi import INSIDE, Marks, cdi_spec
-from tests.nvml.driver import NOT_LOADED, StubDriver, stub_card
+from tests.nvml.driver import NOT_LOADED, StubDriver, stub_card, stub_driver
 
 P4 = stub_card(0)
 TITAN = stub_card(1, model="TITAN RTX")
-NOT_ON_OLD = ("MemoryInfo_v2", "PciInfo_v3", "MigMode")
+SIZES = {
+    "Memory": 24,
+    "Memory_v2": 40,
+    "Utilization": 8,
+    "ProcessInfo_v2": 24,
+    "ProcessUtilizationSample": 32,
+    "ProcessesUtilizationInfo_v1": 24,
+    "ProcessUtilizationInfo_v1": 40,
+    "FieldValue": 40,
+    "EventData": 32,
+    "Temperature_v1": 12,
+    "GpmMetric": 40,
+}
+NOT_ON_MIDDLE = {
+    *(f"nvmlDeviceGet{one}RunningProcesses_v3" for one in ("Compute", "Graphics")),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetProcessesUtilizationInfo",
+    *(f"nvmlGpm{one}" for one in ("QueryDeviceSupport", "MetricsGet")),
+    *(f"nvmlGpmSample{one}" for one in ("Alloc", "Free", "Get")),
+    "nvmlStubGpmSamples",
+}
+NOT_ON_OLD = {
+    *(f"nvmlDeviceGet{one}RunningProcesses_v2" for one in ("Compute", "Graphics")),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetRemappedRows",
+}
 
 
 @pytest.fixture
@@ -53,12 +85,57 @@ def exported(library: Path) -> set[str]:
     return {line.split()[-1] for line in told.splitlines()}
 
 
-def test_an_old_driver_lacks_functions(stub: Stub) -> None:
-    """And has all the others; nothing but NVML's own is exported."""
-    new, old = exported(stub.library), exported(stub.old_library)
-    assert new - old == {f"nvmlDeviceGet{name}" for name in NOT_ON_OLD}
-    assert old < new
+def test_older_drivers_lack_functions(stub: Stub) -> None:
+    """And have all the others; nothing but NVML's own is exported."""
+    new, middle, old = (
+        exported(library)
+        for library in (stub.library, stub.middle_library, stub.old_library)
+    )
+    assert new - middle == NOT_ON_MIDDLE
+    assert middle - old == NOT_ON_OLD
+    assert old < middle < new
     assert all(name.startswith("nvml") for name in new)
+
+
+def test_a_call_reads_what_changed(stub: Stub, tmp_path: Path) -> None:
+    """Each change at once, however soon after another, and those made together."""
+    with stub_driver(stub, tmp_path, [P4, TITAN]) as driver:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(2)]
+        for temperature in range(200):
+            driver.values(P4.uuid, temperature=temperature)
+            assert pynvml.nvmlDeviceGetTemperature(handles[0], 0) == temperature
+        with driver.several():
+            driver.values("*", temperature=7)
+            driver.lose(P4.uuid)
+            assert pynvml.nvmlDeviceGetTemperature(handles[1], 0) == 35
+        assert pynvml.nvmlDeviceGetTemperature(handles[1], 0) == 7
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            pynvml.nvmlDeviceGetTemperature(handles[0], 0)
+        pynvml.nvmlShutdown()
+
+
+def test_calls_are_counted(stub: Stub, tmp_path: Path) -> None:
+    """So that a test can say that none was made."""
+    with stub_driver(stub, tmp_path, [P4]) as driver:
+        before = driver.calls()
+        pynvml.nvmlInit()
+        pynvml.nvmlDeviceGetCount()
+        assert driver.calls() == before + 2
+        pynvml.nvmlShutdown()
+
+
+def test_layouts_have_nvmls_sizes(stub: Stub, tmp_path: Path) -> None:
+    """A structure of another version is refused, as the driver refuses it."""
+    with stub_driver(stub, tmp_path, [P4]):
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        wrong = pynvml.c_nvmlTemperature_v1_t(version=0x200000C)
+        code = pynvml.nvmlLib.nvmlDeviceGetTemperatureV(handle, ctypes.byref(wrong))
+        assert code == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+        for name, size in SIZES.items():
+            assert ctypes.sizeof(getattr(pynvml, f"c_nvml{name}_t")) == size
+        pynvml.nvmlShutdown()
 
 
 def test_smi_lists_as_the_real_one_does(stub: Stub, driver: StubDriver) -> None:

@@ -1,0 +1,95 @@
+"""NVIDIA's cards at work, as the driver tells of them: a ``Telemetry`` over NVML."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from deviceplugin import fields
+from deviceplugin.cards import Found, XidEvent
+from deviceplugin.nvml import Handle
+from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmlprocesses import ProcessLists
+from deviceplugin.nvmlprofiling import Profiler
+from deviceplugin.nvmlvalues import values
+from deviceplugin.telemetry import CardSays, ProcessesSay
+from gpushare.domain.model import CardUUID
+
+logger = logging.getLogger(__name__)
+
+
+class NvmlTelemetry:
+    """A ``Telemetry`` over the cards of NVIDIA's driver, which it closes with itself.
+
+    Each group's question to a card has the cards' deadline, and a card that hangs at
+    one group is still asked the others. ``clock`` gives seconds since 1970.
+    """
+
+    def __init__(
+        self, cards: NvmlCards, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._cards = cards
+        self._lists = ProcessLists(clock)
+        self._profiler = Profiler()
+        self._refused: set[tuple[CardUUID, str]] = set()
+
+    def cards(self) -> Found:
+        """Look at the node now: cards known from before stay. ``NoCardsYet``."""
+        return self._cards.cards()
+
+    def driver_version(self) -> str:
+        """Give the driver's version; empty while it is not open."""
+        return self._cards.driver_version()
+
+    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+        """Read some fields of a group, of every card last found. ``NoCardsYet``.
+
+        A field in neither of a card's answers was refused just now, and is logged once.
+        """
+        wanted = frozenset(fields)
+        answers = self._cards.ask(group, partial(self._read, group, wanted))
+        return {
+            card.uuid: CardSays(failure=str(answer))
+            if isinstance(answer, Exception)
+            else answer
+            for card, answer in answers
+        }
+
+    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
+        """Read who uses each card last found. ``NoCardsYet``."""
+        answers = self._cards.ask(fields.PROCESSES, self._lists.read)
+        return {
+            card.uuid: ProcessesSay(known=False, failure=str(answer))
+            if isinstance(answer, Exception)
+            else answer
+            for card, answer in answers
+        }
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait for an XID; None after ``timeout_s``."""
+        return self._cards.wait_for_event(timeout_s)
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._profiler.close()
+        self._cards.close()
+
+    def _read(
+        self, group: str, wanted: frozenset[str], uuid: CardUUID, handle: Handle
+    ) -> CardSays:
+        if group == fields.PROFILING:
+            return self._profiler.read(uuid, handle, wanted)
+        said = values(handle, wanted - {fields.XID_ERRORS})
+        for name, why in said.refused.items():
+            self._note(uuid, name, why)
+        if fields.XID_ERRORS not in wanted or self._cards.reports_faults_of(uuid):
+            return said.says
+        # No fault so far would be a lie about a card that never tells of any.
+        silent = said.says.unsupported | {fields.XID_ERRORS}
+        return CardSays(said.says.values, silent, said.says.failure)
+
+    def _note(self, uuid: CardUUID, name: str, why: str) -> None:
+        if (uuid, name) not in self._refused:
+            extra = {"card": uuid, "field": name, "why": why}
+            logger.warning("a card does not tell a field just now", extra=extra)
+        self._refused.add((uuid, name))

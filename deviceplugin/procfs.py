@@ -1,0 +1,102 @@
+"""Whose the host's processes are, read from ``/proc``; ``attribution`` judges."""
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from deviceplugin.attribution import NOBODY, Owner, owner_of
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 65536
+_START_TIME = 19
+"""Field 22 of ``stat``, counted from after the command's closing bracket."""
+
+
+class ProcFs:
+    """Reads ``<root>/proc``, which must be the host's: drivers name the host's pids.
+
+    All methods may be called from any thread. Trouble is logged once when it comes and
+    once when it goes.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[str, Owner]] = {}
+        self._unseen: frozenset[int] = frozenset()
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with ``/proc``, as a sentence; empty while nothing is."""
+        return self._trouble
+
+    def owners(self, pids: Collection[int]) -> Mapping[int, Owner]:
+        """Give the owner of each process whose cgroup can be read.
+
+        ``NOBODY`` for one outside Kubernetes; no entry for one that is gone, or that
+        may not be read.
+        """
+        with self._lock:
+            told: dict[int, Owner] = {}
+            denied = ""
+            for pid in set(pids):
+                try:
+                    told[pid] = self._owner(pid)
+                except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+                    continue
+                except OSError as error:
+                    denied = f"{error.filename}: {error.strerror}"
+            self._known = {pid: self._known[pid] for pid in told if pid in self._known}
+            self._note(denied or self._blindness(frozenset(pids), told))
+        return told
+
+    def _owner(self, pid: int) -> Owner:
+        """Read twice when it was started: the pid may be given anew in between."""
+        folder = self._proc / str(pid)
+        started = _start_time(folder)
+        known = self._known.get(pid)
+        if known is not None and known[0] == started:
+            return known[1]
+        owner = owner_of(_read(folder / "cgroup"))
+        if _start_time(folder) != started:
+            raise ProcessLookupError(pid)
+        # One outside may yet be moved into a container; one inside stays there.
+        if owner == NOBODY:
+            self._known.pop(pid, None)
+        else:
+            self._known[pid] = (started, owner)
+        return owner
+
+    def _blindness(self, pids: frozenset[int], told: Mapping[int, Owner]) -> str:
+        """Say that no process is seen at all, twice in a row: one alone may be gone."""
+        unseen = frozenset() if told else pids
+        stayed, self._unseen = unseen & self._unseen, unseen
+        if not stayed:
+            return ""
+        return (
+            f"{self._proc} shows none of the processes that the driver lists "
+            f"({', '.join(map(str, sorted(stayed)[:5]))}); is it the host's (hostPID)?"
+        )
+
+    def _note(self, trouble: str) -> None:
+        if trouble and not self._trouble:
+            logger.warning("processes have no owners", extra={"why": trouble})
+        elif self._trouble and not trouble:
+            logger.info("processes have owners again")
+        self._trouble = trouble
+
+
+def _start_time(folder: Path) -> str:
+    # The command stands in brackets and may hold any bytes, brackets included.
+    fields = _read(folder / "stat").rpartition(")")[2].split()
+    if len(fields) <= _START_TIME:
+        raise ProcessLookupError(folder.name)
+    return fields[_START_TIME]
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as opened:
+        return opened.read(_READ_BYTES).decode(errors="replace")

@@ -1,0 +1,67 @@
+"""NVIDIA's cards at work, over the stub: what their telemetry's tests begin with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deviceplugin.fields import FIELDS
+from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse
+from gpushare.domain.model import CardUUID
+from tests.deviceplugin.nvml_pair import FOREVER_S
+from tests.nvml.build import the_stub
+from tests.nvml.driver import StubCard, StubDriver, stub_card, stub_driver
+
+CARD = stub_card(0, used_mib=300, reserved_mib=200)
+OTHER = stub_card(1, memory_mib=24259, model="TITAN RTX")
+
+Watch = tuple[StubDriver, NvmlTelemetry]
+
+
+class Clock:
+    """Seconds since 1970, as a test says."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextmanager
+def watch(
+    folder: Path,
+    *cards: StubCard,
+    old: bool = False,
+    middle: bool = False,
+    deadline_s: float = FOREVER_S,
+    clock: Clock | None = None,
+) -> Iterator[Watch]:
+    stub = the_stub()
+    with stub_driver(stub, folder, cards, old=old, middle=middle) as driver:
+        source = NvmlCards(deadline_s=deadline_s)
+        telemetry = NvmlTelemetry(source, clock=clock or Clock())
+        yield driver, telemetry
+        driver.let_go()
+        telemetry.close()
+
+
+def of_group(group: str) -> frozenset[str]:
+    return frozenset(field.name for field in FIELDS if field.group == group)
+
+
+def says(
+    telemetry: NvmlTelemetry, group: str, *names: str, card: StubCard = CARD
+) -> CardSays:
+    """What a card answers to a group, or to some of its fields."""
+    told = telemetry.read(group, names or of_group(group))
+    return told[CardUUID(card.uuid)]
+
+
+def processes(telemetry: NvmlTelemetry, card: StubCard = CARD) -> ProcessesSay:
+    return telemetry.processes()[CardUUID(card.uuid)]
+
+
+def uses(telemetry: NvmlTelemetry, card: StubCard = CARD) -> dict[int, ProcessUse]:
+    return {one.pid: one for one in processes(telemetry, card).processes}
