@@ -1,31 +1,53 @@
-"""``python -m deviceplugin serve``: settings, cards and the API server, then serve."""
+"""``python -m deviceplugin``: settings, cards and the API server, then work."""
 
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 import click
 
+from deviceplugin.amdgpu import AmdTelemetry
 from deviceplugin.cards import CardSource
+from deviceplugin.collect import Unit
+from deviceplugin.exporting import run as run_exporter
+from deviceplugin.exportsettings import (
+    UNITS,
+    WATCHDOG_MODES,
+    ExporterSettings,
+    Given,
+)
+from deviceplugin.fields import GROUPS
 from deviceplugin.inventory import InventoryCards, read_inventory
 from deviceplugin.joined import JoinedCards
+from deviceplugin.joinedtelemetry import JoinedTelemetry
 from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.plaintelemetry import PlainTelemetry
 from deviceplugin.serving import run
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.simulated import SimulatedCards, parse_spec
+from deviceplugin.switches import Flags
+from deviceplugin.telemetry import Telemetry
+from deviceplugin.watchdog import Mode
 from gpushare import logs
 from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.cluster import Cluster
 from gpushare.kube.errors import ClusterError
 from gpushare.listening import why_not_listen
+from gpushare.settings import Address
+
+Settings = DevicePluginSettings | ExporterSettings
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 @click.group()
 def main() -> None:
-    """Offer a node's cards to kubelet."""
+    """Offer a node's cards to kubelet, and tell what is made of them."""
 
 
 @main.command()
@@ -35,31 +57,99 @@ def serve() -> None:
     Settings are GPUSHARE_… in the environment: docs/deviceplugin.md.
     """
     settings, complaints = DevicePluginSettings.read(os.environ)
-    source = _source(settings, complaints)
+    sources = _simulated(settings, complaints) or [NvmlCards(root=settings.host_root)]
+    sources += _inventory(settings, complaints)
     cluster = _cluster(settings, complaints)
-    if taken := why_not_listen(settings.listen):
-        complaints.append(
-            f"GPUSHARE_LISTEN: cannot listen on {settings.listen} ({taken}); give "
-            "another host:port"
-        )
+    _try_to_listen("LISTEN", settings.listen, complaints)
     if not _can_be_made(settings.state_dir):
         complaints.append(
             f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written or made; give "
             "another folder"
         )
-    if complaints or cluster is None:
-        for complaint in complaints:
-            click.echo(complaint, err=True)
-        sys.exit(1)
+    _end_with(complaints)
+    assert cluster is not None  # noqa: S101  else there was a complaint
+    # Of one source too: joined, cards once found stay, and fail while it is gone.
+    source = JoinedCards(sources)
+    stop = _begin(settings)
+    _end(run(settings, source, cluster, stop))
+
+
+def _switches(command: Command) -> Command:
+    """Add two flags for each group."""
+    for group in reversed(GROUPS):
+        why = f" ({group.slow}; off by default)" if group.slow else ""
+        command = click.option(
+            f"--disable-{group.name}", is_flag=True, help=f"Leave out {group.what}."
+        )(command)
+        command = click.option(
+            f"--enable-{group.name}", is_flag=True, help=f"Read {group.what}{why}."
+        )(command)
+    return command
+
+
+@main.command()
+@click.option("--collect-unit", type=click.Choice(UNITS), help="Unit of /v1/collect.")
+@click.option(
+    "--watchdog",
+    type=click.Choice(WATCHDOG_MODES),
+    help="What befalls a container that uses more memory than its share.",
+)
+@_switches
+def export(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -> None:
+    """Tell Prometheus and the edge agent of cards and containers until SIGTERM.
+
+    Settings are GPUSHARE_… in the environment, which flags beat: docs/monitoring.md.
+    """
+    given = Given(
+        Flags(_named(switches, "enable"), _named(switches, "disable")),
+        collect_unit,
+        watchdog,
+    )
+    settings, complaints = ExporterSettings.read(os.environ, given)
+    telemetry = _telemetry(settings, complaints)
+    cluster = _cluster(settings, complaints) if settings.pods else None
+    _try_to_listen("LISTEN", settings.listen, complaints)
+    if settings.collect_listen is not None:
+        _try_to_listen("COLLECT_LISTEN", settings.collect_listen, complaints)
+    _end_with(complaints)
+    stop = _begin(settings)
+    _end(run_exporter(settings, telemetry, cluster, stop))
+
+
+def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:
+    return frozenset(one.name for one in GROUPS if switches[f"{verb}_{one.name}"])
+
+
+def _begin(settings: Settings) -> Event:
+    """Log as was asked, and give what SIGTERM and Ctrl-C set."""
     logs.configure(settings.log_level, settings.log_format)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    status = run(settings, source, cluster, stop)
+    return stop
+
+
+def _end(status: int) -> None:
     logging.shutdown()
     # Not by Python's own way out: threads that wait for the API server would be torn
     # off in the middle of foreign code, and abort the process.
     os._exit(status)
+
+
+def _end_with(complaints: Sequence[str]) -> None:
+    """End here where there is any complaint."""
+    for complaint in complaints:
+        click.echo(complaint, err=True)
+    if complaints:
+        sys.exit(1)
+
+
+def _try_to_listen(name: str, address: Address, complaints: list[str]) -> None:
+    if taken := why_not_listen(address):
+        complaints.append(
+            f"GPUSHARE_{name}: cannot listen on {address} ({taken}); give another "
+            "host:port"
+        )
 
 
 def _can_be_made(folder: Path) -> bool:
@@ -68,27 +158,39 @@ def _can_be_made(folder: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def _source(settings: DevicePluginSettings, complaints: list[str]) -> CardSource:
-    sources: list[CardSource] = []
+def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
+    nvml = NvmlCards(root=settings.host_root)
+    simulated = [PlainTelemetry(one) for one in _simulated(settings, complaints)]
+    listed = [PlainTelemetry(one) for one in _inventory(settings, complaints)]
+    if simulated:
+        return JoinedTelemetry([*simulated, *listed])
+    return JoinedTelemetry(
+        [NvmlTelemetry(nvml), *listed, AmdTelemetry(settings.host_root)]
+    )
+
+
+def _simulated(settings: Settings, complaints: list[str]) -> list[CardSource]:
+    """Give the made-up cards that are to stand for the driver's, if any are."""
     if settings.simulated_cards is None:
-        sources.append(NvmlCards(root=settings.host_root))
-    else:
-        made_up = parse_spec(settings.simulated_cards, settings.node)
-        if isinstance(made_up, list):
-            complaints += [f"GPUSHARE_SIMULATED_CARDS: {one}" for one in made_up]
-        else:
-            sources.append(SimulatedCards(made_up))
-    if settings.inventory is not None:
-        listed = read_inventory(settings.inventory)
-        if isinstance(listed, list):
-            complaints += [f"GPUSHARE_INVENTORY: {one}" for one in listed]
-        else:
-            sources.append(InventoryCards(listed))
-    # Of one source too: joined, cards once found stay, and fail while it is gone.
-    return JoinedCards(sources)
+        return []
+    made_up = parse_spec(settings.simulated_cards, settings.node)
+    if isinstance(made_up, list):
+        complaints += [f"GPUSHARE_SIMULATED_CARDS: {one}" for one in made_up]
+        return []
+    return [SimulatedCards(made_up)]
 
 
-def _cluster(settings: DevicePluginSettings, complaints: list[str]) -> Cluster | None:
+def _inventory(settings: Settings, complaints: list[str]) -> list[CardSource]:
+    if settings.inventory is None:
+        return []
+    listed = read_inventory(settings.inventory)
+    if isinstance(listed, list):
+        complaints += [f"GPUSHARE_INVENTORY: {one}" for one in listed]
+        return []
+    return [InventoryCards(listed)]
+
+
+def _cluster(settings: Settings, complaints: list[str]) -> Cluster | None:
     try:
         return ApiServer.connect(settings.kubeconfig)
     except ClusterError as error:

@@ -58,16 +58,16 @@ class DevicePluginSettings:
         settings = cls(
             node=NodeName(env.text("NODE_NAME") or ""),
             kubeconfig=env.text("KUBECONFIG"),
-            kubelet_dir=_folder(env, "KUBELET_DIR", cls.kubelet_dir),
-            state_dir=_folder(env, "STATE_DIR", cls.state_dir),
-            host_root=_folder(env, "HOST_ROOT", cls.host_root),
+            kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
+            state_dir=folder_setting(env, "STATE_DIR", cls.state_dir),
+            host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
             inject=env.one_of("INJECT", INJECTION_CHOICES, cls.inject),
             cdi_dirs=_folders(env, "CDI_DIRS", cls.cdi_dirs),
             reserve_mib=env.whole(
                 "RESERVE_MIB", cls.reserve_mib, least=0, most=_MOST_RESERVE_MIB
             ),
             simulated_cards=env.text("SIMULATED_CARDS"),
-            inventory=_file(env, "INVENTORY"),
+            inventory=file_setting(env, "INVENTORY"),
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),
@@ -86,7 +86,8 @@ class DevicePluginSettings:
         return settings, env.complaints
 
 
-def _folder(env: Reading, name: str, default: Path) -> Path:
+def folder_setting(env: Reading, name: str, default: Path) -> Path:
+    """Read the path of a folder, from the root."""
     raw = env.text(name)
     if raw is None:
         return default
@@ -107,7 +108,8 @@ def _folders(env: Reading, name: str, default: tuple[Path, ...]) -> tuple[Path, 
     return tuple(map(Path, parts))
 
 
-def _file(env: Reading, name: str) -> Path | None:
+def file_setting(env: Reading, name: str) -> Path | None:
+    """Read the path of a file; None where none is given."""
     raw = env.text(name)
     return None if raw is None else Path(raw)
 

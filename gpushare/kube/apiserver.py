@@ -156,6 +156,17 @@ class ApiServer:
             patch = partial(self._core.patch_namespaced_pod, _content_type=_MERGE)
             self._write(patch, name, namespace, body)
 
+    def evict(self, pod: Target) -> None:
+        """Delete by the Eviction API; see ``Cluster``."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        create = partial(self._core.create_namespaced_pod_eviction, _headers=_JSON)
+        self._write(create, pod.name, pod.namespace, body)
+
     def event(
         self,
         pod: Target,

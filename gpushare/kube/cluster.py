@@ -123,6 +123,14 @@ class Cluster(Protocol):
         """
         ...
 
+    def evict(self, pod: Target) -> None:
+        """Delete the pod by the Eviction API, with its own grace; budgets count.
+
+        ``Throttled`` while a PodDisruptionBudget allows no disruption, ``Conflict``
+        when the pod has another UID, ``NotFound`` when it is gone.
+        """
+        ...
+
     def event(
         self,
         pod: Target,

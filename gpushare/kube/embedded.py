@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from gpushare.kube import apirules, shapes
+from gpushare.kube import apirules, evicting, shapes
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.events import pod_event
@@ -208,6 +208,23 @@ class Embedded:
         """Merge annotations; see ``Cluster``."""
         body = {"metadata": {"annotations": dict(annotations)}}
         self.patch(kind, namespace, name, body)
+
+    def evict(self, pod: Target) -> None:
+        """Delete by the Eviction API; see ``Cluster``."""
+        found = self.get(Kind.PODS, pod.namespace, pod.name)
+        apirules.precondition(found, pod.uid)
+        if not evicting.spares_budgets(found):
+            budgets = self.list_page(Kind.BUDGETS, limit=0).items
+            covering = evicting.budget_over(found, budgets)
+            if covering is not None:
+                name = covering["metadata"]["name"]
+
+                def rule(current: Json | None) -> Json:
+                    there = _present(Kind.BUDGETS, name, current)
+                    return evicting.spent(there, found, self._now())
+
+                self._store.write(Kind.BUDGETS, (pod.namespace, name), rule)
+        self.delete(Kind.PODS, pod.namespace, pod.name, uid=pod.uid)
 
     def event(
         self,

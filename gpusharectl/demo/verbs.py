@@ -61,6 +61,8 @@ class Verbs:
                 return one
             case _, "binding" if place.kind is Kind.PODS:
                 return {"POST": self._bind}
+            case _, "eviction" if place.kind is Kind.PODS:
+                return {"POST": self._evict}
         raise nowhere()
 
     def _get(self, request: Request) -> Answer:
@@ -147,6 +149,14 @@ class Verbs:
             binding.object("target").text("name"),
             metadata.optional_object("annotations").texts(""),
         )
+        return Answer(HTTPStatus.CREATED, success() | {"code": 201})
+
+    def _evict(self, request: Request) -> Answer:
+        _require(request, _JSON)
+        eviction, place = Reader(request.body), request.place
+        options = eviction.optional_object("deleteOptions")
+        uid = options.optional_object("preconditions").optional_text("uid")
+        self._cluster.evict(Target(place.namespace, place.name, uid))
         return Answer(HTTPStatus.CREATED, success() | {"code": 201})
 
     def _namespaces(self, request: Request) -> Answer:

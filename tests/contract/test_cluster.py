@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.kube.cluster import Kind, Target
 from gpushare.kube.embedded import Embedded
-from gpushare.kube.errors import Conflict, Gone, NotFound
+from gpushare.kube.errors import ClusterError, Conflict, Gone, NotFound, Throttled
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
 from tests.contract.seats import Seat, embedded_seat, http_seat
 from tests.machine import needs
@@ -402,3 +402,105 @@ def test_budgets_are_read(seat: Seat) -> None:
     seat.arrange.create(Kind.BUDGETS, {"metadata": metadata, "spec": spec})
     items = seat.cluster.list_page(Kind.BUDGETS, limit=500).items
     assert [item["spec"] for item in items if seat.is_ours(item)] == [spec]
+
+
+def at_work(seat: Seat, name: str, *, ready: bool = True, **labels: str) -> Json:
+    """A pod that runs, as its kubelet would say."""
+    pod = seat.pod(name, terminationGracePeriodSeconds=40)
+    if labels:
+        seat.label(pod, **labels)
+    bind(seat, pod)
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    seat.patch_status(pod, phase="Running", conditions=conditions)
+    return seat.read(pod)
+
+
+def budget(seat: Seat, name: str, allowed: int) -> Json:
+    """Cover the seat's pods with its own label; so many disruptions are allowed."""
+    metadata = {"name": seat.name(name), "namespace": seat.namespace}
+    selector = {"matchLabels": {"app": seat.prefix}}
+    spec = {"minAvailable": 1, "selector": selector}
+    made = seat.arrange.create(Kind.BUDGETS, {"metadata": metadata, "spec": spec})
+    status = {
+        "observedGeneration": made["metadata"].get("generation", 0),
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 2,
+        "desiredHealthy": 1,
+        "expectedPods": 2,
+    }
+    seat.arrange.patch(
+        Kind.BUDGETS,
+        seat.namespace,
+        metadata["name"],
+        {"status": status},
+        subresource="status",
+    )
+    return made
+
+
+def stays(seat: Seat, pod: Json) -> bool:
+    return "deletionTimestamp" not in seat.read(pod)["metadata"]
+
+
+def test_an_evicted_pod_has_its_own_grace(seat: Seat) -> None:
+    """It is marked, and stays until kubelet lets go."""
+    pod = at_work(seat, "pod")
+    seat.cluster.evict(target(pod))
+    assert seat.read(pod)["metadata"]["deletionGracePeriodSeconds"] == 40
+
+
+def test_eviction_of_another_uid_conflicts(seat: Seat) -> None:
+    """The uid is a precondition: a pod made anew under the old name stays."""
+    pod = at_work(seat, "pod")
+    with pytest.raises(Conflict):
+        seat.cluster.evict(target(pod, "another"))
+    assert stays(seat, pod)
+
+
+def test_eviction_of_nobody(seat: Seat) -> None:
+    """A pod that is gone is NotFound."""
+    pod = at_work(seat, "pod")
+    seat.delete(pod, 0)
+    with pytest.raises(NotFound):
+        seat.cluster.evict(target(pod))
+
+
+def test_budgets_count_evictions(seat: Seat) -> None:
+    """One allows so many, then no more; who is not covered goes."""
+    one, two = (at_work(seat, name, app=seat.prefix) for name in ("one", "two"))
+    other = at_work(seat, "other")
+    made = budget(seat, "budget", 1)
+    seat.cluster.evict(target(one))
+    assert not stays(seat, one)
+    with pytest.raises(Throttled, match="disruption budget"):
+        seat.cluster.evict(target(two))
+    assert stays(seat, two)
+    seat.cluster.evict(target(other))
+    assert not stays(seat, other)
+    name = made["metadata"]["name"]
+    status = seat.cluster.get(Kind.BUDGETS, seat.namespace, name)["status"]
+    assert status["disruptionsAllowed"] == 0
+    assert list(status["disruptedPods"]) == [one["metadata"]["name"]]
+
+
+def test_budgets_guard_what_is_at_work(seat: Seat) -> None:
+    """A pod that waits, and one that is not ready while enough are, cost nothing."""
+    waits = seat.pod("waits")
+    seat.label(waits, app=seat.prefix)
+    sick = at_work(seat, "sick", ready=False, app=seat.prefix)
+    budget(seat, "budget", 0)
+    seat.cluster.evict(target(waits))
+    with pytest.raises(NotFound):
+        seat.read(waits)
+    seat.cluster.evict(target(sick))
+    assert not stays(seat, sick)
+
+
+def test_two_budgets_over_one_pod(seat: Seat) -> None:
+    """Nobody knows which counts: the pod stays."""
+    pod = at_work(seat, "pod", app=seat.prefix)
+    budget(seat, "one", 1)
+    budget(seat, "two", 1)
+    with pytest.raises(ClusterError, match="more than one PodDisruptionBudget"):
+        seat.cluster.evict(target(pod))
+    assert stays(seat, pod)

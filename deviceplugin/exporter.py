@@ -1,0 +1,105 @@
+"""What the exporter answers over HTTP, out of the snapshot alone."""
+
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import Metric
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.registry import Collector
+
+from deviceplugin.collect import Unit, collect_page
+from deviceplugin.listener import Request, Response
+from deviceplugin.rendering import openmetrics, text
+from deviceplugin.snapshot import ProcessRound, Round, Snapshot
+
+_OPENMETRICS = "application/openmetrics-text"
+_JSON = "application/json"
+_FAST = 1
+"""gzip's level: its best takes as long as the page itself, for a tenth less."""
+_FRONT = b"gpushare exporter: /metrics, /healthz, /v1/collect\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterPages:
+    """The pages; ``metrics`` and ``troubles`` are the exposition's."""
+
+    node: str
+    unit: Unit
+    snapshot: Callable[[], Snapshot]
+    metrics: Collector
+    troubles: Callable[[], Mapping[str, str]]
+
+    def every(self, request: Request) -> Response:
+        """Answer where Prometheus, probes and people ask."""
+        match request.path:
+            case "/metrics":
+                return self._metrics(request)
+            case "/healthz":
+                return self._healthz()
+            case "/":
+                return Response(_FRONT)
+            case _:
+                return self.collect_alone(request)
+
+    def collect_alone(self, request: Request) -> Response:
+        """Answer where the edge agent asks, for ``/v1/collect`` and nothing else."""
+        if request.path != "/v1/collect":
+            return Response(b"not found\n", status=HTTPStatus.NOT_FOUND)
+        return _json(collect_page(self.snapshot(), self.node, self.unit))
+
+    def _metrics(self, request: Request) -> Response:
+        # By its own rules for what is asked; the writing is ours.
+        _, content_type = choose_encoder(request.headers.get("accept", ""))
+        metrics = self.metrics.collect()
+        if names := request.query.get("name[]"):
+            metrics = _only(frozenset(names), metrics)
+        write = openmetrics if content_type.startswith(_OPENMETRICS) else text
+        body = write(metrics)
+        headers = {"Vary": "Accept, Accept-Encoding"}
+        if gzip_accepted(request.headers.get("accept-encoding", "")):
+            body = gzip.compress(body, _FAST)
+            headers["Content-Encoding"] = "gzip"
+        return Response(body, content_type, headers=headers)
+
+    def _healthz(self) -> Response:
+        now, seen = time.time(), self.snapshot()
+        rounds: dict[str, Round | ProcessRound] = {**seen.rounds}
+        if seen.processes is not None:
+            rounds["processes"] = seen.processes
+        page = {
+            "node": self.node,
+            "driver": seen.driver_version,
+            "cards": 0 if seen.found is None else len(seen.found.cards),
+            "no_cards": seen.no_cards,
+            "troubles": dict(self.troubles()),
+            "groups": {name: _round(one, now) for name, one in sorted(rounds.items())},
+        }
+        return _json(page)
+
+
+def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """Give the samples of these names; a registry's own choice must know all before."""
+    for metric in metrics:
+        if kept := [one for one in metric.samples if one.name in names]:
+            only = Metric(metric.name, metric.documentation, metric.type)
+            only.samples = kept
+            yield only
+
+
+def _round(one: Round | ProcessRound, now: float) -> dict[str, object]:
+    return {
+        "age_s": round(max(0.0, now - one.at), 3),
+        "took_s": round(one.took_s, 3),
+        "failure": one.failure,
+        "failed_cards": {
+            uuid: says.failure for uuid, says in one.cards.items() if says.failure
+        },
+    }
+
+
+def _json(page: object) -> Response:
+    return Response(json.dumps(page).encode() + b"\n", _JSON)

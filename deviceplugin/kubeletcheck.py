@@ -1,0 +1,88 @@
+"""Asks kubelet, pod by pod, which devices it gave, and compares.
+
+Never by its list: a List beside an Allocate under way makes kubelet forget devices
+(contracts 2.7).
+"""
+
+import time
+from collections.abc import Callable
+from threading import Event
+
+from deviceplugin.kubeletsays import KubeletRound, disagrees
+from deviceplugin.podresources import PodResources
+from deviceplugin.remarks import Remarks
+from deviceplugin.tenancy import Tenancy, Tenant
+
+_GET_WITHIN_S = 1.0
+_BETWEEN_S = 0.02
+"""kubelet answers 100 questions a second to all its clients together."""
+_GIVE_UP_AFTER = 3
+_SILENT = (
+    "kubelet does not tell which devices a pod has; from Kubernetes 1.34 on it does, "
+    "where its pod-resources socket can be reached"
+)
+
+
+class KubeletCheck:
+    """The group ``kubelet``; ``latest`` is None until a whole round was made."""
+
+    def __init__(
+        self,
+        resources: PodResources,
+        tenants: Callable[[], Tenancy | None],
+        *,
+        enabled: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._resources = resources
+        self._tenants = tenants
+        self._enabled = enabled
+        self._remarks = Remarks()
+        self._latest: KubeletRound | None = None
+
+    def latest(self) -> KubeletRound | None:
+        """Give the last round; None while there is none, or the group is off."""
+        return self._latest if self._enabled() else None
+
+    def run(self, stop: Event, every_s: float) -> None:
+        """Make a round every so often until ``stop`` is set."""
+        while not stop.is_set():
+            pods = self._tenants() if self._enabled() else None
+            if pods is None:
+                self._latest = None
+            else:
+                self._take(self.check(pods, stop))
+            stop.wait(every_s if pods is not None else min(every_s, 1.0))
+
+    def check(self, pods: Tenancy, stop: Event) -> KubeletRound:
+        """Ask of each pod that has a placement, unhurriedly."""
+        began, asked, silent = time.monotonic(), 0, 0
+        misplaced: list[tuple[str, str]] = []
+        for tenant in pods.tenants:
+            if not tenant.shares() or tenant.terminating or stop.is_set():
+                continue
+            said = self._ask(tenant)
+            if said is None:
+                silent += 1
+                if not asked and silent >= _GIVE_UP_AFTER:
+                    break
+            else:
+                asked += 1
+                misplaced += [tenant.name] if said else []
+            stop.wait(_BETWEEN_S)
+        failure = _SILENT if silent and not asked else ""
+        took_s = time.monotonic() - began
+        return KubeletRound(time.time(), took_s, asked, tuple(misplaced), failure)
+
+    def _ask(self, tenant: Tenant) -> bool | None:
+        """Tell whether kubelet disagrees; None where it does not say."""
+        held = self._resources.get(tenant.name, _GET_WITHIN_S)
+        return None if held is None else disagrees(tenant, held)
+
+    def _take(self, one: KubeletRound) -> None:
+        self._latest = one
+        line = "kubelet cannot be asked" if one.failure else "kubelet tells again"
+        facts = {"because": one.failure} if one.failure else {}
+        self._remarks.about("kubelet", one.failure, line, **facts)
+        pods = ", ".join("/".join(name) for name in one.misplaced)
+        line = "kubelet's record and the placements " + ("differ" if pods else "agree")
+        self._remarks.about("misplaced", pods, line, **({"pods": pods} if pods else {}))

@@ -1,0 +1,74 @@
+"""What containers were allotted and what they use, on each card. Pure.
+
+The nouns are here; ``reckoning`` works them out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.telemetry import SmSource
+from gpushare.domain.model import Amount, CardUUID
+
+UseKey = tuple[CardUUID, str, str]
+"""Card, pod's UID and container: what a ``ContainerUse`` is known by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """One container on one card: what it was allotted beside what it uses.
+
+    ``allotted`` is None for a container that uses a card without having asked for it,
+    or of which nobody knows the placement; then ``placed`` is False. ``memory_mib`` in
+    MiB, the rest in percent of the whole card; None is unknown. ``exclusive``: its pod
+    has the card to itself by its request (whole cards). ``last_busy`` is when it was
+    last seen at work, at the earliest when it was first seen at all; seconds since
+    1970. All names are empty for what runs outside Kubernetes.
+    """
+
+    card: CardUUID
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    allotted: Amount | None = None
+    exclusive: bool = False
+    memory_mib: float | None = None
+    sm: float | None = None
+    memory_copy: float | None = None
+    encoder: float | None = None
+    decoder: float | None = None
+    last_busy: float | None = None
+    placed: bool = True
+
+    @property
+    def key(self) -> UseKey:
+        """What tells it from all others of the node."""
+        return (self.card, self.uid, self.container)
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What all of it comes to on one card; None is unknown.
+
+    ``outside_mib`` is the memory of processes outside Kubernetes, by the driver's list.
+    ``unattributed_mib`` is what is in use less all that containers and processes
+    outside Kubernetes are known to use.
+    """
+
+    allotted_units: int | None = None
+    exclusive: bool = False
+    outside_mib: float | None = None
+    unattributed_mib: float | None = None
+    sm_source: SmSource = SmSource.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Everything of one node; containers in a fixed order.
+
+    ``at`` is when the processes were read that it goes by, None where they were not.
+    """
+
+    containers: tuple[ContainerUse, ...] = ()
+    cards: Mapping[CardUUID, CardUse] = field(default_factory=dict)
+    at: float | None = None

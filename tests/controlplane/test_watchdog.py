@@ -1,0 +1,248 @@
+"""The exporter's watchdog on a real API server, with just the rights that we ship."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+
+import pytest
+
+from deviceplugin.attribution import Owner
+from deviceplugin.patrol import COMPONENT, REASON, Patrol
+from deviceplugin.snapshot import Snapshot
+from deviceplugin.tenants import Tenants
+from deviceplugin.usagebook import UsageBook
+from deviceplugin.watchdog import Mode, PatrolTally
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.reflector import Pace, Reflector
+from gpusharectl.install.manifests import load
+from tests.builders import AT as WRITTEN
+from tests.builders import placement
+from tests.deviceplugin.house import found_card
+from tests.deviceplugin.scene import AT, A, cid, processes, snapshot, use
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import grant, service_account_token
+from tests.testbed.objects import pod
+from tests.testbed.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.controlplane,
+    # Of the test bed's certificate.
+    pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
+]
+
+NODE = "watched"
+ACCOUNT = "gpushare-exporter"
+BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
+
+
+def shipped_rules(components: Sequence[str]) -> list[Json]:
+    """What the exporter's ClusterRole allows, with these components laid over it."""
+    (role,) = (
+        one
+        for one in load("exporter", components=components)
+        if one["kind"] == "ClusterRole"
+    )
+    rules: list[Json] = role["rules"]
+    return rules
+
+
+@dataclass
+class Watched:
+    """A pod with 2048 MiB on a node, and a patrol that sees it use 3000."""
+
+    plane: ControlPlane
+    space: str
+    cluster: ApiServer
+    tenants: Tenants
+    uid: str = ""
+    used_mib: float = 3000.0
+    rounds: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.space}/pods/greedy"
+
+    def run_pod(self) -> None:
+        asked = {"limits": {names.MEMORY: "8"}}
+        container = {"name": "main", "image": "local.test/x", "resources": asked}
+        spec = {"nodeName": NODE, "containers": [container]}
+        body = pod("greedy", self.space, spec=spec, labels={"app": "greedy"})
+        rest = self.plane.rest
+        pods = f"/api/v1/namespaces/{self.space}/pods"
+        self.uid = rest.must("POST", pods, body)["metadata"]["uid"]
+        held = placement("greedy", A, 8, node=NODE)
+        text = encode_placement(held, WRITTEN).replace("uid-greedy", self.uid)
+        notes = {"metadata": {"annotations": {names.PLACEMENT: text}}}
+        rest.must("PATCH", self.path, notes)
+        main = {
+            "name": "main",
+            "containerID": f"containerd://{cid('greedy/main')}",
+            "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}},
+            "image": "x",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+        }
+        ready = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "conditions": ready, "containerStatuses": [main]}
+        rest.must("PATCH", f"{self.path}/status", {"status": status})
+
+    def snapshot(self) -> Snapshot:
+        """Each look is at a round of its own, a second after the last one."""
+        self.rounds += 1
+        owner = Owner(self.uid, cid("greedy/main"))
+        running = {A: [use(1, self.used_mib)]}
+        round_ = processes(running, {1: owner}, at=AT + self.rounds)
+        return snapshot(found_card(0), round_=round_)
+
+    @contextmanager
+    def patrol(self, mode: Mode) -> Iterator[Patrol]:
+        book = UsageBook(self.snapshot, self.tenants.current)
+        made = Patrol(book, self.snapshot, self.cluster, mode, 3)
+        stop = Event()
+        thread = Thread(target=made.run, args=(stop, 0.05))
+        thread.start()
+        try:
+            yield made
+        finally:
+            stop.set()
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def events(self) -> list[Json]:
+        found = self.plane.rest.must("GET", f"/api/v1/namespaces/{self.space}/events")
+        return [one for one in found["items"] if one["reason"] == REASON]
+
+    def is_there(self) -> bool:
+        status, body = self.plane.rest.get(self.path)
+        return status == 200 and "deletionTimestamp" not in body["metadata"]
+
+    def budget(self, allowed: int) -> None:
+        """Cover the pod; a second call changes how many disruptions are allowed."""
+        rest, where = self.plane.rest, BUDGETS.format(self.space)
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "greedy"}}}
+        body = {"metadata": {"name": "greedy"}, "spec": spec}
+        if rest.get(f"{where}/greedy")[0] == 404:
+            rest.must("POST", where, body)
+        status = {
+            "observedGeneration": 1,
+            "disruptionsAllowed": allowed,
+            "currentHealthy": 1,
+            "desiredHealthy": 1,
+            "expectedPods": 1,
+        }
+        rest.must("PATCH", f"{where}/greedy/status", {"status": status})
+
+
+@contextmanager
+def watched(
+    plane: ControlPlane, space: str, components: Sequence[str]
+) -> Iterator[Watched]:
+    token = service_account_token(plane.rest, "kube-system", ACCOUNT)
+    user = f"system:serviceaccount:kube-system:{ACCOUNT}"
+    grant(plane.rest, user, shipped_rules(components))
+    with ExitStack() as stack:
+        cluster = ApiServer.connect(str(plane.kubeconfig(token, "exporter")))
+        stack.callback(cluster.close)
+        tenants, stop = Tenants(), Event()
+        selector = f"spec.nodeName={NODE}"
+        reflector = Reflector(
+            cluster,
+            Kind.PODS,
+            tenants,
+            field_selector=selector,
+            pace=Pace(watch_s=5),
+        )
+        thread = Thread(target=reflector.run, args=(stop,), daemon=True)
+        thread.start()
+        stack.callback(stop.set)
+        made = Watched(plane, space, cluster, tenants)
+        made.run_pod()
+
+        def told() -> bool:
+            current = tenants.current()
+            one = current.find(made.uid) if current else None
+            return one is not None and bool(one.containers) and bool(one.shares())
+
+        wait_until(told, "the watch to tell of the pod", 60)
+        yield made
+        # A watch looks up at each word: so its thread sees that it is to stop.
+        stop.set()
+        plane.rest.must("DELETE", made.path, {"gracePeriodSeconds": 0})
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_an_event_is_written_on_the_pod(plane: ControlPlane, space: str) -> None:
+    """People see it in ``kubectl describe pod``; once, and the pod stays."""
+    with watched(plane, space, []) as found, found.patrol("report") as patrol:
+        wait_until(lambda: patrol.tally().reports, "a report", 60)
+        rounds = found.rounds
+        wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+        [event] = found.events()
+        assert event["involvedObject"]["uid"] == found.uid
+        assert event["type"] == "Warning"
+        assert event["source"]["component"] == COMPONENT
+        assert "container main uses 3000 MiB of card 0" in event["message"]
+        assert "its share is 2048 MiB" in event["message"]
+        assert found.is_there()
+
+
+def test_the_right_to_evict_is_not_there_by_itself(
+    plane: ControlPlane, space: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pod stays; the event is written, and the log says once what was refused."""
+    with watched(plane, space, []) as found, found.patrol("evict") as patrol:
+        wait_until(lambda: patrol.tally().reports, "a report", 60)
+        rounds = found.rounds
+        wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+        assert patrol.tally() == PatrolTally(reports=1)
+        assert found.is_there()
+    refused = [one for one in caplog.records if "refused" in one.message]
+    assert len(refused) == 1
+    assert "Forbidden" in refused[0].because  # type: ignore[attr-defined]
+
+
+def test_a_pod_over_its_share_is_evicted(plane: ControlPlane, space: str) -> None:
+    """With the component laid over; it ends with its own grace."""
+    with (
+        watched(plane, space, ["exporter-evict"]) as found,
+        found.patrol("evict") as patrol,
+    ):
+        wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
+        wait_until(lambda: patrol.tally().evictions, "the count", 60)
+        assert patrol.tally() == PatrolTally(reports=1, evictions=1)
+
+
+def test_a_budget_keeps_the_pod(
+    plane: ControlPlane, space: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The API server says no while it allows none."""
+    with watched(plane, space, ["exporter-evict"]) as found:
+        found.budget(0)
+        with found.patrol("evict") as patrol:
+            wait_until(lambda: patrol.tally().reports, "a report", 60)
+            rounds = found.rounds
+            wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
+            assert patrol.tally() == PatrolTally(reports=1)
+            assert found.is_there()
+        found.budget(1)
+        with found.patrol("evict") as patrol:
+            wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
+    refused = [one for one in caplog.records if "refused" in one.message]
+    assert ["Throttled" in one.because for one in refused] == [True]  # type: ignore[attr-defined]
+
+
+def test_a_pod_within_its_share_is_left_alone(plane: ControlPlane, space: str) -> None:
+    """Neither told of nor evicted, with all rights."""
+    with watched(plane, space, ["exporter-evict"]) as found:
+        found.used_mib = 2048.0
+        with found.patrol("evict") as patrol:
+            wait_until(lambda: found.rounds > 20, "some rounds", 60)
+            assert patrol.tally() == PatrolTally()
+        assert found.is_there()
+        assert found.events() == []

@@ -1,0 +1,84 @@
+"""A ``Telemetry`` that a test holds in its hands."""
+
+from collections.abc import Collection, Mapping
+from queue import Empty, Queue
+from threading import Event
+
+from deviceplugin.cards import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse
+from gpushare.domain.model import CardUUID
+from tests.deviceplugin.house import UUIDS, found_card
+
+
+class ScriptedTelemetry:
+    """Cards that say 1 of every field; what differs is said beforehand.
+
+    ``away`` says why there is nothing to ask, ``breaks`` is raised by a group, ``says``
+    is a card's answer in every group, ``exits`` ends the thread that looks.
+    """
+
+    def __init__(self, *cards: FoundCard) -> None:
+        self.found = Found(cards or (found_card(0), found_card(1)))
+        self.away = ""
+        self.exits = False
+        self.breaks: dict[str, Exception] = {}
+        self.says: dict[CardUUID, CardSays] = {}
+        self.uses: dict[CardUUID, tuple[ProcessUse, ...]] = {}
+        self.holds: dict[str, Event] = {}
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.events: Queue[XidEvent | Exception] = Queue()
+
+    def cards(self) -> Found:
+        if self.exits:
+            raise SystemExit
+        self._check("cards")
+        return self.found
+
+    def driver_version(self) -> str:
+        return "550.54.15"
+
+    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+        self.asked.append((group, tuple(fields)))
+        self._check(group)
+        plain = CardSays(dict.fromkeys(fields, 1.0))
+        return {one.uuid: self.says.get(one.uuid, plain) for one in self.found.cards}
+
+    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
+        self.asked.append(("processes", ()))
+        self._check("processes")
+        return {
+            one.uuid: ProcessesSay(self.uses.get(one.uuid, ()))
+            for one in self.found.cards
+        }
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        try:
+            event = self.events.get(timeout=min(timeout_s, 0.02))
+        except Empty:
+            return None
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def close(self) -> None:
+        for held in self.holds.values():
+            held.set()
+
+    def hold(self, what: str) -> Event:
+        """Keep this question waiting until the event is set."""
+        held = self.holds[what] = Event()
+        return held
+
+    def times(self, group: str) -> int:
+        return sum(name == group for name, _ in self.asked)
+
+    def _check(self, what: str) -> None:
+        if what in self.holds:
+            self.holds[what].wait(60)
+        if self.away:
+            raise NoCardsYet(self.away)
+        if what in self.breaks:
+            raise self.breaks[what]
+
+
+A, B = UUIDS[:2]

@@ -1,0 +1,235 @@
+"""The whole exporter over the stub driver: what a driver does to it, pages survive."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from deviceplugin.exporting import Exporting, assemble, run, start
+from deviceplugin.exportsettings import ExporterSettings
+from deviceplugin.fields import GPU_UTIL, XID_ERRORS
+from deviceplugin.joinedtelemetry import JoinedTelemetry
+from deviceplugin.listener import Request
+from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.sampler import groups_read
+from deviceplugin.switches import Flags
+from gpushare.domain.model import NodeName
+from gpushare.listening import free_address, why_not_listen
+from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
+from tests.nvml.build import the_stub
+from tests.nvml.driver import StubDriver, stub_card, stub_driver
+from tests.testbed.waiting import wait_until
+
+CARDS = (stub_card(0, used_mib=100), stub_card(1, used_mib=101))
+ONE, OTHER = CARDS[0].uuid, CARDS[1].uuid
+EVERY_PAGE = ("/metrics", "/healthz", "/v1/collect", "/")
+DEADLINE_S = 0.3
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[StubDriver]:
+    with stub_driver(the_stub(), tmp_path, CARDS) as made:
+        yield made
+
+
+def assembled(**settings: Any) -> tuple[Exporting, JoinedTelemetry]:
+    given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1, **settings)
+    nvml = NvmlTelemetry(NvmlCards(deadline_s=DEADLINE_S))
+    telemetry = JoinedTelemetry([nvml])
+    return assemble(given, telemetry, None), telemetry
+
+
+@contextmanager
+def exporting(driver: StubDriver, **settings: Any) -> Iterator[Exporting]:
+    """All its threads at work; none of them is left afterwards."""
+    made, telemetry = assembled(**settings)
+    stop = Event()
+    threads = start(made, stop)
+    try:
+        yield made
+    finally:
+        driver.let_go()
+        stop.set()
+        telemetry.close()
+        made.sampler.ring()
+        for thread in threads:
+            thread.join(30)
+        assert not [thread.name for thread in threads if thread.is_alive()]
+
+
+def page(made: Exporting, path: str = "/metrics") -> str:
+    answer = made.pages.every(Request("GET", path))
+    assert answer.status == 200
+    return answer.body.decode()
+
+
+def series(made: Exporting, name: str, label: str = "UUID") -> dict[str, float]:
+    """The values of a metric, by one of its labels."""
+    return {one.labels[label]: one.value for one in samples(made, name)}
+
+
+def samples(made: Exporting, name: str) -> list[Sample]:
+    return [
+        one
+        for family in text_string_to_metric_families(page(made))
+        for one in family.samples
+        if one.name == name
+    ]
+
+
+def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
+    """Not one call, on any page, though all groups were read before."""
+    made, telemetry = assembled(
+        flags=Flags(on=frozenset({"pcie", "retired", "profiling"}))
+    )
+    made.configuring.look()
+    made.sampler.look_once()
+    for group in groups_read():
+        assert made.sampler.sample_once(group.name), group.name
+    before = driver.calls()
+    for path in EVERY_PAGE:
+        page(made, path)
+    assert driver.calls() == before
+    assert GPU_UTIL in page(made)
+    telemetry.close()
+
+
+def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
+    """From the first moment on, when nothing was ever read."""
+    driver.hang()
+    with exporting(driver) as made:
+        wait_until(lambda: made.board.read().no_cards, "the deadline's word")
+        for path in EVERY_PAGE:
+            page(made, path)
+        assert '"deviceNum": 0' in page(made, "/v1/collect")
+        driver.let_go()
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both cards")
+
+
+def test_a_card_that_hangs_drops_out_alone(driver: StubDriver) -> None:
+    """Its values go, it is unhealthy, the other's are read on; and it comes back."""
+    with exporting(driver) as made:
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
+        driver.hang(ONE)
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {OTHER}, "the other alone")
+        driver.values(OTHER, gpu_util=42)
+        wait_until(lambda: series(made, GPU_UTIL) == {OTHER: 42.0}, "its next value")
+        wait_until(lambda: series(made, "vcuda_card_healthy")[ONE] == 0.0, "sick")
+        assert series(made, "vcuda_card_healthy")[OTHER] == 1.0
+        wait_until(lambda: '"deviceNum": 1' in page(made, "/v1/collect"), "one left")
+        assert "did not answer within" in page(made, "/healthz")
+        driver.let_go()
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+
+
+def test_a_card_that_is_lost_drops_out_alone(driver: StubDriver) -> None:
+    """It fell off the bus."""
+    with exporting(driver) as made:
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
+        driver.lose(ONE)
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {OTHER}, "the other alone")
+        driver.find(ONE)
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+
+
+def test_a_driver_that_comes_late_is_found(
+    driver: StubDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No restart; the absence is said on the page, and in one warning."""
+    driver.unload()
+    with exporting(driver) as made:
+        trouble = {"cards": 1.0}
+        wait_until(
+            lambda: series(made, "vcuda_exporter_trouble", "about") == trouble, "a word"
+        )
+        assert not series(made, GPU_UTIL)
+        driver.load()
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both cards")
+        assert not series(made, "vcuda_exporter_trouble", "about")
+    told = [one for one in caplog.records if one.message == "no cards to read yet"]
+    assert len(told) == 1
+
+
+def test_a_driver_that_is_loaded_anew_is_opened_anew(driver: StubDriver) -> None:
+    """While it is away there are no values."""
+    with exporting(driver) as made:
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
+        driver.unload()
+        wait_until(lambda: not series(made, GPU_UTIL), "nothing")
+        driver.load()
+        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+
+
+def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
+    """Zero before, the last one after; of that card alone."""
+    with exporting(driver) as made:
+        wait_until(lambda: series(made, XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros")
+        driver.xid(ONE, 31)
+        driver.xid(ONE, 79)
+        wait_until(lambda: series(made, XID_ERRORS) == {ONE: 79.0, OTHER: 0.0}, "it")
+        counted = {
+            (one.labels["UUID"], one.labels["xid"]): one.value
+            for one in samples(made, "vcuda_xid_errors_total")
+            if one.value
+        }
+        assert counted == {(ONE, "31"): 1.0, (ONE, "79"): 1.0}
+
+
+def test_a_file_of_fields_is_heeded_while_it_runs(
+    driver: StubDriver, tmp_path: Path
+) -> None:
+    """Fields come and go; a broken one is a metric, and changes nothing else."""
+    path = tmp_path / "fields.csv"
+    ok = "vcuda_exporter_config_ok"
+    with exporting(driver, fields_file=path) as made:
+        wait_until(lambda: series(made, GPU_UTIL), "the default")
+        path.write_text("DCGM_FI_DEV_PCIE_TX_THROUGHPUT, gauge, Sent here.\n")
+        sent = "DCGM_FI_DEV_PCIE_TX_THROUGHPUT"
+        wait_until(lambda: series(made, sent), "a slow field")
+        assert not series(made, GPU_UTIL)
+        assert f"# HELP {sent} Sent here.\n" in page(made)
+        path.write_text("broken\n")
+        wait_until(lambda: series(made, ok, "NodeName") == {"n": 0.0}, "the trouble")
+        assert series(made, sent)
+        path.unlink()
+        wait_until(lambda: series(made, GPU_UTIL), "the default again")
+        assert series(made, ok, "NodeName") == {"n": 1.0}
+
+
+def test_nothing_runs_until_it_is_started(driver: StubDriver) -> None:
+    """Putting it together asks nobody."""
+    before = driver.calls()
+    made, telemetry = assembled()
+    assert driver.calls() == before
+    assert made.board.read().found is None
+    telemetry.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_half_an_exporter_ends() -> None:
+    """A thread that is gone would be missed by nobody: a new process is whole."""
+    telemetry = ScriptedTelemetry()
+    telemetry.exits = True
+    stop = Event()
+    assert run(quiet(), telemetry, None, stop) == 1
+    assert stop.is_set()
+
+
+def test_it_ends_well_when_it_is_told_to() -> None:
+    """And its addresses are free."""
+    settings, stop = quiet(), Event()
+    stop.set()
+    assert run(settings, ScriptedTelemetry(), None, stop) == 0
+    assert not why_not_listen(settings.listen)
+
+
+def quiet() -> ExporterSettings:
+    return ExporterSettings(
+        NodeName("n"), pods=False, listen=free_address(), collect_listen=None
+    )

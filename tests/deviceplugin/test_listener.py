@@ -1,0 +1,255 @@
+"""The HTTP server: nobody who hangs holds up another."""
+
+import http.client
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
+from threading import Event
+
+import pytest
+
+from deviceplugin.listener import Listener, Pages, Request, Response
+from gpushare.listening import free_address, why_not_listen
+from gpushare.settings import Address
+from tests.machine import needs
+from tests.testbed.waiting import wait_until
+
+LONG = b"x" * (12 << 20)
+"""More than the kernel keeps for one who reads nothing."""
+WITHIN_S = 30
+
+
+def echo(request: Request) -> Response:
+    """Say what was asked; ``/long`` is long, ``/bad`` a defect."""
+    match request.path:
+        case "/long":
+            return Response(LONG)
+        case "/bad":
+            raise RuntimeError("a defect")
+        case "/headers":
+            return Response(repr(dict(request.headers)).encode())
+    return Response(f"{request.method} {request.path} {request.query}\n".encode())
+
+
+@pytest.fixture
+def at() -> Iterator[Address]:
+    address = free_address()
+    with Listener({address: echo}):
+        yield address
+
+
+def ask(
+    at: Address, path: str = "/", method: str = "GET", **headers: str
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    link = http.client.HTTPConnection(at.host.strip("[]"), at.port, timeout=WITHIN_S)
+    try:
+        link.request(method, path, headers=headers)
+        answer = link.getresponse()
+        return answer.status, answer.read(), answer.headers
+    finally:
+        link.close()
+
+
+def say(at: Address, words: bytes) -> bytes:
+    """Send these bytes, and give all that comes until the end."""
+    with socket.create_connection((at.host, at.port), WITHIN_S) as link:
+        link.sendall(words)
+        return b"".join(iter(lambda: link.recv(65536), b""))
+
+
+@contextmanager
+def hanging(at: Address, count: int, words: bytes = b"") -> Iterator[None]:
+    """So many who have connected, have said this, and do nothing any more."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            link = stack.enter_context(
+                socket.create_connection((at.host, at.port), WITHIN_S)
+            )
+            link.sendall(words)
+        yield
+
+
+def test_a_page_is_answered(at: Address) -> None:
+    """Path, query and headers reach it; the length is told."""
+    status, body, headers = ask(at, "/a%20b?name[]=x&name[]=y")
+    assert (status, body) == (200, b"GET /a b {'name[]': ['x', 'y']}\n")
+    assert headers["Content-Length"] == str(len(body))
+    assert headers["Connection"] == "close"
+    assert b"'x-odd': 'Word'" in ask(at, "/headers", **{"X-Odd": "Word"})[1]
+
+
+def test_head_has_no_body(at: Address) -> None:
+    """But its length."""
+    status, body, headers = ask(at, "/long", "HEAD")
+    assert (status, body) == (200, b"")
+    assert headers["Content-Length"] == str(len(LONG))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_can_be_written(at: Address, method: str) -> None:
+    """It says what can be done instead."""
+    status, _, headers = ask(at, "/", method)
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"GET / HTTP/1.1 <b>\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+        (b"GET http://[::1 HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 70000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_nonsense_is_a_bad_request(at: Address, words: bytes, status: int) -> None:
+    """A TLS client, a header without end, an odd line; nothing of it comes back."""
+    head, _, body = say(at, words).partition(b"\r\n\r\n")
+    phrase = HTTPStatus(status).phrase
+    assert head.startswith(f"HTTP/1.1 {status} {phrase}\r\n".encode())
+    assert body == f"{phrase.lower()}\n".encode()
+    assert ask(at)[0] == HTTPStatus.OK
+
+
+def test_a_request_may_come_in_pieces(at: Address) -> None:
+    """As slow links deliver it."""
+    with socket.create_connection((at.host, at.port), WITHIN_S) as link:
+        for piece in (b"GET /pie", b"ces HTTP/1.1\r\nHost:", b" x\r\n\r", b"\n"):
+            link.sendall(piece)
+            assert ask(at)[0] == HTTPStatus.OK
+        assert b"GET /pieces" in b"".join(iter(lambda: link.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(b"", id="send-nothing"),
+        pytest.param(b"GET / HT", id="send-half"),
+        pytest.param(b"GET /long HTTP/1.1\r\n\r\n", id="read-nothing"),
+    ],
+)
+def test_those_who_hang_hold_nobody_up(at: Address, words: bytes) -> None:
+    """However many: each of these answers comes while all of them still hang."""
+    with hanging(at, 8 if b"long" in words else 200, words):
+        for _ in range(20):
+            assert ask(at)[0] == HTTPStatus.OK
+
+
+def test_the_one_that_hangs_longest_goes_first() -> None:
+    """When there are too many, long before its deadline; sockets do not run out."""
+    at = free_address()
+    with Listener({at: echo}, within_s=3600.0), ExitStack() as stack:
+        first = stack.enter_context(
+            socket.create_connection((at.host, at.port), WITHIN_S)
+        )
+        assert ask(at)[0] == HTTPStatus.OK
+        stack.enter_context(hanging(at, 64))
+        assert first.recv(1) == b""
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HT"])
+def test_who_sends_nothing_is_cut_off(words: bytes) -> None:
+    """After a deadline."""
+    address = free_address()
+    with Listener({address: echo}, within_s=0.2):
+        assert say(address, words) == b""
+        assert ask(address)[0] == HTTPStatus.OK
+
+
+def test_who_reads_nothing_is_cut_off() -> None:
+    """After a deadline: what was not taken by then never comes."""
+    address = free_address()
+    with Listener({address: echo}, within_s=0.2):
+        with socket.create_connection((address.host, address.port), WITHIN_S) as link:
+            link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
+            assert link.recv(12) == b"HTTP/1.1 200"
+            time.sleep(1)
+            assert len(taken(link)) < len(LONG)
+        assert ask(address, "/long")[1] == LONG
+
+
+def taken(link: socket.socket) -> bytes:
+    """All that comes until the end, however it ends."""
+    parts = []
+    with suppress(ConnectionResetError):
+        while part := link.recv(1 << 20):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_page_that_waits_does_not_hold_up_others() -> None:
+    """It has a thread of its own; a probe is answered meanwhile."""
+    address, held, entered = free_address(), Event(), Event()
+
+    def pages(request: Request) -> Response:
+        if request.path == "/held":
+            entered.set()
+            held.wait(60)
+        return Response(b"here\n")
+
+    with Listener({address: pages}), hanging(address, 1, b"GET /held HTTP/1.1\r\n\r\n"):
+        assert entered.wait(WITHIN_S)
+        assert ask(address)[1] == b"here\n"
+        held.set()
+
+
+def test_a_defect_is_one_bad_answer(
+    at: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its traceback in the log; the next answer is well."""
+    assert ask(at, "/bad")[0] == HTTPStatus.INTERNAL_SERVER_ERROR
+    (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert line.message == "no answer"
+    assert line.exc_info is not None
+    assert ask(at)[0] == HTTPStatus.OK
+
+
+def test_each_address_has_pages_of_its_own() -> None:
+    """At the same time."""
+
+    def saying(words: bytes) -> Pages:
+        return lambda request: Response(words)
+
+    one, other = free_address(), free_address()
+    with Listener({one: saying(b"one"), other: saying(b"other")}):
+        assert (ask(one)[1], ask(other)[1]) == (b"one", b"other")
+
+
+def test_ipv6_is_served() -> None:
+    """Its host stands in brackets, in settings."""
+    address = Address("[::1]", free_address().port)
+    needs(not why_not_listen(address), "IPv6 on loopback", "enable IPv6")
+    with Listener({address: echo}):
+        assert ask(address)[0] == HTTPStatus.OK
+
+
+def test_it_ends_while_others_hang() -> None:
+    """They are cut off, and the address is free at once."""
+    address = free_address()
+    with ExitStack() as stack:
+        with Listener({address: echo}):
+            links = [
+                stack.enter_context(
+                    socket.create_connection((address.host, address.port), WITHIN_S)
+                )
+                for _ in range(3)
+            ]
+            links[0].sendall(b"GET /long HTTP/1.1\r\n\r\n")
+            assert ask(address)[0] == HTTPStatus.OK
+        assert links[1].recv(1) == b""
+        wait_until(lambda: not why_not_listen(address), "a free address")
+
+
+def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> None:
+    """The address before it is free again."""
+    free = free_address()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = Address("127.0.0.1", server.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            Listener({free: echo, taken: echo})
+    assert not why_not_listen(free)
