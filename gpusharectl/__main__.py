@@ -22,6 +22,7 @@ from gpusharectl.install.commands import (
     install,
     uninstall,
 )
+from gpusharectl.top.commands import top
 
 
 @click.group(
@@ -31,6 +32,7 @@ from gpusharectl.install.commands import (
         uninstall,
         inspect,
         why,
+        top,
         cordon_card,
         uncordon_card,
         clear_card,

@@ -1,7 +1,8 @@
 """The way to the cluster that a command is meant for, and what to do without one."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,6 +92,24 @@ def reach(
         access.close()
         raise
     return access
+
+
+@contextmanager
+def reached(kubeconfig: str | None, context: str | None) -> Iterator[Access]:
+    """Reach the cluster; what goes wrong on the way is a sentence and exit code 1."""
+    # Nobody is asked for rights beforehand: the refusal itself says what is missing.
+    access = reach(kubeconfig, context, needs=())
+    try:
+        yield access
+    except Forbidden as error:
+        raise click.ClickException(
+            f"{error}; take the administrator's kubeconfig by --kubeconfig, or have "
+            "the right granted"
+        ) from error
+    except ClusterError as error:
+        raise click.ClickException(f"{access.objects.host}: {error}") from error
+    finally:
+        access.close()
 
 
 def _usual(environ: Mapping[str, str]) -> Sequence[Path]:

@@ -1,8 +1,11 @@
-"""What the commands draw: bars of cards, the same with and without colour."""
+"""What the commands draw: bars of cards, the same with and without colour; and data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import click
+import orjson
+import yaml
 from rich.style import Style
 from rich.text import Text
 
@@ -23,6 +26,14 @@ def fit_to_show(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else _UNFIT for c in text)
+
+
+def give(data: object, output: str) -> None:
+    """Write data to standard output, as ``json`` or else as YAML."""
+    if output == "json":
+        click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
 
 
 class Words(Text):

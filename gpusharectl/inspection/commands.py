@@ -12,19 +12,15 @@ Exit codes:
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
-import orjson
-import yaml
 from rich.console import Console
 
 from gpushare.kube.cluster import Kind
-from gpushare.kube.errors import ClusterError, Forbidden, NotFound
-from gpusharectl.access import Access, access_options, reach
+from gpushare.kube.errors import NotFound
+from gpusharectl.access import Access, access_options, reached
 from gpusharectl.inspection import words
 from gpusharectl.inspection.completion import card_names, node_names, pod_names
 from gpusharectl.inspection.cordon import No, Order, carry_out, pods_on
@@ -32,14 +28,14 @@ from gpusharectl.inspection.cordonwords import told
 from gpusharectl.inspection.drawing import draw, source
 from gpusharectl.inspection.facts import full_name, name_of
 from gpusharectl.inspection.near import nearest
-from gpusharectl.inspection.shapes import Data, survey_data
+from gpusharectl.inspection.shapes import survey_data
 from gpusharectl.inspection.sources import everything, look
 from gpusharectl.inspection.survey import survey
 from gpusharectl.inspection.thishost import host_troubles
 from gpusharectl.inspection.why import why as explain
 from gpusharectl.inspection.whydrawing import draw_answer
 from gpusharectl.inspection.whyshapes import absent_data, answer_data
-from gpusharectl.output import fit_to_show
+from gpusharectl.output import fit_to_show, give
 from gpusharectl.scheduler.hostfiles import HostFiles
 
 _NOT_TOLD = 1
@@ -78,7 +74,7 @@ def inspect(
     Units are 256 MiB of a card's memory, cores hundredths of its compute. A bar has a
     fill for each pod, and dots for what is free.
     """
-    with _cluster(kubeconfig, context) as access:
+    with reached(kubeconfig, context) as access:
         picture = look(access, datetime.now(UTC))
         version = access.objects.version()
     here = host_troubles(picture.nodes, version, HostFiles())
@@ -88,7 +84,7 @@ def inspect(
         raise click.ClickException(f'there is no node "{node}"; there are: {known}')
     seen = survey(picture, node or "")
     if output in ("json", "yaml"):
-        _give(survey_data(seen), output)
+        give(survey_data(seen), output)
     else:
         draw(_console(), seen, wide=output == "wide", only=node or "")
 
@@ -113,7 +109,7 @@ def why(
     would fit now, and who would have to go.
     """
     place, name = _which_pod(pod, namespace)
-    with _cluster(kubeconfig, context) as access:
+    with reached(kubeconfig, context) as access:
         try:
             found = access.cluster.get(Kind.PODS, place, name)
         except NotFound:
@@ -121,7 +117,7 @@ def why(
         picture = look(access, datetime.now(UTC))
     answer = explain(picture, found)
     if output:
-        _give(answer_data(answer, picture.books), output)
+        give(answer_data(answer, picture.books), output)
     else:
         books = source(picture.books)
         draw_answer(_console(), answer, picture.now, books)
@@ -180,7 +176,7 @@ def _order(
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    with _cluster(kubeconfig, context) as access:
+    with reached(kubeconfig, context) as access:
         done = carry_out(access, order, node, cards)
         if isinstance(done, No):
             raise click.ClickException(done.words)
@@ -205,37 +201,12 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     near = nearest(namespace, name, ((space, one) for space, one in pairs))
     pod = f"{namespace}/{name}"
     if output:
-        _give(absent_data(pod, tuple(near), _NOT_TOLD), output)
+        give(absent_data(pod, tuple(near), _NOT_TOLD), output)
         return _NOT_TOLD
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
     return _NOT_TOLD
 
 
-@contextmanager
-def _cluster(kubeconfig: str | None, context: str | None) -> Iterator[Access]:
-    """Reach the cluster; what goes wrong on the way is a sentence and exit code 1."""
-    # Nobody is asked for rights beforehand: the refusal itself says what is missing.
-    access = reach(kubeconfig, context, needs=())
-    try:
-        yield access
-    except Forbidden as error:
-        raise click.ClickException(
-            f"{error}; take the administrator's kubeconfig by --kubeconfig, or have "
-            "the right granted"
-        ) from error
-    except ClusterError as error:
-        raise click.ClickException(f"{access.objects.host}: {error}") from error
-    finally:
-        access.close()
-
-
 def _console() -> Console:
     return Console(highlight=False)
-
-
-def _give(data: Data, output: str) -> None:
-    if output == "json":
-        click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
-    else:
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)

@@ -63,6 +63,15 @@ def pod_names(
     return [CompletionItem(name) for name in found if name.startswith(begun)]
 
 
+def namespace_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer the namespaces of pods that name our resources."""
+    pods = _all(context, Kind.PODS, UNFINISHED)
+    found = {pod["metadata"]["namespace"] for pod in pods if codec.is_ours(pod)}
+    return [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
+
+
 def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
     """Answer as ``kubectl_complete-vcuda``, which kubectl asks for plugins' words.
 

@@ -1,6 +1,6 @@
 """The survey on a screen: 80 columns, and the same with and without colour."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,6 +16,7 @@ from gpusharectl.inspection.carddrawing import (
     draw_card,
     named,
 )
+from gpusharectl.inspection.picture import Trouble
 from gpusharectl.inspection.survey import PLUGIN_READY
 from gpusharectl.inspection.views import (
     NodeView,
@@ -57,7 +58,7 @@ def _parts(seen: Survey, paper: Paper) -> Iterator[RenderableType]:
         yield from _node(node, paper)
     if not paper.only:
         yield from _pending(seen, paper)
-    yield from _troubles(seen, paper)
+    yield from to_look_at([t for t in seen.troubles if paper.only in ("", t.about)])
 
 
 def _sum(seen: Survey, only: str) -> Group:
@@ -139,8 +140,8 @@ def _why(one: Waiting, paper: Paper) -> str:
     return said
 
 
-def _troubles(seen: Survey, paper: Paper) -> Iterator[RenderableType]:
-    found = [one for one in seen.troubles if paper.only in ("", one.about)]
+def to_look_at(found: Sequence[Trouble]) -> Iterator[RenderableType]:
+    """Say what an operator should look at, and what to do about each."""
     if not found:
         return
     yield Words("\nTo look at", "bold")

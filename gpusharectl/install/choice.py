@@ -16,8 +16,8 @@ _SEPARATORS = re.compile(r"[\s,]+")
 class Choice:
     """The options of ``install``; ``access`` are the words that choose the cluster.
 
-    ``runtime_class`` says whether the device plugin asks for the RuntimeClass nvidia;
-    None lets the cluster decide.
+    ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
+    nvidia; None lets the cluster decide.
     """
 
     nodes: tuple[str, ...] = ()
@@ -29,6 +29,7 @@ class Choice:
     scheduler_image: str = ""
     runtime_class: bool | None = None
     tls: bool = False
+    with_monitoring: bool = False
     restart: bool = False
     this_node: str = ""
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -45,6 +46,7 @@ class Choice:
             "--runtime-class": self.runtime_class is True,
             "--no-runtime-class": self.runtime_class is False,
             "--tls": self.tls,
+            "--with-monitoring": self.with_monitoring,
             "--restart": self.restart,
             "--yes": self.yes,
         }

@@ -89,11 +89,17 @@ _IMAGE = click.option(
     "--runtime-class/--no-runtime-class",
     "runtime_class",
     default=None,
-    help="Run the device plugin under the RuntimeClass nvidia, or not; else where the "
-    "cluster has it.",
+    help="Run device plugin and exporter under the RuntimeClass nvidia, or not; "
+    "else where the cluster has it.",
 )
 @click.option(
     "--tls", is_flag=True, help="Mutual TLS between kube-scheduler and the extender."
+)
+@click.option(
+    "--with-monitoring",
+    is_flag=True,
+    help="The exporter too, with dashboards, and Prometheus Operator's rules where the "
+    "cluster has it. Without it, what is there stays as it is.",
 )
 @_RESTART
 @_THIS_NODE

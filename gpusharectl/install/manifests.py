@@ -19,9 +19,14 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.jsonpatch import PatchError, patched
 
 OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
-"""What can be applied as a whole."""
-COMPONENTS = ("nvidia-runtime", "tls")
-"""What can be laid over an overlay."""
+"""What a cluster is given as a whole."""
+MONITORING = ("exporter", "monitoring")
+"""What can be applied beside one of them; the second has the first in it."""
+BIE = ("bie-daemonset", "bie-deployment")
+"""What can be applied alone, for Baidu's edge agent."""
+COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict")
+"""What can be laid over an overlay. Of a component's patches those count that meet
+something there."""
 IMAGE = "gpushare"
 """The name of our own image in the manifests, before any registry is put to it."""
 WORKLOADS = ("DaemonSet", "Deployment")
@@ -46,14 +51,15 @@ def load(
     overlay. Raises ``ManifestError``.
     """
     shipped = files("manifests")
+    wholes = (*OVERLAYS, *MONITORING, *BIE)
     for name in components:
         if name not in COMPONENTS:
             raise ManifestError(
                 f"there is no component {name!r}; use one of {', '.join(COMPONENTS)}"
             )
-    if overlay not in OVERLAYS:
+    if overlay not in wholes:
         raise ManifestError(
-            f"there is no overlay {overlay!r}; use one of {', '.join(OVERLAYS)}"
+            f"there is no overlay {overlay!r}; use one of {', '.join(wholes)}"
         )
     return assemble(shipped, overlay, image=image, components=components)
 
@@ -75,9 +81,10 @@ class _Folder:
     def __init__(self, root: Traversable, path: str, kind: str) -> None:
         self._root = root
         self._path = path
+        self._kind = kind
         self._where = posixpath.join(path, "kustomization.yaml")
         self._content = self._only(self._where)
-        self._check(kind)
+        self._check()
 
     def objects(self) -> list[Json]:
         """Give its resources with its components and patches over them."""
@@ -94,7 +101,10 @@ class _Folder:
         """Lay a component over objects that others brought."""
         if self._listed("resources"):
             raise ManifestError(f"{self._where}: a component of ours has no resources")
-        return self._changed(found)
+        changed = self._changed(found)
+        if all(new is old for new, old in zip(changed, found, strict=True)):
+            raise ManifestError(f"{self._where}: nothing is there that it changes")
+        return changed
 
     def _changed(self, found: list[Json]) -> list[Json]:
         # In kustomize's order: components first.
@@ -116,6 +126,9 @@ class _Folder:
             )
         steps = self._only(path)
         meant = [one for one in found if _is(one, target)]
+        if not meant and self._kind == "Component":
+            # As in kustomize; a component is for several overlays.
+            return found
         if len(meant) != 1:
             raise ManifestError(
                 f"{self._where}: {len(meant)} objects are {target}, instead of one"
@@ -126,10 +139,11 @@ class _Folder:
             raise ManifestError(f"{path}: {error}") from error
         return [new if one is meant[0] else one for one in found]
 
-    def _check(self, kind: str) -> None:
+    def _check(self) -> None:
         if not isinstance(self._content, dict):
             raise ManifestError(f"{self._where}: not a kustomization")
-        for key, expected in (("kind", kind), ("apiVersion", _KINDS[kind])):
+        wanted = {"kind": self._kind, "apiVersion": _KINDS[self._kind]}
+        for key, expected in wanted.items():
             if self._content.get(key) != expected:
                 raise ManifestError(
                     f"{self._where}: {key} is {self._content.get(key)!r}, "

@@ -10,8 +10,10 @@ from gpusharectl.install.nodeview import NodeView
 
 WORKLOADS = ("DaemonSet", "Deployment")
 SECOND = "second-scheduler"
-ALL = (Flavour.KUBEADM, SECOND)
-"""These two together name every object that any overlay has."""
+MONITORING = "monitoring"
+"""The exporter, dashboards, and what Prometheus Operator reads where it is served."""
+ALL = (Flavour.KUBEADM, SECOND, MONITORING)
+"""These together name every object that an install may have made."""
 RUNTIME_CLASS = "nvidia"
 BY_RUNTIME_CLASS = "nvidia-runtime"
 """The component that lets the device plugin ask for that class."""

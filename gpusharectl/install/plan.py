@@ -18,6 +18,7 @@ from gpusharectl.install.nodechecks import judge_nodes
 from gpusharectl.install.nodeview import named
 from gpusharectl.install.overlays import (
     BY_RUNTIME_CLASS,
+    MONITORING,
     image_of,
     overlay_of,
     wants_runtime_class,
@@ -120,9 +121,10 @@ class Planning:
     def _load(self, *components: str) -> None:
         """Put the manifests together, as far as it is known what they must be."""
         overlay = overlay_of(flavour(self.hands.files), self.choice)
-        loaded = self.hands.load(
-            overlay, image=self.choice.image, components=components
-        )
+        choice, load = self.choice, self.hands.load
+        loaded = load(overlay, image=choice.image, components=components)
+        if choice.with_monitoring:
+            loaded += load(MONITORING, image=choice.image, components=components)
         found = served(self.hands.objects, loaded)
         self.manifests = with_scheduler(found, self.image) if self.image else found
 

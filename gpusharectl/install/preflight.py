@@ -40,8 +40,9 @@ class Facts:
 
     ``here`` is the node that this host is, empty where it is none of this cluster's;
     ``schedulers`` are the control-plane nodes with a kube-scheduler that can be seen;
-    ``second`` and ``extended`` tell what of ours is there already; ``guard`` whether
-    the API server serves ValidatingAdmissionPolicies.
+    ``second``, ``extended`` and ``exporter`` tell what of ours is there already;
+    ``guard`` whether the API server serves ValidatingAdmissionPolicies, ``operator``
+    whether it serves what Prometheus Operator reads.
     """
 
     version: str
@@ -56,6 +57,8 @@ class Facts:
     plugin: bool = False
     runtime_class: bool = False
     guard: bool = True
+    exporter: bool = False
+    operator: bool = False
 
     @property
     def control_plane(self) -> tuple[str, ...]:
@@ -72,7 +75,7 @@ def judge_cluster(facts: Facts, choice: Choice) -> list[Finding]:
         found += judge_host(facts)
     if not facts.guard:
         found.append(_no_guard())
-    return found
+    return [*found, *_monitoring(facts, wanted=choice.with_monitoring)]
 
 
 def refusals(found: Sequence[Finding]) -> list[Finding]:
@@ -185,6 +188,20 @@ def _no_guard() -> Finding:
         f"before Kubernetes {GUARD_SINCE} there are no ValidatingAdmissionPolicies: "
         "whoever may patch a pod may forge its placement",
     )
+
+
+def _monitoring(facts: Facts, *, wanted: bool) -> list[Finding]:
+    """Say what becomes of the monitoring; nothing about it is a reason to refuse."""
+    if facts.exporter and not wanted:
+        text = "monitoring is here, and stays as it is; --with-monitoring updates it"
+    elif wanted and not facts.operator:
+        text = (
+            "no Prometheus Operator is here, so no ServiceMonitor and no rules are "
+            "made: docs/install.md says how Prometheus finds the metrics without"
+        )
+    else:
+        return []
+    return [Finding(Weight.OK, text)]
 
 
 def _runtimes(facts: Facts) -> str:

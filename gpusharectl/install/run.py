@@ -15,7 +15,7 @@ from gpusharectl.install.changes import to_label
 from gpusharectl.install.choice import Choice
 from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.hands import Hands
-from gpusharectl.install.labels import PLUGIN
+from gpusharectl.install.labels import EXPORTER, PLUGIN
 from gpusharectl.install.overlays import WORKLOADS
 from gpusharectl.install.plan import Planning
 from gpusharectl.install.schedulerwork import prove, put
@@ -59,8 +59,9 @@ class Work:
         second = self._choice.second_scheduler
         workloads = [one for one in self._plan.manifests if one["kind"] in WORKLOADS]
         refs = [Ref.of(one) for one in workloads]
-        scheduling = [ref for ref in refs if ref.name != PLUGIN]
+        scheduling = [ref for ref in refs if ref.name not in (PLUGIN, EXPORTER)]
         plugin = [ref for ref in refs if ref.name == PLUGIN]
+        exporter = [ref for ref in refs if ref.name == EXPORTER]
         what = "the second scheduler" if second else "the extender"
         return [
             *self._certificate_steps(),
@@ -72,6 +73,7 @@ class Work:
             Step("the labels on nodes", self.label),
             Step("the device plugins running", lambda: self._await(plugin)),
             Step("the cards found", self.cards),
+            *self._monitoring_steps(exporter),
             Step("a first look", self.look),
         ]
 
@@ -187,6 +189,12 @@ class Work:
 
     def _certificate_steps(self) -> list[Step]:
         return [Step("the certificates", self.certify)] if self._choice.tls else []
+
+    def _monitoring_steps(self, exporter: Sequence[Ref]) -> list[Step]:
+        """Wait for the exporters last: cards are shared without them, too."""
+        if not exporter:
+            return []
+        return [Step("the exporters running", lambda: self._await(exporter))]
 
     @property
     def _read_later(self) -> bool:

@@ -9,7 +9,7 @@ from gpusharectl.install.flavour import (
     has_driver,
     this_node,
 )
-from gpusharectl.install.labels import EXTENDER, OURS, PLUGIN, SYSTEM
+from gpusharectl.install.labels import EXPORTER, EXTENDER, OURS, PLUGIN, SYSTEM
 from gpusharectl.install.nodeview import NodeView, named, node_view
 from gpusharectl.install.overlays import scheduler_image
 from gpusharectl.install.preflight import Facts
@@ -17,6 +17,11 @@ from gpusharectl.install.rights import Right, missing
 from gpusharectl.scheduler.hostfiles import HostFiles
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
+OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")
+_NOT_EVERYWHERE = (
+    *(GUARD[1], f"{GUARD[1]}Binding"),
+    *(OPERATOR[1], "PodMonitor", "PrometheusRule"),
+)
 _SCHEDULER_PODS = "component=kube-scheduler"
 
 
@@ -45,6 +50,8 @@ def survey(
         plugin=_is_there(objects, "DaemonSet", PLUGIN),
         runtime_class=_has_runtime_class(objects),
         guard=objects.serves(*GUARD),
+        exporter=_is_there(objects, "DaemonSet", EXPORTER),
+        operator=objects.serves(*OPERATOR),
     )
 
 
@@ -55,12 +62,15 @@ def read_nodes(objects: Objects) -> tuple[NodeView, ...]:
 
 
 def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
-    """Leave out what this API server is too old for: policies, and nothing else."""
-    guard = (GUARD[1], f"{GUARD[1]}Binding")
+    """Leave out policies where the API server is too old for them.
+
+    And what is Prometheus Operator's where that is not installed; nothing else.
+    """
     return tuple(
         body
         for body in manifests
-        if body["kind"] not in guard or objects.serves(body["apiVersion"], body["kind"])
+        if body["kind"] not in _NOT_EVERYWHERE
+        or objects.serves(body["apiVersion"], body["kind"])
     )
 
 

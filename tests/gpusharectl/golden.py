@@ -1,7 +1,8 @@
 """Screens kept as text files in ``screens/``, and the one way to renew them.
 
 ``RENEW_SCREENS=1 pytest tests/gpusharectl/test_inspect_screens.py`` (or
-``test_why_screens.py``) writes them anew; then read the difference as git shows it.
+``test_why_screens.py``, ``test_top_screens.py``) writes them anew; then read the
+difference as git shows it.
 """
 
 import io

@@ -18,10 +18,10 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
+from gpusharectl.access import reached
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
 from gpusharectl.inspection.calling import TwoNames, program
 from gpusharectl.inspection.commands import (
-    _cluster,
     clear_card,
     cordon_card,
     inspect,
@@ -201,7 +201,7 @@ def test_what_the_api_server_refuses_is_a_sentence(
     kubeconfig: str, error: ClusterError, words: str
 ) -> None:
     """On the way, after it had answered at first."""
-    with pytest.raises(click.ClickException, match=words), _cluster(kubeconfig, None):
+    with pytest.raises(click.ClickException, match=words), reached(kubeconfig, None):
         raise error
 
 

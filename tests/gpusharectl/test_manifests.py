@@ -13,6 +13,9 @@ import yaml
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import GPU_NODE_LABEL
 from gpusharectl.install.manifests import (
+    BIE,
+    COMPONENTS,
+    MONITORING,
     OVERLAYS,
     WORKLOADS,
     ManifestError,
@@ -272,9 +275,11 @@ def test_names_that_nobody_knows() -> None:
 def test_every_folder_is_an_overlay_or_a_part_of_one() -> None:
     """None is left out by the loader."""
     folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
-    assert folders == {*OVERLAYS, "base", "extender", "tls", "nvidia-runtime"}
+    parts = {"base", "extender", *COMPONENTS}
+    assert folders == {*OVERLAYS, *MONITORING, *BIE, *parts}
     listed = {path.parent.name for path in FOLDER.glob("*/*.yaml")}
-    assert listed == folders
+    # Examples to copy from, and a chart's values.
+    assert listed == {*folders, "autoscaling"}
 
 
 def written(root: Path, **files: str) -> Path:

@@ -33,6 +33,7 @@ KINDS = (
     ("v1", "Pod"),
     ("v1", "Node"),
     ("v1", "ConfigMap"),
+    ("v1", "Service"),
     ("apps/v1", "DaemonSet"),
     ("apps/v1", "Deployment"),
     ("batch/v1", "Job"),
@@ -44,6 +45,13 @@ KINDS = (
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
 )
+OPERATORS_KINDS = (
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("monitoring.coreos.com/v1", "PodMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
+)
+"""Not on every cluster."""
+EVERY_KIND = (*KINDS, *OPERATORS_KINDS)
 
 
 @cache

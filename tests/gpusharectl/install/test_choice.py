@@ -52,6 +52,7 @@ def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
         yes=True,
         image="x/y:1",
         tls=True,
+        with_monitoring=True,
         runtime_class=False,
         restart=True,
         this_node="cp",
@@ -60,8 +61,8 @@ def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
     )
     assert shlex.split(choice.again()) == [
         *("gpusharectl", "install", "--kubeconfig", "my file", "--nodes", "a,b"),
-        *("--no-runtime-class", "--tls", "--restart", "--yes", "--image", "x/y:1"),
-        *("--this-node", "cp", "--timeout", "60"),
+        *("--no-runtime-class", "--tls", "--with-monitoring", "--restart", "--yes"),
+        *("--image", "x/y:1", "--this-node", "cp", "--timeout", "60"),
     ]
 
 

@@ -11,7 +11,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.steps import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
-from tests.gpusharectl.install.stories import World
+from tests.gpusharectl.install.stories import EVERY_KIND, World
 
 FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
     "ctrl-c before": (KeyboardInterrupt, False, False),
@@ -43,35 +43,43 @@ def install(world: World) -> Exit:
     return world.install()
 
 
+def with_monitoring(world: World) -> Exit:
+    return world.install(with_monitoring=True)
+
+
 def uninstall(world: World) -> Exit:
     return world.uninstall(wait=True)
 
 
+@pytest.mark.parametrize("act", [install, with_monitoring])
 @pytest.mark.parametrize("how", FAILURES)
-def test_install_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
+def test_install_goes_on_from_any_call(
+    tmp_path: Path, how: str, act: Callable[[World], Exit]
+) -> None:
     world, objects = fresh(tmp_path / "whole")
     failure, done, writes = FAILURES[how]
-    numbers = calls_of(install, world, objects, writes=writes)
-    whole = world.picture()
+    numbers = calls_of(act, world, objects, writes=writes)
+    whole = world.picture(EVERY_KIND)
     assert len(numbers) > 10
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
         objects.fails(number, failure, done=done)
-        _ends_in_words(install, world, objects.calls)
-        assert install(world) == Exit.DONE, (objects.calls[-1], world.screen.text)
+        _ends_in_words(act, world, objects.calls)
+        assert act(world) == Exit.DONE, (objects.calls[-1], world.screen.text)
         assert world.files.read(SCHEDULER) == AFTER
-        assert _uids_apart(world.picture()) == _uids_apart(whole), number
+        again = world.picture(EVERY_KIND)
+        assert _uids_apart(again) == _uids_apart(whole), number
 
 
 @pytest.mark.parametrize("how", FAILURES)
 def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
     world, objects = fresh(tmp_path / "whole")
-    before = world.picture()
-    install(world)
+    before = world.picture(EVERY_KIND)
+    with_monitoring(world)
     installed = deepcopy(objects.kept)
     failure, done, writes = FAILURES[how]
     numbers = calls_of(uninstall, world, objects, writes=writes)
-    assert world.picture() == before
+    assert world.picture(EVERY_KIND) == before
     assert len(numbers) > 10
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
@@ -81,7 +89,7 @@ def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
         objects.fails(number, failure, done=done)
         _ends_in_words(uninstall, world, objects.calls)
         assert uninstall(world) == Exit.DONE, (number, world.screen.text)
-        assert world.picture() == before, number
+        assert world.picture(EVERY_KIND) == before, number
         assert world.files.read(SCHEDULER) == BEFORE
 
 

@@ -1,0 +1,1 @@
+"""What pods and cards use, beside what they were allotted: ``gpusharectl top``."""

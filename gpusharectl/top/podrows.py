@@ -1,0 +1,216 @@
+"""What the books allot to a pod, joined with what its node's exporter sees. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gpushare.domain.model import Amount
+from gpushare.domain.node import Node
+from gpusharectl.inspection.views import NodeView, Stay, Tenant
+from gpusharectl.top.figures import for_so_long, size
+from gpusharectl.top.page import PROCESSES, ContainerSeen, PageSeen
+from gpusharectl.top.rows import ContainerRow, Flag, PodRow, Sign, excess_mib
+
+IDLE_S = 2 * 3600.0
+"""As the alert VcudaIdleAllocation has it."""
+_SEVERAL = 2
+_NOTHING_TO_SAY = (None, 0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One node by the books, and as its exporter sees it: of a silent one nothing."""
+
+    view: NodeView
+    page: Node | None
+    seen: PageSeen = field(default_factory=PageSeen)
+
+    @cached_property
+    def _indexes(self) -> Mapping[str, int]:
+        return {str(one.card.uuid): one.card.index for one in self.view.cards}
+
+    def index(self, uuid: str) -> int | None:
+        """Give a card's index, None for one that the node does not have."""
+        return self._indexes.get(uuid)
+
+    def indexes(self, uuids: Iterable[str]) -> str:
+        """Name those of the cards that the node has, by their indexes."""
+        found = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
+        return ", ".join(map(str, sorted(found)))
+
+    def asked(self, tenant: Tenant, uuid: str) -> Mapping[str, Amount]:
+        """Give what each of a pod's containers was allotted of a card."""
+        placements = {} if self.page is None else self.page.placements
+        placement = placements.get(tenant.pod.uid)
+        shares = () if placement is None else placement.shares
+        return {
+            one.name: one.amount
+            for share in shares
+            if share.card == uuid
+            for one in share.containers
+        }
+
+
+def pod_rows(place: Place) -> Iterator[PodRow]:
+    """Give a node's pods card by card, and those that use a card without a share."""
+    known: set[tuple[str, str]] = set()
+    vague: dict[str, Tenant] = {}
+    for uuid, tenant in _tenants(place.view):
+        if tenant.stay is Stay.UNPLACED:
+            vague[str(tenant.pod)] = tenant
+        elif tenant.stay is Stay.PLACED:
+            known.add((uuid, str(tenant.pod)))
+            yield _placed(place, uuid, tenant)
+    for tenant in vague.values():
+        known |= {(uuid, str(tenant.pod)) for uuid in place.seen.cards}
+        yield _vague(place, tenant)
+    yield from _strangers(place, known)
+
+
+def _tenants(view: NodeView) -> Iterator[tuple[str, Tenant]]:
+    for card in view.cards:
+        yield from ((str(card.card.uuid), tenant) for tenant in card.tenants)
+    yield from ((str(uuid), tenant) for uuid, tenant in view.gone)
+
+
+def _placed(place: Place, uuid: str, tenant: Tenant) -> PodRow:
+    asked = place.asked(tenant, uuid)
+    seen = place.seen.of_pod(tenant.pod.namespace, tenant.pod.name, uuid)
+    index = place.index(uuid)
+    flags = []
+    if index is None:
+        flags.append(Flag(Sign.GONE, f"its card is gone ({uuid})"))
+    return _row(place, (uuid, index), tenant, _containers(asked, seen), flags)
+
+
+def _vague(place: Place, tenant: Tenant) -> PodRow:
+    """Give a pod of which nobody knows the card, unless its processes tell."""
+    seen = place.seen.of_pod(tenant.pod.namespace, tenant.pod.name)
+    busy = {one.card for one in seen if one.used_mib or one.sm}
+    words = "nobody knows its card; it is charged on each"
+    if on := place.indexes(busy):
+        words += f". It uses card {on}"
+    flag = Flag(Sign.UNPLACED, words)
+    return _row(place, ("", None), tenant, _containers({}, seen), [flag])
+
+
+def _row(
+    place: Place,
+    card: tuple[str, int | None],
+    tenant: Tenant,
+    containers: tuple[ContainerRow, ...],
+    flags: Sequence[Flag],
+) -> PodRow:
+    used = _sum([one.used_mib for one in containers if one.seen])
+    idle = _idle(place.seen, containers)
+    found = [*flags, *_over(tenant, used, containers)]
+    if idle is not None and idle >= IDLE_S:
+        found.append(Flag(Sign.IDLE, f"idle for {for_so_long(idle)}"))
+    if tenant.leaving:
+        found.append(Flag(Sign.LEAVING, "leaving"))
+    if tenant.waits:
+        found.append(Flag(Sign.NOT_STARTED, "not started"))
+    return PodRow(
+        namespace=tenant.pod.namespace,
+        name=tenant.pod.name,
+        uid=str(tenant.pod.uid),
+        node=place.view.name,
+        uuid=card[0],
+        index=card[1],
+        stay=tenant.stay,
+        allotted=tenant.amount,
+        whole=tenant.whole,
+        used_mib=used,
+        sm=_sum([one.sm for one in containers if one.seen]),
+        idle_s=idle,
+        containers=containers,
+        flags=tuple(found),
+    )
+
+
+def _strangers(place: Place, known: set[tuple[str, str]]) -> Iterator[PodRow]:
+    """Give the pods that use a card of which they have no share."""
+    found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
+    for one in place.seen.containers:
+        used = one.used_mib not in _NOTHING_TO_SAY or one.sm not in _NOTHING_TO_SAY
+        if one.pod and used and (one.card, f"{one.namespace}/{one.pod}") not in known:
+            found.setdefault((one.card, one.namespace, one.pod), []).append(one)
+    for (uuid, namespace, name), seen in found.items():
+        pod = f"{namespace}/{name}"
+        words = "has no share of this card"
+        if has := place.indexes(card for card, other in known if other == pod):
+            words += f"; its share is on card {has}"
+        containers = _containers({}, seen)
+        yield PodRow(
+            namespace=namespace,
+            name=name,
+            uid="",
+            node=place.view.name,
+            uuid=uuid,
+            index=place.index(uuid),
+            used_mib=_sum([one.used_mib for one in containers]),
+            sm=_sum([one.sm for one in containers]),
+            idle_s=_idle(place.seen, containers),
+            containers=containers,
+            flags=(Flag(Sign.NO_SHARE, words),),
+        )
+
+
+def _containers(
+    asked: Mapping[str, Amount], seen: Sequence[ContainerSeen]
+) -> tuple[ContainerRow, ...]:
+    rows = [
+        ContainerRow(
+            one.name,
+            asked.get(one.name),
+            one.used_mib,
+            one.sm,
+            one.last_busy,
+            seen=True,
+            over=one.over,
+        )
+        for one in seen
+    ]
+    told = {one.name for one in seen}
+    rows += [ContainerRow(name, asked[name]) for name in asked if name not in told]
+    order = {name: number for number, name in enumerate(asked)}
+    return tuple(sorted(rows, key=lambda row: order.get(row.name, len(order))))
+
+
+def _over(
+    tenant: Tenant, used: float | None, containers: Sequence[ContainerRow]
+) -> Iterator[Flag]:
+    """Say by how much the pod, or which of its containers, is over its share.
+
+    Who has the whole card has no share to exceed; who asked for cores alone, neither.
+    """
+    if tenant.whole:
+        return
+    words = [] if len(containers) < _SEVERAL else [*_containers_over(containers)]
+    over = excess_mib(tenant.amount, used)
+    if over and not words:
+        words = [f"uses {size(over)} more than its share"]
+    if not words and any(one.over for one in containers):
+        words = ["its exporter finds it over its share"]
+    yield from (Flag(Sign.OVER, one) for one in words)
+
+
+def _containers_over(containers: Sequence[ContainerRow]) -> Iterator[str]:
+    for one in containers:
+        if one.allotted is None and one.over and one.used_mib:
+            yield f"container {one.name} uses {size(one.used_mib)}, and asked for none"
+        elif over := excess_mib(one.allotted, one.used_mib):
+            yield f"container {one.name} uses {size(over)} more than its share"
+
+
+def _idle(seen: PageSeen, containers: Sequence[ContainerRow]) -> float | None:
+    """Say how long it has computed nothing, both times by that node's clock."""
+    now = seen.times.get(PROCESSES)
+    busy = [one.last_busy for one in containers if one.last_busy]
+    return None if now is None or not busy else max(0.0, now - max(busy))
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Add up; of an unknown part the sum is unknown too."""
+    known = [one for one in values if one is not None]
+    return sum(known) if known and len(known) == len(values) else None

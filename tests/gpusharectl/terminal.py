@@ -1,0 +1,50 @@
+"""A program on a terminal of its own, 80 columns wide and 24 lines high."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Terminal:
+    """What the program writes is in ``said``, as far as it was read."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.ours, theirs = pty.openpty()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        environment |= {"COLUMNS": "80", "LINES": "24"}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        )
+        os.close(theirs)
+        self.said = ""
+
+    def read_until(self, words: str) -> None:
+        """Read until it has said this, or has ended."""
+        deadline = time.monotonic() + 60
+        while words not in self.said:
+            assert time.monotonic() < deadline, self.said
+            if not select.select([self.ours], [], [], 1)[0]:
+                continue
+            try:
+                self.said += os.read(self.ours, 65536).decode(errors="replace")
+            except OSError:
+                return
+
+    def end(self) -> int:
+        """Read what is left, and give the exit code."""
+        self.read_until("\0")
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        """Let nothing of it run on."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
