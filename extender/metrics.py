@@ -16,7 +16,9 @@ from extender.readiness import Readiness
 from extender.tls import TlsFiles, expires_at
 from extender.wire import FilterResult
 from gpushare.domain.ledger import Ledger
+from gpushare.domain.summary import Refusal
 from gpushare.kube.bookkeeper import NodeBook, PodBook
+from gpushare.kube.codec import PodRecord
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,11 @@ class LedgerCollector(Collector):
             "vcuda_extender_reservations",
             "Placements not yet seen back from the API server.",
             len(self._ledger.reservations()),
+        )
+        yield _gauge(
+            "vcuda_extender_pods_pending",
+            "Pods that ask for cards and have no node yet.",
+            sum(map(_waits, self._pods.records())),
         )
         yield _gauge(
             "vcuda_extender_pods_without_placement",
@@ -196,6 +203,11 @@ class CertificateCollector(Collector):
             self._told.add(file)
             facts = {"path": path, "because": str(error)}
             logger.warning("certificate cannot be read", extra=facts)
+
+
+def _waits(pod: PodRecord) -> bool:
+    # A request that is invalid waits for a person.
+    return not pod.node and (pod.asks or isinstance(pod.request, Refusal))
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

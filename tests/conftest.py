@@ -8,7 +8,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.testbed.binaries import Binaries
 
-pytest_plugins = ["tests.testbed.fixtures", "tests.testbed.kubeadm.fixtures"]
+pytest_plugins = [
+    "tests.testbed.fixtures",
+    "tests.testbed.kubeadm.fixtures",
+    "tests.testbed.monitoring",
+]
 
 
 @pytest.fixture(scope="session")

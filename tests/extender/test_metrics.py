@@ -172,6 +172,25 @@ def test_what_an_operator_should_act_on_is_a_gauge() -> None:
     assert gauges() == [0, 1, 1, 1, 1]
 
 
+def test_pods_that_wait_are_counted_until_they_have_a_node() -> None:
+    """One whose request is invalid waits too; one that asks for nothing does not."""
+    house = House(n=(29,))
+    registry = watched(house)
+
+    def waiting() -> float | None:
+        return value(registry, "vcuda_extender_pods_pending")
+
+    assert waiting() == 0
+    pod = house.create("a", units=4)
+    house.create("wrong", units=4, cores=150)
+    house.create("plain")
+    house.create("nothing", units=0)
+    assert waiting() == 2
+    house.bind(pod)
+    house.see("a")
+    assert waiting() == 1
+
+
 def test_certificates_show_when_they_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

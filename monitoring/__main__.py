@@ -1,0 +1,16 @@
+"""``python -m monitoring``: write dashboards and alerts."""
+
+import sys
+
+from monitoring.writing import write
+
+
+def main() -> int:
+    """Write them, and say what has changed."""
+    for path in write():
+        sys.stdout.write(f"wrote {path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

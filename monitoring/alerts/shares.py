@@ -1,0 +1,65 @@
+"""What pods do with the part of a card that they were allotted."""
+
+from monitoring.alerts.alert import Alert, Group
+from monitoring.queries import ALLOTTED, CARD, CONTAINER, SM, USED, by
+
+_WHO = "{{ $labels.NamespaceName }}/{{ $labels.PodName }} ({{ $labels.ContainerName }})"
+_SHARED = 'AllocateMode="share"'
+_IDLE_FOR = "2h"
+_ON_CARD = f"{CARD}, NamespaceName, PodName, ContainerName"
+_MISPLACED = (
+    '{{ range printf "vcuda_pod_misplaced{NodeName=%q,what=%q}" '
+    "$labels.NodeName $labels.what | query }}"
+    "{{ .Labels.NamespaceName }}/{{ .Labels.PodName }} {{ end }}"
+)
+
+SHARES = Group(
+    "vcuda-shares",
+    "Shares",
+    (
+        Alert(
+            "VcudaMemoryOverAllocation",
+            # Who has a card alone takes nothing from anybody.
+            f"{by(CONTAINER, USED)}\n/ {by(CONTAINER, ALLOTTED, _SHARED)}\n> 1.05",
+            "warning",
+            f"{_WHO} uses {{{{ $value | humanizePercentage }}}} of its share",
+            "It takes memory that others of its card were promised: on "
+            "{{ $labels.NodeName }}. Give it a larger share or less to do; the "
+            "exporter's watchdog can evict such pods.",
+            "2m",
+        ),
+        Alert(
+            "VcudaIdleAllocation",
+            # By labels alone: a new exporter pod must not make every pod young.
+            f"{by(_ON_CARD, ALLOTTED)} > 0\n"
+            f"and max by ({_ON_CARD}) (max_over_time({SM}[{_IDLE_FOR}])) == 0\n"
+            f"and max by ({_ON_CARD}) ({SM} offset {_IDLE_FOR}) == 0\n"
+            f"and sum by ({_ON_CARD}) ({ALLOTTED} offset {_IDLE_FOR}) > 0",
+            "info",
+            f"{_WHO} has held {{{{ $value }}}} MiB for two hours without using it",
+            "Nothing ran on its part of {{ $labels.UUID }} on {{ $labels.NodeName }}. "
+            "Ask its owner, or scale it down.",
+        ),
+        Alert(
+            "VcudaUnattributedMemory",
+            f"vcuda_card_unattributed_memory_bytes > {512 * 2**20}",
+            "warning",
+            "{{ $value | humanize1024 }}B of card {{ $labels.gpu }} of "
+            "{{ $labels.NodeName }} belong to no process",
+            "Some of it is the driver's own. More: a process that died and left its "
+            "memory, which a reset of the card gives back.",
+            "15m",
+        ),
+        Alert(
+            "VcudaDrift",
+            "max by (NodeName, what) (vcuda_placement_disagreements) > 0",
+            "warning",
+            "{{ $value }} pods of {{ $labels.NodeName }} are not where the books say "
+            "(by {{ $labels.what }})",
+            f"The extender's plan and the node's record differ: {_MISPLACED}. By "
+            "actual the books follow the node; by kubelet a pod may use another card "
+            "than the one that it is charged for. Delete it, and it is placed anew.",
+            "10m",
+        ),
+    ),
+)

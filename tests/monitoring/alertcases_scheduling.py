@@ -1,0 +1,179 @@
+"""Cases of the alerts on scheduling, and on those who do it."""
+
+from tests.monitoring.alertcases import (
+    Case,
+    Series,
+    booked,
+    one,
+    summed,
+)
+
+WARNING = {"severity": "warning"}
+CRITICAL = {"severity": "critical"}
+INFO = {"severity": "info"}
+DAY = 86400
+
+
+def extender(
+    name: str, values: str, instance: str = "cp-1:39998", **more: str
+) -> Series:
+    return {one(name, job="gpushare-extender", instance=instance, **more): values}
+
+
+def pending(values: str, instance: str = "cp-1:39998") -> Series:
+    return extender("vcuda_extender_pods_pending", values, instance)
+
+
+def largest(**nodes: int) -> Series:
+    name = "vcuda_node_largest_free_units"
+    return {one(name, NodeName=node): f"{units}x20" for node, units in nodes.items()}
+
+
+def cards(*placed: int, cordoned: int = 0, unknown: int = 0) -> Series:
+    """Four cards of 29 units, on two nodes; one number of placed units is for all."""
+    each = placed if len(placed) == 4 else placed * 4
+    said = {
+        "vcuda_card_units": (29,) * 4,
+        "vcuda_card_placed_units": each,
+        "vcuda_card_unknown_units": (unknown,) * 4,
+        "vcuda_card_cordoned": (cordoned,) * 4,
+        "vcuda_card_healthy": (1,) * 4,
+    }
+    return summed(
+        *(
+            booked(name, f"{value}x20", f"GPU-{index}", f"n-{index // 2}")
+            for name, values in said.items()
+            for index, value in enumerate(values)
+        )
+    )
+
+
+NAME = "VcudaFragmented"
+TORN = "A whole card's worth of units is free, 14 of them at most on one card"
+WAIT = "Pods wait for a card: 2"
+READY = "vcuda_extender_ready"
+LISTENS = {"resource": "baidu.com/vcuda-memory", "instance": "10.0.0.5:39997"}
+ENDS = "vcuda_certificate_not_after_timestamp_seconds"
+
+CASES = (
+    Case(
+        "VcudaPending",
+        "only one of the extenders sees them",
+        11,
+        summed(pending("2x20"), pending("0x20", "cp-2:39998")),
+        WAIT,
+        WARNING,
+    ),
+    Case(
+        "VcudaPending",
+        "a single one",
+        11,
+        pending("1x20"),
+        WAIT.replace("2", "1"),
+        WARNING,
+    ),
+    Case("VcudaPending", "for a moment", 9, pending("2x20")),
+    Case("VcudaPending", "one after another comes and goes", 15, pending("1x5 0 1x9")),
+    Case(
+        "VcudaNothingFree",
+        "on no node",
+        11,
+        largest(a=0, b=0),
+        "No card of the cluster has room for one unit",
+        INFO,
+    ),
+    Case("VcudaNothingFree", "for a moment", 9, largest(a=0, b=0)),
+    Case("VcudaNothingFree", "a little on one", 20, largest(a=0, b=1)),
+    Case(NAME, "a half of each", 16, summed(cards(15), largest(a=14)), TORN, INFO),
+    Case(NAME, "for a moment", 14, summed(cards(15), largest(a=14))),
+    Case(
+        NAME,
+        "a card with more than all of it placed takes nothing from the others",
+        16,
+        summed(cards(19, 19, 20, 60), largest(a=10)),
+        TORN.replace("14", "10"),
+        INFO,
+    ),
+    Case(NAME, "nor gives", 20, summed(cards(19, 20, 20, 60), largest(a=10))),
+    Case(NAME, "more than half of one", 20, summed(cards(14), largest(a=15))),
+    Case(NAME, "one is free", 20, summed(cards(15), largest(a=14, b=29))),
+    Case(NAME, "nearly full", 20, summed(cards(26), largest(a=3))),
+    Case(
+        NAME, "it is on closed cards", 20, summed(cards(15, cordoned=1), largest(a=0))
+    ),
+    Case(
+        NAME,
+        "it is kept for pods nobody has found",
+        20,
+        summed(cards(15, unknown=13), largest(a=1)),
+    ),
+    Case(
+        "VcudaPodWithoutPlacement",
+        "one",
+        6,
+        extender("vcuda_extender_pods_without_placement", "1x20"),
+        "Pods were bound without the extender: 1",
+        WARNING,
+    ),
+    Case(
+        "VcudaPodWithoutPlacement",
+        "one that is soon found",
+        4,
+        extender("vcuda_extender_pods_without_placement", "1x20"),
+    ),
+    Case(
+        "VcudaPodWithoutPlacement",
+        "none",
+        20,
+        extender("vcuda_extender_pods_without_placement", "0x20"),
+    ),
+    Case(
+        "VcudaExtenderNotReady",
+        "one of two",
+        6,
+        summed(extender(READY, "1x20"), extender(READY, "0x20", "cp-2:39998")),
+        "The extender cp-2:39998 does not answer filter",
+        {"job": "gpushare-extender", "instance": "cp-2:39998", **CRITICAL},
+    ),
+    Case("VcudaExtenderNotReady", "it starts", 4, extender(READY, "0x4 1x9")),
+    Case(
+        "VcudaPluginDeaf",
+        "for long",
+        6,
+        {one("vcuda_plugin_registered", LISTENS): "0x20"},
+        "kubelet does not listen to the device plugin 10.0.0.5:39997 "
+        "(baidu.com/vcuda-memory)",
+        {**LISTENS, **WARNING},
+    ),
+    Case(
+        "VcudaPluginDeaf",
+        "it starts",
+        4,
+        {one("vcuda_plugin_registered", LISTENS): "0x20"},
+    ),
+    Case(
+        "VcudaPluginDeaf",
+        "kubelet listens",
+        20,
+        {one("vcuda_plugin_registered", LISTENS): "1x20"},
+    ),
+    Case(
+        "VcudaCertificateEnds",
+        "in 59 days",
+        0,
+        extender(ENDS, f"{59 * DAY}x20", file="server"),
+        "A certificate of the extender ends in 59d 0h 0m 0s",
+        {
+            "job": "gpushare-extender",
+            "instance": "cp-1:39998",
+            "file": "server",
+            **WARNING,
+        },
+    ),
+    Case(
+        "VcudaCertificateEnds",
+        "in 61 days",
+        1,
+        extender(ENDS, f"{61 * DAY}x20", file="server"),
+    ),
+)

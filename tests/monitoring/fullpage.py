@@ -1,0 +1,130 @@
+"""Everything that we tell Prometheus, by those who really tell it.
+
+Two cards of one node with every metric that a card can have, two pods on one of them
+and a process outside Kubernetes; the extender's books of that node, and the device
+plugin's page.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.attribution import NOBODY
+from deviceplugin.exposition import Exposition
+from deviceplugin.fields import FB_TOTAL, FB_USED, FIELDS
+from deviceplugin.kubeletsays import KubeletRound
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.page import Site
+from deviceplugin.snapshot import Snapshot, XidTally
+from deviceplugin.usagebook import UsageBook
+from deviceplugin.watchdog import PatrolTally
+from extender.bind import Bound, Outcome
+from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
+from extender.readiness import Readiness
+from extender.tls import TlsFiles
+from extender.wire import FilterResult
+from gpushare.domain.model import NodeName
+from tests.builders import cards, event, node_json
+from tests.deviceplugin import scene
+from tests.deviceplugin.house import NODE, found_card
+from tests.extender.stand_ins import House
+from tests.extender.test_readiness import reflector
+from tests.testbed.certificates import certificates
+
+PODS = (
+    scene.held("bert-0", 8, 20, namespace="shop"),
+    scene.held("bert-1", 4, 10, namespace="shop"),
+)
+PROCESSES = scene.processes(
+    {
+        scene.A: (
+            scene.use(1, 2048, 40.0),
+            scene.use(2, 300, 0.0),
+            scene.use(3, 100, 1.0),
+        )
+    },
+    {1: scene.owner("bert-0"), 2: scene.owner("bert-1"), 3: NOBODY},
+)
+
+
+def seen(at: float) -> Snapshot:
+    """What the exporter knew at that moment: every field of both cards has a value."""
+    every = {field.name: 1.0 for field in FIELDS} | {FB_TOTAL: 7524.0, FB_USED: 3000.0}
+    values = {scene.A: every, scene.B: every}
+    return scene.snapshot(
+        found_card(0),
+        found_card(1),
+        values=values,
+        round_=replace(PROCESSES, at=at),
+        groups=scene.ALL,
+        troubles={"pods": "late"},
+        xids={scene.A: XidTally(79, {79: 1}), scene.B: XidTally()},
+        at=at,
+        unsupported={scene.B: ("DCGM_FI_DEV_MEMORY_TEMP",)},
+    )
+
+
+def exporter_page() -> str:
+    at = time.time()
+    snapshot = seen(at)
+    tenancy = scene.tenancy(*PODS)
+    book = UsageBook(lambda: snapshot, lambda: tenancy)
+    kubelet = KubeletRound(at, 0.01, 2, (("shop", "bert-1"),))
+    site = Site(NODE, NODE, version="0.1.0")
+    registry = CollectorRegistry()
+    registry.register(
+        Exposition(
+            site,
+            lambda: snapshot,
+            book,
+            patrolled=lambda: PatrolTally(1, 0),
+            kubelet=lambda: kubelet,
+        )
+    )
+    return generate_latest(registry).decode()
+
+
+def extender_page(folder: Path) -> str:
+    house = House()
+    house.nodes.apply(event("ADDED", node_json(NODE, *cards(29, 29))))
+    house.create("waits", units=40)
+    registry = CollectorRegistry()
+    metrics = VerbMetrics(registry)
+    with metrics.timed("filter"):
+        metrics.filtered(FilterResult((), {NodeName(NODE): "no room"}))
+    metrics.bound(Bound(Outcome.CONFLICT, "taken"))
+    heard = (("pods", reflector(house.clock, listed=True)),)
+    registry.register(
+        LedgerCollector(
+            house.ledger,
+            house.pods,
+            house.nodes,
+            house.inflight,
+            Readiness(heard, 60),
+        )
+    )
+    held = certificates(folder / "tls")
+    registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+    return generate_latest(registry).decode()
+
+
+def plugin_page() -> str:
+    registry = CollectorRegistry()
+    metrics = PluginMetrics(registry)
+    metrics.registered.labels("baidu.com/vcuda-memory").set(1)
+    metrics.sick.labels(scene.A).set(0)
+    return generate_latest(registry).decode()
+
+
+def labels_by_metric(*pages: str) -> dict[str, set[str]]:
+    """The labels that each metric of these pages has, by the names of its samples."""
+    found: dict[str, set[str]] = {}
+    for page in pages:
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found

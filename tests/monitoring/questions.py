@@ -1,0 +1,85 @@
+"""What an autoscaler may ask over the scene, and the real adapter's answers to it.
+
+The answers lie beside this file; ``python -m tests.monitoring.record ADAPTER`` writes
+them anew, where ADAPTER is the program of ``sigs.k8s.io/prometheus-adapter``.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.monitoring.metricsapi import ROOT
+from tests.monitoring.scene import (
+    FB_USED,
+    GPU_UTIL,
+    MEM_USED,
+    NODES,
+    PODS,
+    RATIO,
+    SM_UTIL,
+)
+from tests.testbed.rest import Json
+
+Answers = dict[str, tuple[int, Json]]
+"""Status and body by path; of a refusal the status alone counts."""
+METRICS = (GPU_UTIL, FB_USED, SM_UTIL, MEM_USED, RATIO, "NO_SUCH_METRIC")
+STARTING = ("default", "starting")
+"""A pod that no metric tells of yet."""
+LABELS = {"app": "bert"}
+
+
+def pods() -> list[tuple[str, str]]:
+    """Give namespace and name of each pod of the scene; all have ``LABELS``."""
+    return [*((namespace, name) for _, namespace, name, *_ in PODS), STARTING]
+
+
+def names(resource: str, namespace: str, selector: str) -> list[str]:
+    """Give what a selector finds in the scene."""
+    if selector not in {"", "app=bert"}:
+        return []
+    if resource == "nodes":
+        return list(NODES)
+    return [name for space, name in pods() if space == namespace]
+
+
+def paths() -> Iterator[str]:
+    yield ROOT
+    for metric in METRICS:
+        yield from (f"{ROOT}/nodes/{one}/{metric}" for one in ("node-1", "*", "nobody"))
+        for space in ("default", "shop"):
+            yield f"{ROOT}/namespaces/{space}/metrics/{metric}"
+            every = f"{ROOT}/namespaces/{space}/pods/*/{metric}"
+            yield every
+            yield f"{every}?labelSelector=app%3Dbert"
+            yield f"{every}?labelSelector=app%3Dnone"
+        yield f"{ROOT}/namespaces/shop/pods/web-0/{metric}"
+        yield f"{ROOT}/namespaces/default/pods/starting/{metric}"
+
+
+def lasting(status: int, body: Json) -> tuple[int, Json]:
+    """Leave out what differs from one moment to the next, and the order."""
+    if status != 200:
+        return status, {}
+    kept: Json = json.loads(json.dumps(body))
+    for item in kept.get("items", ()):
+        del item["timestamp"]
+    for key in ("items", "resources"):
+        if key in kept:
+            kept[key].sort(key=lambda one: json.dumps(one, sort_keys=True))
+    return status, kept
+
+
+def recorded(rules: Path) -> Answers:
+    """Give the real adapter's answers with these rules."""
+    found: dict[str, list[object]] = json.loads(_file(rules).read_text())
+    return {path: (status, body) for path, (status, body) in found.items()}  # type: ignore[misc]
+
+
+def record(rules: Path, answers: Answers) -> None:
+    """Write them, a path on each line."""
+    lines = [f"{json.dumps(path)}: {json.dumps(one)}" for path, one in answers.items()]
+    _file(rules).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _file(rules: Path) -> Path:
+    return Path(__file__).with_name(f"answers-{rules.stem}.json")

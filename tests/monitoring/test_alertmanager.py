@@ -1,0 +1,210 @@
+"""Alertmanager takes our configuration, and Discord gets what a person can read."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import pytest
+import yaml
+
+from monitoring.alerts import GROUPS
+from tests.testbed.alertmanager import Alertmanager, Amtool
+from tests.testbed.manifests import FOLDER
+from tests.testbed.monitoring import StartAlertmanager
+
+CONFIG = FOLDER / "monitoring" / "alertmanager.yaml"
+CARD = {"NodeName": "n", "UUID": "GPU-0", "gpu": "0"}
+WITHIN_S = 60.0
+MOST_TITLE, MOST_TEXT = 256, 4096
+"""What Discord takes, in characters."""
+
+
+class Discord:
+    """Takes messages as Discord would; ``next`` gives each with its channel."""
+
+    def __init__(self) -> None:
+        arrived: Queue[tuple[str, dict[str, Any]]] = Queue()
+
+        class Webhook(BaseHTTPRequestHandler):
+            timeout = 10
+
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                message = json.loads(self.rfile.read(length))
+                self.send_response(204)
+                self.end_headers()
+                arrived.put((self.path.removeprefix("/"), message))
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._arrived = arrived
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+        self.server.daemon_threads = False
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+
+    def channel(self, name: str) -> str:
+        host, port = self.server.server_address[:2]
+        return f"http://{host!s}:{port}/{name}"
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        """The next message: its channel, and its one embed."""
+        try:
+            channel, message = self._arrived.get(timeout=WITHIN_S)
+        except Empty:
+            pytest.fail("nothing arrived")
+        (embed,) = message["embeds"]
+        return channel, embed
+
+    def titled(self, title: str) -> dict[str, Any]:
+        """The first embed of that title: what comes before it was not all yet."""
+        while True:
+            _, embed = self.next()
+            if embed["title"] == title:
+                return embed
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self._thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def discord() -> Iterator[Discord]:
+    made = Discord()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def manager(
+    alertmanager: StartAlertmanager, discord: Discord, tmp_path: Path
+) -> Alertmanager:
+    """The real one, with what we ship; its addresses are ours, and it waits less."""
+    config = yaml.safe_load(CONFIG.read_text())
+    for receiver in config["receivers"]:
+        for one in receiver["discord_configs"]:
+            one["webhook_url"] = discord.channel(receiver["name"])
+    for route in (config["route"], *config["route"]["routes"]):
+        route |= {"group_wait": "0s", "group_interval": "1s"}
+    path = tmp_path / "alertmanager.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return alertmanager(path)
+
+
+def alert(name: str, severity: str, **labels: str) -> dict[str, Any]:
+    labels = {"alertname": name, "severity": severity, **CARD, **labels}
+    texts = {"summary": f"{name} on card 0 of n", "description": "Look at it."}
+    return {"labels": labels, "annotations": texts}
+
+
+def test_amtool_takes_it_as_it_is_shipped(amtool: Amtool) -> None:
+    """Placeholders and all."""
+    done = amtool.check_config(CONFIG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
+    assert " - 3 receivers" in done.stdout
+
+
+def test_no_secret_is_shipped() -> None:
+    """All that stands there is a placeholder."""
+    config = yaml.safe_load(CONFIG.read_text())
+    urls = {
+        one["webhook_url"]
+        for receiver in config["receivers"]
+        for one in receiver["discord_configs"]
+    }
+    assert urls == {"https://discord.com/api/webhooks/CHANNEL/TOKEN"}
+
+
+def test_an_alert_arrives_and_its_end_too(
+    manager: Alertmanager, discord: Discord
+) -> None:
+    """As an embed with a title and the rule's words; at its end in another colour."""
+    lost = alert("VcudaGpuLost", "critical")
+    manager.post([lost])
+    channel, embed = discord.next()
+    assert channel == "critical"
+    assert embed["title"] == "[FIRING:1] VcudaGpuLost on n"
+    assert embed["description"] == "**VcudaGpuLost on card 0 of n**\nLook at it.\n"
+    now = datetime.now(UTC)
+    past = {"startsAt": now - timedelta(minutes=1), "endsAt": now}
+    ended = {key: when.isoformat() for key, when in past.items()}
+    manager.post([{**lost, **ended}])
+    channel, after = discord.next()
+    assert (channel, after["title"]) == ("critical", "[RESOLVED] VcudaGpuLost on n")
+    assert after["color"] != embed["color"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "labels", "channel"),
+    [
+        ("critical", {"page": "true"}, "pages"),
+        ("critical", {}, "critical"),
+        ("warning", {}, "warnings"),
+        ("info", {}, "warnings"),
+    ],
+)
+def test_each_has_its_channel(
+    manager: Alertmanager,
+    discord: Discord,
+    severity: str,
+    labels: dict[str, str],
+    channel: str,
+) -> None:
+    manager.post([alert("VcudaGpuXid", severity, **labels)])
+    assert discord.next()[0] == channel
+
+
+def test_every_severity_of_ours_has_a_route() -> None:
+    """The first of them is the route of all that have no other."""
+    severities = {one.severity for group in GROUPS for one in group.alerts}
+    assert severities == {"critical", "warning", "info"}
+
+
+def test_of_a_card_that_is_gone_nothing_else_is_told(
+    manager: Alertmanager, discord: Discord
+) -> None:
+    """Another card's warning is."""
+    manager.post([alert("VcudaGpuLost", "critical")])
+    assert discord.next()[0] == "critical"
+    manager.post([alert("VcudaHot", "warning")])
+    manager.post([alert("VcudaHot", "warning", NodeName="m", UUID="GPU-9")])
+    _, embed = discord.next()
+    assert embed["title"] == "[FIRING:1] VcudaHot on m"
+
+
+def test_alerts_of_one_kind_on_one_node_are_one_message(
+    manager: Alertmanager, discord: Discord
+) -> None:
+    """And those of many cards are still one that Discord takes."""
+    many = [alert("VcudaHot", "warning", UUID=f"GPU-{n}") for n in range(60)]
+    for one in many:
+        one["annotations"] = {"summary": "Hot! " * 50, "description": "Look! " * 99}
+    manager.post(many)
+    embed = discord.titled("[FIRING:60] VcudaHot on n")
+    assert embed["description"].endswith("\nThe first 8 of 60.")
+    assert 3500 < len(embed["description"]) <= MOST_TEXT
+
+
+def test_the_longest_name_of_a_node_fits(
+    manager: Alertmanager, discord: Discord
+) -> None:
+    """A title that is too long would lose the message."""
+    manager.post([alert("VcudaMemoryOverAllocation", "warning", NodeName="n" * 253)])
+    _, embed = discord.next()
+    assert 200 < len(embed["title"]) <= MOST_TITLE
+
+
+def test_no_words_of_ours_are_cut() -> None:
+    """Names put in for their places, which take as much room or less."""
+    for one in (alert for group in GROUPS for alert in group.alerts):
+        assert len(one.summary) <= 150, one.name
+        if "query" not in one.cure:
+            assert len(one.cure) <= 330, one.name

@@ -1,0 +1,161 @@
+"""Each alert fires when it should, on promtool's own clock, and not otherwise."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deviceplugin.cardpages import KNOWN_XIDS
+from monitoring.alerts import GROUPS, Alert
+from monitoring.alerts.cards import APPLICATION_XIDS, PAGED_XIDS
+from tests.monitoring import (
+    alertcases_cards,
+    alertcases_exporter,
+    alertcases_scheduling,
+    alertcases_shares,
+)
+from tests.monitoring.alertcases import Case
+from tests.testbed.manifests import FOLDER
+from tests.testbed.prometheus import Promtool
+
+RULES = FOLDER / "monitoring" / "alerts.yaml"
+CASES = (
+    *alertcases_cards.CASES,
+    *alertcases_shares.CASES,
+    *alertcases_scheduling.CASES,
+    *alertcases_exporter.CASES,
+)
+ALERTS = tuple(alert for group in GROUPS for alert in group.alerts)
+LABEL = re.compile(r"\$labels\.(\w+)")
+
+
+def without_cures(folder: Path) -> Path:
+    """The rules as they are, but for the long texts, which promtool would compare."""
+    rules = yaml.safe_load(RULES.read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            del rule["annotations"]["description"]
+    path = folder / "rules.yaml"
+    path.write_text(yaml.safe_dump(rules))
+    return path
+
+
+def examined(*cases: Case, rules: Path) -> dict[str, Any]:
+    """Cases as promtool has them; at that minute nothing else fires by that name."""
+    tests = []
+    for case in cases:
+        texts = {"summary": case.says}
+        firing = {"exp_labels": dict(case.labels), "exp_annotations": texts}
+        look = {
+            "eval_time": f"{case.at}m",
+            "alertname": case.alert,
+            "exp_alerts": [firing] if case.says else [],
+        }
+        series = [{"series": name, "values": v} for name, v in case.series.items()]
+        test = {"interval": "1m", "input_series": series, "alert_rule_test": [look]}
+        tests.append(test)
+    return {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}
+
+
+def firing_of(alert: Alert) -> list[Case]:
+    """The cases in which this very rule fires."""
+    own = {"severity": alert.severity, **alert.labels}
+    return [
+        case
+        for case in CASES
+        if case.says
+        and case.alert == alert.name
+        and {key: case.labels.get(key, "") for key in (*own, "page")}
+        == {"page": "", **own}
+    ]
+
+
+@pytest.mark.parametrize("name", sorted({case.alert for case in CASES}))
+def test_it_fires_or_it_does_not(name: str, promtool: Promtool, tmp_path: Path) -> None:
+    """With these labels and these words, or in silence, case by case."""
+    rules, path = without_cures(tmp_path), tmp_path / "test.yaml"
+
+    def failure(*cases: Case) -> str:
+        path.write_text(yaml.safe_dump(examined(*cases, rules=rules)))
+        done = promtool.run("test", "rules", path)
+        return done.stdout + done.stderr if done.returncode else ""
+
+    cases = [case for case in CASES if case.alert == name]
+    # All at once, for they are many; one by one only to say which of them fails.
+    if failure(*cases):
+        wrong = {case.rule: failure(case) for case in cases}
+        pytest.fail(
+            "\n".join(f"{rule}: {said}" for rule, said in wrong.items() if said)
+        )
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: f"{one.name}-{one.labels}")
+def test_every_rule_has_cases_of_both_kinds(alert: Alert) -> None:
+    """One in which it fires and one in which it stays silent."""
+    assert firing_of(alert)
+    assert [one for one in CASES if one.alert == alert.name and not one.says]
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: f"{one.name}-{one.labels}")
+def test_no_text_has_a_gap(alert: Alert) -> None:
+    """A label that the alert does not have would be an empty place in a sentence."""
+    wanted = set(LABEL.findall(alert.summary + alert.cure))
+    for case in firing_of(alert):
+        assert wanted <= set(case.labels), case
+
+
+def test_a_drift_names_the_pods(promtool: Promtool, tmp_path: Path) -> None:
+    """Whoever reads it must not have to ask Prometheus for them."""
+    (case,) = [c for c in CASES if c.alert == "VcudaDrift" and c.says]
+    test = examined(case, rules=RULES)
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(test))
+    said = promtool.run("test", "rules", path)
+    # It prints the description that the test does not expect.
+    assert said.returncode == 1
+    assert "differ: a/bert-0 . By actual" in said.stdout + said.stderr
+
+
+def test_promtool_likes_the_rules(promtool: Promtool) -> None:
+    """No lint, no doubled rule; it counts as many as we have."""
+    said = promtool.must("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert f"{len(ALERTS)} rules found" in said
+
+
+def test_no_alert_asks_the_sticky_gauge() -> None:
+    """DCGM_FI_DEV_XID_ERRORS keeps the last fault for ever."""
+    assert not [one for one in ALERTS if "DCGM_FI_DEV_XID_ERRORS" in one.expr]
+
+
+def test_the_operators_rules_are_the_same() -> None:
+    """In prometheusrule.yaml as in alerts.yaml."""
+    rule = yaml.safe_load((FOLDER / "monitoring" / "prometheusrule.yaml").read_text())
+    assert rule["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_an_xid_is_either_the_cards_fault_or_the_programs() -> None:
+    """Never both, else it would be told twice."""
+    assert not set(APPLICATION_XIDS) & set(PAGED_XIDS)
+
+
+def test_every_xid_of_ours_is_shown_before_it_happens() -> None:
+    """A counter that begins with 0 is one whose first step Prometheus sees at once."""
+    assert {*APPLICATION_XIDS, *PAGED_XIDS} == set(KNOWN_XIDS)
+
+
+def names(alerts: Iterable[Alert]) -> set[str]:
+    return {alert.name for alert in alerts}
+
+
+def test_all_that_operators_were_promised() -> None:
+    """docs/monitoring.md's list, and the six of the plan."""
+    promised = (
+        "VcudaGpuXid VcudaGpuXidApp VcudaGpuLost VcudaExporterDown VcudaEcc VcudaHot "
+        "VcudaMemoryOverAllocation VcudaCardNearlyFull VcudaIdleAllocation "
+        "VcudaUnattributedMemory VcudaThrottled VcudaPending VcudaDrift "
+        "VcudaNothingFree VcudaFragmented VcudaExporterBlind"
+    )
+    assert set(promised.split()) <= names(ALERTS)

@@ -1,0 +1,228 @@
+"""Every panel has an answer from what we really expose, and so has dashboard 12239."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitoring.alerts import GROUPS
+from monitoring.boards import BOARDS
+from tests.monitoring.alertcases import CARD
+from tests.monitoring.asked import (
+    NAMES,
+    VALUES,
+    VARIABLE,
+    Asked,
+    board,
+    panels,
+    queries,
+    selectors,
+    variables,
+)
+from tests.monitoring.fullpage import (
+    exporter_page,
+    extender_page,
+    labels_by_metric,
+    plugin_page,
+)
+from tests.monitoring.pages import Answer, PageServer
+from tests.monitoring.test_alerts import CASES, RULES
+from tests.testbed.manifests import FOLDER
+from tests.testbed.prometheus import MonitoringPrograms, Prometheus
+from tests.testbed.waiting import wait_until
+
+TARGETS = {"job", "instance", "node", "app_kubernetes_io_name", "le"}
+"""What Prometheus puts there itself, and a histogram's own."""
+PROMETHEUS_OWN = {"up": set[str](), "ALERTS": {"alertname", "alertstate"}}
+ALL = [(str(one), one.filled) for one in queries()]
+RULED = [(rule.name, rule.expr) for group in GROUPS for rule in group.alerts]
+
+THE_12239 = {
+    # As it is on grafana.com: by instance and gpu.
+    **{
+        f"first, {name}": f'{name}{{instance=~".+", gpu=~".+"}}'
+        for name in (
+            "DCGM_FI_DEV_GPU_TEMP",
+            "DCGM_FI_DEV_POWER_USAGE",
+            "DCGM_FI_DEV_GPU_UTIL",
+            "DCGM_FI_DEV_FB_USED",
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        )
+    },
+    "first, clock": 'DCGM_FI_DEV_SM_CLOCK{instance=~".+", gpu=~".+"} * 1000000',
+    # As dcgm-exporter's repository has it: by Hostname.
+    **{
+        f"later, {name}": f'max({name}{{Hostname=~".+", gpu=~".+"}}) by (Hostname, gpu)'
+        for name in (
+            "DCGM_FI_DEV_GPU_TEMP",
+            "DCGM_FI_DEV_POWER_USAGE",
+            "DCGM_FI_DEV_SM_CLOCK",
+            "DCGM_FI_DEV_FB_USED",
+            "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        )
+    },
+}
+"""Its panels' queries, each with one answer for each card."""
+THE_12239_VARIABLES = (
+    ("DCGM_FI_DEV_GPU_TEMP", "instance"),
+    ("DCGM_FI_DEV_GPU_TEMP", "gpu"),
+    ("DCGM_FI_DEV_FB_FREE", "Hostname"),
+    ("DCGM_FI_DEV_FB_FREE", "gpu"),
+)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """All our pages, by who serves them."""
+    return {
+        "gpushare-exporter": exporter_page(),
+        "gpushare-extender": extender_page(tmp_path_factory.mktemp("books")),
+        "gpushare-device-plugin": plugin_page(),
+    }
+
+
+@pytest.fixture(scope="module")
+def known(told: dict[str, str]) -> dict[str, set[str]]:
+    """Each metric of ours and the labels that it has."""
+    return labels_by_metric(*told.values()) | PROMETHEUS_OWN
+
+
+@pytest.fixture(scope="module")
+def asked(
+    told: dict[str, str],
+    monitoring_programs: MonitoringPrograms,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Prometheus]:
+    """A real Prometheus that has scraped all our pages, with our rules."""
+
+    def answer(path: str) -> Answer:
+        page = told[path.removeprefix("/")].encode()
+        return Answer(200, "text/plain; version=0.0.4", page)
+
+    folder = tmp_path_factory.mktemp("boards")
+    with PageServer(answer) as server:
+        jobs = [
+            {
+                "job_name": name,
+                "metrics_path": f"/{name}",
+                "static_configs": [{"targets": [server.address]}],
+            }
+            for name in told
+        ]
+        with Prometheus(monitoring_programs, folder, jobs=jobs, rules=[RULES]) as made:
+            # Two scrapes, or nothing has a rate.
+            made.wait_scraped()
+            made.wait_scraped()
+            wait_until(lambda: made.query("ALERTS"), "a first alert", 60, accept=bool)
+            yield made
+
+
+@pytest.mark.parametrize("query", queries(), ids=str)
+def test_every_query_has_an_answer(asked: Prometheus, query: Asked) -> None:
+    """With every label that the legend names."""
+    found = asked.query(query.filled)
+    assert found, query.filled
+    assert any(query.labels <= set(one.labels) for one in found), (query, found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variable_has_values(asked: Prometheus, name: str) -> None:
+    for one in variables(name):
+        if one["type"] == "query":
+            match = VALUES.fullmatch(one["query"])
+            assert match, one
+            filled = VARIABLE.sub(".+", match["of"])
+            path = f"label/{match['label']}/values"
+            assert asked.api(path, **{"match[]": filled}), one["query"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variable_that_is_used_is_there(name: str) -> None:
+    """And each that is there is used, else a choice would change nothing."""
+    there = {one["name"] for one in variables(name)}
+    used = {"datasource"}
+    for panel in panels(name):
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            used |= set(VARIABLE.findall(target["expr"]))
+    assert used - {"__rate_interval"} == there
+
+
+@pytest.mark.parametrize(("name", "expr"), THE_12239.items(), ids=THE_12239)
+def test_dashboard_12239_has_an_answer(asked: Prometheus, name: str, expr: str) -> None:
+    """One for each card: a copy for each pod would double its sums."""
+    assert len(asked.query(expr)) == 2, name
+
+
+@pytest.mark.parametrize(("metric", "label"), THE_12239_VARIABLES)
+def test_dashboard_12239s_lists_have_values(
+    asked: Prometheus, metric: str, label: str
+) -> None:
+    assert asked.api(f"label/{label}/values", **{"match[]": metric})
+
+
+def test_no_label_of_ours_is_renamed(asked: Prometheus) -> None:
+    """Prometheus' own would make ours ``exported_…``."""
+    names = asked.api("labels")
+    assert not [name for name in names if name.startswith("exported_")]
+
+
+def test_what_fires_has_words_without_gaps(asked: Prometheus) -> None:
+    """Its templates are filled by Prometheus itself."""
+    found = asked.api("alerts")["alerts"]
+    assert "VcudaEcc" in {one["labels"]["alertname"] for one in found}
+    for one in found:
+        for text in one["annotations"].values():
+            assert "error" not in text.split(), text
+            assert "  " not in text, text
+            assert "no value" not in text, text
+
+
+def test_every_metric_is_one_that_we_tell(known: dict[str, set[str]]) -> None:
+    """And it is chosen by labels that it has; in dashboards, alerts and 12239."""
+    for where, expr in (*ALL, *RULED, *THE_12239.items()):
+        for name, labels in selectors(expr):
+            assert name in known, (where, name)
+            assert labels <= known[name] | TARGETS, (where, name)
+
+
+def test_the_alerts_cases_are_about_what_we_tell(known: dict[str, set[str]]) -> None:
+    """Else an alert might be proven on series that there never are."""
+    for case in CASES:
+        for series in case.series:
+            ((name, labels),) = selectors(series)
+            assert name in known, series
+            assert labels <= known[name] | TARGETS, series
+    assert set(CARD) <= known["DCGM_FI_DEV_GPU_UTIL"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_panel_lies_on_another(name: str) -> None:
+    """Side by side within 24 columns."""
+    taken: set[tuple[int, int]] = set()
+    for panel in board(name)["panels"]:
+        at = panel["gridPos"]
+        x, y = at.get("x", 0), at.get("y", 0)
+        cells = {(x + dx, y + dy) for dx in range(at["w"]) for dy in range(at["h"])}
+        assert max(column for column, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_says_what_it_shows(name: str) -> None:
+    """In a sentence; ids differ, or Grafana would show one panel twice."""
+    found = board(name)["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    assert all(panel["description"].endswith(".") for panel in panels(name))
+
+
+def test_each_board_is_a_file_of_its_own() -> None:
+    """Nothing is left of one that was given up."""
+    files = {path.name for path in Path(FOLDER / "monitoring/dashboards").iterdir()}
+    assert (
+        files == {f"{one.name}.json" for one in BOARDS} == {f"{n}.json" for n in NAMES}
+    )
+    assert len({board(name)["uid"] for name in NAMES}) == len(NAMES)

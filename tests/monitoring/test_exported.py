@@ -1,0 +1,183 @@
+"""The adapter's rules over the real exporter, by way of a real Prometheus."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.embedded import Embedded
+from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from tests.monitoring.adapter import Adapter, Metric, rules_of
+from tests.monitoring.exported import ExportedNode
+from tests.monitoring.scene import (
+    ALLOCATED,
+    FB_USED,
+    GPU_UTIL,
+    MEM_USED,
+    MENDED,
+    RATIO,
+    SEED,
+    SM_UTIL,
+)
+from tests.nvml.build import the_stub
+from tests.nvml.driver import stub_card
+from tests.testbed.process import Launcher
+from tests.testbed.prometheus import MonitoringPrograms, Prometheus
+from tests.testbed.waiting import wait_until
+
+A, B, SHOP, BANK, NOBODY = 101, 102, 103, 104, 900
+"""Processes."""
+
+
+@dataclass
+class Chain:
+    """Two nodes' exporters, and the Prometheus that scrapes them."""
+
+    first: ExportedNode
+    second: ExportedNode
+    prometheus: Prometheus
+
+    def value(
+        self,
+        resource: str,
+        name: str,
+        *of: str,
+        namespace: str = "",
+        rules: Path = SEED,
+    ) -> dict[str, float]:
+        metric = Metric(resource, name, namespaced=resource == "pods")
+        adapter = Adapter(self.prometheus, rules_of(rules))
+        try:
+            return adapter.values(metric, namespace, *of)
+        except KeyError:
+            # Not listed: nobody has told of it yet.
+            return {}
+
+    def comes_to(
+        self,
+        expected: dict[str, float],
+        resource: str,
+        name: str,
+        *,
+        namespace: str = "",
+        rules: Path = SEED,
+    ) -> None:
+        """Wait until these objects have these values, and no others have any."""
+        wait_until(
+            lambda: self.value(
+                resource, name, *expected, namespace=namespace, rules=rules
+            ),
+            f"{resource}/{name} {expected}",
+            60,
+            accept=expected.__eq__,
+            every_s=0.3,
+        )
+
+
+@pytest.fixture(scope="module")
+def chain(
+    monitoring_programs: MonitoringPrograms, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("chain")
+    cluster = Embedded()
+    launcher = Launcher(folder)
+    stub = the_stub()
+    cards = [stub_card(number, used_mib=used) for number, used in ((0, 2100), (1, 120))]
+    other = [stub_card(7, used_mib=4000)]
+    with ApiServerOnLoopback(cluster) as server:
+        first, second = (
+            ExportedNode(name, folder / name, stub, its, cluster, server, launcher)
+            for name, its in (("node-1", cards), ("node-2", other))
+        )
+        furnish(first, second)
+        try:
+            for node in (first, second):
+                node.start()
+            targets = {"exporter": [first.address, second.address]}
+            with Prometheus(
+                monitoring_programs, folder / "prometheus", targets
+            ) as prometheus:
+                prometheus.wait_scraped()
+                yield Chain(first, second, prometheus)
+        finally:
+            launcher.end_all()
+
+
+def furnish(first: ExportedNode, second: ExportedNode) -> None:
+    """Run four pods of 4 units (1024 MiB) each, and a process of nobody's."""
+    first.pod("bert-a", namespace="default", card=0, units=4, pid=A)
+    first.pod("bert-b", namespace="default", card=0, units=4, pid=B)
+    first.pod("web-0", namespace="shop", card=1, units=4, pid=SHOP)
+    second.pod("web-0", namespace="bank", card=0, units=4, pid=BANK)
+    first.outside(NOBODY)
+    first.uses(0, A, mib=512, sm=23)
+    first.uses(0, B, mib=256, sm=0)
+    first.uses(1, SHOP, mib=512, sm=10)
+    first.uses(1, NOBODY, mib=100, sm=0)
+    second.uses(0, BANK, mib=256, sm=30)
+    first.driver.values(first.cards[0].uuid, gpu_util=20)
+    second.driver.values(second.cards[0].uuid, gpu_util=40)
+
+
+def test_the_five_values(chain: Chain) -> None:
+    """As the rules are printed: by node, by pod, and memory beside the allotted."""
+    chain.comes_to({"node-1": 10, "node-2": 40}, "nodes", GPU_UTIL)
+    chain.comes_to({"node-1": 2220, "node-2": 4000}, "nodes", FB_USED)
+    default = "default"
+    chain.comes_to({"bert-a": 23, "bert-b": 0}, "pods", SM_UTIL, namespace=default)
+    chain.comes_to({"bert-a": 512, "bert-b": 256}, "pods", MEM_USED, namespace=default)
+    chain.comes_to({"bert-a": 0.5, "bert-b": 0.25}, "pods", RATIO, namespace=default)
+
+
+def test_the_list_that_an_autoscaler_finds(chain: Chain) -> None:
+    wanted = {
+        "nodes": {GPU_UTIL, FB_USED, SM_UTIL, MEM_USED},
+        "pods": {SM_UTIL, MEM_USED, RATIO},
+        "namespaces": {SM_UTIL, MEM_USED, RATIO},
+    }
+    expected = {
+        (f"{resource}/{name}", resource == "pods")
+        for resource, its in wanted.items()
+        for name in its
+    }
+    adapter = Adapter(chain.prometheus, rules_of(SEED))
+    wait_until(
+        lambda: {(one["name"], one["namespaced"]) for one in adapter.listed()},
+        "the whole list",
+        60,
+        accept=expected.__eq__,
+    )
+
+
+def test_a_pod_of_the_same_name_elsewhere(chain: Chain) -> None:
+    """512 of 1024 MiB: a quarter by the rule as printed, a half by the mended one."""
+    chain.comes_to({"web-0": 0.25}, "pods", RATIO, namespace="shop")
+    chain.comes_to({"web-0": 0.5}, "pods", RATIO, namespace="shop", rules=MENDED)
+    chain.comes_to({"web-0": 0.25}, "pods", RATIO, namespace="bank", rules=MENDED)
+
+
+def test_what_runs_outside_kubernetes_is_its_nodes_alone(chain: Chain) -> None:
+    chain.comes_to({"node-1": 512 + 256 + 512 + 100}, "nodes", MEM_USED)
+    chain.comes_to({"default": 768, "shop": 512}, "namespaces", MEM_USED)
+
+
+def test_a_card_has_one_series_however_many_share_it(chain: Chain) -> None:
+    """Else the sum over a node would count its memory once for each pod."""
+    count = f'count({FB_USED}{{NodeName="node-1"}})'
+    wait_until(lambda: chain.prometheus.value(count), "cards", 60, accept=(2.0).__eq__)
+
+
+def test_the_load_comes_and_goes_while_all_runs(chain: Chain) -> None:
+    """0, 23, 0; and with the pod its series go."""
+    node = chain.first
+    late = 110
+    node.pod("late", namespace="default", card=1, units=4, pid=late)
+    node.uses(1, late, mib=128, sm=0)
+    for sm in (0, 23, 0):
+        node.uses(1, late, mib=128, sm=sm)
+        chain.comes_to({"late": sm}, "pods", SM_UTIL, namespace="default")
+    node.driver.leave(node.cards[1].uuid, late)
+    node.end("late", namespace="default")
+    series = f'{{__name__=~"{SM_UTIL}|{MEM_USED}|{ALLOCATED}",PodName="late"}}'
+    wait_until(lambda: not chain.prometheus.query(series), "series gone", 60)

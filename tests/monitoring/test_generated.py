@@ -1,0 +1,99 @@
+"""What is written of Python data is committed as it would be written now."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpusharectl.install.manifests import load
+from monitoring.alerts import GROUPS
+from monitoring.boards import BOARDS
+from monitoring.writing import ROOT, rendered, write
+from tests.testbed.manifests import FOLDER, documents
+from tests.testbed.rest import Json
+
+MONITORING = FOLDER / "monitoring"
+NAME = "app.kubernetes.io/name"
+MOST_ANNOTATION = 256 * 1024
+"""Bytes of all annotations of an object; kubectl keeps the whole object in one."""
+
+
+@pytest.mark.parametrize("path", rendered())
+def test_generated_is_committed(path: str) -> None:
+    """Else ``python -m monitoring`` was forgotten."""
+    assert (ROOT / path).read_text() == rendered()[path]
+
+
+def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    """A second time there is nothing to write."""
+    assert set(write(tmp_path)) == set(rendered())
+    assert write(tmp_path) == []
+    spoilt = tmp_path / "docs" / "alerts.md"
+    spoilt.write_text("no more")
+    assert write(tmp_path) == ["docs/alerts.md"]
+
+
+def test_the_config_map_has_every_board() -> None:
+    """As the file for importing by hand has it; Grafana's sidecar finds it."""
+    (found,) = documents("monitoring/dashboards.yaml")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["data"] == {f"gpushare-{one.name}.json": one.json() for one in BOARDS}
+    for one in BOARDS:
+        file = MONITORING / "dashboards" / f"{one.name}.json"
+        said = found["data"][f"gpushare-{one.name}.json"]
+        assert yaml.safe_load(said) == yaml.safe_load(file.read_text())
+
+
+def test_kubectl_can_apply_the_config_map() -> None:
+    """It writes the object once more, into an annotation of it."""
+    (found,) = documents("monitoring/dashboards.yaml")
+    assert len(str(found).encode()) < MOST_ANNOTATION / 2
+
+
+def test_every_alert_is_explained() -> None:
+    """By its name, for people and for those who link to it."""
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    for group in GROUPS:
+        for one in group.alerts:
+            assert f"\n### {one.name}\n" in page
+            assert one.expr in page
+    assert "{{" not in page
+
+
+def monitored() -> tuple[Json, Json, Json]:
+    """The exporter's Service, its ServiceMonitor and the others' PodMonitor."""
+    found = {one["kind"]: one for one in load("monitoring")}
+    return found["Service"], found["ServiceMonitor"], found["PodMonitor"]
+
+
+def test_the_operator_finds_the_exporter() -> None:
+    """By its Service, on a port of that name; the alerts know it by this job."""
+    service, monitor, _ = monitored()
+    labels = service["metadata"]["labels"]
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= labels.items()
+    ports = {one["name"] for one in service["spec"]["ports"]}
+    assert {one["port"] for one in monitor["spec"]["endpoints"]} <= ports
+    assert labels[monitor["spec"]["jobLabel"]] == "gpushare-exporter"
+
+
+def test_the_operator_finds_the_others() -> None:
+    """Each pod by its name, and exactly one of the ports is one of its own."""
+    _, _, monitor = monitored()
+    (names,) = monitor["spec"]["selector"]["matchExpressions"]
+    asked = [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]]
+    seen = set()
+    for overlay in ("kubeadm", "second-scheduler"):
+        for body in load(overlay):
+            if body["kind"] not in ("DaemonSet", "Deployment"):
+                continue
+            template = body["spec"]["template"]
+            assert template["metadata"]["labels"][NAME] in names["values"]
+            seen.add(template["metadata"]["labels"][NAME])
+            ports = [
+                port["name"]
+                for container in template["spec"]["containers"]
+                for port in container.get("ports", ())
+            ]
+            assert len([one for one in asked if one in ports]) == 1, ports
+    assert seen == set(names["values"])

@@ -1,0 +1,156 @@
+"""The adapter's rules as they are shipped, and as the adapter renders them."""
+
+import math
+
+import pytest
+import yaml
+
+from gpushare.kube import names
+from tests.monitoring.adapter import Rule, quantity, rules_of
+from tests.monitoring.scene import ALLOCATED, MEM_USED, MENDED, RATIO, SEED, SM_UTIL
+from tests.testbed.manifests import documents
+
+AS_PRINTED = (
+    "- metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "
+    "resources: overrides: NodeName: resource: node "
+    "seriesQuery: DCGM_FI_DEV_GPU_UTIL{} "
+    "- metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "
+    "resources: overrides: NamespaceName: resource: namespace "
+    "NodeName: resource: node PodName: resource: pod "
+    "seriesQuery: DCGM_CUSTOM_PROCESS_SM_UTIL{} "
+    "- metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "
+    "resources: overrides: NodeName: resource: node "
+    "seriesQuery: DCGM_FI_DEV_FB_USED{} "
+    "- metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "
+    "resources: overrides: NamespaceName: resource: namespace "
+    "NodeName: resource: node PodName: resource: pod "
+    "seriesQuery: DCGM_CUSTOM_PROCESS_MEM_USED{} "
+    "- metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>) "
+    "/ sum(DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED{}) by (<<.GroupBy>>) "
+    "name: as: ${1}_GPU_MEM_USED_RATIO matches: ^(.*)_MEM_USED "
+    "resources: overrides: NamespaceName: resource: namespace PodName: resource: pod "
+    'seriesQuery: DCGM_CUSTOM_PROCESS_MEM_USED{NamespaceName!="",PodName!=""}'
+)
+"""Seed 002's, less its remarks."""
+
+
+def test_the_rules_are_those_printed() -> None:
+    rules = yaml.safe_load(SEED.read_text())["rules"]["custom"]
+    assert " ".join(yaml.safe_dump(rules, width=1000).split()) == AS_PRINTED
+
+
+def test_the_mended_rules_differ_in_one_divisor() -> None:
+    printed, mended = rules_of(SEED), rules_of(MENDED)
+    assert mended[:-1] == printed[:-1]
+    last = printed[-1].metrics_query
+    divisor = f"{ALLOCATED}{{<<.LabelMatchers>>}}"
+    assert mended[-1].metrics_query == last.replace(f"{ALLOCATED}{{}}", divisor)
+    assert mended[-1].series_query == printed[-1].series_query
+
+
+def test_one_pod_is_matched_exactly_and_several_by_a_pattern() -> None:
+    """The namespace's matcher comes first; the answer is grouped by the object."""
+    rule = rules_of(SEED)[1]
+    assert rule.query(SM_UTIL, "pods", "default", ["a"]) == (
+        f'avg({SM_UTIL}{{NamespaceName="default",PodName="a"}}) by (PodName)'
+    )
+    assert rule.query(SM_UTIL, "pods", "default", ["a", "b"]) == (
+        f'avg({SM_UTIL}{{NamespaceName="default",PodName=~"a|b"}}) by (PodName)'
+    )
+    assert rule.query(SM_UTIL, "nodes", "", ["n"]) == (
+        f'avg({SM_UTIL}{{NodeName="n"}}) by (NodeName)'
+    )
+    assert rule.query(SM_UTIL, "namespaces", "", ["default"]) == (
+        f'avg({SM_UTIL}{{NamespaceName="default"}}) by (NamespaceName)'
+    )
+
+
+def test_the_mended_divisor_has_the_same_matchers() -> None:
+    rule = rules_of(MENDED)[-1]
+    matchers = 'NamespaceName="shop",PodName="web-0"'
+    assert rule.query(MEM_USED, "pods", "shop", ["web-0"]) == (
+        f"sum({MEM_USED}{{{matchers}}}) by (PodName) / "
+        f"sum({ALLOCATED}{{{matchers}}}) by (PodName)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("matches", "renamed", "name"),
+    [
+        ("", "", MEM_USED),
+        ("^(.*)_MEM_USED", "${1}_GPU_MEM_USED_RATIO", RATIO),
+        ("^(.*)_MEM_USED", "", "DCGM_CUSTOM_PROCESS"),
+        # Go takes the longest name, and there is no group 1_GPU.
+        ("^(.*)_MEM_USED", "x$1_GPU", "x"),
+        ("^container_", "", None),
+    ],
+)
+def test_a_series_is_named_as_go_would(
+    matches: str, renamed: str, name: str | None
+) -> None:
+    assert Rule("", {}, "", matches, renamed).named(MEM_USED) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (23, "23"),
+        (0.5, "500m"),
+        (0.25, "250m"),
+        (11.5, "11500m"),
+        (5220, "5220"),
+        (20000, "20k"),
+        (0.0004, "0"),
+        (math.nan, "0"),
+    ],
+)
+def test_a_quantity_is_written_as_the_api_does(value: float, text: str) -> None:
+    assert quantity(value) == text
+
+
+def test_both_autoscalers_want_the_same() -> None:
+    """In the words of two ages of the API, of the service that is shipped."""
+    (new,), (old,) = (
+        documents(f"autoscaling/{name}.yaml") for name in ("gpu-hpa", "gpu-hpa-v2beta1")
+    )
+    assert (new["apiVersion"], old["apiVersion"]) == (
+        "autoscaling/v2",
+        "autoscaling/v2beta1",
+    )
+    (now,), (before,) = (one["spec"].pop("metrics") for one in (new, old))
+    assert new["spec"] == old["spec"]
+    assert new["metadata"] == old["metadata"] == {"name": "gpu-hpa"}
+    assert (new["spec"]["minReplicas"], new["spec"]["maxReplicas"]) == (1, 10)
+    assert now == {
+        "type": "Pods",
+        "pods": {
+            "metric": {"name": SM_UTIL},
+            "target": {"type": "Utilization", "averageValue": 20},
+        },
+    }
+    assert before == {
+        "type": "Pods",
+        "pods": {"metricName": SM_UTIL, "targetAverageValue": 20},
+    }
+    deployment, service = documents("autoscaling/bert-intent-detection.yaml")
+    wanted = {
+        "apiVersion": deployment["apiVersion"],
+        "kind": deployment["kind"],
+        "name": deployment["metadata"]["name"],
+    }
+    assert new["spec"]["scaleTargetRef"] == wanted
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels
+
+
+def test_the_services_pods_ask_for_a_part_of_a_card() -> None:
+    """Of our two resources, in whole numbers, and of nobody else's."""
+    deployment, service = documents("autoscaling/bert-intent-detection.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "bert-container"
+    assert container["resources"] == {"limits": {names.MEMORY: 20, names.CORE: 25}}
+    assert service["metadata"]["name"] == "bert-intent-detection-svc"
+    assert service["spec"]["type"] == "LoadBalancer"
+    (port,) = service["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (80, 80)

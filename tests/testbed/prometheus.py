@@ -1,0 +1,246 @@
+"""A real Prometheus and its promtool, from Debian's packages (2.42)."""
+
+import json
+import math
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import yaml
+
+from gpushare.listening import free_address
+from tests.testbed.debpackages import ensure_unpacked
+from tests.testbed.process import Launcher
+from tests.testbed.waiting import wait_until
+
+PACKAGES = ("prometheus", "prometheus-alertmanager")
+LINTED = 3
+"""promtool's exit status for a page that can be read and is not to its taste."""
+EVERY_S = 0.5
+CAMEL_CASE = "label names should be written in 'snake_case' not 'camelCase'"
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringPrograms:
+    """Where the packages' files lie, as under a root folder."""
+
+    root: Path
+
+    def path(self, name: str) -> str:
+        """Give one of ``prometheus``, ``promtool``, ``amtool`` and the like."""
+        return str(self.root / "usr/bin" / name)
+
+
+def ensure_monitoring(cache: Path) -> MonitoringPrograms:
+    """Give the programs, fetched now (30 MB) where the cache has none.
+
+    Raises ``BinariesUnavailableError`` where they cannot be had.
+    """
+    return MonitoringPrograms(ensure_unpacked(cache, "prometheus", PACKAGES))
+
+
+class QueryError(AssertionError):
+    """Prometheus refused a query; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promtool:
+    """Debian's promtool."""
+
+    program: str
+
+    def run(
+        self, *arguments: str | Path, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; look at its ``returncode``."""
+        return subprocess.run(
+            [self.program, *map(str, arguments)],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def must(self, *arguments: str | Path, stdin: str | None = None) -> str:
+        """Run it, which has to succeed, and give all that it printed."""
+        done = self.run(*arguments, stdin=stdin)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, f"promtool {arguments}: {done.returncode}\n{said}"
+        return said
+
+    def complaints(self, page: str, *, excused: str = CAMEL_CASE) -> list[str]:
+        """``promtool check metrics``: what it dislikes of a page, less what is excused.
+
+        A page that it cannot read at all is an AssertionError.
+        """
+        done = self.run("check", "metrics", stdin=page)
+        said = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        assert done.returncode in {0, LINTED}, "\n".join(said)
+        return [line for line in said if not line.endswith(excused)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One element of an instant query's answer; ``labels`` without the name."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass
+class Prometheus:
+    """A server on a free port of loopback, while its ``with`` lasts.
+
+    ``targets`` are addresses by job, as ``{"exporter": ["127.0.0.1:9400"]}``; ``jobs``
+    are further scrape configurations, whole, as Prometheus' own file has them. A pod's
+    labels are none of ours here: what a test sees is what the page says, ``instance``
+    and ``job`` apart.
+    """
+
+    programs: MonitoringPrograms
+    folder: Path
+    targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    jobs: Sequence[Mapping[str, Any]] = ()
+    rules: Sequence[Path] = ()
+    alertmanagers: Sequence[str] = ()
+    every_s: float = EVERY_S
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.address = str(free_address())
+        self._launcher = Launcher(self.folder)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def __enter__(self) -> Self:
+        config = self.folder / "prometheus.yml"
+        config.write_text(yaml.safe_dump(self._config(), sort_keys=False))
+        command = [
+            self.programs.path("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self.folder / 'tsdb'}",
+            f"--web.listen-address={self.address}",
+            "--log.level=warn",
+        ]
+        try:
+            self._launcher.start("prometheus", command).wait_ready(self._ready)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._launcher.end_all()
+
+    def api(self, path: str, **query: str | float | Sequence[str]) -> Any:
+        """Call ``/api/v1/<path>`` and give ``data``; QueryError where it refuses."""
+        asked = f"{self.url}/api/v1/{path}?{urlencode(query, doseq=True)}"
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise QueryError(f"{asked}: {error.read().decode()}") from None
+
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Ask an instant query, in the order of labels; a scalar is one sample."""
+        when = {} if at is None else {"time": at}
+        answer = self.api("query", query=expression, **when)
+        if answer["resultType"] == "scalar":
+            return [Sample("", {}, float(answer["result"][1]))]
+        found = [_sample(one) for one in answer["result"]]
+        return sorted(found, key=lambda one: (one.name, sorted(one.labels.items())))
+
+    def value(self, expression: str) -> float:
+        """Give the one sample that a query yields; NaN where it yields none."""
+        found = self.query(expression)
+        assert len(found) < 2, f"{expression}: {found}"
+        return found[0].value if found else math.nan
+
+    def series(self, *match: str, start: float | None = None) -> list[dict[str, str]]:
+        """Give the label sets that match, since ``start``, names as ``__name__``."""
+        since = time.time() - 60 if start is None else start
+        asked: dict[str, float | Sequence[str]] = {"match[]": match, "start": since}
+        found: list[dict[str, str]] = self.api("series", **asked)
+        return found
+
+    def health(self) -> dict[str, str]:
+        """Give what each target's last scrape came to: empty if well, by address."""
+        return {
+            one["labels"]["instance"]: one["lastError"]
+            for one in self._targets()
+            if one["health"] != "unknown"
+        }
+
+    def wait_scraped(self, timeout_s: float = 60.0) -> None:
+        """Wait until every target has been scraped well, from after this call on."""
+        called = datetime.now(UTC)
+        static = sum(len(addresses) for addresses in self.targets.values())
+        # It looks for its targets some seconds after it has begun.
+        least = static or 1
+        wait_until(
+            self._targets,
+            "scrape of every target",
+            timeout_s,
+            accept=lambda found: (
+                len(found) >= least and all(_well(one, called) for one in found)
+            ),
+        )
+
+    def _targets(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api("targets", state="active")[
+            "activeTargets"
+        ]
+        return found
+
+    def _ready(self) -> bool:
+        with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+
+    def _config(self) -> dict[str, Any]:
+        every = f"{round(self.every_s * 1000)}ms"
+        jobs: list[Mapping[str, Any]] = [
+            {"job_name": job, "static_configs": [{"targets": list(targets)}]}
+            for job, targets in self.targets.items()
+        ]
+        config: dict[str, Any] = {
+            "global": {"scrape_interval": every, "evaluation_interval": every},
+            "scrape_configs": [*jobs, *self.jobs],
+            "rule_files": [str(path) for path in self.rules],
+        }
+        if self.alertmanagers:
+            managers = [{"static_configs": [{"targets": list(self.alertmanagers)}]}]
+            config["alerting"] = {"alertmanagers": managers}
+        return config
+
+
+def _well(target: dict[str, Any], since: datetime) -> bool:
+    # A scrape that began before may have read the page as it was before.
+    began = datetime.fromisoformat(target["lastScrape"])
+    return target["health"] == "up" and began > since
+
+
+def _sample(one: dict[str, Any]) -> Sample:
+    labels = dict(one["metric"])
+    return Sample(labels.pop("__name__", ""), labels, float(one["value"][1]))
