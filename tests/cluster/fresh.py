@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ Tree = dict[str, tuple[int, bytes]]
 class Fresh(Site):
     """A site on which nothing of ours runs but what the installer makes."""
 
+    drivers: dict[str, StubDriver] = field(default_factory=dict)
+
     def put_cards(self, name: str, cards: Sequence[StubCard]) -> StubDriver:
         """Put cards with their driver into a node, as its nvidia runtime finds them."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        driver = StubDriver(folder, cards)
+        driver = self.drivers[name] = StubDriver(folder, cards)
         spec = cdi_spec(self.stub, driver.path, cards, self.folder / "markers" / name)
         self.cluster.nodes[name].write_cdi(with_library(spec, self.stub))
         return driver
@@ -77,7 +79,7 @@ class Fresh(Site):
         Not of pods: their statuses are kubelet's.
         """
         kinds = (
-            "daemonsets,deployments,configmaps,serviceaccounts,clusterroles,"
+            "daemonsets,deployments,configmaps,services,serviceaccounts,clusterroles,"
             "clusterrolebindings,roles,rolebindings,poddisruptionbudgets,"
             "validatingadmissionpolicies,validatingadmissionpolicybindings"
         )

@@ -4,15 +4,19 @@ What ``gpusharectl install`` makes is all there is here: our own image, in conta
 The tests of this file go on from one another, as an administrator's day does.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cards import TWO_P4
+from tests.cluster.exporter import ACCOUNT as EXPORTER
+from tests.cluster.exporter import process_of
 from tests.cluster.fresh import Fresh, Tree, fresh, said
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, deployment, pod
+from tests.cluster.monitored import PROMISED, USED, by_pod, disagreements, page
 from tests.cluster.seed import TWO_CARD_APPS as APPS
 from tests.cluster.seen import refused_with
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
@@ -208,6 +212,37 @@ def running(host: Fresh, app: str) -> tuple[str, str, int, list[str]]:
     return name, status["containerID"], status["restartCount"], seen
 
 
+def test_with_monitoring(host: Fresh) -> None:
+    """The exporter says what each pod was promised, and what its processes use.
+
+    It sees them with no more than its manifest gives it; and the same again is nothing.
+    """
+    asked = ("install", "--nodes", "cp", "--yes", "--with-monitoring")
+    assert "no Prometheus Operator is here" in host.must(*asked)
+    assert host.services()["gpushare-exporter"] == "Running"
+    promised = {host.pod_of(name, EDGE): APPS[name] * 256 for name in APPS}
+    wait_until(
+        lambda: by_pod(host, PROMISED, EDGE), "promises", 60, accept=promised.__eq__
+    )
+    first, *_ = (one for app in APPS for one in host.pods_of(app, EDGE))
+    name = first["metadata"]["name"]
+    (uuid,) = host.visible(name, namespace=EDGE)
+    process = process_of(host.cluster.nodes["cp"], first)
+    host.drivers["cp"].process(uuid, process, mib=512)
+    used = {**dict.fromkeys(promised, 0), name: 512}
+    wait_until(lambda: by_pod(host, USED, EDGE), "use", 60, accept=used.__eq__)
+    top = json.loads(host.must("top", "-o", "json"))
+    shown = [one for one in top["pods"] if one["namespace"] == EDGE]
+    assert {one["name"]: one["used_mib"] for one in shown} == used
+    agreed = {"actual": 0, "kubelet": 0}
+    wait_until(lambda: disagreements(host), "agreement", 90, accept=agreed.__eq__)
+    assert json.loads(page(host, "healthz"))["troubles"] == {}
+    assert {one.status for one in calls(host, EXPORTER)} <= {200, 201}
+    versions = host.versions()
+    assert "all as they were" in host.must(*asked)
+    assert host.versions() == versions
+
+
 def test_cards_in_use_are_not_taken_away(host: Fresh) -> None:
     """Those who hold some are named, and nothing is changed."""
     files, versions = host.tree(), host.versions()
@@ -225,6 +260,13 @@ def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
     files, objects = before
     assert host.tree() == files
     assert host.services() == {}
+    # A Service's endpoints go a moment after it.
+    wait_until(
+        lambda: host.everything().keys() - objects.keys(),
+        "nothing left over",
+        30,
+        accept=lambda more: not more,
+    )
     left = host.everything()
     assert left.keys() == objects.keys()
     assert left == objects

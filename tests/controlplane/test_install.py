@@ -17,10 +17,11 @@ from gpusharectl.install.commands import install, uninstall
 from gpusharectl.install.labels import OURS, SYSTEM
 from gpusharectl.install.steps import Exit
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
-from tests.gpusharectl.install.stories import KINDS, World
+from tests.gpusharectl.install.stories import KINDS, OPERATORS_KINDS, World
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod
+from tests.testbed.operators import forget_operators_kinds, serve_operators_kinds
 from tests.testbed.sweep import sweep
 
 pytestmark = [
@@ -41,6 +42,7 @@ def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
     for api_version, kind in reversed(KINDS):
         for body in found.list(api_version, kind, label_selector=OURS):
             found.delete(Ref.of(body), grace_period_s=0)
+    forget_operators_kinds(found)
     sweep(plane.rest)
     found.close()
 
@@ -48,7 +50,7 @@ def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
 @pytest.fixture
 def world(objects: ApiObjects, tmp_path: Path) -> World:
     # Others on this control plane have spoken for our accounts.
-    for name in ("gpushare-extender", "gpushare-device-plugin"):
+    for name in ("gpushare-extender", "gpushare-device-plugin", "gpushare-exporter"):
         objects.delete(Ref("v1", "ServiceAccount", name, "kube-system"))
     return World(objects, tmp_path).populate()
 
@@ -73,6 +75,28 @@ def test_again_no_resource_version_changes(world: World) -> None:
     assert world.install() == Exit.DONE
     assert world.versions() == before
     assert "all as they were" in world.screen.text
+
+
+def test_there_and_back_with_monitoring(world: World) -> None:
+    """Where Prometheus Operator's kinds are served and where not; twice is once."""
+    before = world.picture(STILL)
+    for served in (False, True):
+        if served:
+            serve_operators_kinds(world.objects)
+        kinds = [*STILL, *OPERATORS_KINDS] if served else STILL
+        assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
+        assert "gpushare-exporter: running" in world.screen.text
+        assert ("no Prometheus Operator" in world.screen.text) != served
+        there = world.picture(kinds)
+        assert {"Service", "ConfigMap"} < {ref.kind for ref in there}
+        assert world.install(with_monitoring=True) == Exit.DONE
+        assert "all as they were" in world.screen.text
+        assert world.picture(kinds) == there
+        assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+        assert world.picture(STILL) == before
+        assert not served or not any(
+            world.objects.list(*kind) for kind in OPERATORS_KINDS
+        )
 
 
 def test_a_dry_run_is_the_api_servers_own(world: World) -> None:

@@ -11,10 +11,11 @@ import yaml
 from gpushare.kube.apiobjects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.manifests import OVERLAYS, WORKLOADS, load
+from gpusharectl.install.manifests import BIE, MONITORING, OVERLAYS, WORKLOADS, load
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import FOLDER
+from tests.testbed.operators import serve_operators_kinds
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -32,6 +33,15 @@ images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 BUILT_IN = ("system:kube-scheduler", "system:volume-scheduler")
+WHOLES = (*OVERLAYS, *MONITORING, *BIE)
+WITH_DRIVER = (*OVERLAYS, "exporter", *BIE)
+"""Those with a pod that needs the driver's library."""
+EDGE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": "baetyl-edge-system"},
+}
+"""BIE makes it."""
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +57,13 @@ def alone(
 def objects(alone: ControlPlane) -> Iterator[Objects]:
     path = alone.kubeconfig(alone.admin.token, "objects")
     made = ApiObjects.connect(str(path))
+    made.create(EDGE)
+    serve_operators_kinds(made)
     yield made
     made.close()
 
 
-@pytest.fixture(params=OVERLAYS)
+@pytest.fixture(params=WHOLES)
 def overlay(request: pytest.FixtureRequest, objects: Objects) -> Iterator[str]:
     """One after the other, and nothing of it left."""
     yield request.param
@@ -113,13 +125,13 @@ def essence(body: Json) -> Json:
     return {**rest, "metadata": {**metadata, "annotations": kept}}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", WHOLES)
 def test_kubectl_builds_the_same(alone: ControlPlane, overlay: str) -> None:
     """Object for object: this holds the installer and ``apply -k`` together."""
     assert built(alone, FOLDER / overlay) == by_ref(list(load(overlay)))
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", WITH_DRIVER)
 def test_kubectl_builds_the_same_from_a_users_own(
     alone: ControlPlane, overlay: str, tmp_path: Path
 ) -> None:
@@ -133,6 +145,19 @@ def test_kubectl_builds_the_same_from_a_users_own(
     assert built(alone, tmp_path) == by_ref(list(ours))
 
 
+def test_kubectl_lets_the_exporter_evict_likewise(
+    alone: ControlPlane, tmp_path: Path
+) -> None:
+    """The component as a user adds it."""
+    way = Path("../" * len(tmp_path.resolve().parts[1:])) / FOLDER.relative_to("/")
+    text = MINE.format(folder=way, overlay="exporter")
+    text = text.replace("nvidia-runtime", "exporter-evict")
+    (tmp_path / "kustomization.yaml").write_text(text)
+    image, components = "local.test/gpushare:9", ["exporter-evict"]
+    ours = load("exporter", image=image, components=components)
+    assert built(alone, tmp_path) == by_ref(list(ours))
+
+
 def test_the_api_server_takes_every_object(
     alone: ControlPlane, objects: Objects, overlay: str
 ) -> None:
@@ -140,7 +165,9 @@ def test_the_api_server_takes_every_object(
     dry = ("--server-side", "--dry-run=server", "--validate=strict")
     folder = str(FOLDER / overlay)
     said = kubectl(alone, "apply", *dry, "-k", folder, "-o", "json")
-    names = {Ref.of(item) for item in json.loads(said)["items"]}
+    shown = json.loads(said)
+    # Of one object there is no list.
+    names = {Ref.of(item) for item in shown.get("items", [shown])}
     assert names == {Ref.of(body) for body in load(overlay)}
     for body in load(overlay):
         assert essence(objects.apply(body, dry_run=True))["kind"] == body["kind"]
@@ -149,7 +176,7 @@ def test_the_api_server_takes_every_object(
 
 def test_the_api_server_takes_every_pod(objects: Objects) -> None:
     """A workload's template is looked at once more when a pod is made of it."""
-    for body in (body for each in OVERLAYS for body in load(each)):
+    for body in (body for each in (*OVERLAYS, "exporter") for body in load(each)):
         if body["kind"] in WORKLOADS:
             template = body["spec"]["template"]
             name = {"name": "tried", "namespace": "kube-system"}
