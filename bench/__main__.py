@@ -1,4 +1,4 @@
-"""``make bench``: filter over HTTP, one decision in memory, and the device plugin.
+"""``make bench``: filter over HTTP, one decision, the device plugin, the exporter.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
@@ -23,6 +23,7 @@ from rich.table import Table
 
 from bench.client import Line, Timing, in_turns, prepared
 from bench.decision import decisions
+from bench.exporter import exporter_table
 from bench.plugin import plugin_table
 from bench.running import running_table
 from bench.server import ECHO, POD_UNITS, UNITS
@@ -59,6 +60,10 @@ def main() -> int:
     console.print("Pods on a real kubelet, in turns (a cluster comes up first) ...")
     plugin["running"] = running_table(console)
     write(console, "deviceplugin.json", plugin)
+    console.print("The exporter, 8 cards and 100 containers ...")
+    exporter = {key: found[key] for key in ("at", "machine", "python")}
+    exporter |= exporter_table(console)
+    write(console, "exporter.json", exporter)
     return 0
 
 
