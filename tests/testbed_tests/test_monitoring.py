@@ -1,0 +1,63 @@
+"""The real Prometheus of the test bed, and its promtool."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.monitoring.pages import MetricsPage, PageServer
+from tests.testbed.debpackages import ensure_unpacked
+from tests.testbed.monitoring import StartPrometheus
+from tests.testbed.prometheus import CAMEL_CASE, Promtool, QueryError
+from tests.testbed.toolchain import BinariesUnavailableError
+
+PAGE = '# HELP warm Warmth.\n# TYPE warm gauge\nwarm{NodeName="n"} 1\n'
+
+
+def test_promtool_excuses_our_labels_and_nothing_else(promtool: Promtool) -> None:
+    assert promtool.complaints(PAGE) == []
+    assert promtool.complaints(PAGE, excused="not this") == [f"warm {CAMEL_CASE}"]
+    (told,) = promtool.complaints(f"{PAGE}cold 1\n")
+    assert told.startswith("cold ")
+
+
+def test_a_page_that_cannot_be_read_is_no_complaint_but_an_error(
+    promtool: Promtool,
+) -> None:
+    with pytest.raises(AssertionError, match="parsing error"):
+        promtool.complaints("warm 1 2 3\n")
+
+
+def test_what_was_scraped_is_what_the_page_says_now(
+    prometheus: StartPrometheus,
+) -> None:
+    """A page changed before ``wait_scraped`` is the one that it has read."""
+    served = MetricsPage()
+    served.text = PAGE
+    with PageServer(served.answer) as page:
+        server = prometheus(targets={"house": [page.address]})
+        server.wait_scraped()
+        (found,) = server.query("warm")
+        assert (found.name, found.labels["NodeName"], found.value) == ("warm", "n", 1)
+        served.text = PAGE.replace("} 1", "} 2")
+        server.wait_scraped()
+        assert server.value("warm") == 2
+        assert math.isnan(server.value("cold"))
+        assert server.health() == {page.address: ""}
+
+
+def test_a_query_that_it_does_not_understand(prometheus: StartPrometheus) -> None:
+    with pytest.raises(QueryError, match="parse error"):
+        prometheus().query("warm{")
+
+
+def test_a_machine_without_apt_says_what_would_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the cache already is used all the same."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BinariesUnavailableError, match=r"no apt-get: .*one and two"):
+        ensure_unpacked(tmp_path / "cache", "both", ("one", "two"))
+    (tmp_path / "cache" / "both").mkdir(parents=True)
+    found = ensure_unpacked(tmp_path / "cache", "both", ("one", "two"))
+    assert found == tmp_path / "cache" / "both"
