@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -20,7 +21,13 @@ class Terminal:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
         environment |= {"COLUMNS": "80", "LINES": "24"}
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            # Whoever runs us in the background may have us ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         os.close(theirs)
         self.said = ""
