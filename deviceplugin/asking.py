@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class Late(Exception):
-    """No answer came within the deadline."""
+    """No answer came within the deadline, or there was no room to ask at all."""
 
 
 class Asking:
@@ -31,8 +31,9 @@ class Asking:
     ) -> dict[Name, Answer | Exception]:
         """Ask all, and give each one's answer, or what it raised, or ``Late``.
 
-        One that hangs from an earlier call is ``Late`` at once; one that another
-        thread has just asked is shared with it.
+        One that hangs from an earlier call is ``Late`` at once, and so is one for which
+        no thread can be had now; one that another thread has just asked is shared with
+        it.
         """
         asked = {name: self._question(name, call) for name, call in questions.items()}
         return {name: self._answer(question) for name, question in asked.items()}
@@ -49,11 +50,23 @@ class Asking:
             found = self._open.get(name)
             if found is None:
                 found = self._open[name] = _Question()
-                # A daemon: one that hangs for ever must not keep the process alive.
-                threading.Thread(
-                    target=self._run, args=(name, found, call), daemon=True
-                ).start()
+                self._begin(name, found, call)
         return found
+
+    def _begin(
+        self, name: Hashable, question: "_Question", call: Callable[[], object]
+    ) -> None:
+        # A daemon: one that hangs for ever must not keep the process alive.
+        thread = threading.Thread(
+            target=self._run, args=(name, question, call), daemon=True
+        )
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            # Nobody runs it, so nobody would ever end it: it must not stay open.
+            del self._open[name]
+            question.answer = Late(f"it was not asked: {error}")
+            question.done.set()
 
     def _run(
         self, name: Hashable, question: "_Question", call: Callable[[], object]

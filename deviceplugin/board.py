@@ -31,11 +31,6 @@ class Board:
         """Put a group's newest round in place of its last one."""
         self.change(lambda was: replace(was, rounds={**was.rounds, one.group: one}))
 
-    def drop_round(self, group: str) -> None:
-        """Take away what a group brought: it is switched off, or knows nothing."""
-        if group in self._snapshot.rounds:
-            self.change(lambda was: replace(was, rounds=_without(was.rounds, group)))
-
     def put_processes(self, one: ProcessRound | None, trouble: str) -> None:
         """Put the newest round of processes, with why owners cannot be told, if so.
 

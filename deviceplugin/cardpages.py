@@ -1,10 +1,12 @@
 """What a page of metrics says of cards: one series a card, no copy for each pod."""
 
+from dataclasses import dataclass
+
 from deviceplugin import ownfields as own
 from deviceplugin.cards import FoundCard
-from deviceplugin.fields import ALLOTMENT, FAULTS, PROCESSES, XID_ERRORS, Field
+from deviceplugin.fields import ALLOTMENT, GROUPS, PROCESSES, XID_ERRORS, Field
 from deviceplugin.page import Labels, Page, Scene, card_labels
-from deviceplugin.snapshot import ProcessRound, Round, Snapshot, XidTally
+from deviceplugin.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.usage import CardUse
 from gpushare.domain.model import UNIT_MIB, CardUUID
 
@@ -12,7 +14,9 @@ MIB = 1 << 20
 KNOWN_XIDS = (13, 31, 43, 45, 68, 109, 48, 63, 64, 74, 79, 94, 95, 119, 120)
 """Those that alerts speak of. They are shown before they happen, as 0: of a series that
 begins with 1 Prometheus cannot see that it rose."""
-_LATELY_S = 15.0
+_LATE_S = 15.0
+"""So long a round may take beyond its pace: the driver's deadline, and then some."""
+_EVERY_S = {group.name: group.every_s for group in GROUPS}
 
 
 def put_cards(page: Page, scene: Scene) -> None:
@@ -38,21 +42,40 @@ def put_cards(page: Page, scene: Scene) -> None:
 def is_healthy(snapshot: Snapshot, uuid: CardUUID) -> bool | None:
     """Tell whether a card answered to all that it was asked lately; None: not asked.
 
-    What a slow group was told a minute ago says nothing of now.
+    Lately goes by each group's own pace: one that failed counts until it is asked
+    again.
     """
-    rounds: list[Round | ProcessRound] = list(snapshot.rounds.values())
+    answers = _lately(snapshot, uuid)
+    return not any(one.sick for one in answers) if answers else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """How a card answered to one group; ``sick`` where it or its driver is gone."""
+
+    at: float
+    sick: bool
+
+
+def _lately(snapshot: Snapshot, uuid: CardUUID) -> list[_Answer]:
+    rounds: dict[str, Round | ProcessRound] = {**snapshot.rounds}
     if snapshot.processes is not None:
-        rounds.append(snapshot.processes)
-    newest = max((one.at for one in rounds), default=0.0)
-    asked = False
-    for one in rounds:
+        rounds[PROCESSES] = snapshot.processes
+    newest = max((one.at for one in rounds.values()), default=0.0)
+    found: list[_Answer] = []
+    for group, one in rounds.items():
         says = one.cards.get(uuid)
-        if one.at < newest - _LATELY_S or not (says or one.failure):
+        if one.at < newest - _EVERY_S[group] - _LATE_S or not (says or one.failure):
             continue
-        if one.failure or (says and says.failure):
-            return False
-        asked = True
-    return True if asked else None
+        sick = bool(one.failure or (says and says.failure))
+        found.append(_Answer(one.at, sick))
+    return found
+
+
+def _lost_at(snapshot: Snapshot, uuid: CardUUID) -> float:
+    """Give when a card failed last, of what still counts; before all time if never."""
+    failed = (one.at for one in _lately(snapshot, uuid) if one.sick)
+    return max(failed, default=float("-inf"))
 
 
 def _put_field(
@@ -62,23 +85,14 @@ def _put_field(
     found = snapshot.rounds.get(what.group)
     for card in scene.found.cards:
         if what.name == XID_ERRORS:
-            tally = _tally(snapshot, card)
+            tally = snapshot.xids.get(card.uuid)
             page.put(what, labels[card.uuid], tally.last if tally else None)
             continue
         says = found.cards.get(card.uuid) if found else None
-        if says is not None:
+        # A slow group would go on showing a lost card's values of a minute ago.
+        old = found and found.at < _lost_at(snapshot, card.uuid) - _LATE_S
+        if says is not None and not old:
             page.put(what, labels[card.uuid], says.values.get(what.name))
-
-
-def _tally(snapshot: Snapshot, card: FoundCard) -> XidTally | None:
-    """Give a card's faults; None for one that reports none of its own."""
-    known = snapshot.xids.get(card.uuid)
-    if known is not None:
-        return known
-    round_ = snapshot.rounds.get(FAULTS)
-    says = round_.cards.get(card.uuid) if round_ else None
-    mute = says is not None and XID_ERRORS in says.unsupported
-    return XidTally() if card.known_to_driver and not mute else None
 
 
 def _put_health(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
@@ -89,8 +103,9 @@ def _put_health(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> No
 
 
 def _put_faults(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
-    tally = _tally(scene.snapshot, card)
+    tally = scene.snapshot.xids.get(card.uuid)
     if tally is None:
+        # It reports none of its own, or was not asked yet whether it does.
         return
     counts = dict.fromkeys(KNOWN_XIDS, 0) | dict(tally.counts)
     for xid, count in sorted(counts.items()):

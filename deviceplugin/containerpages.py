@@ -45,7 +45,8 @@ def _put_allotment(page: Page, use: ContainerUse, labels: Labels) -> None:
     if use.allotted is None:
         return
     ratio = use.allotted.cores / CORES_PER_CARD
-    page.put(own.MEM_ALLOCATED, labels, use.allotted.units * UNIT_MIB)
+    # Of cores alone nobody said how much memory: by 0 everything would be too much.
+    page.put(own.MEM_ALLOCATED, labels, use.allotted.units * UNIT_MIB or None)
     page.put(own.CP_ALLOCATED, labels, ratio)
     page.put(own.CORE_LIMIT, labels, ratio or None)
 

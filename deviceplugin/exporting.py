@@ -145,7 +145,12 @@ def _following_pods(
         settings.watchdog_after_s,
     )
     exposition = Exposition(
-        site, board.read, book, patrolled=patrol.tally, kubelet=check.latest
+        site,
+        board.read,
+        book,
+        patrolled=patrol.tally,
+        kubelet=check.latest,
+        heard=reflector.age_s,
     )
     return exposition, [
         ("follow pods", reflector.run),

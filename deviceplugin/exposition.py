@@ -1,6 +1,8 @@
 """The page of metrics: a collector that reads what is known and asks nobody."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -11,19 +13,24 @@ from deviceplugin.containerpages import put_containers
 from deviceplugin.fields import ALLOTMENT, KUBELET, PROCESSES
 from deviceplugin.kubeletsays import KubeletRound
 from deviceplugin.nodepod import PodName
-from deviceplugin.page import Page, Scene, Site
+from deviceplugin.page import PODS_LATE_S, Page, Scene, Site
 from deviceplugin.snapshot import Snapshot
 from deviceplugin.usagebook import UsageBook
 from deviceplugin.watchdog import PatrolTally
 
 _NOT_LISTED = "the API server has not told of this node's pods yet"
+_SILENT = (
+    f"for over {PODS_LATE_S:.0f} s the API server has not told of this node's pods; "
+    "they are shown as they were"
+)
 
 
 class Exposition(Collector):
     """Everything that the exporter tells Prometheus; any thread may collect.
 
     ``patrolled`` and ``kubelet`` are what the watchdog did and what kubelet said, where
-    either is at work.
+    either is at work; ``heard`` is how many seconds ago the API server last said
+    anything of pods, None for never.
     """
 
     def __init__(
@@ -34,12 +41,14 @@ class Exposition(Collector):
         *,
         patrolled: Callable[[], PatrolTally] | None = None,
         kubelet: Callable[[], KubeletRound | None] | None = None,
+        heard: Callable[[], float | None] | None = None,
     ) -> None:
         self._site = site
         self._snapshot = snapshot
         self._book = book
         self._patrolled = patrolled
         self._kubelet = kubelet
+        self._heard = heard
 
     def describe(self) -> Iterable[Metric]:
         """Give nothing, so that registering does not collect."""
@@ -63,14 +72,7 @@ class Exposition(Collector):
         snapshot = self._snapshot()
         tenancy = self._book.tenancy()
         kubelet = self._kubelet() if self._kubelet else None
-        troubles = dict(snapshot.troubles)
-        if self._book.has_pods and tenancy is None:
-            troubles.setdefault("pods", _NOT_LISTED)
-        if kubelet is not None and kubelet.failure:
-            troubles.setdefault("kubelet", kubelet.failure)
-        if snapshot.no_cards:
-            troubles.setdefault("cards", snapshot.no_cards)
-        return Scene(
+        scene = Scene(
             self._site,
             snapshot,
             self._book.now(),
@@ -78,8 +80,22 @@ class Exposition(Collector):
             self._book.has_pods,
             kubelet,
             self._patrolled() if self._patrolled else None,
-            troubles,
+            pods_age_s=self._heard() if self._heard else None,
         )
+        return replace(scene, troubles=_troubles(scene))
+
+
+def _troubles(scene: Scene) -> Mapping[str, str]:
+    snapshot, kubelet = scene.snapshot, scene.kubelet
+    troubles = dict(snapshot.troubles)
+    if scene.has_pods and not scene.pods_told:
+        silent = _NOT_LISTED if scene.tenancy is None else _SILENT
+        troubles.setdefault("pods", silent)
+    if kubelet is not None and kubelet.failure:
+        troubles.setdefault("kubelet", kubelet.failure)
+    if snapshot.no_cards:
+        troubles.setdefault("cards", snapshot.no_cards)
+    return troubles
 
 
 def _put_placements(page: Page, scene: Scene) -> None:
@@ -135,7 +151,9 @@ def _put_rounds(page: Page, scene: Scene) -> None:
         _put_round(page, scene, KUBELET, how)
     if scene.has_pods and scene.on(ALLOTMENT):
         labels = {"NodeName": scene.site.node, "group": ALLOTMENT}
-        page.put(own.SUCCESS, labels, scene.tenancy is not None)
+        page.put(own.SUCCESS, labels, scene.pods_told)
+        if scene.tenancy is not None and scene.pods_age_s is not None:
+            page.put(own.TIMESTAMP, labels, time.time() - scene.pods_age_s)
 
 
 def _put_round(

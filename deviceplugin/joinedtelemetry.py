@@ -26,7 +26,7 @@ class JoinedTelemetry:
     UUID) is one card: what the first cannot tell of it, the next one tells.
 
     A source that has nothing to ask yet does not hide the others; once it has found
-    cards they stay listed, and fail while it is gone.
+    cards they stay listed, and fail while it is gone, or raises whatever it may.
     """
 
     def __init__(self, sources: Sequence[Telemetry]) -> None:
@@ -41,8 +41,8 @@ class JoinedTelemetry:
         for number, source in enumerate(self._sources):
             try:
                 self._note_found(number, source.cards())
-            except NoCardsYet as error:
-                self._note_none(number, str(error))
+            except Exception as error:  # noqa: BLE001  it must not hide the others
+                self._note_none(number, _words(error))
         all_found, reasons = self._noted()
         found = _joined(list(all_found.values()))
         if not found.cards and reasons:
@@ -103,8 +103,8 @@ class JoinedTelemetry:
         for number, found in all_found.items():
             try:
                 answers = ask(self._sources[number])
-            except NoCardsYet as error:
-                because = str(error)
+            except Exception as error:  # noqa: BLE001  it must not hide the others
+                because = _words(error)
                 answers = {card.uuid: failed(because) for card in found.cards}
             for uuid, says in answers.items():
                 told[uuid] = merged(told[uuid], says) if uuid in told else says
@@ -131,6 +131,12 @@ class JoinedTelemetry:
             by_number = {number: self._found[number] for number in sorted(self._found)}
             reasons = [self._reasons[number] for number in sorted(self._reasons)]
             return by_number, reasons
+
+
+def _words(error: Exception) -> str:
+    """Give an error's words, with its kind where nobody expected it."""
+    kind = "" if isinstance(error, NoCardsYet) else f"{type(error).__name__}: "
+    return f"{kind}{error}"
 
 
 def _joined(all_found: Sequence[Found]) -> Found:

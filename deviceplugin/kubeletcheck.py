@@ -4,27 +4,35 @@ Never by its list: a List beside an Allocate under way makes kubelet forget devi
 (contracts 2.7).
 """
 
+import logging
 import time
 from collections.abc import Callable
 from threading import Event
 
 from deviceplugin.kubeletsays import KubeletRound, disagrees
-from deviceplugin.podresources import PodResources
+from deviceplugin.podresources import KubeletSilentError, NoGetError, PodResources
 from deviceplugin.remarks import Remarks
-from deviceplugin.tenancy import Tenancy, Tenant
+from deviceplugin.tenancy import Tenancy
 
 _GET_WITHIN_S = 1.0
 _BETWEEN_S = 0.02
 """kubelet answers 100 questions a second to all its clients together."""
 _GIVE_UP_AFTER = 3
-_SILENT = (
-    "kubelet does not tell which devices a pod has; from Kubernetes 1.34 on it does, "
-    "where its pod-resources socket can be reached"
+_SILENT = "kubelet does not tell which devices a pod has: "
+_LACKING = (
+    "kubelet cannot be asked what one pod holds, so it is not compared with the "
+    "placements; from Kubernetes 1.34 on it can"
 )
+
+logger = logging.getLogger(__name__)
 
 
 class KubeletCheck:
-    """The group ``kubelet``; ``latest`` is None until a whole round was made."""
+    """The group ``kubelet``; ``latest`` is None until a whole round was made.
+
+    Of a kubelet that has no such question there is never one: that it is older than
+    1.34 is no trouble, and nobody can do anything about it. The log says it once.
+    """
 
     def __init__(
         self,
@@ -38,6 +46,7 @@ class KubeletCheck:
         self._enabled = enabled
         self._remarks = Remarks()
         self._latest: KubeletRound | None = None
+        self._lacking = False
 
     def latest(self) -> KubeletRound | None:
         """Give the last round; None while there is none, or the group is off."""
@@ -53,33 +62,45 @@ class KubeletCheck:
                 self._take(self.check(pods, stop))
             stop.wait(every_s if pods is not None else min(every_s, 1.0))
 
-    def check(self, pods: Tenancy, stop: Event) -> KubeletRound:
-        """Ask of each pod that has a placement, unhurriedly."""
-        began, asked, silent = time.monotonic(), 0, 0
+    def check(self, pods: Tenancy, stop: Event) -> KubeletRound | None:
+        """Ask of each pod that has a placement, unhurriedly.
+
+        None where kubelet cannot be asked so.
+        """
+        try:
+            return self._round(pods, stop)
+        except NoGetError:
+            return None
+
+    def _round(self, pods: Tenancy, stop: Event) -> KubeletRound:
+        began, asked, silent, why = time.monotonic(), 0, 0, ""
         misplaced: list[tuple[str, str]] = []
         for tenant in pods.tenants:
             if not tenant.shares() or tenant.terminating or stop.is_set():
                 continue
-            said = self._ask(tenant)
-            if said is None:
-                silent += 1
+            try:
+                held = self._resources.told(tenant.name, _GET_WITHIN_S)
+            except KubeletSilentError as error:
+                silent, why = silent + 1, str(error)
                 if not asked and silent >= _GIVE_UP_AFTER:
                     break
             else:
                 asked += 1
-                misplaced += [tenant.name] if said else []
+                misplaced += [tenant.name] if disagrees(tenant, held) else []
             stop.wait(_BETWEEN_S)
-        failure = _SILENT if silent and not asked else ""
+        failure = f"{_SILENT}{why}" if silent and not asked else ""
         took_s = time.monotonic() - began
         return KubeletRound(time.time(), took_s, asked, tuple(misplaced), failure)
 
-    def _ask(self, tenant: Tenant) -> bool | None:
-        """Tell whether kubelet disagrees; None where it does not say."""
-        held = self._resources.get(tenant.name, _GET_WITHIN_S)
-        return None if held is None else disagrees(tenant, held)
-
-    def _take(self, one: KubeletRound) -> None:
-        self._latest = one
+    def _take(self, one: KubeletRound | None) -> None:
+        if one is None and not self._lacking:
+            logger.info(_LACKING)
+        # Nothing asked is no answer, so it does not tell that kubelet is another.
+        lacking = one is None or (self._lacking and not one.asked and not one.failure)
+        self._lacking = lacking
+        self._latest = None if lacking else one
+        if one is None or lacking:
+            return
         line = "kubelet cannot be asked" if one.failure else "kubelet tells again"
         facts = {"because": one.failure} if one.failure else {}
         self._remarks.about("kubelet", one.failure, line, **facts)

@@ -40,6 +40,11 @@ _NOT_OF_THIS_CARD = _ABSENT | {
     pynvml.NVML_ERROR_DEPRECATED,
     pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
 }
+_NO_SUCH_PART = _NOT_OF_THIS_CARD | {
+    pynvml.NVML_SUCCESS,
+    # A field or a metric of which this driver has never heard.
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+}
 _GONE = _DRIVERLESS - {pynvml.NVML_ERROR_NO_PERMISSION}
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _WORDS = {
@@ -125,6 +130,16 @@ def told(call: Callable[[], Answer]) -> Answer | None:
         if error.value in _LOST:
             raise CardFailed(_words(error)) from error
         raise NotTold(_words(error)) from error
+
+
+def has_part(code: int) -> bool:
+    """Judge the code of one part of an answer; False for a part that a card has not.
+
+    Raises NVML's own error for any other failure: ``told`` is to be put around it.
+    """
+    if code not in _NO_SUCH_PART:
+        raise pynvml.NVMLError(code)
+    return bool(code == pynvml.NVML_SUCCESS)
 
 
 def handle_at(index: int) -> Handle:

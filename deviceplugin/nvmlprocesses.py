@@ -7,7 +7,7 @@ idle card and, with some drivers, empty for a busy one, too.
 
 import ctypes
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -56,10 +56,14 @@ _IDLE = Work(0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(slots=True)
 class _Card:
-    """What is remembered of a card: when it was read, and which call told of work."""
+    """What is remembered of a card: when it was read, and which call told of work.
+
+    ``lists`` are the kinds of processes that were ever listed of it.
+    """
 
     read_at: float = 0.0
     teller: SmSource | None = None
+    lists: set[str] = field(default_factory=set)
 
 
 class ProcessLists:
@@ -73,13 +77,17 @@ class ProcessLists:
         self._cards: dict[CardUUID, _Card] = {}
 
     def read(self, uuid: CardUUID, handle: Handle) -> ProcessesSay:
-        """Read who uses a card. ``CardFailed``, ``NotTold`` and ``NoDriver``."""
-        owners = _running(handle)
+        """Read who uses a card. ``CardFailed``, ``NotTold`` and ``NoDriver``.
+
+        ``NotTold`` where a part of its processes is not told just now: those that are
+        would look like all there are, and the others' containers idle.
+        """
+        card = self._cards.setdefault(uuid, _Card())
+        owners = _running(card, handle)
         if owners is None:
             return ProcessesSay(known=False)
-        clients = _listed("MPSCompute", handle, spared=True) or {}
+        clients = _listed("MPSCompute", card, handle) or {}
         running = _joined(owners, clients)
-        card = self._cards.setdefault(uuid, _Card())
         now = self._clock()
         # Since the last reading: a whole ring would show what ended long ago. And a
         # second at least, for the driver samples no oftener than that.
@@ -95,9 +103,9 @@ class ProcessLists:
         )
 
 
-def _running(handle: Handle) -> Listed | None:
-    compute = _listed("Compute", handle)
-    graphics = _listed("Graphics", handle, spared=True)
+def _running(card: _Card, handle: Handle) -> Listed | None:
+    compute = _listed("Compute", card, handle)
+    graphics = _listed("Graphics", card, handle)
     if compute is None and graphics is None:
         return None
     return _joined(compute or {}, graphics or {})
@@ -112,10 +120,11 @@ def _joined(one: Listed, other: Listed) -> Listed:
     return joined
 
 
-def _listed(kind: str, handle: Handle, *, spared: bool = False) -> Listed | None:
+def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
     """List by the newest call that the driver has; None where it has none for a card.
 
-    ``spared``: a list that is not told just now is as good as none.
+    A lesser list that was never told is as good as none. ``NotTold`` for any other that
+    fails: there may be somebody in it.
     """
     name = f"nvmlDeviceGet{kind}RunningProcesses"
     calls = (
@@ -127,9 +136,10 @@ def _listed(kind: str, handle: Handle, *, spared: bool = False) -> Listed | None
         for call in calls:
             listed = nvml.told(call)
             if listed is not None:
+                card.lists.add(kind)
                 return listed
     except nvml.NotTold:
-        if not spared:
+        if kind == "Compute" or kind in card.lists:
             raise
     return None
 

@@ -6,7 +6,7 @@ next. Older data-centre cards tell this to DCGM only, other cards to nobody.
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import pynvml
 
 from deviceplugin import fields, nvml
 from deviceplugin.nvml import Handle
+from deviceplugin.nvmlvalues import ValuesSaid
 from deviceplugin.telemetry import CardSays
 from gpushare.domain.model import CardUUID
 
@@ -57,12 +58,27 @@ class Profiler:
         self._stale_s = stale_s
         self._kept: dict[CardUUID, _Sample] = {}
 
-    def read(self, uuid: CardUUID, handle: Handle, wanted: Collection[str]) -> CardSays:
-        """Read some fields of one card. ``CardFailed``, ``NotTold``, ``NoDriver``."""
-        asked = {name: _METRICS[name] for name in wanted if name in _METRICS}
-        if not asked or not _supported(handle):
-            self._forget(uuid)
-            return CardSays(unsupported=frozenset(wanted))
+    def read(
+        self, uuid: CardUUID, handle: Handle, wanted: Collection[str]
+    ) -> ValuesSaid:
+        """Read some fields of one card. ``CardFailed`` and ``NoDriver``."""
+        asked = [name for name in wanted if name in _METRICS]
+        try:
+            if not asked or not _supported(handle):
+                self._forget(uuid)
+                return ValuesSaid(CardSays(unsupported=frozenset(wanted)), {})
+            metrics = self._metrics(uuid, handle, asked)
+        except nvml.NotTold as error:
+            refused = dict.fromkeys(asked, str(error))
+            return ValuesSaid(
+                CardSays(unsupported=frozenset(wanted) - set(asked)), refused
+            )
+        return _said(frozenset(wanted), metrics)
+
+    def _metrics(
+        self, uuid: CardUUID, handle: Handle, asked: Collection[str]
+    ) -> dict[str, Any]:
+        """Give NVML's metrics by field, of what went on since the last sample."""
         before = self._kept.pop(uuid, None)
         if before is not None and time.monotonic() - before.at > self._stale_s:
             _give_back(before)
@@ -72,15 +88,9 @@ class Profiler:
             time.sleep(max(0.0, before.at + _APART_S - time.monotonic()))
             now = _sample(handle)
             self._kept[uuid] = now
-            numbers = _between(before, now, [number for number, _ in asked.values()])
+            return _between(before, now, asked)
         finally:
             _give_back(before)
-        known = {
-            name: numbers[number] * factor
-            for name, (number, factor) in asked.items()
-            if number in numbers
-        }
-        return CardSays(known, frozenset(wanted) - known.keys())
 
     def close(self) -> None:
         """Give all samples back."""
@@ -115,18 +125,29 @@ def _give_back(sample: _Sample) -> None:
         return
 
 
-def _between(before: _Sample, now: _Sample, numbers: list[int]) -> dict[int, float]:
-    """Give NVML's metrics by number, those that it tells."""
+def _between(before: _Sample, now: _Sample, names: Collection[str]) -> dict[str, Any]:
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    asked.numMetrics = len(numbers)
+    asked.numMetrics = len(names)
     asked.sample1, asked.sample2 = before.taken, now.taken
-    for place, number in enumerate(numbers):
-        asked.metrics[place].metricId = number
+    for place, name in enumerate(names):
+        asked.metrics[place].metricId = _METRICS[name][0]
     if nvml.told(partial(pynvml.nvmlGpmMetricsGet, asked)) is None:
         return {}
-    return {
-        one.metricId: one.value
-        for one in asked.metrics[: len(numbers)]
-        if one.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(one.value)
-    }
+    return dict(zip(names, asked.metrics, strict=False))
+
+
+def _said(wanted: frozenset[str], metrics: Mapping[str, Any]) -> ValuesSaid:
+    """Judge each metric by its own code: one may fail where the call succeeds."""
+    known: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for name, one in metrics.items():
+        try:
+            has_it = nvml.told(partial(nvml.has_part, one.nvmlReturn))
+        except nvml.NotTold as error:
+            refused[name] = str(error)
+            continue
+        if has_it and math.isfinite(one.value):
+            known[name] = one.value * _METRICS[name][1]
+    unsupported = wanted - known.keys() - refused.keys()
+    return ValuesSaid(CardSays(known, unsupported), refused)

@@ -7,7 +7,7 @@ from functools import partial
 
 from deviceplugin import fields
 from deviceplugin.cards import Found, XidEvent
-from deviceplugin.nvml import Handle
+from deviceplugin.nvml import Handle, NotTold
 from deviceplugin.nvmlcards import NvmlCards
 from deviceplugin.nvmlprocesses import ProcessLists
 from deviceplugin.nvmlprofiling import Profiler
@@ -16,6 +16,11 @@ from deviceplugin.telemetry import CardSays, ProcessesSay
 from gpushare.domain.model import CardUUID
 
 logger = logging.getLogger(__name__)
+
+_SIGNS = frozenset(
+    {fields.FB_TOTAL, fields.GPU_UTIL, fields.GPU_TEMP, fields.POWER_USAGE}
+)
+"""Of life: any one of them is told by any card, to any user."""
 
 
 class NvmlTelemetry:
@@ -45,6 +50,7 @@ class NvmlTelemetry:
         """Read some fields of a group, of every card last found. ``NoCardsYet``.
 
         A field in neither of a card's answers was refused just now, and is logged once.
+        A card that refuses a whole group has answered, as long as it tells anything.
         """
         wanted = frozenset(fields)
         answers = self._cards.ask(group, partial(self._read, group, wanted))
@@ -56,8 +62,11 @@ class NvmlTelemetry:
         }
 
     def processes(self) -> Mapping[CardUUID, ProcessesSay]:
-        """Read who uses each card last found. ``NoCardsYet``."""
-        answers = self._cards.ask(fields.PROCESSES, self._lists.read)
+        """Read who uses each card last found. ``NoCardsYet``.
+
+        What a card refuses to list just now is not known, and is logged once.
+        """
+        answers = self._cards.ask(fields.PROCESSES, self._who)
         return {
             card.uuid: ProcessesSay(known=False, failure=str(answer))
             if isinstance(answer, Exception)
@@ -78,18 +87,39 @@ class NvmlTelemetry:
         self, group: str, wanted: frozenset[str], uuid: CardUUID, handle: Handle
     ) -> CardSays:
         if group == fields.PROFILING:
-            return self._profiler.read(uuid, handle, wanted)
-        said = values(handle, wanted - {fields.XID_ERRORS})
+            said = self._profiler.read(uuid, handle, wanted)
+        else:
+            said = values(handle, wanted - {fields.XID_ERRORS})
         for name, why in said.refused.items():
             self._note(uuid, name, why)
+        says = said.says
+        if said.refused and not says.values and not _lives(handle):
+            says = CardSays(failure=next(iter(said.refused.values())))
         if fields.XID_ERRORS not in wanted or self._cards.reports_faults_of(uuid):
-            return said.says
+            return says
         # No fault so far would be a lie about a card that never tells of any.
-        silent = said.says.unsupported | {fields.XID_ERRORS}
-        return CardSays(said.says.values, silent, said.says.failure)
+        silent = says.unsupported | {fields.XID_ERRORS}
+        return CardSays(says.values, silent, says.failure)
+
+    def _who(self, uuid: CardUUID, handle: Handle) -> ProcessesSay:
+        try:
+            return self._lists.read(uuid, handle)
+        except NotTold as error:
+            self._note(uuid, fields.PROCESSES, str(error))
+            if not _lives(handle):
+                raise
+        return ProcessesSay(known=False)
 
     def _note(self, uuid: CardUUID, name: str, why: str) -> None:
         if (uuid, name) not in self._refused:
             extra = {"card": uuid, "field": name, "why": why}
             logger.warning("a card does not tell a field just now", extra=extra)
         self._refused.add((uuid, name))
+
+
+def _lives(handle: Handle) -> bool:
+    """Ask a card that refused everything for some sign. ``CardFailed``, ``NoDriver``.
+
+    A driver may keep all of a group to itself; a card that is sick tells nothing.
+    """
+    return bool(values(handle, _SIGNS).says.values)

@@ -38,7 +38,11 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class ValuesSaid:
-    """What a card said; ``refused`` has why, for fields that failed just now."""
+    """What a card said; ``refused`` has why, for fields that failed just now.
+
+    Those are neither known nor unsupported. Whether a card that refuses all of a group
+    is sick cannot be told from that group alone.
+    """
 
     says: CardSays
     refused: Mapping[str, str]
@@ -55,8 +59,7 @@ class _Call:
 def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
     """Read some fields of one card, each in its own unit (``fields``).
 
-    A field of which nobody here knows is unsupported. Where nothing at all was told,
-    and not for want of support, the card failed. ``CardFailed`` and ``NoDriver``.
+    A field of which nobody here knows is unsupported. ``CardFailed``, ``NoDriver``.
     """
     known: dict[str, float] = {}
     refused: dict[str, str] = {}
@@ -75,8 +78,6 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
             for name in asked
             if (number := told.get(name)) is not None
         }
-    if refused and not known:
-        return ValuesSaid(CardSays(failure=next(iter(refused.values()))), refused)
     unsupported = frozenset(wanted) - known.keys() - refused.keys()
     return ValuesSaid(CardSays(known, unsupported), refused)
 
@@ -145,9 +146,14 @@ def _nvlink(handle: Handle) -> Numbers | None:
 def _field_values(
     handle: Handle, wanted: Sequence[int | tuple[int, int]]
 ) -> list[float | None]:
-    """Give the values of fields, a pair being a field and its scope."""
+    """Give the values of fields, a pair being a field and its scope.
+
+    The call succeeds even where a field fails, of a lost card, too.
+    """
     return [
-        None if one.nvmlReturn else _known(getattr(one.value, _UNION[one.valueType]))
+        _known(getattr(one.value, _UNION[one.valueType]))
+        if nvml.has_part(one.nvmlReturn)
+        else None
         for one in pynvml.nvmlDeviceGetFieldValues(handle, list(wanted))
     ]
 

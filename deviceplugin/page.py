@@ -23,6 +23,10 @@ from gpushare.domain.model import CardUUID
 
 Labels = dict[str, str]
 
+PODS_LATE_S = 90.0
+"""A watch says something within its 30 s, the client's grace and a wait for the next
+try; after that the API server is away, or takes our rights for too few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -40,7 +44,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that one page is made of; nothing of it changes any more."""
+    """All that one page is made of; nothing of it changes any more.
+
+    ``pods_age_s`` is how long the API server has said nothing of pods, in seconds.
+    """
 
     site: Site
     snapshot: Snapshot
@@ -50,6 +57,12 @@ class Scene:
     kubelet: KubeletRound | None = None
     patrolled: PatrolTally | None = None
     troubles: Mapping[str, str] = field(default_factory=dict)
+    pods_age_s: float | None = None
+
+    @property
+    def pods_told(self) -> bool:
+        """Whether the pods are known, and as they were a moment ago at most."""
+        return self.tenancy is not None and (self.pods_age_s or 0.0) <= PODS_LATE_S
 
     @property
     def found(self) -> Found:

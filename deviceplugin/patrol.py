@@ -56,6 +56,7 @@ class Patrol:
         self._after_s = after_s
         self._clock = clock
         self._excesses: Excesses = {}
+        self._round: tuple[float | None, float] = (None, 0.0)
         self._tally = PatrolTally()
         self._refused: dict[tuple[UseKey, str], tuple[float, str]] = {}
 
@@ -76,22 +77,27 @@ class Patrol:
         usage = self._book.now()
         if self._mode == "off" or self._cluster is None:
             return
-        before, self._excesses = self._excesses, look(self._excesses, usage)
+        before = self._excesses
+        self._excesses = look(before, usage, self._came(usage))
         for key in before.keys() - self._excesses.keys():
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
         tenancy = self._book.tenancy()
-        for excess in list(due(self._excesses, usage, self._after_s)):
-            tenant = tenancy.find(excess.use.uid) if tenancy else None
+        for one in list(due(self._excesses, self._after_s)):
+            tenant = tenancy.find(one.use.uid) if tenancy else None
             if tenant is not None:
-                self._act(self._cluster, excess, tenant, usage)
+                # As it is by now: another's eviction may have been this one's, too.
+                self._act(self._cluster, self._excesses[one.use.key], tenant)
 
-    def _act(
-        self, cluster: Cluster, excess: Excess, tenant: Tenant, usage: Usage
-    ) -> None:
+    def _came(self, usage: Usage) -> float:
+        """Tell when this round came; a round that is looked at twice came once."""
+        if usage.at != self._round[0]:
+            self._round = (usage.at, self._clock())
+        return self._round[1]
+
+    def _act(self, cluster: Cluster, excess: Excess, tenant: Tenant) -> None:
         if not excess.told:
-            lasted_s = (usage.at or excess.since) - excess.since
-            text = words(excess, self._card(excess.use.card), lasted_s)
+            text = words(excess, self._card(excess.use.card))
             if self._tell(cluster, excess, tenant, text):
                 self._note(replace(excess, told=True))
                 self._tally = replace(self._tally, reports=self._tally.reports + 1)

@@ -17,6 +17,9 @@ from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 
 RESOURCES = (names.CORE, names.MEMORY)
+_NO_GET = ("UNIMPLEMENTED: ", "UNKNOWN: PodResources API Get method disabled")
+"""Before 1.27, and where the feature gate KubeletPodResourcesGet is off, as it is by
+itself before 1.34: that one has no code of its own."""
 _AGAIN_S = 0.02
 _CHANNEL = (
     # Our own channel, not one shared by address: after kubelet's restart the old one
@@ -30,6 +33,10 @@ _CHANNEL = (
 
 class KubeletSilentError(Exception):
     """kubelet did not answer in time; ``str()`` says what it said instead."""
+
+
+class NoGetError(Exception):
+    """This kubelet cannot be asked about one pod, and never will."""
 
 
 class PodResources:
@@ -59,11 +66,20 @@ class PodResources:
 
         It cannot before 1.34, and of a pod that is none of its own.
         """
+        try:
+            return self.told(pod, timeout_s)
+        except (KubeletSilentError, NoGetError):
+            return None
+
+    def told(self, pod: PodName, timeout_s: float) -> Mapping[str, Held]:
+        """Ask the same; ``KubeletSilentError`` and ``NoGetError`` say why not."""
         asked = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
         try:
             answer = self._patiently(self._stub.Get, asked, timeout_s)
-        except KubeletSilentError:
-            return None
+        except KubeletSilentError as error:
+            if str(error).startswith(_NO_GET):
+                raise NoGetError(str(error)) from error
+            raise
         return _containers(answer.pod_resources)
 
     def _patiently(

@@ -26,7 +26,10 @@ class ProcFs:
         self._lock = threading.Lock()
         self._known: dict[int, tuple[str, Owner]] = {}
         self._unseen: frozenset[int] = frozenset()
+        self._seen_any = False
+        self._is_hosts = False
         self._trouble = ""
+        self._logged = False
 
     @property
     def trouble(self) -> str:
@@ -41,16 +44,18 @@ class ProcFs:
         """
         with self._lock:
             told: dict[int, Owner] = {}
+            unseen: set[int] = set()
             denied = ""
             for pid in set(pids):
                 try:
                     told[pid] = self._owner(pid)
                 except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
-                    continue
+                    unseen.add(pid)
                 except OSError as error:
                     denied = f"{error.filename}: {error.strerror}"
             self._known = {pid: self._known[pid] for pid in told if pid in self._known}
-            self._note(denied or self._blindness(frozenset(pids), told))
+            blindness = self._blindness(frozenset(unseen), told)
+            self._note(denied or blindness, told)
         return told
 
     def _owner(self, pid: int) -> Owner:
@@ -70,22 +75,45 @@ class ProcFs:
             self._known[pid] = (started, owner)
         return owner
 
-    def _blindness(self, pids: frozenset[int], told: Mapping[int, Owner]) -> str:
-        """Say that no process is seen at all, twice in a row: one alone may be gone."""
-        unseen = frozenset() if told else pids
+    def _blindness(self, unseen: frozenset[int], told: Mapping[int, Owner]) -> str:
+        """Say that these files may be another ``/proc`` than the host's.
+
+        While nothing was ever seen, each process that is not seen says so: whoever
+        takes it for ended takes its container for idle. Then only one that stays
+        unseen does, for one may well have ended. And none does once another pod's was
+        seen: no ``/proc`` but the host's has those.
+        """
+        self._seen_any = self._seen_any or bool(told)
+        self._is_hosts = self._is_hosts or self._has_others(told)
         stayed, self._unseen = unseen & self._unseen, unseen
-        if not stayed:
+        missed = stayed if self._seen_any else unseen
+        if not missed or self._is_hosts:
             return ""
+        some = ", ".join(map(str, sorted(missed)[:5]))
         return (
-            f"{self._proc} shows none of the processes that the driver lists "
-            f"({', '.join(map(str, sorted(stayed)[:5]))}); is it the host's (hostPID)?"
+            f"{self._proc} does not show processes that the driver lists ({some}); "
+            "is it the host's (hostPID)?"
         )
 
-    def _note(self, trouble: str) -> None:
-        if trouble and not self._trouble:
+    def _has_others(self, told: Mapping[int, Owner]) -> bool:
+        """Tell whether some process is of a pod, and of another one than ours."""
+        pods = {owner.pod for owner in told.values()} - {NOBODY.pod}
+        return bool(pods) and bool(pods - {self._ours()})
+
+    def _ours(self) -> str:
+        try:
+            return owner_of(_read(self._proc / "self" / "cgroup")).pod
+        except OSError:
+            return NOBODY.pod
+
+    def _note(self, trouble: str, told: Mapping[int, Owner]) -> None:
+        if trouble and not self._logged:
             logger.warning("processes have no owners", extra={"why": trouble})
-        elif self._trouble and not trouble:
+            self._logged = True
+        # Not where nobody was listed: that proves nothing.
+        elif self._logged and told and not trouble:
             logger.info("processes have owners again")
+            self._logged = False
         self._trouble = trouble
 
 

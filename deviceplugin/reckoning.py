@@ -167,20 +167,31 @@ _BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 def _work(party: _Party, seat: _Seat, snapshot: Snapshot) -> tuple[float | None, ...]:
     """Give the four kinds of work; from the card itself where it serves one alone."""
     if party.processes and seat.says and seat.says.sm_source not in _BY_PROCESS:
-        if seat.busy > 1:
+        if seat.busy > 1 or _blind(snapshot):
             return (None, None, None, None)
         return tuple(_value(snapshot, seat.card, name) for name in _CARDS_WORK)
     return tuple(_of_all(party, seat, snapshot, what) for what in _WORK)
 
 
 def _of_all(party: _Party, seat: _Seat, snapshot: Snapshot, what: str) -> float | None:
-    """Add up one value over a party's processes.
+    """Add up one value over a party's processes; who has none is idle, 0.
 
-    Who has none is idle, 0, where all processes are known.
+    None where others may be its own, too: of some nobody knows whose they are.
     """
-    if seat.says is None or (not party.processes and _blind(snapshot)):
+    if seat.says is None or _blind(snapshot) or _is_short(party, seat):
         return None
     return _sum(getattr(process, what) for process in party.processes)
+
+
+def _is_short(party: _Party, seat: _Seat) -> bool:
+    """Tell whether a process of its pod runs of which nobody knows the container.
+
+    One that has just been started anew, and kubelet has not told its id yet.
+    """
+    if party.tenant is None or not party.container:
+        return False
+    nameless = seat.parties.get((party.tenant.uid, ""))
+    return nameless is not None and bool(nameless.processes)
 
 
 def _blind(snapshot: Snapshot) -> bool:
@@ -205,12 +216,10 @@ def _card(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) -> CardUse:
         for share in tenant.shares()
         if share.card == seat.card
     ]
-    outside = seat.parties.get(_OUTSIDE)
     blind = seat.says is None or _blind(snapshot)
     return CardUse(
         allotted_units=sum(s.amount.units for s in shares) if tenancy else None,
         exclusive=any(s.amount.cores >= CORES_PER_CARD for s in shares),
-        outside_mib=None if blind else _memory(outside),
         unattributed_mib=None
         if blind or tenancy is None
         else _unattributed(seat, snapshot),
@@ -218,8 +227,8 @@ def _card(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) -> CardUse:
     )
 
 
-def _memory(party: _Party | None) -> float | None:
-    return _sum(process.memory_mib for process in (party.processes if party else ()))
+def _memory(party: _Party) -> float | None:
+    return _sum(process.memory_mib for process in party.processes)
 
 
 def _unattributed(seat: _Seat, snapshot: Snapshot) -> float | None:
@@ -231,7 +240,7 @@ def _unattributed(seat: _Seat, snapshot: Snapshot) -> float | None:
 
 
 def _source(seat: _Seat, snapshot: Snapshot) -> SmSource:
-    if seat.says is None:
+    if seat.says is None or _blind(snapshot):
         return SmSource.NONE
     if seat.says.sm_source in _BY_PROCESS:
         return seat.says.sm_source

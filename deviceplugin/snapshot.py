@@ -68,8 +68,8 @@ class Snapshot:
 
     ``found`` is None until cards were found once; ``no_cards`` says why none can be
     asked now, and is empty while they can. ``fields`` are those switched on now.
-    ``troubles`` are sentences by what they are about (``config``, ``processes``,
-    ``pods``, ``kubelet``): what is missing from the page, and why.
+    ``troubles`` are sentences by what they are about (``config``, ``processes``): what
+    is missing from the page, and why. The page adds those of cards, pods and kubelet.
     """
 
     driver_version: str = ""

@@ -22,6 +22,8 @@ class CardSays:
     ``values`` by field name, in the field's own unit (``fields``). ``unsupported``
     names the fields that this card or its driver does not have. ``failure`` is empty
     for a card that answered; else it says what was wrong and nothing else is known.
+    A question that it merely refuses is no failure: its fields are missing, neither
+    told nor unsupported.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)

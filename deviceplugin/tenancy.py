@@ -104,14 +104,18 @@ class Tenant:
         """Name the container of a process of this pod; empty where it is not known.
 
         Its id may not have been told yet: then it is the one that asks for cards and
-        of which no id is known, where there is just one.
+        of which no id is known, where there is just one. Where all have one, some
+        container was started anew: the only one that asks, or the pod's only one.
         """
         known = self.containers.get(owner.container)
         if known is not None:
             return known
         told = set(self.containers.values())
-        untold = [one.name for one in self.pod.asking if one.name not in told]
-        return untold[0] if len(untold) == 1 else ""
+        asking = [one.name for one in self.pod.asking]
+        untold = [name for name in asking if name not in told]
+        there = [name for name in asking if self._is_there(name)]
+        may_be = untold or there or list(told)
+        return may_be[0] if len(may_be) == 1 else ""
 
     def _is_there(self, container: str) -> bool:
         return container not in self.pod.passing or container in self.running
@@ -129,11 +133,11 @@ class Tenancy:
     def of(cls, tenants: Iterable[Tenant]) -> "Tenancy":
         """Take these pods, in the order of their names."""
         ordered = tuple(sorted(tenants, key=lambda one: (one.name, one.uid)))
-        return cls(
-            ordered,
-            {_plain(one.owner): one for one in ordered},
-            {one.uid: one for one in ordered},
-        )
+        hashes = {_plain(one.owner): one for one in ordered}
+        # Over the hashes: those are annotations, which anybody may write, with the UID
+        # of another's pod for a hash.
+        uids = {_plain(one.uid): one for one in ordered}
+        return cls(ordered, hashes | uids, {one.uid: one for one in ordered})
 
     def whose(self, owner: Owner) -> Tenant | None:
         """Give the pod that a process belongs to; None for a stranger's."""

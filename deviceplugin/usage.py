@@ -50,14 +50,12 @@ class ContainerUse:
 class CardUse:
     """What all of it comes to on one card; None is unknown.
 
-    ``outside_mib`` is the memory of processes outside Kubernetes, by the driver's list.
     ``unattributed_mib`` is what is in use less all that containers and processes
     outside Kubernetes are known to use.
     """
 
     allotted_units: int | None = None
     exclusive: bool = False
-    outside_mib: float | None = None
     unattributed_mib: float | None = None
     sm_source: SmSource = SmSource.NONE
 

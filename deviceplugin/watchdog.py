@@ -1,4 +1,4 @@
-"""Which containers use more card memory than their share, and since when. Pure.
+"""Which containers use more card memory than their share, and how long. Pure.
 
 A share is held against memory alone: cores that others leave idle may be used, and no
 tier of isolation so far takes them away again. A card that its pod has to itself has
@@ -20,15 +20,22 @@ TOLERANCE = 1.05
 not what its program asked for. The alert about it says the same."""
 
 
+LONGEST_GAP_S = 15.0
+"""Between two rounds that lie further apart the use was unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """One container over its share, since ``since`` (seconds since 1970).
+    """One container over its share; ``lasted_s`` is how long it is known to be so.
 
-    ``told`` and ``evicted`` are what was done about it, each once.
+    ``seen`` is when it was seen so in the last round, by the clock of ``look``, and
+    None where that round did not tell. ``told`` and ``evicted`` are what was done about
+    it, each once.
     """
 
     use: ContainerUse
-    since: float
+    seen: float | None
+    lasted_s: float = 0.0
     told: bool = False
     evicted: bool = False
 
@@ -66,31 +73,36 @@ def is_over(use: ContainerUse) -> bool | None:
     return use.memory_mib > share * TOLERANCE
 
 
-def look(before: Excesses, usage: Usage) -> Excesses:
-    """Give who is over its share by this usage, each since it has been so.
+def look(before: Excesses, usage: Usage, now: float) -> Excesses:
+    """Give who is over its share by a round that came at ``now``, and for how long.
 
-    Whose use is unknown just now stays as it was.
+    Whose use is unknown just now stays as it was; that time does not count. ``now`` is
+    in seconds of a clock that nobody sets: a step of the day's time is no excess.
     """
-    if usage.at is None:
-        return before
     found: dict[UseKey, Excess] = {}
+    if usage.at is None:
+        return {key: replace(known, seen=None) for key, known in before.items()}
     for use in usage.containers:
-        known = before.get(use.key)
+        known = before.get(use.key, Excess(use, None))
         over = is_over(use)
         if over:
-            found[use.key] = replace(known, use=use) if known else Excess(use, usage.at)
-        elif over is None and known is not None:
-            found[use.key] = known
+            found[use.key] = _longer(known, use, now)
+        elif over is None and use.key in before:
+            found[use.key] = replace(known, seen=None)
     return found
 
 
-def due(excesses: Excesses, usage: Usage, after_s: float) -> Iterator[Excess]:
+def _longer(known: Excess, use: ContainerUse, now: float) -> Excess:
+    gap_s = 0.0 if known.seen is None else now - known.seen
+    counted_s = gap_s if gap_s <= LONGEST_GAP_S else 0.0
+    lasted_s = known.lasted_s + counted_s
+    return replace(known, use=use, seen=now, lasted_s=lasted_s)
+
+
+def due(excesses: Excesses, after_s: float) -> Iterator[Excess]:
     """Give those that have been over their share for so long, and are so now."""
-    if usage.at is None:
-        return
-    over_now = {use.key for use in usage.containers if is_over(use)}
-    for key, excess in excesses.items():
-        if key in over_now and usage.at - excess.since >= after_s:
+    for excess in excesses.values():
+        if excess.seen is not None and excess.lasted_s >= after_s:
             yield excess
 
 
@@ -103,11 +115,12 @@ def may_evict(excess: Excess) -> bool:
     return excess.use.allotted is not None
 
 
-def words(excess: Excess, card: str, lasted_s: float) -> str:
+def words(excess: Excess, card: str) -> str:
     """Say it in one sentence, for the pod's events and the log."""
     use = excess.use
     share = allotted_mib(use) or 0.0
     held = f"container {use.container} uses {use.memory_mib or 0:.0f}"
     if use.allotted is None:
         return f"{held} MiB of {card} without having asked for any part of it"
-    return f"{held} MiB of {card} for {lasted_s:.0f} s; its share is {share:.0f} MiB"
+    lasted = f"for {excess.lasted_s:.0f} s"
+    return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB"

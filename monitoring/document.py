@@ -12,8 +12,13 @@ Written by `python -m monitoring` of the same data as the rules: change it there
 They are in `manifests/monitoring/`: `prometheusrule.yaml` for the Prometheus operator,
 `alerts.yaml` for the `rule_files` of a plain Prometheus. `alertmanager.yaml` beside
 them sends them to Discord, by severity; its head says how. An alert is silent where the
-metric that it asks for is not there: unknown is never 0, and no reason to wake anybody,
-except for the alerts of the exporter itself. In the words below ⟨…⟩ stands for a label.
+metric that it asks for is not there: unknown is never 0, and no reason to wake anybody.
+So a fields file that lists few metrics silences the alerts on all others. Who does not
+answer at all has alerts of its own: exporter, extender and device plugin each have one
+for a pod that is down and one for none that answers. Of NVIDIA's dcgm-exporter beside
+ours nothing is counted: what has no `NodeName` is not ours.
+
+In the words below ⟨…⟩ stands for a label.
 """
 
 

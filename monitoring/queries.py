@@ -25,9 +25,37 @@ def booked(metric: str) -> str:
     return f"max by ({CARD}) ({metric})"
 
 
+def ours(metric: str, matchers: str = "") -> str:
+    """Choose our exporter's series of a metric that dcgm-exporter has, too.
+
+    Beside it every card would count twice; its series have no NodeName.
+    """
+    more = f", {matchers}" if matchers else ""
+    return f'{metric}{{NodeName!=""{more}}}'
+
+
 def healthy() -> str:
     """Tell for each card whether all who know it call it well: 1, or 0."""
     return f"min by ({CARD}) (vcuda_card_healthy)"
+
+
+def healthy_by_books() -> str:
+    """Tell for each card what its node's device plugin made known of it.
+
+    The exporter has a metric of the same name, by what it was answered itself. Only
+    its series have the card's index.
+    """
+    return f'min by ({CARD}) (vcuda_card_healthy{{gpu=""}})'
+
+
+def healthy_by_exporter() -> str:
+    """Tell for each card whether it answers the exporter."""
+    return f'min by ({CARD}, gpu) (vcuda_card_healthy{{gpu!=""}})'
+
+
+def used_of_allotted(used: str, allotted: str) -> str:
+    """Divide, except where nothing was allotted: such a share cannot be exceeded."""
+    return f"{used}\n/ ({allotted} > 0)"
 
 
 def free_units() -> str:
@@ -36,7 +64,7 @@ def free_units() -> str:
         booked(one) for one in (UNITS, PLACED, "vcuda_card_unknown_units")
     )
     is_open = f"(1 - {booked('vcuda_card_cordoned')})"
-    return f"sum(clamp_min({free}, 0) * {healthy()} * {is_open})"
+    return f"sum(clamp_min({free}, 0) * {healthy_by_books()} * {is_open})"
 
 
 def by(labels: str, metric: str, matchers: str = "") -> str:

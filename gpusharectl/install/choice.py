@@ -17,7 +17,8 @@ class Choice:
     """The options of ``install``; ``access`` are the words that choose the cluster.
 
     ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
-    nvidia; None lets the cluster decide.
+    nvidia; None lets the cluster decide. Without ``image``, and with None for ``tls``,
+    what runs there already is kept.
     """
 
     nodes: tuple[str, ...] = ()
@@ -28,7 +29,7 @@ class Choice:
     second_scheduler: bool = False
     scheduler_image: str = ""
     runtime_class: bool | None = None
-    tls: bool = False
+    tls: bool | None = None
     with_monitoring: bool = False
     restart: bool = False
     this_node: str = ""
@@ -45,7 +46,8 @@ class Choice:
             "--second-scheduler": self.second_scheduler,
             "--runtime-class": self.runtime_class is True,
             "--no-runtime-class": self.runtime_class is False,
-            "--tls": self.tls,
+            "--tls": self.tls is True,
+            "--no-tls": self.tls is False,
             "--with-monitoring": self.with_monitoring,
             "--restart": self.restart,
             "--yes": self.yes,

@@ -61,7 +61,8 @@ _IMAGE = click.option(
     "--image",
     default="",
     metavar="IMAGE",
-    help="Our image's name; else as in manifests/.",
+    help="Our image's name; else the one that runs there, and at first the one named "
+    "in manifests/.",
 )
 
 
@@ -93,7 +94,11 @@ _IMAGE = click.option(
     "else where the cluster has it.",
 )
 @click.option(
-    "--tls", is_flag=True, help="Mutual TLS between kube-scheduler and the extender."
+    "--tls/--no-tls",
+    "tls",
+    default=None,
+    help="Mutual TLS between kube-scheduler and the extender, or none; else as it is "
+    "there, and none at first.",
 )
 @click.option(
     "--with-monitoring",

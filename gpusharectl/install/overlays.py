@@ -1,6 +1,6 @@
 """Which of the shipped manifests are installed, and what of them is asked for. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from gpushare.kube.cluster import Json
@@ -18,6 +18,8 @@ RUNTIME_CLASS = "nvidia"
 BY_RUNTIME_CLASS = "nvidia-runtime"
 """The component that lets the device plugin ask for that class."""
 SCHEDULER = "kube-scheduler"
+CERTIFICATE = "GPUSHARE_TLS_CERT"
+"""What the component ``tls`` gives the extender."""
 
 
 def overlay_of(kind: Flavour, choice: Choice) -> str:
@@ -40,6 +42,24 @@ def with_scheduler(manifests: Iterable[Json], image: str) -> tuple[Json, ...]:
     return tuple(_changed(body, put) for body in manifests)
 
 
+def with_images(
+    manifests: Iterable[Json], running: Mapping[str, str]
+) -> tuple[Json, ...]:
+    """Let each workload of ours keep the image that it runs, by its name."""
+
+    def keep(body: Json) -> Json:
+        image = running.get(body["metadata"]["name"], "")
+
+        def put(pod: Json) -> None:
+            for container in pod["containers"]:
+                if container["name"] != SCHEDULER:
+                    container["image"] = image
+
+        return _changed(body, put) if image else body
+
+    return tuple(keep(body) for body in manifests)
+
+
 def wants_runtime_class(nodes: Iterable[NodeView], *, there: bool) -> bool:
     """Tell whether the device plugin reaches the driver by the RuntimeClass nvidia.
 
@@ -59,6 +79,16 @@ def image_of(manifests: Sequence[Json]) -> str:
                 if container["name"] != SCHEDULER:
                     return str(container["image"])
     return ""
+
+
+def has_tls(manifests: Iterable[Json]) -> bool:
+    """Tell whether one of these workloads is given a certificate for the verbs."""
+    return any(
+        variable["name"] == CERTIFICATE
+        for body in manifests
+        for container in _pod(body)["containers"]
+        for variable in container.get("env") or ()
+    )
 
 
 def scheduler_image(pods: Iterable[Json]) -> str:

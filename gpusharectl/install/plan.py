@@ -1,6 +1,6 @@
 """What an install is going to do: checked, asked, tried out, and not yet begun."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.kube.cluster import Json
@@ -14,6 +14,7 @@ from gpusharectl.install.changes import (
 from gpusharectl.install.choice import Choice, chosen
 from gpusharectl.install.flavour import Flavour, flavour
 from gpusharectl.install.hands import Hands, Wish
+from gpusharectl.install.keeping import judge_kept, keeping
 from gpusharectl.install.nodechecks import judge_nodes
 from gpusharectl.install.nodeview import named
 from gpusharectl.install.overlays import (
@@ -22,6 +23,7 @@ from gpusharectl.install.overlays import (
     image_of,
     overlay_of,
     wants_runtime_class,
+    with_images,
     with_scheduler,
 )
 from gpusharectl.install.preflight import Facts, judge_cluster
@@ -49,6 +51,8 @@ class Planning:
     """Who holds kube-scheduler's lease, where several may."""
     image: str = ""
     """Of a second kube-scheduler."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """The image that each workload of ours goes on running, by its name."""
 
     def check(self) -> Trouble | None:
         """Look at all, say what is found, refuse what cannot go well."""
@@ -58,8 +62,14 @@ class Planning:
         self._load()
         rights = to_install(self.manifests, jobs=kind is Flavour.KUBEADM)
         self.facts = survey(hands.objects, hands.files, rights, told=choice.this_node)
-        found = judge_cluster(self.facts, choice)
-        return weigh(found, hands.screen) or self._files() or self._scheduler()
+        found = [*judge_cluster(self.facts, choice), *judge_kept(self.facts, choice)]
+        trouble = weigh(found, hands.screen)
+        if trouble is not None:
+            return trouble
+        self.choice = keeping(choice, self.facts)
+        self.kept = {} if choice.image else self.facts.images
+        self._load()
+        return self._files() or self._scheduler()
 
     def choose(self) -> Trouble | None:
         """Settle which nodes share their cards."""
@@ -96,7 +106,7 @@ class Planning:
             self.facts.here,
             self.facts.version,
             image_of(self.manifests),
-            tls=self.choice.tls,
+            tls=bool(self.choice.tls),
             restart=self.choice.restart,
             timeout_s=self.choice.timeout_s,
         )
@@ -122,10 +132,12 @@ class Planning:
         """Put the manifests together, as far as it is known what they must be."""
         overlay = overlay_of(flavour(self.hands.files), self.choice)
         choice, load = self.choice, self.hands.load
-        loaded = load(overlay, image=choice.image, components=components)
+        # There is one image for all parts: what is new gets that of what runs.
+        image = choice.image or next(iter(self.kept.values()), "")
+        loaded = load(overlay, image=image, components=components)
         if choice.with_monitoring:
-            loaded += load(MONITORING, image=choice.image, components=components)
-        found = served(self.hands.objects, loaded)
+            loaded += load(MONITORING, image=image, components=components)
+        found = with_images(served(self.hands.objects, loaded), self.kept)
         self.manifests = with_scheduler(found, self.image) if self.image else found
 
     def _scheduler(self) -> Trouble | None:

@@ -1,11 +1,12 @@
 """What speaks for and against installing here. Pure: ``survey`` reads, this judges."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpusharectl.install.choice import Choice
 from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.labels import EXPORTER
 from gpusharectl.install.nodeview import NodeView, minor, named, runtime
 from gpusharectl.install.rights import Right
 
@@ -40,9 +41,11 @@ class Facts:
 
     ``here`` is the node that this host is, empty where it is none of this cluster's;
     ``schedulers`` are the control-plane nodes with a kube-scheduler that can be seen;
-    ``second``, ``extended`` and ``exporter`` tell what of ours is there already;
-    ``guard`` whether the API server serves ValidatingAdmissionPolicies, ``operator``
-    whether it serves what Prometheus Operator reads.
+    ``second``, ``extended`` and ``plugin`` tell what of ours is there already,
+    ``images`` what each workload of ours runs, the scheduler's side first, and ``tls``
+    whether the extender has certificates; ``guard`` whether the API server serves
+    ValidatingAdmissionPolicies, ``operator`` whether it serves what Prometheus Operator
+    reads.
     """
 
     version: str
@@ -57,7 +60,8 @@ class Facts:
     plugin: bool = False
     runtime_class: bool = False
     guard: bool = True
-    exporter: bool = False
+    images: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = False
     operator: bool = False
 
     @property
@@ -192,8 +196,12 @@ def _no_guard() -> Finding:
 
 def _monitoring(facts: Facts, *, wanted: bool) -> list[Finding]:
     """Say what becomes of the monitoring; nothing about it is a reason to refuse."""
-    if facts.exporter and not wanted:
-        text = "monitoring is here, and stays as it is; --with-monitoring updates it"
+    exporter = facts.images.get(EXPORTER, "")
+    if exporter and not wanted:
+        text = (
+            f"monitoring is here, and stays as it is, at {exporter}; "
+            "--with-monitoring updates it, with --image its image too"
+        )
     elif wanted and not facts.operator:
         text = (
             "no Prometheus Operator is here, so no ServiceMonitor and no rules are "

@@ -1,6 +1,6 @@
 """Look at a cluster and a host: all that ``preflight`` judges. Reads only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
@@ -11,7 +11,7 @@ from gpusharectl.install.flavour import (
 )
 from gpusharectl.install.labels import EXPORTER, EXTENDER, OURS, PLUGIN, SYSTEM
 from gpusharectl.install.nodeview import NodeView, named, node_view
-from gpusharectl.install.overlays import scheduler_image
+from gpusharectl.install.overlays import has_tls, image_of, scheduler_image
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.rights import Right, missing
 from gpusharectl.scheduler.hostfiles import HostFiles
@@ -37,6 +37,10 @@ def survey(
     nodes = () if Right("list", "nodes") in lacking else read_nodes(objects)
     kind = flavour(files)
     here = told if named(nodes, told) else ""
+    extender, plugin, exporter = (
+        _daemon_set(objects, name) for name in (EXTENDER, PLUGIN, EXPORTER)
+    )
+    second = _second(objects)
     return Facts(
         version=version,
         flavour=kind,
@@ -45,12 +49,16 @@ def survey(
         driver_here=has_driver(files),
         missing=lacking,
         schedulers=_schedulers(objects, lacking),
-        extended=_is_there(objects, "DaemonSet", EXTENDER),
-        second=_has_second(objects),
-        plugin=_is_there(objects, "DaemonSet", PLUGIN),
+        extended=bool(extender),
+        second=bool(second),
+        plugin=bool(plugin),
         runtime_class=_has_runtime_class(objects),
         guard=objects.serves(*GUARD),
-        exporter=_is_there(objects, "DaemonSet", EXPORTER),
+        images={
+            body["metadata"]["name"]: image_of([body])
+            for body in (*extender, *second, *plugin, *exporter)
+        },
+        tls=has_tls(extender),
         operator=objects.serves(*OPERATOR),
     )
 
@@ -98,17 +106,18 @@ def kube_scheduler_image(objects: Objects) -> str:
     return found or scheduler_image(pod["spec"] for pod in pods)
 
 
-def _is_there(objects: Objects, kind: str, name: str) -> bool:
-    if not objects.may("get", f"{kind.lower()}s.apps", SYSTEM):
-        return False
-    return objects.get(Ref("apps/v1", kind, name, SYSTEM)) is not None
+def _daemon_set(objects: Objects, name: str) -> Sequence[Json]:
+    """Give one or none; of a kind that we may not read, none."""
+    if not objects.may("get", "daemonsets.apps", SYSTEM):
+        return ()
+    found = objects.get(Ref("apps/v1", "DaemonSet", name, SYSTEM))
+    return () if found is None else (found,)
 
 
-def _has_second(objects: Objects) -> bool:
+def _second(objects: Objects) -> Sequence[Json]:
     if not objects.may("list", "deployments.apps", SYSTEM):
-        return False
-    found = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
-    return bool(found)
+        return ()
+    return objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
 
 
 def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]:

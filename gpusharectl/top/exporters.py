@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 _INSTALL = "gpusharectl install --with-monitoring"
 _LOOK = f"kubectl -n {facts.SYSTEM} describe pods -l {facts.PART_NAME}={EXPORTER}"
 _RIGHT = (
-    "have the right granted to create pods/portforward in "
+    "have the rights granted to get and create pods/portforward in "
     f"{facts.SYSTEM}, or take the administrator's kubeconfig by --kubeconfig"
 )
 

@@ -34,6 +34,24 @@ class Alert:
         }
 
 
+def down(*names: str) -> str:
+    """Tell which pods of these names Prometheus gets no answer from.
+
+    By the job that the operator gives them, or by the pods' labels, where annotations
+    say what to scrape.
+    """
+    one_of = "|".join(names)
+    return named_node(
+        f'up{{job=~"{one_of}"}} == 0\nor up{{app_kubernetes_io_name=~"{one_of}"}} == 0'
+    )
+
+
+def named_node(expr: str) -> str:
+    """Add NodeName where the scrape knows it: pages of our own without it."""
+    inner = "\n".join(f"  {line}" for line in expr.splitlines())
+    return f'label_replace(\n{inner},\n  "NodeName", "$1", "node", "(.+)"\n)'
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Alerts that are looked at together; ``what`` heads them in the document."""

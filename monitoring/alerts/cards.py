@@ -6,7 +6,7 @@ keeps the last one for ever.
 
 from deviceplugin import fields
 from monitoring.alerts.alert import Alert, Group
-from monitoring.queries import CARD, healthy
+from monitoring.queries import CARD, healthy_by_books, healthy_by_exporter, ours
 
 APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
 """The fault of the program on the card, not of the card."""
@@ -16,6 +16,7 @@ PAGED_XIDS = (48, 63, 64, 74, 79, 94, 95, 119, 120)
 _XIDS = "vcuda_xid_errors_total"
 _WHERE = "card {{ $labels.gpu }} of {{ $labels.NodeName }}"
 _WHICH = "{{ $labels.UUID }} on {{ $labels.NodeName }}"
+_CORDON = "`gpusharectl cordon-card {{ $labels.NodeName }} {{ $labels.gpu }}`"
 _THROTTLED = 1e6
 """Microseconds in a second: the rate of a violation counter that never pauses."""
 
@@ -47,9 +48,9 @@ _XID_ALERTS = (
         _told(_one_of(PAGED_XIDS)),
         "critical",
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
-        "The card, its memory or its link is damaged. Cordon it (gpusharectl cordon), "
-        "move its pods, reset it or restart the node; see it replaced if it comes back "
-        f"so. It is {_WHICH}.",
+        f"The card, its memory or its link is damaged. {_CORDON}, move its pods, reset "
+        "it or restart the node; see it replaced if it comes back so. It is "
+        "{{ $labels.UUID }}.",
         labels={"page": "true"},
     ),
     Alert(
@@ -72,36 +73,50 @@ _XID_ALERTS = (
 _FAULT_ALERTS = (
     Alert(
         "VcudaGpuLost",
-        f"{healthy()} == 0",
+        f"{healthy_by_books()} == 0",
         "critical",
-        "A card of {{ $labels.NodeName }} is sick or gone",
-        "It gets no new pods; those on it may hang. gpusharectl inspect says why, "
-        f"nvidia-smi on the node what the driver sees. It is {_WHICH}.",
+        "A card of {{ $labels.NodeName }} is sick or gone: its device plugin says so",
+        "It gets no new pods; those on it may hang. gpusharectl inspect says why. Once "
+        "you have seen to it: `gpusharectl clear-card {{ $labels.NodeName }} "
+        "{{ $labels.UUID }}`.",
         "2m",
+        {"by": "books"},
+    ),
+    Alert(
+        "VcudaGpuLost",
+        f"{healthy_by_exporter()} == 0\nunless on ({CARD}) {healthy_by_books()} == 0",
+        "critical",
+        f"It does not answer the exporter: {_WHERE}",
+        "Those on it may hang, and the books still give it new pods: "
+        f"{_CORDON}. The exporter's log says which question failed, nvidia-smi on the "
+        "node what the driver sees. It is {{ $labels.UUID }}.",
+        "2m",
+        {"by": "exporter"},
     ),
     Alert(
         "VcudaEcc",
-        f"increase({fields.ECC_DBE_VOL_TOTAL}[15m]) > 0\n"
-        f"or increase({fields.ECC_DBE_AGG_TOTAL}[15m]) > 0\n"
-        f"or increase({fields.UNCORRECTABLE_REMAPPED_ROWS}[15m]) > 0\n"
-        f"or {fields.ROW_REMAP_FAILURE} > 0",
+        f"increase({ours(fields.ECC_DBE_VOL_TOTAL)}[15m]) > 0\n"
+        f"or increase({ours(fields.ECC_DBE_AGG_TOTAL)}[15m]) > 0\n"
+        f"or increase({ours(fields.UNCORRECTABLE_REMAPPED_ROWS)}[15m]) > 0\n"
+        f"or {ours(fields.ROW_REMAP_FAILURE)} > 0",
         "critical",
         f"Memory errors that cannot be corrected on {_WHERE}",
-        "What its pods compute may be wrong. Cordon it, move its pods and reset it; if "
-        f"a row cannot be remapped it has to be replaced. It is {_WHICH}.",
+        f"What its pods compute may be wrong. {_CORDON}, move its pods and reset it; "
+        "if a row cannot be remapped it has to be replaced. It is {{ $labels.UUID }}.",
     ),
     Alert(
         "VcudaEcc",
-        f"increase({fields.ECC_SBE_VOL_TOTAL}[1h]) > 10\n"
-        f"or {fields.RETIRED_PENDING} > 0",
+        f"increase({ours(fields.ECC_SBE_VOL_TOTAL)}[1h]) > 10\n"
+        f"or {ours(fields.RETIRED_PENDING)} > 0",
         "warning",
         f"Memory errors on {_WHERE}",
         "Corrected so far: more than 10 in an hour, or pages that wait to be retired, "
-        f"which a reset of the card does. It is {_WHICH}.",
+        "which a reset of the card does once you could move its pods. It is "
+        f"{_WHICH}.",
     ),
     Alert(
         "VcudaHot",
-        f"{fields.GPU_TEMP} > 85",
+        f"{ours(fields.GPU_TEMP)} > 85",
         "warning",
         f"{{{{ $value }}}} °C: {_WHERE}",
         "It throttles soon. Look at fans, air flow and the neighbours' load.",
@@ -109,7 +124,7 @@ _FAULT_ALERTS = (
     ),
     Alert(
         "VcudaThrottled",
-        f"rate({fields.THERMAL_VIOLATION}[5m]) / {_THROTTLED:.0f} > 0.05",
+        f"rate({ours(fields.THERMAL_VIOLATION)}[5m]) / {_THROTTLED:.0f} > 0.05",
         "warning",
         f"Slowed down for heat {{{{ $value | humanizePercentage }}}} of the time: "
         f"{_WHERE}",
@@ -119,7 +134,7 @@ _FAULT_ALERTS = (
     ),
     Alert(
         "VcudaThrottled",
-        f"rate({fields.POWER_VIOLATION}[5m]) / {_THROTTLED:.0f} > 0.5",
+        f"rate({ours(fields.POWER_VIOLATION)}[5m]) / {_THROTTLED:.0f} > 0.5",
         "warning",
         f"Slowed down for power {{{{ $value | humanizePercentage }}}} of the time: "
         f"{_WHERE}",
@@ -129,7 +144,7 @@ _FAULT_ALERTS = (
     ),
     Alert(
         "VcudaCardNearlyFull",
-        f"{fields.FB_USED} / {fields.FB_TOTAL} > 0.95",
+        f"{ours(fields.FB_USED)} / {ours(fields.FB_TOTAL)} > 0.95",
         "warning",
         f"{{{{ $value | humanizePercentage }}}} of the memory is in use: {_WHERE}",
         "The next allocation fails, whosever it is. Is a pod over its share? "

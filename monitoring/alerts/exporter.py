@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from deviceplugin.fields import GROUPS as READINGS
-from monitoring.alerts.alert import Alert, Group
+from monitoring.alerts.alert import Alert, Group, down
 from monitoring.queries import CARD, UNITS, booked
 
 _NAME = "gpushare-exporter"
@@ -33,12 +33,7 @@ EXPORTER = Group(
     (
         Alert(
             "VcudaExporterDown",
-            # The second by the pod's labels, where annotations say what to scrape.
-            "label_replace(\n"
-            f'  up{{job="{_NAME}"}} == 0\n'
-            f'  or up{{app_kubernetes_io_name="{_NAME}"}} == 0,\n'
-            '  "NodeName", "$1", "node", "(.+)"\n'
-            ")",
+            down(_NAME),
             "critical",
             "The exporter of {{ $labels.NodeName }} ({{ $labels.instance }}) does not "
             "answer",

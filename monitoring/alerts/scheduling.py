@@ -1,75 +1,123 @@
 """Pods that find no card, and those who should give them one."""
 
-from monitoring.alerts.alert import Alert, Group
+from monitoring.alerts.alert import Alert, Group, down, named_node
 from monitoring.queries import LARGEST_FREE, PENDING, UNITS, free_units
 
 _LATE_S = 60 * 86400
+_EXTENDER = ("gpushare-extender", "gpushare-scheduler")
+_PLUGIN = "gpushare-device-plugin"
+_PODS = "kubectl -n kube-system get pods -o wide -l"
+_EXTENDERS = f"{_PODS} 'app.kubernetes.io/name in ({','.join(_EXTENDER)})'."
+_PLUGINS = f"{_PODS} app.kubernetes.io/name={_PLUGIN}."
+_WITH_OPTIONS = "with the other options that you installed with"
 
-SCHEDULING = Group(
-    "vcuda-scheduling",
-    "Scheduling",
-    (
-        Alert(
-            "VcudaPending",
-            f"max({PENDING}) > 0",
-            "warning",
-            "Pods wait for a card: {{ $value }}",
-            "gpusharectl inspect lists them and what would fit; gpusharectl why POD "
-            "gives each card's answer in numbers.",
-            "10m",
-        ),
-        Alert(
-            "VcudaNothingFree",
-            f"max({LARGEST_FREE}) == 0",
-            "info",
-            "No card of the cluster has room for one unit",
-            "The next pod that asks for a card will wait. Free some, or add cards.",
-            "10m",
-        ),
-        Alert(
-            "VcudaFragmented",
-            f"max({LARGEST_FREE}) < 0.5 * max({UNITS})\n"
-            f"and on () {free_units()} >= max({UNITS})",
-            "info",
-            "A whole card's worth of units is free, {{ $value }} of them at most on "
-            "one card",
-            "Pods that are larger wait while small ones fit. Move small pods together "
-            "(delete them one by one under the policy best-fit).",
-            "15m",
-        ),
-        Alert(
-            "VcudaPodWithoutPlacement",
-            "max(vcuda_extender_pods_without_placement) > 0",
-            "warning",
-            "Pods were bound without the extender: {{ $value }}",
-            "Is the stanza still in kube-scheduler's configuration? An upgrade of the "
-            "control plane takes it out; gpusharectl install puts it back.",
-            "5m",
-        ),
-        Alert(
-            "VcudaExtenderNotReady",
-            "vcuda_extender_ready == 0",
-            "critical",
-            "The extender {{ $labels.instance }} does not answer filter",
-            "No pod gets a card from it. Its log and /readyz say what it waits for.",
-            "5m",
-        ),
-        Alert(
-            "VcudaPluginDeaf",
-            "vcuda_plugin_registered == 0",
-            "warning",
-            "kubelet does not listen to the device plugin {{ $labels.instance }} "
-            "({{ $labels.resource }})",
-            "Its node offers no part of a card. The plugin's log says why.",
-            "5m",
-        ),
-        Alert(
-            "VcudaCertificateEnds",
-            f"vcuda_certificate_not_after_timestamp_seconds - time() < {_LATE_S}",
-            "warning",
-            "A certificate of the extender ends in {{ $value | humanizeDuration }}",
-            "gpusharectl install renews it on the control-plane host; nothing else "
-            "does. Its file: {{ $labels.file }}, at {{ $labels.instance }}.",
-        ),
+_DOWN = (
+    Alert(
+        "VcudaExtenderDown",
+        down(*_EXTENDER),
+        "critical",
+        "The extender of {{ $labels.NodeName }} ({{ $labels.instance }}) does not "
+        "answer",
+        f"kube-scheduler there places no pod that asks for a card. {_EXTENDERS}",
+        "2m",
+    ),
+    Alert(
+        "VcudaNoExtender",
+        "absent(vcuda_extender_ready)",
+        "critical",
+        "No extender answers at all",
+        "No pod of the cluster gets a card, and all alerts on the books are silent; or "
+        f"Prometheus does not ask. {_EXTENDERS}",
+        "2m",
+    ),
+    Alert(
+        "VcudaPluginDown",
+        down(_PLUGIN),
+        "critical",
+        "The device plugin of {{ $labels.NodeName }} ({{ $labels.instance }}) does not "
+        "answer",
+        "Pods that run go on; its node starts no pod with a card, and nobody looks "
+        f"whether its cards are well. {_PLUGINS}",
+        "2m",
+    ),
+    Alert(
+        "VcudaNoPlugin",
+        "absent(vcuda_plugin_registered)",
+        "critical",
+        "No device plugin answers at all",
+        f"No node starts a pod with a card, or Prometheus does not ask. {_PLUGINS}",
+        "2m",
     ),
 )
+
+_BOOKS = (
+    Alert(
+        "VcudaPending",
+        f"max({PENDING}) > 0",
+        "warning",
+        "Pods wait for a card: {{ $value }}",
+        "gpusharectl inspect lists them and what would fit; gpusharectl why POD "
+        "gives each card's answer in numbers.",
+        "10m",
+    ),
+    Alert(
+        "VcudaNothingFree",
+        f"max({LARGEST_FREE}) == 0",
+        "info",
+        "No card of the cluster has room for one unit",
+        "The next pod that asks for a card will wait. Free some, or add cards.",
+        "10m",
+    ),
+    Alert(
+        "VcudaFragmented",
+        f"max({LARGEST_FREE}) < 0.5 * max({UNITS})\n"
+        f"and on () {free_units()} >= max({UNITS})",
+        "info",
+        "A whole card's worth of units is free, {{ $value }} of them at most on "
+        "one card",
+        "Pods that are larger wait while small ones fit. Move small pods together "
+        "(delete them one by one under the policy best-fit).",
+        "15m",
+    ),
+    Alert(
+        "VcudaPodWithoutPlacement",
+        "max(vcuda_extender_pods_without_placement) > 0",
+        "warning",
+        "Pods were bound without the extender: {{ $value }}",
+        "Is the stanza still in kube-scheduler's configuration? An upgrade of the "
+        "control plane takes it out; gpusharectl install puts it back, "
+        f"{_WITH_OPTIONS}.",
+        "5m",
+    ),
+    Alert(
+        "VcudaExtenderNotReady",
+        named_node("vcuda_extender_ready == 0"),
+        "critical",
+        "The extender of {{ $labels.NodeName }} ({{ $labels.instance }}) does not "
+        "answer filter",
+        "No pod gets a card from it. Its log and /readyz say what it waits for.",
+        "5m",
+    ),
+    Alert(
+        "VcudaPluginDeaf",
+        named_node("vcuda_plugin_registered == 0"),
+        "warning",
+        "kubelet does not listen to the device plugin of {{ $labels.NodeName }} "
+        "({{ $labels.instance }}): {{ $labels.resource }}",
+        "Its node offers no part of a card. The plugin's log says why.",
+        "5m",
+    ),
+    Alert(
+        "VcudaCertificateEnds",
+        named_node(
+            f"vcuda_certificate_not_after_timestamp_seconds - time() < {_LATE_S}"
+        ),
+        "warning",
+        "A certificate of the extender ends in {{ $value | humanizeDuration }}",
+        f"gpusharectl install --tls, {_WITH_OPTIONS}, renews it on the "
+        "control-plane host {{ $labels.NodeName }}; nothing else does. Its file: "
+        "{{ $labels.file }}, at {{ $labels.instance }}.",
+    ),
+)
+
+SCHEDULING = Group("vcuda-scheduling", "Scheduling", (*_DOWN, *_BOOKS))

@@ -1,7 +1,15 @@
 """What pods do with the part of a card that they were allotted."""
 
 from monitoring.alerts.alert import Alert, Group
-from monitoring.queries import ALLOTTED, CARD, CONTAINER, SM, USED, by
+from monitoring.queries import (
+    ALLOTTED,
+    CARD,
+    CONTAINER,
+    SM,
+    USED,
+    by,
+    used_of_allotted,
+)
 
 _WHO = "{{ $labels.NamespaceName }}/{{ $labels.PodName }} ({{ $labels.ContainerName }})"
 _SHARED = 'AllocateMode="share"'
@@ -20,7 +28,8 @@ SHARES = Group(
         Alert(
             "VcudaMemoryOverAllocation",
             # Who has a card alone takes nothing from anybody.
-            f"{by(CONTAINER, USED)}\n/ {by(CONTAINER, ALLOTTED, _SHARED)}\n> 1.05",
+            used_of_allotted(by(CONTAINER, USED), by(CONTAINER, ALLOTTED, _SHARED))
+            + "\n> 1.05",
             "warning",
             f"{_WHO} uses {{{{ $value | humanizePercentage }}}} of its share",
             "It takes memory that others of its card were promised: on "
@@ -45,9 +54,10 @@ SHARES = Group(
             f"vcuda_card_unattributed_memory_bytes > {512 * 2**20}",
             "warning",
             "{{ $value | humanize1024 }}B of card {{ $labels.gpu }} of "
-            "{{ $labels.NodeName }} belong to no process",
-            "Some of it is the driver's own. More: a process that died and left its "
-            "memory, which a reset of the card gives back.",
+            "{{ $labels.NodeName }} belong to no pod that runs",
+            "Some of it is the driver's own. Ask nvidia-smi on the node first: a "
+            "process of a pod that is gone can be ended there. Only if it lists none, "
+            "a reset of the card gives the memory back, and ends all others on it.",
             "15m",
         ),
         Alert(

@@ -32,7 +32,8 @@ def _now() -> tuple[Panel, ...]:
         number(
             "Nobody's",
             most("vcuda_card_unattributed_memory_bytes"),
-            "In use, and of no process that the driver lists.",
+            "In use, and of no pod that runs: the driver's own, of a pod that is gone, "
+            "or of no process that the driver lists.",
             BYTES,
             bad_from=512 * 2**20,
         ),

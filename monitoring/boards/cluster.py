@@ -29,12 +29,16 @@ from monitoring.queries import (
     by,
     free_units,
     healthy,
+    ours,
+    used_of_allotted,
 )
 
 _ALLOTTED_MIB = "vcuda_card_memory_allocated_bytes / 2^20"
-_TOTAL = fields.FB_TOTAL
-_IN_USE = fields.FB_USED
+_TOTAL = ours(fields.FB_TOTAL)
+_IN_USE = ours(fields.FB_USED)
+_BUSY = ours(fields.GPU_UTIL)
 _PODS = 'PodName!=""'
+_OF_ALLOTTED = used_of_allotted(by(POD, USED, _PODS), by(POD, ALLOTTED))
 
 
 def _now() -> tuple[Panel, ...]:
@@ -100,7 +104,7 @@ def _over_time() -> tuple[Panel, ...]:
                     f" / (100 * count({booked(UNITS)}))",
                     "allotted cores",
                 ),
-                Query(f"avg({fields.GPU_UTIL}) / 100", "busy"),
+                Query(f"avg({_BUSY}) / 100", "busy"),
             ),
             "Cores are hundredths of a card.",
             RATIO,
@@ -153,7 +157,7 @@ def _who() -> tuple[Panel, ...]:
             "Most of their share",
             (
                 Query(
-                    f"topk(10, {by(POD, USED, _PODS)} / {by(POD, ALLOTTED)})",
+                    f"topk(10, {_OF_ALLOTTED})",
                     pod,
                 ),
             ),
@@ -188,7 +192,7 @@ def _nodes() -> tuple[Panel, ...]:
             "Largest free block (MiB)",
         ),
         Query(f"sum by ({node}) ({booked(PLACED)}) * {UNIT_MIB}", "In books (MiB)"),
-        Query(f"avg by ({node}) ({fields.GPU_UTIL})", "Busy (%)"),
+        Query(f"avg by ({node}) ({_BUSY})", "Busy (%)"),
     )
     what = "Allotted is by the exporter on the node, in books is by the extender."
     return (rows_of("Nodes", columns, what, keys=[node]),)

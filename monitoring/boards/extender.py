@@ -43,7 +43,7 @@ def extender_panels() -> tuple[Panel, ...]:
                     "bound without the extender",
                 ),
             ),
-            "Anything but 0 wants a look: gpusharectl inspect -d.",
+            "Anything but 0 wants a look: gpusharectl inspect -o wide.",
         ),
         lines(
             "Age of the extender's books",

@@ -43,7 +43,8 @@ def _now() -> tuple[Panel, ...]:
         number(
             "Sick cards",
             f"sum(1 - min by (UUID) ({_of('vcuda_card_healthy')}))",
-            "They get no new pods.",
+            "Those that the device plugin calls sick get no new pods; those that only "
+            "do not answer the exporter still do.",
             bad_from=1,
         ),
         number("Memory", total, "Of all its cards.", MIB),

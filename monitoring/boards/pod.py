@@ -16,7 +16,7 @@ from monitoring.panels import (
     number,
     rows_of,
 )
-from monitoring.queries import ALLOTTED, SM, USED
+from monitoring.queries import ALLOTTED, SM, USED, used_of_allotted
 
 _PODS = 'NamespaceName=~"$namespace", PodName=~"$pod"'
 _KEYS = "NodeName, gpu, PodName, ContainerName"
@@ -42,7 +42,7 @@ def _now() -> tuple[Panel, ...]:
         number("Used", f"sum({_of(USED)})", "Memory that they use.", MIB),
         number(
             "Used of allotted",
-            f"sum({_of(USED)}) / sum({_of(ALLOTTED)})",
+            used_of_allotted(f"sum({_of(USED)})", f"sum({_of(ALLOTTED)})"),
             "Above 100 % they take what others were promised.",
             RATIO,
             bad_from=1.05,
@@ -89,7 +89,7 @@ def _over_time() -> tuple[Panel, ...]:
         ),
         lines(
             "Memory used of allotted",
-            (Query(f"{_each(USED)} / {_each(ALLOTTED)}", _WHO),),
+            (Query(used_of_allotted(_each(USED), _each(ALLOTTED)), _WHO),),
             "Above 100 % they take what others were promised.",
             RATIO,
             span=HALF,

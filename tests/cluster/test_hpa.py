@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.kube.names import MEMORY
 from tests.cluster.cards import RTX_3090
 from tests.cluster.exporter import Exporter, process_of
 from tests.cluster.manifests import IMAGE
@@ -120,11 +121,15 @@ class Scaled:
 
 
 def service() -> list[Json]:
-    """The demo workload as it is shipped, with an image that is at hand."""
+    """The demo workload as it is shipped, with an image that is at hand.
+
+    That one takes no more than it is told to, so that two share the only card.
+    """
     deployment, svc = documents(f"autoscaling/{APP}.yaml")
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     container |= {"image": IMAGE, "command": ["/bin/sh", "-c", IDLE]}
+    container["resources"]["limits"][MEMORY] = 20
     spec["terminationGracePeriodSeconds"] = 1
     return [deployment, svc]
 

@@ -181,7 +181,8 @@ def test_an_upgrade_of_kubernetes_is_mended(host: Fresh, before: Before) -> None
 def test_a_newer_version_of_ours(host: Fresh) -> None:
     """Extender and plugin are exchanged under running pods, who notice nothing.
 
-    None starts anew, each keeps its card, and what is free is counted as before.
+    None starts anew, each keeps its card, and what is free is counted as before. The
+    same without an image keeps the one that runs; the old one is asked for by name.
     """
     host.cluster.nodes["cp"].must(
         *("ctr", "-n", "k8s.io", "images", "tag"),
@@ -200,7 +201,12 @@ def test_a_newer_version_of_ours(host: Fresh) -> None:
     host.create(pod("late", container("main", 6, 1)))
     refused_with(host, "late", FULL)
     host.kubectl("delete", "pod", "fits", "late")
-    host.must("install", "--nodes", "cp", "--yes")
+    told = host.must("install", "--nodes", "cp", "--yes")
+    assert "image gpushare:next runs here, and stays" in told
+    images = host.kubectl("get", "pods", "-n", SYSTEM, "-l", PART, *IMAGES).split()
+    assert images == ["gpushare:next", "gpushare:next"]
+    old = f"gpushare:{app_version()}"
+    host.must("install", "--nodes", "cp", "--yes", "--image", old)
 
 
 def running(host: Fresh, app: str) -> tuple[str, str, int, list[str]]:

@@ -118,16 +118,46 @@ def test_a_dry_run_is_the_api_servers_own(world: World) -> None:
 
 
 def test_over_objects_that_kubectl_put_there(world: World) -> None:
-    """What ``apply -k`` or a hand has changed becomes ours again, in place."""
+    """What ``apply -k`` or a hand has changed becomes ours again, in place.
+
+    But for the image, which is the operator's, and stays until another is asked for.
+    """
     assert world.install() == Exit.DONE
     ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
     world.objects.merge(ref, {"spec": {"minReadySeconds": 7}})
-    image = "/spec/template/spec/containers/0/image"
-    world.objects.json_patch(ref, [{"op": "replace", "path": image, "value": "x:1"}])
-    assert world.install() == Exit.DONE
-    spec = (world.objects.get(ref) or {})["spec"]
-    assert spec["template"]["spec"]["containers"][0]["image"] == "gpushare:0.1.0"
-    assert spec["minReadySeconds"] == 7
+    container = "/spec/template/spec/containers/0"
+    changes = {
+        f"{container}/image": "x:1",
+        f"{container}/securityContext/readOnlyRootFilesystem": False,
+    }
+    world.objects.json_patch(
+        ref,
+        [
+            {"op": "replace", "path": path, "value": value}
+            for path, value in changes.items()
+        ],
+    )
+    for asked, runs in (("", "x:1"), ("gpushare:9", "gpushare:9")):
+        assert world.install(image=asked) == Exit.DONE
+        spec = (world.objects.get(ref) or {})["spec"]
+        (found,) = spec["template"]["spec"]["containers"]
+        assert found["image"] == runs
+        assert found["securityContext"]["readOnlyRootFilesystem"] is True
+        assert spec["minReadySeconds"] == 7
+
+
+def test_tls_stays_until_it_is_taken_away(world: World) -> None:
+    """The API server takes the certificates' variables and folder out again."""
+    assert world.install(image="x/gpushare:1", tls=True) == Exit.DONE
+    before = world.versions()
+    assert world.install() == Exit.DONE, world.screen.text
+    assert world.versions() == before
+    ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
+    assert "GPUSHARE_TLS_CERT" in str(world.objects.get(ref))
+    assert world.install(tls=False) == Exit.DONE
+    body = world.objects.get(ref) or {}
+    assert "tls" not in str(body["spec"]["template"]["spec"]).lower()
+    assert "x/gpushare:1" in str(body["spec"])
 
 
 def test_a_weaker_user_hears_all_that_is_missing(

@@ -259,6 +259,25 @@ def test_may_we(plane: ControlPlane, objects: Objects, own: str) -> None:
     small.close()
 
 
+@pytest.mark.parametrize(
+    ("verbs", "enough"), [(("get", "create"), True), (("create",), False)]
+)
+def test_which_rights_a_page_of_a_pod_takes(
+    plane: ControlPlane, own: str, verbs: tuple[str, ...], enough: bool
+) -> None:
+    """A websocket is opened by GET, so ``create`` alone is refused."""
+    token = service_account_token(plane.rest, own, "reader")
+    rules: list[Json] = [
+        {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": list(verbs)},
+    ]
+    grant(plane.rest, f"system:serviceaccount:{own}:reader", rules)
+    reader = by(plane, token, "reader")
+    # Who may is told that there is no such pod; no kubelet is here to answer.
+    with pytest.raises(NotFound if enough else Forbidden, match="nobody"):
+        reader.fetch(own, "nobody", 9400, "/metrics")
+    reader.close()
+
+
 def test_without_rights(plane: ControlPlane, objects: Objects, own: str) -> None:
     """Read and write alike; an unknown token is no better."""
     objects.apply(

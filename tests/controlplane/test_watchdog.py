@@ -102,7 +102,15 @@ class Watched:
     @contextmanager
     def patrol(self, mode: Mode) -> Iterator[Patrol]:
         book = UsageBook(self.snapshot, self.tenants.current)
-        made = Patrol(book, self.snapshot, self.cluster, mode, 3)
+        made = Patrol(
+            book,
+            self.snapshot,
+            self.cluster,
+            mode,
+            3,
+            # A look is a second here, as the rounds have it.
+            clock=lambda: float(self.rounds),
+        )
         stop = Event()
         thread = Thread(target=made.run, args=(stop, 0.05))
         thread.start()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -95,6 +96,27 @@ def test_what_one_raised_is_raised() -> None:
     """``ask_one`` raises it as it came."""
     with pytest.raises(ValueError, match="invalid literal"):
         Asking(FOREVER_S).ask_one("card", lambda: int("x"))
+
+
+@contextmanager
+def no_room_for_threads() -> Iterator[None]:
+    """Let every new thread want more memory than addresses reach."""
+    usual = threading.stack_size(2**62)
+    try:
+        yield
+    finally:
+        threading.stack_size(usual)
+
+
+def test_one_that_cannot_be_begun_is_late_just_now() -> None:
+    """Not for good: it is asked as soon as there is a thread for it."""
+    asking = Asking(FOREVER_S)
+    with no_room_for_threads():
+        for _ in range(2):
+            answer = asking.ask({"card": lambda: "told"})["card"]
+            assert isinstance(answer, Late)
+            assert str(answer) == "it was not asked: can't start new thread"
+    assert asking.ask_one("card", lambda: "told") == "told"
 
 
 def test_nothing_asked_is_nothing_answered() -> None:

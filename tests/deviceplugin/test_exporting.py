@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
+import pynvml
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -20,6 +21,7 @@ from deviceplugin.nvmltelemetry import NvmlTelemetry
 from deviceplugin.sampler import groups_read
 from deviceplugin.switches import Flags
 from gpushare.domain.model import NodeName
+from gpushare.kube.embedded import Embedded
 from gpushare.listening import free_address, why_not_listen
 from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
 from tests.nvml.build import the_stub
@@ -138,6 +140,23 @@ def test_a_card_that_is_lost_drops_out_alone(driver: StubDriver) -> None:
         wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
 
 
+def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
+    """Some counters are for administrators; one that is lost is sick at once."""
+    made, telemetry = assembled(flags=Flags(on=frozenset({"pcie"})))
+    refused = pynvml.NVML_ERROR_NO_PERMISSION
+    driver.fail(ONE, "DeviceGetPcieThroughput", refused)
+    made.configuring.look()
+    made.sampler.look_once()
+    made.sampler.sample_once("pcie")
+    assert series(made, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT").keys() == {OTHER}
+    assert series(made, "vcuda_card_healthy") == {ONE: 1.0, OTHER: 1.0}
+    assert not series(made, "vcuda_exporter_unsupported")
+    driver.lose(ONE)
+    made.sampler.sample_once("memory")
+    assert series(made, "vcuda_card_healthy") == {ONE: 0.0, OTHER: 1.0}
+    telemetry.close()
+
+
 def test_a_driver_that_comes_late_is_found(
     driver: StubDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,6 +183,20 @@ def test_a_driver_that_is_loaded_anew_is_opened_anew(driver: StubDriver) -> None
         wait_until(lambda: not series(made, GPU_UTIL), "nothing")
         driver.load()
         wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+
+
+def test_the_page_tells_when_the_api_server_last_spoke() -> None:
+    """From the reflector itself, as soon as it has listed the pods."""
+    made = assemble(quiet(pods=True), ScriptedTelemetry(), Embedded())
+    made.configuring.look()
+    name, stop = "vcuda_collect_timestamp_seconds", Event()
+    assert "allotment" not in series(made, name, "group")
+    follow = dict(made.loops)["follow pods"]
+    # A daemon: its watch looks up only at the next word.
+    thread = Thread(target=follow, args=(stop,), daemon=True)
+    thread.start()
+    wait_until(lambda: "allotment" in series(made, name, "group"), "the first list")
+    stop.set()
 
 
 def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
@@ -229,7 +262,7 @@ def test_it_ends_well_when_it_is_told_to() -> None:
     assert not why_not_listen(settings.listen)
 
 
-def quiet() -> ExporterSettings:
+def quiet(*, pods: bool = False) -> ExporterSettings:
     return ExporterSettings(
-        NodeName("n"), pods=False, listen=free_address(), collect_listen=None
+        NodeName("n"), pods=pods, listen=free_address(), collect_listen=None
     )

@@ -1,6 +1,7 @@
 """The page of metrics: which series there are, when there is none, and its form."""
 
 import re
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.deviceplugin.scene import (
     ALL,
     AT,
     BY_CARD,
+    DEFAULT,
     A,
     B,
     held,
@@ -74,6 +76,7 @@ class Desk:
     kubelet: KubeletRound | None = None
     tally: PatrolTally = field(default_factory=PatrolTally)
     follows: bool = True
+    heard_s: float | None = None
 
     def __post_init__(self) -> None:
         self.tenants = Tenants()
@@ -88,6 +91,7 @@ class Desk:
             book,
             patrolled=lambda: self.tally,
             kubelet=lambda: self.kubelet,
+            heard=lambda: self.heard_s,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self.exposition)
@@ -202,6 +206,13 @@ def test_what_a_container_was_allotted() -> None:
     assert desk.value("vcuda_container_core_limit_ratio", PodName="b") is None
 
 
+def test_who_asked_for_cores_alone_has_no_memory_to_be_measured_by() -> None:
+    """By 0 any use would be endlessly too much: rules divide by it."""
+    desk = busy(held("a", 0, 50))
+    assert desk.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED") is None
+    assert desk.value("DCGM_CUSTOM_CONTAINER_CP_ALLOCATED") == 0.5
+
+
 def test_use_beside_the_cores_asked() -> None:
     """23 % of the card are 46 % of 50 cores; of no cores there is no share."""
     assert busy(held("a", 8, 50)).value("vcuda_container_core_use_ratio") == 0.46
@@ -279,6 +290,34 @@ def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
     assert desk.value("vcuda_collector_success", group="allotment") == 1
 
 
+def test_an_api_server_that_went_silent_is_told() -> None:
+    """What it said last is shown, and that it is old."""
+    desk = busy()
+    desk.heard_s = 80.0
+    assert desk.samples("vcuda_exporter_trouble") == []
+    assert desk.value("vcuda_collector_success", group="allotment") == 1
+    desk.heard_s = 91.0
+    assert desk.value("vcuda_exporter_trouble", about="pods") == 1
+    assert desk.value("vcuda_collector_success", group="allotment") == 0
+    assert "shown as they were" in desk.exposition.troubles()["pods"]
+    assert desk.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", PodName="a") == 2048
+
+
+def test_when_the_api_server_last_spoke() -> None:
+    """As of any other group; not before it did."""
+    name, about = "vcuda_collect_timestamp_seconds", {"group": "allotment"}
+    desk = busy()
+    assert desk.value(name, **about) is None
+    for age_s in (0.0, 1000.0):
+        desk.heard_s = age_s
+        before = time.time()
+        told = desk.value(name, **about)
+        assert told is not None
+        # A page writes fewer digits than there are.
+        assert before - age_s - 0.01 <= told <= time.time() - age_s + 0.01
+    assert desk.value("vcuda_collect_duration_seconds", **about) is None
+
+
 def test_where_pods_are_not_followed_that_is_no_trouble() -> None:
     """As on the edge: cards alone are shown."""
     desk = Desk(snapshot(values={A: {fields.GPU_UTIL: 1.0}}), follows=False)
@@ -349,15 +388,43 @@ def test_a_card_that_was_never_asked_is_neither_well_nor_sick() -> None:
 
 
 def test_health_goes_by_what_was_asked_lately() -> None:
-    """A slow group's failure of long ago is over; a fast one's of now is not."""
-    values = {A: {fields.GPU_UTIL: 1.0}}
-    desk = busy(values=values)
-    old = Round("faults", AT - 60, 1.0, {A: CardSays(failure="it hung")})
-    desk.now = replace(desk.now, rounds={**desk.now.rounds, "faults": old})
-    assert desk.value("vcuda_card_healthy", UUID=A) == 1
-    new = replace(old, at=AT)
-    desk.now = replace(desk.now, rounds={**desk.now.rounds, "faults": new})
-    assert desk.value("vcuda_card_healthy", UUID=A) == 0
+    """By each group's own pace: a failure stands until the group's next round."""
+    desk = busy(values={A: {fields.GPU_UTIL: 1.0}})
+    for group, ago_s, healthy in (
+        ("faults", 0, 0),
+        ("faults", 59, 0),
+        ("faults", 76, 1),
+        ("environment", 19, 0),
+        ("environment", 21, 1),
+    ):
+        one = Round(group, AT - ago_s, 1.0, {A: CardSays(failure="it hung")})
+        rounds = {"utilization": desk.now.rounds["utilization"], group: one}
+        desk.now = replace(desk.now, rounds=rounds)
+        assert desk.value("vcuda_card_healthy", UUID=A) == healthy, (group, ago_s)
+
+
+@pytest.mark.parametrize("driverless", [False, True])
+def test_a_lost_card_shows_no_value_from_before(*, driverless: bool) -> None:
+    """Of a slow group, whose next round comes a minute later; others' are there."""
+    seen = {fields.PCIE_REPLAY_COUNTER: 7.0}
+    desk = busy(values={A: seen, B: seen}, at=AT - 40)
+    cards = {A: CardSays(failure="it is lost"), B: CardSays({fields.GPU_UTIL: 1.0})}
+    lost = Round("utilization", AT, 0.1, cards)
+    if driverless:
+        lost = replace(lost, cards={}, failure="no driver")
+    desk.now = replace(desk.now, rounds={**desk.now.rounds, "utilization": lost})
+    found = desk.samples(fields.PCIE_REPLAY_COUNTER)
+    assert [labels["UUID"] for labels, _ in found] == ([] if driverless else [B])
+
+
+def test_a_card_that_hangs_in_one_group_keeps_the_others_values() -> None:
+    """They were read since, or are about of that moment."""
+    desk = busy(values={A: {fields.GPU_UTIL: 1.0}})
+    for ago_s in (-10, 0, 59):
+        hung = Round("faults", AT - ago_s, 5.0, {A: CardSays(failure="it hangs")})
+        desk.now = replace(desk.now, rounds={**desk.now.rounds, "faults": hung})
+        assert desk.value(fields.GPU_UTIL, UUID=A) == 1
+        assert desk.value("vcuda_card_healthy", UUID=A) == 0
 
 
 def test_without_a_driver_all_cards_are_sick() -> None:
@@ -381,7 +448,7 @@ def test_without_any_card_the_exporter_still_tells_of_itself() -> None:
 def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
     """0 for none so far; those that alerts ask about are there before they happen."""
     tally = XidTally(79, {79: 2, 999: 1})
-    desk = busy(xids={A: tally})
+    desk = busy(xids={A: tally, B: XidTally()})
     assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=A) == 79
     assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=B) == 0
     assert desk.value("vcuda_xid_errors_total", UUID=A, xid="79") == 2
@@ -391,15 +458,18 @@ def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
 
 
 def test_a_card_that_reports_no_faults_has_no_zero() -> None:
-    """It said so, or no driver of ours knows it."""
-    stranger = found_card(1, known_to_driver=False)
+    """It said so, or was not asked: before the first round, or where that is off."""
     values: dict[Any, Any] = {A: {fields.PCIE_REPLAY_COUNTER: 0.0}}
     mute = {A: [fields.XID_ERRORS]}
-    desk = Desk(
-        snapshot(found_card(0), stranger, values=values, unsupported=mute), pods=[]
-    )
-    assert desk.samples("DCGM_FI_DEV_XID_ERRORS") == []
-    assert desk.samples("vcuda_xid_errors_total") == []
+    for now in (
+        snapshot(values=values, unsupported=mute),
+        snapshot(values=values),
+        snapshot(),
+        snapshot(groups=DEFAULT - {fields.FAULTS}),
+    ):
+        desk = Desk(now, pods=[])
+        assert desk.samples("DCGM_FI_DEV_XID_ERRORS") == []
+        assert desk.samples("vcuda_xid_errors_total") == []
 
 
 def test_counters_keep_their_exact_names() -> None:

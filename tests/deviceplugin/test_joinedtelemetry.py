@@ -29,6 +29,7 @@ class Played:
         cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
         self.found = Found(tuple(cards))
         self.gone = ""
+        self.broken = ""
         self.version = ""
         self.says = CardSays({USED: 7.0})
         self.lists = ProcessesSay()
@@ -36,6 +37,8 @@ class Played:
         self.closed = 0
 
     def cards(self) -> Found:
+        if self.broken:
+            raise OSError(self.broken)
         if self.gone:
             raise NoCardsYet(self.gone)
         return self.found
@@ -131,6 +134,22 @@ def test_cards_stay_while_their_source_is_gone() -> None:
     assert joined.read("memory", [USED]) == {"a0": failed, "b0": second.says}
     lost = ProcessesSay(known=False, failure="the driver was unloaded")
     assert joined.processes() == {"a0": lost, "b0": second.lists}
+
+
+def test_a_source_that_breaks_fails_alone() -> None:
+    """Whatever it raises, nobody having expected it: the others' cards are told of."""
+    first, second = Played("a", 0), Played("b", 0)
+    second.broken = "input/output error"
+    joined = JoinedTelemetry([first, second])
+    assert indices(joined.cards()) == {"a0": 0}
+    second.broken = ""
+    before = joined.cards()
+    second.broken = "input/output error"
+    assert joined.cards() == before
+    words = "OSError: input/output error"
+    failed, lost = CardSays(failure=words), ProcessesSay(known=False, failure=words)
+    assert joined.read("memory", [USED]) == {"a0": first.says, "b0": failed}
+    assert joined.processes() == {"a0": first.lists, "b0": lost}
 
 
 def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

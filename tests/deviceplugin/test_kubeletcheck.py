@@ -6,12 +6,17 @@ from threading import Event, Thread
 
 import grpc
 import pytest
+from prometheus_client import generate_latest
 
+from deviceplugin.exposition import Exposition
 from deviceplugin.kubeletcheck import KubeletCheck
 from deviceplugin.kubeletsays import disagrees
+from deviceplugin.page import Site
 from deviceplugin.podresources import PodResources
+from deviceplugin.snapshot import Snapshot
 from deviceplugin.tenancy import Tenancy, tenant
 from deviceplugin.tenants import Tenants
+from deviceplugin.usagebook import UsageBook
 from gpushare.kube import names
 from gpushare.kube.proto import podresources_pb2 as pb
 from tests.builders import bound_json, container_json, page, placement, pod_json
@@ -79,6 +84,7 @@ def test_a_pod_without_a_placement_disagrees_with_nothing() -> None:
 
 def checked(check: KubeletCheck, pods: Tenancy) -> tuple[int, tuple[str, ...], str]:
     found = check.check(pods, Event())
+    assert found is not None
     return found.asked, tuple(name for _, name in found.misplaced), found.failure
 
 
@@ -132,34 +138,94 @@ def test_who_ends_or_asks_nothing_is_not_asked_about(serve: Serve) -> None:
 
 
 def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path) -> None:
-    """Its socket is missing, or it is older than 1.34: it says so, and guesses not."""
+    """Its socket is missing: it says so, and guesses not."""
     resources = PodResources(tmp_path / "kubelet.sock")
     pods = tenancy(*(held(f"p{i}") for i in range(50)))
     asked, misplaced, failure = checked(check_of(resources), pods)
     resources.close()
     assert (asked, misplaced) == (0, ())
-    assert "1.34" in failure
+    assert failure.startswith("kubelet does not tell which devices a pod has: UNAVAIL")
 
 
 class NoGet(WithGet):
-    """A kubelet before 1.34."""
+    """A kubelet before 1.34, in the words of before 1.27 or of later ones."""
 
     asked = 0
+    upgraded = False
+    answers = (grpc.StatusCode.UNIMPLEMENTED, "unknown method Get")
 
     def Get(  # noqa: N802
         self, request: pb.GetPodResourcesRequest, context: grpc.ServicerContext
     ) -> pb.GetPodResourcesResponse:
         self.asked += 1
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method Get")
+        if self.upgraded:
+            return super().Get(request, context)
+        context.abort(*self.answers)
         raise AssertionError
 
 
-def test_a_kubelet_before_1_34_is_not_asked_for_every_pod(serve: Serve) -> None:
-    """It answers a hundred questions a second, to all its clients together."""
+GATE_OFF = (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+
+
+@pytest.mark.parametrize("answers", [NoGet.answers, GATE_OFF], ids=["old", "off"])
+def test_a_kubelet_before_1_34_is_no_trouble(
+    serve: Serve,
+    stop: Event,
+    caplog: pytest.LogCaptureFixture,
+    answers: tuple[grpc.StatusCode, str],
+) -> None:
+    """No round, so nothing on the page and nothing that failed; one line in the log.
+
+    It is asked once a round: it answers a hundred questions a second in all.
+    """
+    caplog.set_level("INFO")
     kubelet = NoGet()
-    pods = tenancy(*(held(f"p{i}") for i in range(50)))
-    assert "1.34" in checked(check_of(serve(kubelet)), pods)[2]
-    assert kubelet.asked == 3
+    kubelet.answers = answers
+    pods = [tenancy(*(held(f"p{i}") for i in range(50)))]
+    rounds: list[int] = []
+
+    def now() -> Tenancy:
+        rounds.append(kubelet.asked)
+        return pods[0]
+
+    check = KubeletCheck(serve(kubelet), now)
+    assert check.check(pods[0], Event()) is None
+    assert kubelet.asked == 1
+    site = Site("n", "n", "Hostname", "0")
+    page = Exposition(site, Snapshot, UsageBook(Snapshot), kubelet=check.latest)
+    thread = Thread(target=check.run, args=(stop, 0.02))
+    thread.start()
+    wait_until(lambda: kubelet.asked > 3, "rounds")
+    assert check.latest() is None
+    assert "kubelet" not in page.troubles()
+    assert "kubelet" not in generate_latest(page).decode()
+    # Without pods there is nobody to ask about, and that is no answer either.
+    pods[0] = tenancy()
+    seen = len(rounds)
+    wait_until(lambda: len(rounds) > seen + 3, "rounds without pods")
+    assert check.latest() is None
+    stop.set()
+    thread.join(30)
+    (line,) = caplog.records
+    assert line.levelname == "INFO"
+    assert line.message.startswith("kubelet cannot be asked what one pod holds")
+    assert "1.34" in line.message
+
+
+def test_a_kubelet_that_was_upgraded_is_heard(serve: Serve, stop: Event) -> None:
+    """The exporter goes on running meanwhile, and asks again each round."""
+    kubelet = NoGet()
+    kubelet.pods = [listed("a", ON_B)]
+    check = check_of(serve(kubelet), "a")
+    thread = Thread(target=check.run, args=(stop, 0.02))
+    thread.start()
+    wait_until(lambda: kubelet.asked > 1, "rounds")
+    kubelet.upgraded = True
+    found = wait_until(check.latest, "a round")
+    stop.set()
+    thread.join(30)
+    assert found is not None
+    assert found.misplaced == (("default", "a"),)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.deviceplugin.nvml_watch import (
     uses,
     watch,
 )
-from tests.nvml.driver import NOT_SUPPORTED, StubDriver
+from tests.nvml.driver import NOT_SUPPORTED, Kind, StubDriver
 
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 UTILIZATION = "DeviceGetUtilizationRates"
@@ -24,6 +24,7 @@ SAMPLES = "DeviceGetProcessUtilization"
 INFO = "DeviceGetProcessesUtilizationInfo"
 COMPUTE = [f"DeviceGetComputeRunningProcesses{suffix}" for suffix in ("_v3", "_v2", "")]
 GRAPHICS = [one.replace("Compute", "Graphics") for one in COMPUTE]
+MPS = [one.replace("Compute", "MPSCompute") for one in COMPUTE]
 
 
 @pytest.fixture
@@ -94,21 +95,49 @@ def test_a_card_that_lists_nobody_is_unknown(one: Watch) -> None:
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
 def test_a_lesser_list_may_be_missing(one: Watch, code: int) -> None:
-    """Compute processes are told without the graphics'."""
+    """Compute processes are told without the graphics', which never were told."""
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
-    fail(driver, code, *GRAPHICS)
+    fail(driver, code, *GRAPHICS, *MPS)
     assert uses(telemetry) == {7: idle(7)}
 
 
-def test_a_list_that_fails_is_a_failure(one: Watch) -> None:
-    """Without it, nobody can say who is there; the other cards are told of."""
+def test_a_list_that_fails_is_not_known(
+    one: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can say who is there, but the card has answered. It is logged once."""
     driver, telemetry = one
     driver.process(OTHER.uuid, 7)
     fail(driver, UNKNOWN, *COMPUTE)
+    for _ in range(3):
+        assert processes(telemetry) == ProcessesSay(known=False)
+        assert uses(telemetry, OTHER) == {7: idle(7)}
+    assert [vars(record)["field"] for record in caplog.records] == ["processes"]
+
+
+def test_a_card_that_tells_nothing_at_all_has_failed(one: Watch) -> None:
+    """With the driver's words: no sign of it is left."""
+    driver, telemetry = one
+    telemetry.cards()
+    fail(driver, UNKNOWN, "*")
     failure = "NVML says: Unknown Error (999)"
     assert processes(telemetry) == ProcessesSay(known=False, failure=failure)
-    assert uses(telemetry, OTHER) == {7: idle(7)}
+
+
+@pytest.mark.parametrize("lesser", [GRAPHICS, MPS])
+def test_a_lesser_list_that_told_and_fails_is_not_known(
+    one: Watch, lesser: list[str]
+) -> None:
+    """Those that it told of are no more idle than gone; it tells again."""
+    driver, telemetry = one
+    kind: Kind = "graphics" if lesser is GRAPHICS else "mps"
+    driver.process(CARD.uuid, 7)
+    driver.process(CARD.uuid, 8, 512, kind=kind)
+    assert uses(telemetry).keys() == {7, 8}
+    fail(driver, UNKNOWN, *lesser)
+    assert processes(telemetry) == ProcessesSay(known=False)
+    fail(driver, pynvml.NVML_SUCCESS, *lesser)
+    assert uses(telemetry).keys() == {7, 8}
 
 
 # Samples of their work.

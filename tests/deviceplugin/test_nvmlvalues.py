@@ -9,10 +9,12 @@ import pytest
 from deviceplugin import fields as f
 from deviceplugin.telemetry import CardSays
 from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, of_group, says, watch
-from tests.nvml.driver import BLANK, NOT_SUPPORTED, stub_card
+from tests.nvml.driver import BLANK, LOST, NOT_SUPPORTED, stub_card
 
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+MEMORY_TEMPERATURE = f"FieldValue/{pynvml.NVML_FI_DEV_MEMORY_TEMP}"
+NVLINK_RECEIVED = f"FieldValue/{pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}"
 READ = (f.UTILIZATION, f.MEMORY, f.ENVIRONMENT, f.FAULTS, f.NVLINK, f.RETIRED, f.PCIE)
 
 SAID = {
@@ -211,6 +213,47 @@ def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
     driver.fail(CARD.uuid, "*", UNKNOWN)
     answer = says(telemetry, f.UTILIZATION)
     assert answer == CardSays(failure="NVML says: Unknown Error (999)")
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_a_group_that_is_refused_whole_is_no_failure(one: Watch, code: int) -> None:
+    """The card has answered: its fields are missing, neither told nor unsupported."""
+    driver, telemetry = one
+    driver.fail(CARD.uuid, "DeviceGetPcieThroughput", code)
+    driver.fail(CARD.uuid, "DeviceGetMemoryInfo_v2", code)
+    for group in (f.PCIE, f.MEMORY):
+        assert says(telemetry, group) == CardSays()
+
+
+def test_a_field_that_fails_is_not_unsupported(one: Watch) -> None:
+    """Its call succeeds all the same; nor is a sum told of which a part failed."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, memory_temperature=40)
+    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, UNKNOWN)
+    answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
+    assert answer == CardSays({f.POWER_USAGE: 20.0})
+    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
+    driver.fail(CARD.uuid, NVLINK_RECEIVED, UNKNOWN)
+    assert says(telemetry, f.NVLINK) == CardSays()
+
+
+def test_a_field_of_a_lost_card_is_a_failure(one: Watch) -> None:
+    """The call itself succeeds, whose fields say what there is to say."""
+    driver, telemetry = one
+    driver.fail(CARD.uuid, NVLINK_RECEIVED, LOST)
+    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
+    failure = "the driver has lost it (GPU is lost)"
+    assert says(telemetry, f.NVLINK) == CardSays(failure=failure)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_a_field_that_a_card_has_not_is_unsupported(one: Watch, code: int) -> None:
+    """Or of which its driver has never heard."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, memory_temperature=40)
+    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
+    unsupported = CardSays(unsupported=frozenset({f.MEMORY_TEMP}))
+    assert says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP) == unsupported
 
 
 def test_the_last_fault_is_never_read(tmp_path: Path) -> None:

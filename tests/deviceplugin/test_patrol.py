@@ -1,6 +1,6 @@
 """The watchdog at work: events, evictions on request, each once for an excess."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from threading import Event, Thread
 from typing import Any
 
@@ -58,6 +58,7 @@ class Beat:
         self.tenants = Tenants()
         self.now = snapshot(found_card(0), round_=processes({}))
         self.seconds = 0.0
+        self.stepped_s = 0.0
         book = UsageBook(self.read, self.tenants.current)
         self.patrol = Patrol(
             book, self.read, self.cluster, mode, after_s, clock=lambda: self.seconds
@@ -92,13 +93,22 @@ class Beat:
         self.tenants.replace(iter([page(*self.bodies)]))
 
     def uses(self, after_s: float, **mib: float) -> None:
-        """So many seconds after the beginning these pods use so much; then look."""
+        """Until so many seconds after the beginning these pods use so much.
+
+        There is a round, and a look at it, every 10 s at least, and one at the end.
+        """
+        while after_s - self.seconds > 10:
+            self._round(self.seconds + 10, mib)
+        self._round(after_s, mib)
+
+    def _round(self, after_s: float, mib: Mapping[str, float]) -> None:
         owners = {
             pid: Owner(self.uids[name], cid(f"{name}/main"))
             for pid, name in enumerate(mib)
         }
         running = [use(pid, size) for pid, size in enumerate(mib.values())]
-        round_ = processes({A: running}, owners, at=AT + after_s)
+        at = AT + after_s + self.stepped_s
+        round_ = processes({A: running}, owners, at=at)
         self.now = snapshot(found_card(0), round_=round_)
         self.seconds = after_s
         self.patrol.step()
@@ -153,6 +163,48 @@ def test_an_event_is_written_once_for_an_excess() -> None:
     assert len(beat.events()) == 2
     assert beat.patrol.tally() == PatrolTally(reports=2)
     assert beat.pods() == ["a"]
+
+
+def test_a_step_of_the_clock_makes_no_excess() -> None:
+    """NTP may set it an hour forward or back: a process that is new is over for 2 s."""
+    for stepped_s in (3600.0, -3600.0):
+        beat = Beat("evict")
+        beat.pod(held("a"))
+        beat.uses(0, a=OVER)
+        beat.stepped_s = stepped_s
+        beat.uses(2, a=OVER)
+        assert (beat.events(), beat.pods()) == ([], ["a"])
+        beat.uses(60, a=OVER)
+        assert beat.pods() == []
+
+
+def test_a_round_that_is_looked_at_again_is_no_new_one() -> None:
+    """Where reading hangs, nobody knows what is used meanwhile."""
+    beat = Beat("evict")
+    beat.pod(held("a"))
+    beat.uses(0, a=OVER)
+    for after_s in range(2, 100, 2):
+        beat.seconds = float(after_s)
+        beat.patrol.step()
+    assert (beat.events(), beat.pods()) == ([], ["a"])
+
+
+def test_two_excesses_of_a_pod_are_one_eviction() -> None:
+    """Both containers are told of; the pod goes once, and is counted once."""
+    beat = Beat("evict")
+    beat.pod(held("a", containers={"x": (4, 0), "y": (4, 0)}))
+    uid = beat.uids["a"]
+    owners = {1: Owner(uid, cid("a/x")), 2: Owner(uid, cid("a/y"))}
+    for after_s in range(0, 70, 10):
+        running = {A: [use(1, OVER), use(2, OVER)]}
+        round_ = processes(running, owners, at=AT + after_s)
+        beat.now = snapshot(found_card(0), round_=round_)
+        beat.seconds = float(after_s)
+        beat.patrol.step()
+    assert beat.pods() == []
+    assert beat.patrol.tally() == PatrolTally(reports=2, evictions=1)
+    # Two events and one eviction.
+    assert beat.cluster.asked == 3
 
 
 def test_nobody_within_its_share_is_told_of() -> None:

@@ -230,23 +230,75 @@ def test_what_may_not_be_read_is_told_once_and_recovers(
     ]
 
 
-def test_a_proc_that_is_not_the_host_s_is_trouble(tmp_path: Path) -> None:
-    """When it shows none of the processes, twice; it recovers when it does."""
+HIDES = "does not show processes that the driver lists"
+
+
+def test_a_proc_that_shows_nothing_is_trouble_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the pids: no container may be taken for idle. It is told once."""
+    caplog.set_level("INFO", "deviceplugin.procfs")
     procfs = ProcFs(tmp_path)
-    assert procfs.owners([7, 8]) == {}
-    assert procfs.trouble == ""
-    assert procfs.owners([7, 9]) == {}
-    assert "shows none of the processes that the driver lists (7)" in procfs.trouble
-    assert "hostPID" in procfs.trouble
+    for pid in range(7, 10):
+        assert procfs.owners([pid]) == {}
+        assert f"{HIDES} ({pid}); is it the host's (hostPID)?" in procfs.trouble
+        procfs.owners([])
+        assert procfs.trouble == ""
     Tree(tmp_path).process(7, INSIDE)
     assert procfs.owners([7, 9]) == {7: OURS}
     assert procfs.trouble == ""
+    assert [one.message for one in caplog.records] == [
+        "processes have no owners",
+        "processes have owners again",
+    ]
 
 
-def test_other_processes_each_time_are_no_trouble(tmp_path: Path) -> None:
-    """They may all have ended since the driver listed them."""
-    procfs = ProcFs(tmp_path)
-    for pid in range(5):
+def test_another_namespace_s_process_proves_nothing(tree: Tree) -> None:
+    """A pid may be there by chance: what stays unseen beside it is trouble."""
+    procfs = ProcFs(tree.root)
+    tree.process(7, OUTSIDE)
+    assert procfs.owners([7, 8, 9]) == {7: NOBODY}
+    assert procfs.trouble == ""
+    assert procfs.owners([7, 9, 10]) == {7: NOBODY}
+    assert f"{HIDES} (9)" in procfs.trouble
+    assert procfs.owners([7, 10]) == {7: NOBODY}
+    assert f"{HIDES} (10)" in procfs.trouble
+    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.trouble == ""
+
+
+def test_our_own_pod_s_process_proves_nothing(tree: Tree) -> None:
+    """Any pod's ``/proc`` shows it; another pod's only the host's does."""
+    procfs = ProcFs(tree.root)
+    other = str(uuid.uuid4())
+    tree.process(1, INSIDE)
+    (tree.root / "proc" / "self").symlink_to("1")
+    for _ in range(2):
+        assert procfs.owners([1, 9]) == {1: OURS}
+    assert f"{HIDES} (9)" in procfs.trouble
+    tree.process(2, f"0::/kubepods/pod{other}/{CONTAINER}\n")
+    for _ in range(2):
+        assert procfs.owners([1, 2, 9]) == {1: OURS, 2: Owner(other, CONTAINER)}
+        assert procfs.trouble == ""
+
+
+def test_what_ended_is_no_trouble(tree: Tree) -> None:
+    """Once a container's process was seen, whatever the driver lists for long."""
+    procfs = ProcFs(tree.root)
+    folder = tree.process(7, INSIDE)
+    assert procfs.owners([7]) == {7: OURS}
+    shutil.rmtree(folder)
+    for pids in ([7], [7], [7, 8], [9]):
+        assert procfs.owners(pids) == {}
+        assert procfs.trouble == ""
+
+
+def test_one_that_has_just_ended_is_no_trouble(tree: Tree) -> None:
+    """Where any process was seen before, outside containers too."""
+    procfs = ProcFs(tree.root)
+    tree.process(7, OUTSIDE)
+    procfs.owners([7])
+    for pid in range(8, 12):
         assert procfs.owners([pid]) == {}
         assert procfs.trouble == ""
 

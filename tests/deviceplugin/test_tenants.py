@@ -138,9 +138,30 @@ def test_an_id_that_was_not_told_yet() -> None:
     """Is the one container's that asks and has none; else nobody's we know."""
     unknown = Owner("uid-a", cid("new"))
     assert tenant(held("a", running=False)).container_of(unknown) == "main"
-    assert tenant(held("a")).container_of(unknown) == ""
     two = held("a", containers={"x": (1, 0), "y": (1, 0)}, running=False)
     assert tenant(two).container_of(unknown) == ""
+    both = pod_json(
+        "a",
+        containers=[container_json("main", 1)],
+        init=[container_json("first", 1)],
+        node=NODE,
+    )
+    assert tenant(both).container_of(unknown) == ""
+
+
+def test_an_id_that_is_new_after_a_restart() -> None:
+    """Until kubelet tells it, it is the only one's that could have been restarted."""
+    unknown = Owner("uid-a", cid("new"))
+    assert tenant(held("a")).container_of(unknown) == "main"
+    two = held("a", containers={"x": (1, 0), "y": (1, 0)})
+    assert tenant(two).container_of(unknown) == ""
+    first, main = two["spec"]["containers"]
+    two["spec"] |= {"initContainers": [first], "containers": [main]}
+    two = with_ids(two)
+    two["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
+    assert tenant(two).container_of(unknown) == "y"
+    never_asked = with_ids(pod_json("a", node=NODE))
+    assert tenant(never_asked).container_of(unknown) == "main"
 
 
 def test_a_static_pod_goes_by_its_hash() -> None:
@@ -153,8 +174,20 @@ def test_a_static_pod_goes_by_its_hash() -> None:
     found = all_.whose(Owner(hashed, cid("a/main")))
     assert found is not None
     assert (found.uid, found.static) == ("uid-a", True)
-    assert all_.whose(owner("a")) is None
     assert all_.find("uid-a") is found
+
+
+@pytest.mark.parametrize("liar", ["0-first", "z-last"])
+def test_a_false_mirror_claims_nobodys_processes(liar: str) -> None:
+    """Whoever may annotate a pod could else take another's, and be spared for it."""
+    pod = held(liar)
+    notes = pod["metadata"]["annotations"]
+    notes |= {CONFIG_HASH: "uid-a", CONFIG_MIRROR: "uid-a"}
+    all_ = tenancy(held("a"), pod)
+    for name in ("a", liar):
+        found = all_.whose(owner(name))
+        assert found is not None
+        assert found.name[1] == name
 
 
 def test_the_hash_of_a_pod_that_is_no_mirror_counts_for_nothing() -> None:

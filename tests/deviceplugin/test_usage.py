@@ -121,14 +121,47 @@ def test_another_cards_failure_is_its_own() -> None:
     assert of(usage, "b", card=B).sm == 0
 
 
-def test_while_proc_cannot_be_read_nobody_is_idle() -> None:
-    """A process without an owner may be anybody's; who has one is known."""
+def test_while_proc_cannot_be_read_nobodys_use_is_known() -> None:
+    """A process without an owner may be anybody's, of one with others, too."""
     round_ = processes({A: [use(1, 100, 20), use(2, 9, 9)]}, {1: owner("a"), 2: None})
     now = snapshot(round_=round_, troubles=BLIND, values={A: {FB_USED: 500.0}})
     usage = reckoned(now, tenancy(held("a"), held("b")))
-    assert of(usage, "a").memory_mib == 100
-    assert of(usage, "b").memory_mib is None
+    for pod in "ab":
+        found = of(usage, pod)
+        assert (found.memory_mib, found.sm, found.encoder) == (None, None, None)
     assert usage.cards[A].unattributed_mib is None
+
+
+def test_while_proc_cannot_be_read_nobody_has_the_cards_own() -> None:
+    """Whoever is seen alone may not be alone."""
+    round_ = processes({A: [use(1, 100, None)]}, {1: owner("a")}, source=BY_CARD)
+    usage = reckoned(
+        snapshot(round_=round_, troubles=BLIND, values={A: BUSY}), tenancy(held("a"))
+    )
+    assert of(usage, "a").sm is None
+    assert usage.cards[A].sm_source is SmSource.NONE
+
+
+def test_a_container_that_was_just_restarted_keeps_its_use() -> None:
+    """Its id is new, and kubelet has not told it: the pod has no other that asks."""
+    round_ = processes({A: [use(1, 100, 20)]}, {1: Owner("uid-a", "0" * 64)})
+    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
+    assert [one.container for one in usage.containers] == ["main"]
+    assert (of(usage, "a").memory_mib, of(usage, "a").sm) == (100, 20)
+
+
+def test_of_several_containers_none_is_idle_while_one_is_restarted() -> None:
+    """It may be any of the pod's; other pods' are known as before."""
+    pod = held("a", containers={"x": (4, 0), "y": (4, 0)})
+    round_ = processes(
+        {A: [use(1, 100, 20), use(2, 7, 1), use(3, 50, 3)]},
+        {1: Owner("uid-a", "0" * 64), 2: owner("a", "x"), 3: owner("b")},
+    )
+    usage = reckoned(snapshot(round_=round_), tenancy(pod, held("b")))
+    for name in "xy":
+        found = of(usage, "a", name)
+        assert (found.memory_mib, found.sm) == (None, None)
+    assert (of(usage, "a", "").memory_mib, of(usage, "b").sm) == (100, 3)
 
 
 def test_a_process_that_has_just_ended_makes_nobody_unknown() -> None:
@@ -208,8 +241,6 @@ def test_processes_outside_kubernetes_are_one_entry() -> None:
     usage = reckoned(snapshot(round_=round_), tenancy())
     outside = ContainerUse(A, "", "", "", "", None, False, 150, 23, 0, 0, 0, AT)
     assert usage.containers == (outside,)
-    assert usage.cards[A].outside_mib == 150
-    assert usage.cards[B].outside_mib == 0
 
 
 def test_what_nobody_accounts_for() -> None:

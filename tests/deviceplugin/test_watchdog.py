@@ -1,4 +1,4 @@
-"""Who is over its share, and since when."""
+"""Who is over its share, and for how long."""
 
 import pytest
 
@@ -18,15 +18,28 @@ def one(mib: float | None, units: int | None = 8, **how: object) -> ContainerUse
     return ContainerUse(**(fields | how))
 
 
-def at(after_s: float, *uses: ContainerUse) -> Usage:
-    return Usage(uses, {}, AT + after_s)
+HIGH, LOW, UNKNOWN = one(3000), one(100), one(None)
+NOTHING = Usage((), {}, None)
 
 
-def follow(*usages: Usage) -> Excesses:
+def at(after_s: float, *uses: ContainerUse) -> tuple[Usage, float]:
+    """A round so many seconds after the beginning."""
+    return Usage(uses, {}, AT + after_s), after_s
+
+
+def follow(*rounds: tuple[Usage, float]) -> Excesses:
     found: Excesses = {}
-    for usage in usages:
-        found = look(found, usage)
+    for usage, now in rounds:
+        found = look(found, usage, now)
     return found
+
+
+def lasted(*rounds: tuple[Usage, float]) -> list[float]:
+    return [excess.lasted_s for excess in follow(*rounds).values()]
+
+
+def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
+    return bool(list(due(follow(*rounds), after_s)))
 
 
 @pytest.mark.parametrize(
@@ -57,53 +70,65 @@ def test_what_is_over_a_share(use: ContainerUse, *, over: bool | None) -> None:
 
 def test_an_excess_counts_from_its_first_round() -> None:
     """And is over with the first round below the share."""
-    high, low = one(3000), one(100)
-    found = follow(at(0, low), at(2, high), at(4, high))
-    assert [excess.since for excess in found.values()] == [AT + 2]
-    assert not follow(at(2, high), at(4, low))
-    again = follow(at(2, high), at(4, low), at(6, high))
-    assert [excess.since for excess in again.values()] == [AT + 6]
+    assert lasted(at(0, LOW), at(2, HIGH), at(4, HIGH), at(7, HIGH)) == [5]
+    assert lasted(at(2, HIGH), at(4, LOW)) == []
+    assert lasted(at(2, HIGH), at(4, LOW), at(6, HIGH), at(8, HIGH)) == [2]
 
 
 def test_a_silent_driver_ends_no_excess() -> None:
-    """Nor is anything due while nobody knows the use, or nothing was read."""
-    high, unknown = one(3000), one(None)
-    nothing = Usage((), {}, None)
-    found = follow(at(0, high), at(2, unknown), nothing, at(70, high))
-    assert [excess.since for excess in found.values()] == [AT]
-    assert not list(due(found, at(70, unknown), 60))
-    assert not list(due(found, nothing, 60))
-    assert len(list(due(found, at(70, high), 60))) == 1
+    """What was counted before stays, and nothing is due on the word of then."""
+    over = [at(after_s, HIGH) for after_s in range(0, 31, 2)]
+    later = [at(after_s, HIGH) for after_s in range(90, 121, 2)]
+    for silence in (at(32, UNKNOWN), (NOTHING, 32.0)):
+        assert lasted(*over, silence) == [30]
+        assert not is_due(30, *over, silence)
+        assert lasted(*over, silence, *later) == [60]
+        assert is_due(60, *over, silence, *later)
+
+
+def test_time_in_which_use_was_unknown_does_not_count() -> None:
+    """It may have been below its share: two rounds that tell are no minute."""
+    unknown = [at(after_s, UNKNOWN) for after_s in range(2, 70, 2)]
+    assert lasted(at(0, HIGH), *unknown, at(70, HIGH)) == [0]
+    nothing = [(NOTHING, float(after_s)) for after_s in range(2, 70, 2)]
+    assert lasted(at(0, HIGH), *nothing, at(70, HIGH)) == [0]
+
+
+def test_time_without_rounds_does_not_count() -> None:
+    """Nobody read anything then; two that lie a little apart are one after another."""
+    assert lasted(at(0, HIGH), at(15, HIGH)) == [15]
+    assert lasted(at(0, HIGH), at(15, HIGH), at(75, HIGH), at(77, HIGH)) == [17]
 
 
 def test_who_has_gone_is_forgotten() -> None:
     """With its pod."""
-    assert not follow(at(0, one(3000)), at(2))
+    assert not follow(at(0, HIGH), at(2))
 
 
 def test_what_is_due() -> None:
-    """After so long by the rounds' own times, not before."""
-    high = one(3000)
-    found = follow(at(0, high))
-    assert not list(due(found, at(59, high), 60))
-    assert [excess.use for excess in due(found, at(60, high), 60)] == [high]
+    """After so long over its share, not before, and only while it is."""
+    rounds = [at(after_s, HIGH) for after_s in range(0, 61, 2)]
+    assert not is_due(60, *rounds[:-1])
+    assert is_due(60, *rounds)
+    assert not is_due(60, *rounds, at(62, LOW))
 
 
 def test_who_may_be_evicted() -> None:
     """One that asked for a share; what never asked is the node's own, mostly."""
-    asked, never = follow(at(0, one(3000))), follow(at(0, one(3000, units=None)))
+    asked, never = follow(at(0, HIGH)), follow(at(0, one(3000, units=None)))
     assert [may_evict(excess) for excess in asked.values()] == [True]
     assert [may_evict(excess) for excess in never.values()] == [False]
 
 
 def test_the_words() -> None:
     """Numbers, the card, and for how long."""
-    [excess] = follow(at(0, one(3000.4))).values()
-    assert words(excess, "card 0 (GPU-1)", 61.2) == (
-        "container main uses 3000 MiB of card 0 (GPU-1) for 61 s; its share is 2048 MiB"
+    over = one(3000.4)
+    [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
+    assert words(excess, "card 0 (GPU-1)") == (
+        "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 MiB"
     )
     [excess] = follow(at(0, one(99, units=None))).values()
-    assert words(excess, "card 0 (GPU-1)", 61.2) == (
+    assert words(excess, "card 0 (GPU-1)") == (
         "container main uses 99 MiB of card 0 (GPU-1) without having asked for any "
         "part of it"
     )

@@ -69,21 +69,33 @@ XIDS = (
 )
 
 LOST = "VcudaGpuLost"
-LOST_LABELS = {"NodeName": "n", "UUID": "GPU-0", "severity": "critical"}
+BY_BOOKS = {"NodeName": "n", "UUID": "GPU-0", "severity": "critical", "by": "books"}
+BY_EXPORTER = {**CRITICAL, "by": "exporter"}
 HEALTHY = card("vcuda_card_healthy", "1x20")
 SICK = card("vcuda_card_healthy", "0x20")
-GONE = "A card of n is sick or gone"
+BOOKED_SICK = booked("vcuda_card_healthy", "0x20")
+GONE = "A card of n is sick or gone: its device plugin says so"
+MUTE = f"It does not answer the exporter: {OF}"
 
 FAULTS = (
-    Case(LOST, "the exporter says so", 3, SICK, GONE, LOST_LABELS),
+    Case(LOST, "the exporter alone says so", 3, SICK, MUTE, BY_EXPORTER),
+    Case(
+        LOST,
+        "the exporter says so, the books call it well",
+        3,
+        summed(SICK, booked("vcuda_card_healthy", "1x20")),
+        MUTE,
+        BY_EXPORTER,
+    ),
     Case(
         LOST,
         "the books alone say so",
         3,
-        summed(HEALTHY, booked("vcuda_card_healthy", "0x20")),
+        summed(HEALTHY, BOOKED_SICK),
         GONE,
-        LOST_LABELS,
+        BY_BOOKS,
     ),
+    Case(LOST, "both say so: one alert", 3, summed(SICK, BOOKED_SICK), GONE, BY_BOOKS),
     Case(LOST, "for a moment", 1, SICK),
     Case(LOST, "it is well", 20, summed(HEALTHY, booked("vcuda_card_healthy", "1x20"))),
     Case("VcudaEcc", "a double-bit error", 15, card(DBE, "0x5 1x20"), BAD, CRITICAL),

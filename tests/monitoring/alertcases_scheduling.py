@@ -1,6 +1,7 @@
 """Cases of the alerts on scheduling, and on those who do it."""
 
 from tests.monitoring.alertcases import (
+    CARD,
     Case,
     Series,
     booked,
@@ -48,11 +49,22 @@ def cards(*placed: int, cordoned: int = 0, unknown: int = 0) -> Series:
     )
 
 
+SECOND = {
+    "job": "gpushare-extender",
+    "instance": "10.0.0.2:39998",
+    "node": "cp-2",
+    "NodeName": "cp-2",
+}
 NAME = "VcudaFragmented"
 TORN = "A whole card's worth of units is free, 14 of them at most on one card"
 WAIT = "Pods wait for a card: 2"
 READY = "vcuda_extender_ready"
-LISTENS = {"resource": "baidu.com/vcuda-memory", "instance": "10.0.0.5:39997"}
+LISTENS = {
+    "resource": "baidu.com/vcuda-memory",
+    "instance": "10.0.0.5:39997",
+    "job": "gpushare-device-plugin",
+    "node": "n",
+}
 ENDS = "vcuda_certificate_not_after_timestamp_seconds"
 
 CASES = (
@@ -86,6 +98,18 @@ CASES = (
     Case("VcudaNothingFree", "a little on one", 20, largest(a=0, b=1)),
     Case(NAME, "a half of each", 16, summed(cards(15), largest(a=14)), TORN, INFO),
     Case(NAME, "for a moment", 14, summed(cards(15), largest(a=14))),
+    Case(
+        NAME,
+        "a card that is well by the books does not answer the exporter",
+        16,
+        summed(
+            cards(21),
+            largest(a=8),
+            {one("vcuda_card_healthy", CARD, UUID="GPU-0", NodeName="n-0"): "0x20"},
+        ),
+        TORN.replace("14", "8"),
+        INFO,
+    ),
     Case(
         NAME,
         "a card with more than all of it placed takes nothing from the others",
@@ -131,9 +155,12 @@ CASES = (
         "VcudaExtenderNotReady",
         "one of two",
         6,
-        summed(extender(READY, "1x20"), extender(READY, "0x20", "cp-2:39998")),
-        "The extender cp-2:39998 does not answer filter",
-        {"job": "gpushare-extender", "instance": "cp-2:39998", **CRITICAL},
+        summed(
+            extender(READY, "1x20"),
+            extender(READY, "0x20", "10.0.0.2:39998", node="cp-2"),
+        ),
+        "The extender of cp-2 (10.0.0.2:39998) does not answer filter",
+        {**SECOND, **CRITICAL},
     ),
     Case("VcudaExtenderNotReady", "it starts", 4, extender(READY, "0x4 1x9")),
     Case(
@@ -141,9 +168,9 @@ CASES = (
         "for long",
         6,
         {one("vcuda_plugin_registered", LISTENS): "0x20"},
-        "kubelet does not listen to the device plugin 10.0.0.5:39997 "
-        "(baidu.com/vcuda-memory)",
-        {**LISTENS, **WARNING},
+        "kubelet does not listen to the device plugin of n (10.0.0.5:39997): "
+        "baidu.com/vcuda-memory",
+        {**LISTENS, "NodeName": "n", **WARNING},
     ),
     Case(
         "VcudaPluginDeaf",
@@ -161,14 +188,9 @@ CASES = (
         "VcudaCertificateEnds",
         "in 59 days",
         0,
-        extender(ENDS, f"{59 * DAY}x20", file="server"),
+        extender(ENDS, f"{59 * DAY}x20", "10.0.0.2:39998", file="server", node="cp-2"),
         "A certificate of the extender ends in 59d 0h 0m 0s",
-        {
-            "job": "gpushare-extender",
-            "instance": "cp-1:39998",
-            "file": "server",
-            **WARNING,
-        },
+        {**SECOND, "file": "server", **WARNING},
     ),
     Case(
         "VcudaCertificateEnds",

@@ -38,6 +38,8 @@ from tests.testbed.certificates import certificates
 PODS = (
     scene.held("bert-0", 8, 20, namespace="shop"),
     scene.held("bert-1", 4, 10, namespace="shop"),
+    # Cores and no memory: nothing may divide by its share.
+    scene.held("cores", 0, 10, namespace="bank"),
 )
 PROCESSES = scene.processes(
     {
@@ -45,9 +47,15 @@ PROCESSES = scene.processes(
             scene.use(1, 2048, 40.0),
             scene.use(2, 300, 0.0),
             scene.use(3, 100, 1.0),
+            scene.use(4, 100, 1.0),
         )
     },
-    {1: scene.owner("bert-0"), 2: scene.owner("bert-1"), 3: NOBODY},
+    {
+        1: scene.owner("bert-0"),
+        2: scene.owner("bert-1"),
+        3: NOBODY,
+        4: scene.owner("cores"),
+    },
 )
 
 

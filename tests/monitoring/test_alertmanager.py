@@ -1,6 +1,7 @@
 """Alertmanager takes our configuration, and Discord gets what a person can read."""
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -89,13 +90,19 @@ def manager(
     """The real one, with what we ship; its addresses are ours, and it waits less."""
     config = yaml.safe_load(CONFIG.read_text())
     for receiver in config["receivers"]:
-        for one in receiver["discord_configs"]:
+        for one in receiver.get("discord_configs", ()):
             one["webhook_url"] = discord.channel(receiver["name"])
-    for route in (config["route"], *config["route"]["routes"]):
+    for route in every_route(config["route"]):
         route |= {"group_wait": "0s", "group_interval": "1s"}
     path = tmp_path / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(config))
     return alertmanager(path)
+
+
+def every_route(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield route
+    for below in route.get("routes", ()):
+        yield from every_route(below)
 
 
 def alert(name: str, severity: str, **labels: str) -> dict[str, Any]:
@@ -109,7 +116,7 @@ def test_amtool_takes_it_as_it_is_shipped(amtool: Amtool) -> None:
     done = amtool.check_config(CONFIG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
-    assert " - 3 receivers" in done.stdout
+    assert " - 4 receivers" in done.stdout
 
 
 def test_no_secret_is_shipped() -> None:
@@ -118,7 +125,7 @@ def test_no_secret_is_shipped() -> None:
     urls = {
         one["webhook_url"]
         for receiver in config["receivers"]
-        for one in receiver["discord_configs"]
+        for one in receiver.get("discord_configs", ())
     }
     assert urls == {"https://discord.com/api/webhooks/CHANNEL/TOKEN"}
 
@@ -162,6 +169,34 @@ def test_each_has_its_channel(
     assert discord.next()[0] == channel
 
 
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        ({"alertname": "Watchdog", "severity": "none"}, "nobody"),
+        ({"alertname": "InfoInhibitor", "severity": "none"}, "nobody"),
+        ({"alertname": "KubeAPIDown", "severity": "critical"}, "nobody"),
+        ({"alertname": "Another", "page": "true"}, "nobody"),
+        ({"alertname": "VcudaGpuXid", "page": "true"}, "pages"),
+        ({"alertname": "VcudaExtenderDown", "severity": "critical"}, "critical"),
+        ({"alertname": "VcudaHot", "severity": "warning"}, "warnings"),
+        ({"alertname": "VcudaNothingFree", "severity": "info"}, "warnings"),
+    ],
+)
+def test_only_what_is_ours_goes_to_our_channels(
+    amtool: Amtool, labels: dict[str, str], receiver: str
+) -> None:
+    """The stack's alerts come to the same Alertmanager; one of them always fires."""
+    told = [f"{key}={value}" for key, value in labels.items()]
+    command = [amtool.program, "config", "routes", "test", f"--config.file={CONFIG}"]
+    done = subprocess.run([*command, *told], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [receiver]
+
+
+def test_every_alert_of_ours_is_known_as_ours() -> None:
+    """By its name: the route asks for nothing else."""
+    assert all(one.name.startswith("Vcuda") for group in GROUPS for one in group.alerts)
+
+
 def test_every_severity_of_ours_has_a_route() -> None:
     """The first of them is the route of all that have no other."""
     severities = {one.severity for group in GROUPS for one in group.alerts}
@@ -178,6 +213,19 @@ def test_of_a_card_that_is_gone_nothing_else_is_told(
     manager.post([alert("VcudaHot", "warning", NodeName="m", UUID="GPU-9")])
     _, embed = discord.next()
     assert embed["title"] == "[FIRING:1] VcudaHot on m"
+
+
+def test_of_a_damaged_card_no_slowness_is_told(
+    manager: Alertmanager, discord: Discord
+) -> None:
+    """Nor errors that are corrected yet; another card's are."""
+    manager.post([alert("VcudaGpuXid", "critical", page="true")])
+    assert discord.next()[0] == "pages"
+    quiet = ("VcudaThrottled", "VcudaEcc")
+    manager.post([alert(name, "warning") for name in quiet])
+    manager.post([alert(name, "warning", NodeName="m", UUID="GPU-9") for name in quiet])
+    titles = {discord.next()[1]["title"] for _ in quiet}
+    assert titles == {f"[FIRING:1] {name} on m" for name in quiet}
 
 
 def test_alerts_of_one_kind_on_one_node_are_one_message(

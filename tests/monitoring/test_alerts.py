@@ -12,7 +12,9 @@ from deviceplugin.cardpages import KNOWN_XIDS
 from monitoring.alerts import GROUPS, Alert
 from monitoring.alerts.cards import APPLICATION_XIDS, PAGED_XIDS
 from tests.monitoring import (
+    alertcases_beside,
     alertcases_cards,
+    alertcases_down,
     alertcases_exporter,
     alertcases_scheduling,
     alertcases_shares,
@@ -24,8 +26,10 @@ from tests.testbed.prometheus import Promtool
 RULES = FOLDER / "monitoring" / "alerts.yaml"
 CASES = (
     *alertcases_cards.CASES,
+    *alertcases_beside.CASES,
     *alertcases_shares.CASES,
     *alertcases_scheduling.CASES,
+    *alertcases_down.CASES,
     *alertcases_exporter.CASES,
 )
 ALERTS = tuple(alert for group in GROUPS for alert in group.alerts)
@@ -107,6 +111,14 @@ def test_no_text_has_a_gap(alert: Alert) -> None:
         assert wanted <= set(case.labels), case
 
 
+def test_no_alert_has_a_card_reset_under_its_pods() -> None:
+    """A reset ends all that runs there: its pods come first, or its price is told."""
+    resets = [one for one in ALERTS if re.search(r"\breset\b", one.cure)]
+    assert len(resets) == 4
+    for one in resets:
+        assert re.search("move its pods|ends all others", one.cure), one.name
+
+
 def test_a_drift_names_the_pods(promtool: Promtool, tmp_path: Path) -> None:
     """Whoever reads it must not have to ask Prometheus for them."""
     (case,) = [c for c in CASES if c.alert == "VcudaDrift" and c.says]
@@ -156,6 +168,7 @@ def test_all_that_operators_were_promised() -> None:
         "VcudaGpuXid VcudaGpuXidApp VcudaGpuLost VcudaExporterDown VcudaEcc VcudaHot "
         "VcudaMemoryOverAllocation VcudaCardNearlyFull VcudaIdleAllocation "
         "VcudaUnattributedMemory VcudaThrottled VcudaPending VcudaDrift "
-        "VcudaNothingFree VcudaFragmented VcudaExporterBlind"
+        "VcudaNothingFree VcudaFragmented VcudaExporterBlind VcudaExtenderDown "
+        "VcudaNoExtender VcudaPluginDown VcudaNoPlugin"
     )
     assert set(promised.split()) <= names(ALERTS)

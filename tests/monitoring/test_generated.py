@@ -77,6 +77,17 @@ def test_the_operator_finds_the_exporter() -> None:
     assert labels[monitor["spec"]["jobLabel"]] == "gpushare-exporter"
 
 
+def test_every_scrape_says_its_node() -> None:
+    """The alerts on a pod that is down, or deaf, have its name from there alone."""
+    _, service, pods = monitored()
+    wanted = {
+        "sourceLabels": ["__meta_kubernetes_pod_node_name"],
+        "targetLabel": "node",
+    }
+    for one in (*service["spec"]["endpoints"], *pods["spec"]["podMetricsEndpoints"]):
+        assert wanted in one.get("relabelings", ()), one
+
+
 def test_the_operator_finds_the_others() -> None:
     """Each pod by its name, and exactly one of the ports is one of its own."""
     _, _, monitor = monitored()

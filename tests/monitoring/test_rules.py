@@ -5,6 +5,7 @@ import math
 import pytest
 import yaml
 
+from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
 from tests.monitoring.adapter import Rule, quantity, rules_of
 from tests.monitoring.scene import ALLOCATED, MEM_USED, MENDED, RATIO, SEED, SM_UTIL
@@ -43,8 +44,9 @@ def test_the_mended_rules_differ_in_one_divisor() -> None:
     printed, mended = rules_of(SEED), rules_of(MENDED)
     assert mended[:-1] == printed[:-1]
     last = printed[-1].metrics_query
-    divisor = f"{ALLOCATED}{{<<.LabelMatchers>>}}"
-    assert mended[-1].metrics_query == last.replace(f"{ALLOCATED}{{}}", divisor)
+    by_all = f"sum({ALLOCATED}{{}}) by (<<.GroupBy>>)"
+    of_its_own = f"(sum({ALLOCATED}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>) > 0)"
+    assert mended[-1].metrics_query == last.replace(by_all, of_its_own)
     assert mended[-1].series_query == printed[-1].series_query
 
 
@@ -70,7 +72,7 @@ def test_the_mended_divisor_has_the_same_matchers() -> None:
     matchers = 'NamespaceName="shop",PodName="web-0"'
     assert rule.query(MEM_USED, "pods", "shop", ["web-0"]) == (
         f"sum({MEM_USED}{{{matchers}}}) by (PodName) / "
-        f"sum({ALLOCATED}{{{matchers}}}) by (PodName)"
+        f"(sum({ALLOCATED}{{{matchers}}}) by (PodName) > 0)"
     )
 
 
@@ -144,12 +146,17 @@ def test_both_autoscalers_want_the_same() -> None:
     assert service["spec"]["selector"] == labels
 
 
-def test_the_services_pods_ask_for_a_part_of_a_card() -> None:
-    """Of our two resources, in whole numbers, and of nobody else's."""
+def test_the_services_pods_ask_for_what_their_program_takes() -> None:
+    """Of our two resources, in whole numbers, and of nobody else's.
+
+    Seed 002's own nvidia-smi has this image's process at 15343 MiB: asked for less, it
+    would be over its share from its first moment on.
+    """
     deployment, service = documents("autoscaling/bert-intent-detection.yaml")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "bert-container"
-    assert container["resources"] == {"limits": {names.MEMORY: 20, names.CORE: 25}}
+    assert container["resources"] == {"limits": {names.MEMORY: 60, names.CORE: 25}}
+    assert 0 <= 60 * UNIT_MIB - 15343 < UNIT_MIB
     assert service["metadata"]["name"] == "bert-intent-detection-svc"
     assert service["spec"]["type"] == "LoadBalancer"
     (port,) = service["spec"]["ports"]

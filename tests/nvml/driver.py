@@ -77,7 +77,10 @@ class StubDriver:
         self._write()
 
     def fail(self, uuid: str, function: str, code: int) -> None:
-        """Let one function, or all (``*``), fail for one card or for all."""
+        """Let one function, or all (``*``), fail for one card or for all.
+
+        Or one part of an answer: ``FieldValue/82``, ``GpmMetric/2``.
+        """
         self._set(f"fail {uuid} {function}", str(code))
 
     def lose(self, uuid: str) -> None:

@@ -86,7 +86,8 @@ int nvmlGpmMetricsGet(struct metrics *out) {
     for (unsigned i = 0; i < out->count; i++) {
         struct metric *m = &out->metric[i];
         m->value = known(&s->card[place], m->id);
-        m->code = m->value == m->value ? OK : NOT_SUPPORTED;
+        int failure = stub_failure_of(s, out->first->uuid, "GpmMetric", m->id);
+        m->code = failure ? failure : m->value == m->value ? OK : NOT_SUPPORTED;
     }
     return OK;
 }

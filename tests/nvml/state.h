@@ -7,7 +7,8 @@
      init 9                                    what nvmlInit says; else 0
      count 999                                 what nvmlDeviceGetCount says; else 0
      card UUID TOTAL RESERVED USED BUS MINOR MIG MODEL...      amounts in bytes
-     fail UUID|* FUNCTION|* CODE               FUNCTION without "nvml"
+     fail UUID|* FUNCTION|* CODE               FUNCTION without "nvml", or a part of an
+                                               answer: FieldValue/ID, GpmMetric/ID
      hang UUID|* FUNCTION|*
      event NUMBER UUID|- XID                   NUMBER grows; each is told once
 

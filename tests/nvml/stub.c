@@ -73,6 +73,20 @@ static void read_on(struct state **s, const char *uuid, const char *function) {
     }
 }
 
+int stub_failure(const struct state *s, const char *uuid, const char *function) {
+    for (int i = 0; i < s->fails; i++)
+        if (is_for(&s->fail[i], uuid, function))
+            return s->fail[i].code;
+    return OK;
+}
+
+int stub_failure_of(const struct state *s, const char *uuid, const char *part,
+                    unsigned number) {
+    char name[WORD];
+    snprintf(name, sizeof name, "%s/%u", part, number);
+    return stub_failure(s, uuid, name);
+}
+
 int stub_enter(struct state **s, const char *uuid, const char *function) {
     __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
     read_on(s, uuid, function);
@@ -80,10 +94,7 @@ int stub_enter(struct state **s, const char *uuid, const char *function) {
         return UNINITIALIZED;
     if ((*s)->init)
         return (*s)->init;
-    for (int i = 0; i < (*s)->fails; i++)
-        if (is_for(&(*s)->fail[i], uuid, function))
-            return (*s)->fail[i].code;
-    return OK;
+    return stub_failure(*s, uuid, function);
 }
 
 int stub_enter_card(struct state **s, struct slot *slot, const char *function,

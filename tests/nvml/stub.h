@@ -24,6 +24,11 @@ int stub_enter(struct state **s, const char *uuid, const char *function);
 int stub_enter_card(struct state **s, struct slot *slot, const char *function,
                     struct card **card);
 
+/* What the file says of a call, and of one part of its answer: "FieldValue/82". */
+int stub_failure(const struct state *s, const char *uuid, const char *function);
+int stub_failure_of(const struct state *s, const char *uuid, const char *part,
+                    unsigned number);
+
 #define ENTER(s, card, slot, function)                                                 \
     HOLD(s);                                                                           \
     struct card *card = NULL;                                                          \

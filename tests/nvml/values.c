@@ -169,7 +169,9 @@ int nvmlDeviceGetRetiredPages(struct slot *slot, unsigned cause, unsigned *count
 
 int nvmlDeviceGetFieldValues(struct slot *slot, int count, struct field *fields) {
     ENTER(s, card, slot, "DeviceGetFieldValues");
-    for (int i = 0; i < count; i++)
-        fields[i].code = answer_field(card, &fields[i]);
+    for (int i = 0; i < count; i++) {
+        int failure = stub_failure_of(s, card->uuid, "FieldValue", fields[i].id);
+        fields[i].code = failure ? failure : answer_field(card, &fields[i]);
+    }
     return OK;
 }

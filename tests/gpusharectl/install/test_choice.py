@@ -66,6 +66,13 @@ def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tls", "words"), [(None, []), (True, ["--tls"]), (False, ["--no-tls"])]
+)
+def test_of_tls_there_may_be_no_word(tls: bool | None, words: list[str]) -> None:
+    assert shlex.split(Choice(tls=tls).again()) == ["gpusharectl", "install", *words]
+
+
 def test_the_way_out_likewise() -> None:
     assert Leaving(dry_run=True).again() == "gpusharectl uninstall"
     leaving = Leaving(yes=True, force=True, wait=True, access=("--context", "c"))

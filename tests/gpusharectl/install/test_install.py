@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from gpushare.kube.objects import Ref
+from gpusharectl.install.hands import Wish
 from gpusharectl.install.steps import Exit
-from gpusharectl.scheduler.hostfiles import HostFiles
+from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER, node
 from tests.gpusharectl.install.stories import CERTIFICATE, World
@@ -105,6 +106,86 @@ def test_an_upgrade_shows_just_its_lines(world: World) -> None:
         ["-", "image:", "gpushare:0.1.0"],
         ["-", "image:", "gpushare:0.1.0"],
     ]
+
+
+def images(world: World) -> dict[str, str]:
+    """The image of each workload of ours."""
+    found = world.objects.list("apps/v1", "DaemonSet", namespace="kube-system")
+    return {
+        body["metadata"]["name"]: container["image"]
+        for body in found
+        for container in body["spec"]["template"]["spec"]["containers"]
+    }
+
+
+def test_again_without_an_image_keeps_the_one_that_runs(world: World) -> None:
+    """Whatever it is run for: monitoring, a node more, an upgrade of Kubernetes."""
+    ours = "your-registry/gpushare:0.1.0"
+    assert world.install(image=ours) == Exit.DONE
+    assert "stays" not in world.screen.text
+    assert world.install(with_monitoring=True) == Exit.DONE
+    assert images(world) == {
+        "gpushare-extender": ours,
+        "gpushare-device-plugin": ours,
+        "gpushare-exporter": ours,
+    }
+    kept = f"image {ours} runs here, and stays; --image changes it   ok"
+    assert kept in world.screen.lines
+    before = world.versions()
+    assert world.install(nodes=("cp",)) == Exit.DONE
+    assert "all as they were" in world.screen.text
+    assert world.versions().keys() >= before.keys()
+    assert set(images(world).values()) == {ours}
+    assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
+    assert set(images(world).values()) == {"gpushare:9"}
+    assert kept not in world.screen.lines
+
+
+def test_each_keeps_its_own_image(world: World) -> None:
+    """One that somebody gave to a single part is not given to the others."""
+    world.install()
+    spec = (world.objects.get(PLUGIN) or {})["spec"]
+    spec["template"]["spec"]["containers"][0]["image"] = "gpushare:debug"
+    world.objects.merge(PLUGIN, {"spec": spec})
+    assert world.install() == Exit.DONE
+    assert images(world) == {
+        "gpushare-extender": "gpushare:0.1.0",
+        "gpushare-device-plugin": "gpushare:debug",
+    }
+
+
+def has_tls(world: World) -> bool:
+    ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", "kube-system")
+    (container,) = (world.objects.get(ref) or {})["spec"]["template"]["spec"][
+        "containers"
+    ]
+    return "GPUSHARE_TLS_CERT" in {one["name"] for one in container["env"]}
+
+
+def test_again_without_tls_keeps_it_and_renews_it(world: World) -> None:
+    """Only ``--no-tls`` takes it away; a new install has none."""
+    wishes = []
+    made = world.certificates
+
+    def certificates(wish: Wish) -> list[FileChange]:
+        wishes.append(wish.tls)
+        return made(wish)
+
+    world.certificates = certificates
+    assert world.install() == Exit.DONE
+    assert not has_tls(world)
+    assert "TLS" not in world.screen.text
+    assert world.install(tls=True) == Exit.DONE
+    world.files.remove(CERTIFICATE)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert has_tls(world)
+    assert wishes == [True, True]
+    assert f"written: {CERTIFICATE}" in world.screen.text
+    kept = "the extender has TLS here, and keeps it; --no-tls takes it away   ok"
+    assert kept in world.screen.lines
+    assert world.install(tls=False) == Exit.DONE
+    assert not has_tls(world)
+    assert "TLS" not in world.screen.text
 
 
 def test_it_asks_which_nodes_and_whether(world: World) -> None:
@@ -248,14 +329,14 @@ def test_trouble_on_another_host_says_where(tmp_path: Path) -> None:
 def test_the_second_scheduler_touches_no_file(tmp_path: Path) -> None:
     world = World(FakeObjects(), tmp_path).populate()
     world.files = HostFiles(tmp_path / "elsewhere")
-    ready = {"observedGeneration": 1, "replicas": 2}
-    ready |= {"availableReplicas": 2, "updatedReplicas": 2}
+    counts = dict.fromkeys(("replicas", "availableReplicas", "updatedReplicas"), 2)
     ref = Ref("apps/v1", "Deployment", "gpushare-scheduler", "kube-system")
     step = world.nodes.step
 
     def and_deployments() -> None:
         step()
-        if world.objects.get(ref):
+        if body := world.objects.get(ref):
+            ready = {"observedGeneration": body["metadata"]["generation"], **counts}
             world.objects.merge(ref, {"status": ready}, subresource="status")
 
     world.nodes.step = and_deployments
@@ -266,6 +347,12 @@ def test_the_second_scheduler_touches_no_file(tmp_path: Path) -> None:
     images = {one["name"]: one["image"] for one in pod["containers"]}
     assert images == {"kube-scheduler": "ks:1", "extender": "gpushare:0.1.0"}
     assert world.install(second_scheduler=True) == Exit.DONE, world.screen.text
+    other = {"second_scheduler": True, "scheduler_image": "ks:2"}
+    assert world.install(image="gpushare:9", **other) == Exit.DONE
+    assert world.install(second_scheduler=True) == Exit.DONE
+    pod = (world.objects.get(ref) or {})["spec"]["template"]["spec"]
+    images = {one["name"]: one["image"] for one in pod["containers"]}
+    assert images == {"kube-scheduler": "ks:2", "extender": "gpushare:9"}
 
 
 def test_certificates_lie_there_before_the_extender_starts(tmp_path: Path) -> None:

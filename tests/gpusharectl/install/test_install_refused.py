@@ -143,6 +143,7 @@ def test_a_default_scheduler_beside_the_second_one_is_refused(world: World) -> N
             "namespace": "kube-system",
             "labels": {"app.kubernetes.io/part-of": "gpushare"},
         },
+        "spec": {"template": {"spec": {"containers": []}}},
     }
     world.objects.create(deployment)
     assert world.install() == Exit.REFUSED

@@ -74,9 +74,16 @@ def test_without_the_option_it_stays_as_it_is(world: World) -> None:
     assert world.install(image="gpushare:9") == Exit.DONE
     assert image(world) == "gpushare:0.1.0"
     assert (
-        "monitoring is here, and stays as it is; --with-monitoring updates it   ok"
-        in world.screen.lines
-    )
+        "monitoring is here, and stays as it is, at gpushare:0.1.0; "
+        "--with-monitoring updates it, with --image its image too   ok"
+    ) in world.screen.lines
+    assert world.install(with_monitoring=True) == Exit.DONE
+    assert image(world) == "gpushare:0.1.0"
+    assert (
+        "images stay as they are, gpushare-extender at gpushare:9, "
+        "gpushare-device-plugin at gpushare:9, gpushare-exporter at gpushare:0.1.0; "
+        "--image changes all of them   ok"
+    ) in world.screen.lines
     assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
     assert image(world) == "gpushare:9"
     assert "stays as it is" not in world.screen.text

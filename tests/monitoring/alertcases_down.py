@@ -1,0 +1,69 @@
+"""Cases of the alerts on an extender or a device plugin that does not answer."""
+
+from tests.monitoring.alertcases import Case, one
+
+CRITICAL = {"severity": "critical"}
+EXTENDER, PLUGIN = "gpushare-extender", "gpushare-device-plugin"
+LABEL = "app_kubernetes_io_name"
+
+
+def of(alert: str, app: str, what: str, port: int) -> tuple[Case, ...]:
+    """The same of each of them; ``what`` is what it is called."""
+    answers = f"The {what} of n (10.0.0.5:{port}) does not answer"
+    target = {"instance": f"10.0.0.5:{port}", "node": "n"}
+    by_job = {"job": app, **target}
+    by_label = {"job": "kubernetes-pods", LABEL: app, **target}
+    both = {"job": app, LABEL: app, **target}
+    named = {"NodeName": "n", **CRITICAL}
+    return (
+        *(
+            Case(alert, rule, 3, {one("up", its): "0x20"}, answers, {**its, **named})
+            for rule, its in (
+                ("found by the operator", by_job),
+                ("found by its annotations", by_label),
+                ("found by both marks, once", both),
+            )
+        ),
+        Case(
+            alert,
+            "one of two",
+            3,
+            {
+                one("up", by_job): "0x20",
+                one("up", by_job, instance="10.0.0.6:1", node="m"): "1x20",
+            },
+            answers,
+            {**by_job, **named},
+        ),
+        Case(alert, "for a moment", 1, {one("up", by_job): "0x20"}),
+        Case(alert, "it answers", 20, {one("up", by_job): "1x20"}),
+        Case(alert, "another's", 20, {one("up", by_job, job="node-exporter"): "0x20"}),
+    )
+
+
+SECOND = {"job": "gpushare-scheduler", "instance": "10.0.0.5:39998", "node": "n"}
+
+CASES = (
+    *of("VcudaExtenderDown", EXTENDER, "extender", 39998),
+    Case(
+        "VcudaExtenderDown",
+        "in the second scheduler's pod",
+        3,
+        {one("up", SECOND): "0x20"},
+        "The extender of n (10.0.0.5:39998) does not answer",
+        {**SECOND, "NodeName": "n", **CRITICAL},
+    ),
+    *of("VcudaPluginDown", PLUGIN, "device plugin", 39997),
+    *(
+        case
+        for alert, metric, what in (
+            ("VcudaNoExtender", "vcuda_extender_ready", "extender"),
+            ("VcudaNoPlugin", "vcuda_plugin_registered", "device plugin"),
+        )
+        for case in (
+            Case(alert, "none", 3, {}, f"No {what} answers at all", CRITICAL),
+            Case(alert, "for a moment", 1, {}),
+            Case(alert, "one, however it is", 20, {one(metric): "0x20"}),
+        )
+    ),
+)
