@@ -124,7 +124,7 @@ def test_every_query_has_an_answer(asked: Prometheus, query: Asked) -> None:
     """With every label that the legend names."""
     # A scrape that a busy machine let time out leaves a hole until the next one.
     found = wait_until(
-        lambda: asked.query(query.filled), f"an answer to {query.filled}", accept=bool
+        lambda: asked.query(query.filled), f"an answer to {query.filled}"
     )
     assert any(query.labels <= set(one.labels) for one in found), (query, found)
     # A pod without memory of its own is there, and must not be on top of all.
