@@ -91,7 +91,9 @@ def test_plain_words_are_not_heard(held: Certificates, words: bytes) -> None:
     """HTTP without TLS, and half a beginning of it."""
     with meeting(server_context(files(held))) as (near, answer):
         near.sendall(words)
-        near.shutdown(socket.SHUT_WR)
+        # It may have hung up on us already.
+        with suppress(OSError):
+            near.shutdown(socket.SHUT_WR)
         assert answer.result(10) == b""
 
 
