@@ -1,8 +1,10 @@
 """The commands; nothing but arguments and calls."""
 
+import os
 import signal
 import sys
 from threading import Event
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -57,11 +59,22 @@ def demo(*, keep: bool) -> None:
     """Show what this software does: no GPU, no cluster, no root."""
     console = Console(highlight=False)
     if not keep:
-        sys.exit(tell(console))
+        _leave(tell(console))
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    sys.exit(hold(console, stop))
+    _leave(hold(console, stop))
+
+
+def _leave(status: int) -> NoReturn:
+    """End the demo, and not by Python's own way out.
+
+    Threads of its kubelets that still wait in gRPC would be torn off in the middle of
+    foreign code, and abort the process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
