@@ -122,3 +122,25 @@ def test_one_that_cannot_be_begun_is_late_just_now() -> None:
 def test_nothing_asked_is_nothing_answered() -> None:
     """A node without cards."""
     assert Asking(NOW_S).ask({}) == {}
+
+
+def test_answers_that_come_at_once_cost_one_thread() -> None:
+    """A thread costs more than most answers."""
+    questions = dict.fromkeys(range(8), threading.get_ident)
+    answers = Asking(FOREVER_S, held_up_s=FOREVER_S).ask(questions)
+    assert len(set(answers.values())) == 1
+
+
+def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
+    """Those that wait behind it get threads of their own, and do not queue again."""
+    other = Hanging()
+    met = threading.Barrier(3)
+    questions: dict[str, Callable[[], object]] = {
+        "hangs": hanging,
+        "hangs too": other,
+        **{f"meets {number}": met.wait for number in range(3)},
+    }
+    answers = Asking(2).ask(questions)
+    other.let_go.set()
+    assert sum(isinstance(answer, Late) for answer in answers.values()) == 2
+    assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}
