@@ -10,7 +10,12 @@ from collections.abc import Callable
 from threading import Event
 
 from deviceplugin.kubeletsays import KubeletRound, disagrees
-from deviceplugin.podresources import KubeletSilentError, NoGetError, PodResources
+from deviceplugin.podresources import (
+    KubeletSilentError,
+    NoGetError,
+    PodResources,
+    UnknownPodError,
+)
 from deviceplugin.remarks import Remarks
 from deviceplugin.tenancy import Tenancy
 
@@ -80,6 +85,8 @@ class KubeletCheck:
                 continue
             try:
                 held = self._resources.told(tenant.name, _GET_WITHIN_S)
+            except UnknownPodError:
+                asked += 1
             except KubeletSilentError as error:
                 silent, why = silent + 1, str(error)
                 if not asked and silent >= _GIVE_UP_AFTER:

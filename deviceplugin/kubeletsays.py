@@ -12,8 +12,9 @@ from deviceplugin.tenancy import Tenant
 class KubeletRound:
     """One pass over the pods that have a placement.
 
-    ``asked`` is how many of them kubelet told of, ``misplaced`` those whose devices lie
-    on other cards than their placement. ``failure`` says why nothing is known.
+    ``asked`` is how many of them kubelet answered about, were it that it knows no such
+    pod. ``misplaced`` are those whose devices lie on other cards than their placement.
+    ``failure`` says why nothing is known.
     """
 
     at: float

@@ -4,6 +4,7 @@ kubelet answers 100 questions a second, 10 at once, to all its clients together
 (contracts 2.6), and says "rate limit" beyond that: then we ask again a little later.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ RESOURCES = (names.CORE, names.MEMORY)
 _NO_GET = ("UNIMPLEMENTED: ", "UNKNOWN: PodResources API Get method disabled")
 """Before 1.27, and where the feature gate KubeletPodResourcesGet is off, as it is by
 itself before 1.34: that one has no code of its own."""
+_NOT_FOUND = re.compile("UNKNOWN: .*not found")
+"""kubelet's words about a pod that is none of its own; they have no code either."""
 _AGAIN_S = 0.02
 _CHANNEL = (
     # Our own channel, not one shared by address: after kubelet's restart the old one
@@ -37,6 +40,10 @@ class KubeletSilentError(Exception):
 
 class NoGetError(Exception):
     """This kubelet cannot be asked about one pod, and never will."""
+
+
+class UnknownPodError(Exception):
+    """kubelet answers that it knows no such pod: not yet, or not any more."""
 
 
 class PodResources:
@@ -68,17 +75,22 @@ class PodResources:
         """
         try:
             return self.told(pod, timeout_s)
-        except (KubeletSilentError, NoGetError):
+        except (KubeletSilentError, NoGetError, UnknownPodError):
             return None
 
     def told(self, pod: PodName, timeout_s: float) -> Mapping[str, Held]:
-        """Ask the same; ``KubeletSilentError`` and ``NoGetError`` say why not."""
+        """Ask the same.
+
+        ``KubeletSilentError``, ``NoGetError`` and ``UnknownPodError`` say why not.
+        """
         asked = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
         try:
             answer = self._patiently(self._stub.Get, asked, timeout_s)
         except KubeletSilentError as error:
             if str(error).startswith(_NO_GET):
                 raise NoGetError(str(error)) from error
+            if _NOT_FOUND.match(str(error)):
+                raise UnknownPodError(str(error)) from error
             raise
         return _containers(answer.pod_resources)
 

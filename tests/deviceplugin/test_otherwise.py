@@ -102,7 +102,7 @@ def test_devices_that_another_pod_holds(house: House) -> None:
     """kubelet may forget what it gave away (contracts 2.7); we do not."""
     pod = house.bind("a", 20, 1, card=0)
     house.run(pod)
-    held = house.serving.reporter.resources.list(1).held(("default", "a"))
+    held = house.serving.reporter.resources.list(60).held(("default", "a"))
     second = house.bind("b", 5, 1, card=0)
     house.run(second)
     with pytest.raises(Exception, match="default/a holds"):
