@@ -81,8 +81,22 @@ class ExporterSettings:
         """Read the environment; the complaints must be empty before anything starts."""
         env = Reading(environ)
         given = given or Given()
-        settings = cls(
-            node=NodeName(env.text("NODE_NAME") or environ.get(_BARE_NODE_NAME) or ""),
+        told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
+        settings = replace(
+            told,
+            flags=given.flags,
+            collect_unit=given.collect_unit or told.collect_unit,
+            watchdog=given.watchdog or told.watchdog,
+        )
+        _complain(env, settings)
+        env.misspelt()
+        return settings, env.complaints + _both(given.flags)
+
+    @classmethod
+    def _told(cls, env: Reading, bare_name: str) -> Self:
+        """Read what the environment says, whatever flags beat it."""
+        return cls(
+            node=NodeName(env.text("NODE_NAME") or bare_name),
             kubeconfig=env.text("KUBECONFIG"),
             listen=env.address("LISTEN", cls.listen),
             collect_listen=_collect_listen(env, cls.collect_listen),
@@ -106,28 +120,24 @@ class ExporterSettings:
             log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
             log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
         )
-        if not settings.node:
-            env.complain(
-                "NODE_NAME",
-                f"is not set, nor is {_BARE_NODE_NAME}; give the node's name in the "
-                "API server (in a pod: valueFrom.fieldRef.fieldPath spec.nodeName)",
-            )
-        if _clash(settings.listen, settings.collect_listen):
-            env.complain(
-                "COLLECT_LISTEN",
-                f"{settings.collect_listen} is taken by GPUSHARE_LISTEN "
-                f"({settings.listen}); give another port",
-            )
-        beaten = replace(
-            settings,
-            flags=given.flags,
-            collect_unit=given.collect_unit or settings.collect_unit,
-            watchdog=given.watchdog or settings.watchdog,
+
+
+def _complain(env: Reading, settings: ExporterSettings) -> None:
+    """Complain of what is missing, and of what does not go together."""
+    if not settings.node:
+        env.complain(
+            "NODE_NAME",
+            f"is not set, nor is {_BARE_NODE_NAME}; give the node's name in the "
+            "API server (in a pod: valueFrom.fieldRef.fieldPath spec.nodeName)",
         )
-        if beaten.watchdog == "evict" and not beaten.pods:
-            env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
-        env.misspelt()
-        return beaten, env.complaints + _both(given.flags)
+    if _clash(settings.listen, settings.collect_listen):
+        env.complain(
+            "COLLECT_LISTEN",
+            f"{settings.collect_listen} is taken by GPUSHARE_LISTEN "
+            f"({settings.listen}); give another port",
+        )
+    if settings.watchdog == "evict" and not settings.pods:
+        env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
 
 
 def _collect_listen(env: Reading, default: Address | None) -> Address | None:

@@ -2,9 +2,7 @@
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from deviceplugin.cards import (
     CardReading,
@@ -15,10 +13,9 @@ from deviceplugin.cards import (
     NoCardsYet,
     XidEvent,
 )
+from deviceplugin.joining import joined, wait_in_turn
 
 logger = logging.getLogger(__name__)
-
-_SLICE_S = 0.25
 
 
 class JoinedCards:
@@ -35,7 +32,7 @@ class JoinedCards:
         self._lock = threading.Lock()
         self._found: dict[int, Found] = {}
         self._reasons: dict[int, str] = {}
-        self._closed = False
+        self._closed = threading.Event()
 
     def cards(self) -> Found:
         """Look at all sources; ``NoCardsYet`` only where none has a card."""
@@ -45,7 +42,7 @@ class JoinedCards:
             except NoCardsYet as error:
                 self._note_none(number, str(error))
         all_found, reasons = self._noted()
-        found = _joined(list(all_found.values()))
+        found = joined(all_found.values(), _left_out)
         if not found.cards and reasons:
             raise NoCardsYet("; ".join(reasons))
         return found
@@ -63,16 +60,7 @@ class JoinedCards:
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait at all sources in turn, a moment at each; they keep what comes."""
-        ends = time.monotonic() + timeout_s
-        while not self._closed:
-            for source in self._sources:
-                left_s = max(0.0, ends - time.monotonic())
-                event = source.wait_for_event(min(_SLICE_S, left_s))
-                if event is not None:
-                    return event
-            if time.monotonic() >= ends:
-                break
-        return None
+        return wait_in_turn(self._sources, timeout_s, self._closed.is_set)
 
     def driver_load(self) -> str:
         """Give the first one's word: faults are reported by NVIDIA's driver alone."""
@@ -80,7 +68,7 @@ class JoinedCards:
 
     def close(self) -> None:
         """Close all."""
-        self._closed = True
+        self._closed.set()
         for source in self._sources:
             source.close()
 
@@ -108,19 +96,5 @@ class JoinedCards:
             return by_number, list(self._reasons.values())
 
 
-def _joined(all_found: Sequence[Found]) -> Found:
-    cards: dict[str, FoundCard] = {}
-    left_out: list[LeftOut] = []
-    for found in all_found:
-        taken = {card.index for card in cards.values()}
-        beside = {card.index for card in found.cards} | taken
-        left_out += found.left_out
-        for card in found.cards:
-            if card.uuid in cards:
-                left_out.append(LeftOut(card.uuid, "another source has it already"))
-                continue
-            index = max(beside) + 1 if card.index in taken else card.index
-            beside.add(index)
-            cards[card.uuid] = replace(card, index=index)
-    by_index = sorted(cards.values(), key=lambda card: card.index)
-    return Found(tuple(by_index), tuple(left_out))
+def _left_out(_: FoundCard, card: FoundCard) -> LeftOut:
+    return LeftOut(card.uuid, "another source has it already")

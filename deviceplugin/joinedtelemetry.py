@@ -2,18 +2,16 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from deviceplugin.cards import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
+from deviceplugin.cards import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.joining import joined, wait_in_turn
 from deviceplugin.telemetry import CardSays, ProcessesSay, Telemetry
 from gpushare.domain.model import CardUUID
 
 logger = logging.getLogger(__name__)
-
-_SLICE_S = 0.25
 
 Says = TypeVar("Says", CardSays, ProcessesSay)
 
@@ -44,7 +42,7 @@ class JoinedTelemetry:
             except Exception as error:  # noqa: BLE001  it must not hide the others
                 self._note_none(number, _words(error))
         all_found, reasons = self._noted()
-        found = _joined(list(all_found.values()))
+        found = joined(all_found.values(), _completed)
         if not found.cards and reasons:
             raise NoCardsYet("; ".join(reasons))
         return found
@@ -72,16 +70,7 @@ class JoinedTelemetry:
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait at all sources in turn, a moment at each; they keep what comes."""
-        ends = time.monotonic() + timeout_s
-        while not self._closed.is_set():
-            for source in self._sources:
-                left_s = max(0.0, ends - time.monotonic())
-                event = source.wait_for_event(min(_SLICE_S, left_s))
-                if event is not None:
-                    return event
-            if time.monotonic() >= ends:
-                break
-        return None
+        return wait_in_turn(self._sources, timeout_s, self._closed.is_set)
 
     def close(self) -> None:
         """Close all."""
@@ -137,25 +126,6 @@ def _words(error: Exception) -> str:
     """Give an error's words, with its kind where nobody expected it."""
     kind = "" if isinstance(error, NoCardsYet) else f"{type(error).__name__}: "
     return f"{kind}{error}"
-
-
-def _joined(all_found: Sequence[Found]) -> Found:
-    cards: dict[CardUUID, FoundCard] = {}
-    left_out: list[LeftOut] = []
-    for found in all_found:
-        left_out += found.left_out
-        taken = {card.index for card in cards.values()}
-        beside = {card.index for card in found.cards} | taken
-        for card in found.cards:
-            known = cards.get(card.uuid)
-            if known is not None:
-                cards[card.uuid] = _completed(known, card)
-                continue
-            index = max(beside) + 1 if card.index in taken else card.index
-            beside.add(index)
-            cards[card.uuid] = replace(card, index=index)
-    by_index = sorted(cards.values(), key=lambda card: card.index)
-    return Found(tuple(by_index), tuple(left_out))
 
 
 def _completed(card: FoundCard, other: FoundCard) -> FoundCard:

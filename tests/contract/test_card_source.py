@@ -1,6 +1,5 @@
 """What every ``CardSource`` keeps to: made-up cards, a file's, NVML's, real ones."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +7,12 @@ import pytest
 
 from deviceplugin.cards import CardSource, colliding, shared_card
 from tests.contract.card_seats import by_uuid, seat_of
+from tests.contract.threads import asked_at_once, woken
 
 SEATS = [
     *("simulated", "inventory", "nvml", "nvml-old", "joined"),
     pytest.param("real", marks=pytest.mark.gpu),
 ]
-THREADS = 4
 
 
 @pytest.fixture(params=SEATS)
@@ -88,35 +87,21 @@ def test_the_loading_keeps_its_name(source: CardSource) -> None:
 
 def test_any_thread_may_ask(source: CardSource) -> None:
     """Threads that look, read and wait at once all get the same."""
-    together = threading.Barrier(THREADS)
-    seen: list[object] = []
 
-    def ask() -> None:
-        together.wait()
-        for _ in range(5):
-            found = source.cards()
-            readings = source.readings()
-            assert source.wait_for_event(0.01) is None
-            seen.append((found, tuple(sorted(one.uuid for one in readings))))
+    def ask() -> object:
+        found = source.cards()
+        readings = source.readings()
+        assert source.wait_for_event(0.01) is None
+        return found, sorted(one.uuid for one in readings)
 
-    threads = [threading.Thread(target=ask) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 5 * THREADS
+    seen = asked_at_once(ask)
     assert all(one == seen[0] for one in seen)
 
 
 def test_closing_wakes_who_waits(source: CardSource) -> None:
     """A thread that waits for a fault comes back when the source is closed."""
     source.cards()
-    came: list[object] = []
-    thread = threading.Thread(target=lambda: came.append(source.wait_for_event(600.0)))
-    thread.start()
-    source.close()
-    thread.join()
-    assert came == [None]
+    assert woken(lambda: source.wait_for_event(600.0), source.close) is None
 
 
 def test_closing_twice_is_harmless(source: CardSource) -> None:

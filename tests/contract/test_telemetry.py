@@ -1,7 +1,6 @@
 """What every ``Telemetry`` keeps to: made-up cards, a file's, AMD's, NVML's, all."""
 
 import math
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from deviceplugin import fields
 from deviceplugin.fields import FIELDS, GROUPS
 from deviceplugin.telemetry import Telemetry
 from tests.contract.telemetry_seats import seat_of
+from tests.contract.threads import asked_at_once, woken
 
 SEATS = [
     *("simulated", "inventory", "amd", "nvml", "nvml-old", "joined"),
@@ -18,7 +18,6 @@ SEATS = [
 ]
 OF_A_GROUP = [one.name for one in GROUPS if any(f.group == one.name for f in FIELDS)]
 MEMORY = frozenset({fields.FB_USED, fields.FB_FREE, fields.FB_TOTAL})
-THREADS = 4
 
 
 def names_of(group: str) -> frozenset[str]:
@@ -149,37 +148,21 @@ def test_waiting_in_vain_ends(telemetry: Telemetry) -> None:
 
 def test_any_thread_may_ask(telemetry: Telemetry) -> None:
     """Threads that look, read and wait at once all get the same cards."""
-    together = threading.Barrier(THREADS)
-    seen: list[object] = []
 
-    def ask() -> None:
-        together.wait()
-        for _ in range(5):
-            found = telemetry.cards()
-            memory = telemetry.read(fields.MEMORY, MEMORY)
-            assert telemetry.wait_for_event(0.01) is None
-            seen.append((found, set(memory), set(telemetry.processes())))
+    def ask() -> object:
+        found = telemetry.cards()
+        memory = telemetry.read(fields.MEMORY, MEMORY)
+        assert telemetry.wait_for_event(0.01) is None
+        return found, set(memory), set(telemetry.processes())
 
-    threads = [threading.Thread(target=ask) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 5 * THREADS
+    seen = asked_at_once(ask)
     assert all(one == seen[0] for one in seen)
 
 
 def test_closing_wakes_who_waits(telemetry: Telemetry) -> None:
     """A thread that waits for a fault comes back when the telemetry is closed."""
     telemetry.cards()
-    came: list[object] = []
-    thread = threading.Thread(
-        target=lambda: came.append(telemetry.wait_for_event(600.0))
-    )
-    thread.start()
-    telemetry.close()
-    thread.join()
-    assert came == [None]
+    assert woken(lambda: telemetry.wait_for_event(600.0), telemetry.close) is None
 
 
 def test_closing_twice_is_harmless(telemetry: Telemetry) -> None:
