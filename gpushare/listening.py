@@ -37,17 +37,22 @@ def why_not_listen(address: Address) -> str:
 
 
 def free_address() -> Address:
-    """Pick an address on loopback that nobody has, for a server that starts later.
-
-    Below the range of outgoing connections, one of which could otherwise take the port
-    before its server does, or while the server is down.
-    """
-    ports = range(_LOWEST, max(_lowest_outgoing(), _LOWEST + 1000))
+    """Pick an address on loopback that nobody has, for a server that starts later."""
+    ports = ports_to_pick_from()
     while True:
         # Not by the seed of a test: two programs would pick the same.
         address = Address(LOOPBACK, secrets.choice(ports))
         if not why_not_listen(address):
             return address
+
+
+def ports_to_pick_from() -> range:
+    """Give the ports below the range of outgoing connections.
+
+    One of those could otherwise take the port before its server does, or while the
+    server is down.
+    """
+    return range(_LOWEST, max(_lowest_outgoing(), _LOWEST + 1000))
 
 
 def _lowest_outgoing() -> int:

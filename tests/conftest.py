@@ -3,16 +3,26 @@
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from gpushare import listening
+from tests.ports import Ports
 from tests.testbed.binaries import Binaries
+
+# Before anything else takes it by its name.
+listening.free_address = Ports.of_this_process()
 
 pytest_plugins = [
     "tests.testbed.fixtures",
     "tests.testbed.kubeadm.fixtures",
     "tests.testbed.monitoring",
 ]
+
+# A busy machine is late itself: that says nothing about what is tested.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ from tests.builders import (
 Told = tuple[type, Json]
 """A book, and an object of the API server that it is told of."""
 
-moderately = settings(max_examples=100, deadline=None)
+moderately = settings(max_examples=100)
 
 NODES = ("n0", "n1", "n2")
 PODS = tuple(f"p{number}" for number in range(8))

@@ -102,7 +102,7 @@ class Burst:
             assert Amount(*page.charged.get(one.uuid, (0, 0))).fits(one.capacity)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(words, max_size=25), st.randoms(use_true_random=False))
 def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) -> None:
     """Planned or by hand, admitted in any order, ended and made again."""

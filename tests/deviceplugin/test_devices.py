@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deviceplugin.cards import card_key, device_ids
@@ -84,7 +84,6 @@ def test_pick_takes_the_lowest() -> None:
     assert pick({UUIDS[0]: 3}, ids[:0:-1], [], size=3) == ids[1:4]
 
 
-@settings(deadline=None)
 @given(shapes(), st.sampled_from(list(POLICIES.values())), st.randoms())
 def test_ids_chosen_by_a_placement_give_it_back(
     body: Json, policy: object, chance: Random

@@ -43,7 +43,7 @@ def a_metric(draw: st.DrawFn) -> Metric:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), WRITERS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(metrics=st.lists(a_metric(), max_size=4))
 def test_any_metrics_are_written_alike(
     ours: Writer, theirs: Theirs, metrics: list[Metric]

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.devices import Cards
@@ -37,7 +37,6 @@ def with_init() -> NodePod:
     )
 
 
-@settings(deadline=None)
 @given(shapes(), st.randoms(use_true_random=False))
 def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
     body: Json, chance: Random

@@ -12,14 +12,14 @@ from gpushare.kube.fields import Malformed
 from gpushare.kube.snapshot import snapshot
 from gpusharectl.inspection.books import chosen, reckoned, told
 from tests.builders import bound_json, card, node, node_json, placement, pod_json
-from tests.gpusharectl.test_why_laws import PATIENT, nodes
+from tests.gpusharectl.test_why_laws import moderately, nodes
 
 
 def served(*pages: Node, choice: Choice | None = None) -> bytes:
     return orjson.dumps(snapshot(pages, [], choice or Choice()))
 
 
-@PATIENT
+@moderately
 @given(nodes())
 def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
     """Cards, holders, unknown and nominated pods: nothing is lost on the way."""

@@ -22,7 +22,7 @@ from tests.builders import (
     share,
 )
 
-PATIENT = settings(deadline=None, max_examples=80)
+moderately = settings(max_examples=80)
 SIZES = st.integers(0, 12)
 CORES = st.integers(0, 60)
 
@@ -69,7 +69,7 @@ def fits(amount: Amount, page: Node, policy: Policy) -> bool:
     return refusal(asking(amount), page, policy) is None
 
 
-@PATIENT
+@moderately
 @given(nodes(), POLICY)
 def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> None:
     """Every share that is offered, and none with a unit or a core more."""
@@ -86,7 +86,7 @@ def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> N
             assert fits(Amount(cores, units), page, policy) == offered
 
 
-@PATIENT
+@moderately
 @given(nodes(), POLICY)
 def test_so_many_whole_cards_and_no_more(page: Node, policy: Policy) -> None:
     """As many as are untouched, with all their units."""
@@ -98,7 +98,7 @@ def test_so_many_whole_cards_and_no_more(page: Node, policy: Policy) -> None:
     assert not fits(Amount(CORES_PER_CARD * (found.whole + 1)), page, policy)
 
 
-@PATIENT
+@moderately
 @given(nodes(), SIZES, CORES, POLICY)
 def test_a_card_that_fits_lacks_nothing(
     page: Node, units: int, cores: int, policy: Policy
@@ -113,7 +113,7 @@ def test_a_card_that_fits_lacks_nothing(
             assert asked.claims[0].amount.fits(one.free + one.missing)
 
 
-@PATIENT
+@moderately
 @given(nodes(), SIZES, CORES, POLICY)
 def test_who_would_have_to_go_is_enough_and_not_too_many(
     page: Node, units: int, cores: int, policy: Policy
@@ -137,7 +137,7 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
             assert refusal(asked, alone.without(gone - {uid}), policy) is not None
 
 
-@PATIENT
+@moderately
 @given(nodes(), st.integers(1, 3), POLICY)
 def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) -> None:
     """Without those named, the domain places it."""
@@ -148,7 +148,7 @@ def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) ->
         assert refusal(asked, left.without(set(found.uids)), policy) is None
 
 
-@PATIENT
+@moderately
 @given(nodes(), SIZES, CORES, POLICY)
 def test_what_is_opened_has_room(
     page: Node, units: int, cores: int, policy: Policy

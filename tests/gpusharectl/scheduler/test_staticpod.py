@@ -107,7 +107,7 @@ words = st.from_regex(r"--[a-z][a-z-]{0,12}(=[A-Za-z0-9/.]{1,12})?", fullmatch=T
 comments = st.sampled_from(["", " # why", "  #", "\n    # below", "\n"])
 
 
-@settings(max_examples=30, deadline=None, phases=[Phase.generate])
+@settings(max_examples=30, phases=[Phase.generate])
 @given(
     flags=st.lists(st.tuples(words, comments), max_size=6),
     extra=st.lists(st.sampled_from(["a", "b", "c"]), unique=True),
