@@ -18,8 +18,9 @@ from tests.monitoring.questions import LABELS, lasting, paths, pods, record
 from tests.monitoring.scene import MENDED, NODES, SEED, page
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.prometheus import Prometheus, ensure_monitoring
+from tests.testbed.prometheus import Prometheus
 from tests.testbed.rest import Rest
+from tests.testbed.served import ensure_monitoring
 
 LISTED = 10
 """Entries of the whole list."""

@@ -21,7 +21,8 @@ from tests.monitoring.scene import (
     SM_UTIL,
     page,
 )
-from tests.testbed.prometheus import MonitoringPrograms, Prometheus
+from tests.testbed.prometheus import Prometheus
+from tests.testbed.served import MonitoringPrograms
 
 
 @dataclass

@@ -29,7 +29,8 @@ from tests.monitoring.fullpage import (
 from tests.monitoring.pages import Answer, PageServer
 from tests.monitoring.test_alerts import CASES, RULES
 from tests.testbed.manifests import FOLDER
-from tests.testbed.prometheus import MonitoringPrograms, Prometheus
+from tests.testbed.prometheus import Prometheus
+from tests.testbed.served import MonitoringPrograms
 from tests.testbed.waiting import wait_until
 
 TARGETS = {"job", "instance", "node", "app_kubernetes_io_name", "le"}

@@ -23,7 +23,8 @@ from tests.monitoring.scene import (
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card
 from tests.testbed.process import Launcher
-from tests.testbed.prometheus import MonitoringPrograms, Prometheus
+from tests.testbed.prometheus import Prometheus
+from tests.testbed.served import MonitoringPrograms
 from tests.testbed.waiting import wait_until
 
 A, B, SHOP, BANK, NOBODY = 101, 102, 103, 104, 900

@@ -6,12 +6,9 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from gpushare.listening import free_address
-from tests.testbed.process import Launcher
-from tests.testbed.prometheus import MonitoringPrograms
+from tests.testbed.served import Served
 
 BIND = 'mount --bind "$0" /usr/share && exec "$@"'
 
@@ -33,23 +30,12 @@ class Amtool:
 
 
 @dataclass
-class Alertmanager:
+class Alertmanager(Served):
     """A server on a free port of loopback, with this configuration."""
 
-    programs: MonitoringPrograms
-    folder: Path
     config: Path
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.address = str(free_address())
-        self._launcher = Launcher(self.folder)
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.address}"
-
-    def __enter__(self) -> Self:
+    def command(self) -> Sequence[str]:
         program = self.programs.path("prometheus-alertmanager")
         flags = [
             f"--config.file={self.config}",
@@ -62,26 +48,7 @@ class Alertmanager:
         # the packages' /usr/share in place of this machine's.
         share = str(self.programs.root / "usr/share")
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", BIND]
-        try:
-            self._launcher.start(
-                "alertmanager", [*command, share, program, *flags]
-            ).wait_ready(self._ready)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        self._launcher.end_all()
+        return [*command, share, program, *flags]
 
     def post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Post alerts as Prometheus does: ``labels``, ``annotations``, times."""
@@ -96,7 +63,3 @@ class Alertmanager:
     def log(self) -> str:
         """Give what it has logged, failed notifications among it."""
         return (self.folder / "alertmanager.log").read_text(errors="replace")
-
-    def _ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-            return bool(answer.status == 200)

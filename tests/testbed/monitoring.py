@@ -12,11 +12,10 @@ from tests.machine import needs
 from tests.testbed.alertmanager import Alertmanager, Amtool
 from tests.testbed.binaries import cache_folder
 from tests.testbed.prometheus import (
-    MonitoringPrograms,
     Prometheus,
     Promtool,
-    ensure_monitoring,
 )
+from tests.testbed.served import MonitoringPrograms, ensure_monitoring
 from tests.testbed.toolchain import BinariesUnavailableError
 
 

@@ -10,41 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 import yaml
 
-from gpushare.listening import free_address
-from tests.testbed.debpackages import ensure_unpacked
-from tests.testbed.process import Launcher
+from tests.testbed.served import Served
 from tests.testbed.waiting import wait_until
 
-PACKAGES = ("prometheus", "prometheus-alertmanager")
 LINTED = 3
 """promtool's exit status for a page that can be read and is not to its taste."""
 EVERY_S = 0.5
 CAMEL_CASE = "label names should be written in 'snake_case' not 'camelCase'"
-
-
-@dataclass(frozen=True, slots=True)
-class MonitoringPrograms:
-    """Where the packages' files lie, as under a root folder."""
-
-    root: Path
-
-    def path(self, name: str) -> str:
-        """Give one of ``prometheus``, ``promtool``, ``amtool`` and the like."""
-        return str(self.root / "usr/bin" / name)
-
-
-def ensure_monitoring(cache: Path) -> MonitoringPrograms:
-    """Give the programs, fetched now (30 MB) where the cache has none.
-
-    Raises ``BinariesUnavailableError`` where they cannot be had.
-    """
-    return MonitoringPrograms(ensure_unpacked(cache, "prometheus", PACKAGES))
 
 
 class QueryError(AssertionError):
@@ -98,7 +75,7 @@ class Sample:
 
 
 @dataclass
-class Prometheus:
+class Prometheus(Served):
     """A server on a free port of loopback, while its ``with`` lasts.
 
     ``targets`` are addresses by job, as ``{"exporter": ["127.0.0.1:9400"]}``; ``jobs``
@@ -107,51 +84,22 @@ class Prometheus:
     and ``job`` apart.
     """
 
-    programs: MonitoringPrograms
-    folder: Path
     targets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     jobs: Sequence[Mapping[str, Any]] = ()
     rules: Sequence[Path] = ()
     alertmanagers: Sequence[str] = ()
     every_s: float = EVERY_S
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.address = str(free_address())
-        self._launcher = Launcher(self.folder)
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.address}"
-
-    def __enter__(self) -> Self:
+    def command(self) -> Sequence[str]:
         config = self.folder / "prometheus.yml"
         config.write_text(yaml.safe_dump(self._config(), sort_keys=False))
-        command = [
+        return [
             self.programs.path("prometheus"),
             f"--config.file={config}",
             f"--storage.tsdb.path={self.folder / 'tsdb'}",
             f"--web.listen-address={self.address}",
             "--log.level=warn",
         ]
-        try:
-            self._launcher.start("prometheus", command).wait_ready(self._ready)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        self._launcher.end_all()
 
     def api(self, path: str, **query: str | float | Sequence[str]) -> Any:
         """Call ``/api/v1/<path>`` and give ``data``; QueryError where it refuses."""
@@ -213,10 +161,6 @@ class Prometheus:
             "activeTargets"
         ]
         return found
-
-    def _ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
 
     def _config(self) -> dict[str, Any]:
         every = f"{round(self.every_s * 1000)}ms"
