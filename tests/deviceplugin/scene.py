@@ -6,7 +6,7 @@ from typing import Any
 
 from deviceplugin.attribution import Owner
 from deviceplugin.cards import Found, FoundCard
-from deviceplugin.fields import FIELDS, GROUPS, Field
+from deviceplugin.fields import FIELDS, GROUPS, PROCESSES, Field
 from deviceplugin.snapshot import ProcessRound, Round, Snapshot, XidTally
 from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse, SmSource
 from deviceplugin.tenancy import Tenancy, tenant
@@ -21,6 +21,8 @@ AT = 1_700_000_000.0
 DEFAULT = frozenset(group.name for group in GROUPS if group.by_default)
 ALL = frozenset(group.name for group in GROUPS)
 SAMPLES, BY_CARD = SmSource.SAMPLES, SmSource.CARD
+BLIND = {PROCESSES: "/proc cannot be read"}
+"""The trouble in which nobody knows whose processes are."""
 
 
 def cid(text: str) -> str:
