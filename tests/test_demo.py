@@ -91,7 +91,7 @@ def story() -> str:
         with demo(folder) as child:
             told, _ = child.communicate(timeout=WITHIN_S)
         assert child.returncode == 0, told
-        assert children_of(folder) == []
+        wait_until(lambda: not children_of(folder), "end of the children")
         assert list(folder.iterdir()) == []
     return told
 
@@ -139,12 +139,13 @@ def test_no_colours_where_nobody_sees_them(story: str) -> None:
 def test_a_story_may_be_broken_off(place: Path, number: signal.Signals) -> None:
     """At any time, and nothing stays behind."""
     with demo(place) as child:
-        wait_until(lambda: children_of(place, "deviceplugin"), "device plugin")
+        begun = "device plugin"
+        wait_until(lambda: children_of(place, "deviceplugin"), begun, WITHIN_S)
         child.send_signal(number)
         said, _ = child.communicate(timeout=WITHIN_S)
     assert child.returncode != 0
     assert "Traceback" not in said
-    assert children_of(place) == []
+    wait_until(lambda: not children_of(place), "end of the children")
     assert list(place.iterdir()) == []
 
 
@@ -177,7 +178,7 @@ def test_hold_stays_until_it_is_told_to_stop(
         child.communicate(timeout=WITHIN_S)
     assert child.returncode == 0
     assert list(place.iterdir()) == []
-    wait_until(lambda: not children_of(place), "end of the children", 10)
+    wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
     assert " ended:\n" in said
     assert "Traceback" not in said
     assert list(place.iterdir()) == []
-    wait_until(lambda: not children_of(place), "end of the children", 10)
+    wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize("length", [1, 30, 60])

@@ -53,7 +53,9 @@ def test_hardware_fault(site: Site, gpus: Gpus) -> None:
     wait_until(lambda: "a program's own fault" in gpus.log, "XID 31 in the log", 30)
     gpus.driver.xid(FIRST, 79)
     wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less", 30)
-    assert healthy(site) == {FIRST: False, SECOND: True}
+    # kubelet may hear of it before the annotation is written.
+    sick = {FIRST: False, SECOND: True}
+    wait_until(lambda: healthy(site) == sick, "the annotation", 30)
     assert card_of_new_pod(site, "new") == SECOND
     assert site.phase("old") == "Running"
     assert restarts(site) == 0
@@ -84,6 +86,7 @@ def test_lost_card_comes_back(site: Site, gpus: Gpus) -> None:
     assert card_of_new_pod(site, "new") == SECOND
     gpus.driver.find(FIRST)
     wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards", 60)
+    wait_until(lambda: healthy(site)[FIRST], "the annotation", 30)
     assert card_of_new_pod(site, "newer") == FIRST
     assert site.phase("old") == "Running"
 

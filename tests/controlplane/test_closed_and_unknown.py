@@ -43,6 +43,11 @@ def refused(world: World, name: str, units: int, says: str) -> Json:
     return a_pod
 
 
+def phase(world: World, name: str) -> str:
+    (found,) = [pod for pod in world.pods() if pod["metadata"]["name"] == name]
+    return str(found["status"]["phase"])
+
+
 def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     """What runs there goes on and stays charged; opened again, it is used again."""
     world.node("edge", 29, 29)
@@ -50,8 +55,7 @@ def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     cordon(world, ["edge-0"])
     assert world.runs("second", 10, 1) == "edge-1"
     waits = refused(world, "waits", 20, NO_MEMORY)
-    (running,) = [pod for pod in world.pods() if pod["metadata"]["name"] == "runs"]
-    assert running["status"]["phase"] == "Running"
+    wait_until(lambda: phase(world, "runs") == "Running", "the first to run")
     metrics = world.extender.metrics()
     card = '{NodeName="edge",UUID="edge-0"}'
     assert metrics[f"vcuda_card_cordoned{card}"] == 1

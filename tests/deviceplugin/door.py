@@ -123,5 +123,7 @@ def stand_in(door: Door, servicer: Refusing) -> Iterator[Refusing]:
     add_RegistrationServicer_to_server(servicer, server)
     server.add_insecure_port(f"unix:{door.plugins / 'kubelet.sock'}")
     server.start()
-    yield servicer
-    server.stop(None).wait()
+    try:
+        yield servicer
+    finally:
+        server.stop(None).wait()

@@ -1,14 +1,16 @@
 """NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.nvml*``."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deviceplugin.cards import CardReading, FoundCard
+from deviceplugin.cards import CardReading, Found, FoundCard, NoCardsYet
 from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmltelemetry import NvmlTelemetry
 from gpushare.domain.model import CardUUID
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubCard, StubDriver, stub_card, stub_driver
+from tests.testbed.waiting import wait_until
 
 P4 = stub_card(0, used_mib=300, reserved_mib=200, odd_bytes=2**20 - 1)
 TITAN = stub_card(1, memory_mib=24259, model="TITAN RTX")
@@ -31,6 +33,21 @@ def pair(
         yield driver, source
         driver.let_go()
         source.close()
+
+
+def wait_found(source: NvmlCards | NvmlTelemetry, wanted: int) -> Found:
+    """Look until so many cards answer: a short deadline a busy machine may miss."""
+
+    def look() -> Found:
+        with suppress(NoCardsYet):
+            return source.cards()
+        return Found(())
+
+    return wait_until(
+        look,
+        f"{wanted} cards",
+        accept=lambda found: len(found.cards) == wanted,
+    )
 
 
 def card(stub: StubCard, index: int) -> FoundCard:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from deviceplugin.asking import Asking, Late
+from tests.testbed.waiting import wait_until
 
 FOREVER_S = 600.0
 NOW_S = 0.0
@@ -48,10 +49,14 @@ def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
         "hangs": hanging,
         "answers": partial(str, "here"),
     }
-    answers = Asking(0.05).ask(questions)
+    asking = Asking(0.05)
+    answers = wait_until(
+        lambda: asking.ask(questions),
+        "an answer in time, which a busy machine may be late for",
+        accept=lambda seen: seen["answers"] == "here",
+    )
     assert isinstance(answers["hangs"], Late)
     assert str(answers["hangs"]) == "it did not answer within 0.05 s"
-    assert answers["answers"] == "here"
 
 
 def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
@@ -60,6 +65,7 @@ def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
     for _ in range(3):
         with pytest.raises(Late):
             asking.ask_one("card", hanging)
+    wait_until(lambda: hanging.begun, "the question's own thread")
     assert hanging.begun == 1
     hanging.let_go.set()
     assert patiently(asking) in ("fresh", "late answer")
@@ -140,7 +146,7 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
         "hangs too": other,
         **{f"meets {number}": met.wait for number in range(3)},
     }
-    answers = Asking(2).ask(questions)
+    answers = Asking(5).ask(questions)
     other.let_go.set()
     assert sum(isinstance(answer, Late) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}

@@ -23,6 +23,7 @@ from deviceplugin.switches import Flags
 from gpushare.domain.model import NodeName
 from gpushare.kube.embedded import Embedded
 from gpushare.listening import free_address, why_not_listen
+from tests.deviceplugin.nvml_pair import FOREVER_S
 from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
@@ -31,7 +32,9 @@ from tests.testbed.waiting import wait_until
 CARDS = (stub_card(0, used_mib=100), stub_card(1, used_mib=101))
 ONE, OTHER = CARDS[0].uuid, CARDS[1].uuid
 EVERY_PAGE = ("/metrics", "/healthz", "/v1/collect", "/")
-DEADLINE_S = 0.3
+SHORT_S = 0.3
+"""Where cards hang; a busy machine may be as slow now and then."""
+HANGS = f"did not answer within {SHORT_S:g} s"
 
 
 @pytest.fixture
@@ -40,9 +43,11 @@ def driver(tmp_path: Path) -> Iterator[StubDriver]:
         yield made
 
 
-def assembled(**settings: Any) -> tuple[Exporting, JoinedTelemetry]:
+def assembled(
+    *, deadline_s: float = FOREVER_S, **settings: Any
+) -> tuple[Exporting, JoinedTelemetry]:
     given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1, **settings)
-    nvml = NvmlTelemetry(NvmlCards(deadline_s=DEADLINE_S))
+    nvml = NvmlTelemetry(NvmlCards(deadline_s=deadline_s))
     telemetry = JoinedTelemetry([nvml])
     return assemble(given, telemetry, None), telemetry
 
@@ -105,7 +110,7 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
 def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
     """From the first moment on, when nothing was ever read."""
     driver.hang()
-    with exporting(driver) as made:
+    with exporting(driver, deadline_s=SHORT_S) as made:
         wait_until(lambda: made.board.read().no_cards, "the deadline's word")
         for path in EVERY_PAGE:
             page(made, path)
@@ -116,16 +121,16 @@ def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
 
 def test_a_card_that_hangs_drops_out_alone(driver: StubDriver) -> None:
     """Its values go, it is unhealthy, the other's are read on; and it comes back."""
-    with exporting(driver) as made:
+    with exporting(driver, deadline_s=SHORT_S) as made:
         wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
         driver.hang(ONE)
         wait_until(lambda: series(made, GPU_UTIL).keys() == {OTHER}, "the other alone")
         driver.values(OTHER, gpu_util=42)
         wait_until(lambda: series(made, GPU_UTIL) == {OTHER: 42.0}, "its next value")
-        wait_until(lambda: series(made, "vcuda_card_healthy")[ONE] == 0.0, "sick")
-        assert series(made, "vcuda_card_healthy")[OTHER] == 1.0
+        healthy = {ONE: 0.0, OTHER: 1.0}
+        wait_until(lambda: series(made, "vcuda_card_healthy") == healthy, "one sick")
         wait_until(lambda: '"deviceNum": 1' in page(made, "/v1/collect"), "one left")
-        assert "did not answer within" in page(made, "/healthz")
+        assert HANGS in page(made, "/healthz")
         driver.let_go()
         wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
 
@@ -232,7 +237,7 @@ def test_a_file_of_fields_is_heeded_while_it_runs(
         assert series(made, sent)
         path.unlink()
         wait_until(lambda: series(made, GPU_UTIL), "the default again")
-        assert series(made, ok, "NodeName") == {"n": 1.0}
+        wait_until(lambda: series(made, ok, "NodeName") == {"n": 1.0}, "its word")
 
 
 def test_nothing_runs_until_it_is_started(driver: StubDriver) -> None:

@@ -26,12 +26,14 @@ from tests.testbed.waiting import wait_until
 def door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Door:
-    """With less patience than it has in earnest."""
+    """With less patience than it has in earnest, but for a kubelet on a busy machine.
+
+    That one takes its time to notice that a stream has ended.
+    """
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(kubelet, "_LOOK_S", 0.05)
-    monkeypatch.setattr(kubelet, "_SETTLE_S", 0.05)
+    monkeypatch.setattr(kubelet, "_SETTLE_S", 2.0)
     monkeypatch.setattr(kubelet, "_FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr(kubelet, "_STREAM_WITHIN_S", 1.0)
     return Door(tmp_path)
 
 
@@ -41,7 +43,8 @@ def test_registered_while_it_runs(door: Door, caplog: pytest.LogCaptureFixture) 
         with serving(door):
             door.wait_times(1, devices)
             assert (door.plugins / SOCKET).stat().st_mode & 0o777 == 0o600
-            assert door.value("vcuda_plugin_registered") == 1
+            # It is counted a moment before.
+            wait_until(lambda: door.value("vcuda_plugin_registered") == 1, "the word")
         assert not (door.plugins / SOCKET).exists()
         assert door.value("vcuda_plugin_registered") == 0
         wait_until(lambda: devices.allocatable()[M] == 0, "its end")

@@ -24,10 +24,12 @@ from tests.deviceplugin.nvml_pair import (
     failures,
     pair,
     readings,
+    wait_found,
 )
 from tests.nvml.driver import (
     stub_card,
 )
+from tests.testbed.waiting import wait_until
 
 SHORT_S = 0.5
 HANGS = f"it did not answer within {SHORT_S:g} s"
@@ -91,22 +93,21 @@ def test_indices_stay_when_the_driver_counts_anew(three: Pair) -> None:
 def test_a_hung_card_fails_alone(hasty: Pair) -> None:
     """At each reading, with one call of it under way at most; then it is read again."""
     driver, source = hasty
-    before = source.cards()
+    before = wait_found(source, 3)
     driver.hang(P4.uuid)
+    alone = {P4.uuid: HANGS, TITAN.uuid: "", THIRD.uuid: ""}
     for _ in range(3):
-        assert failures(source) == {P4.uuid: HANGS, TITAN.uuid: "", THIRD.uuid: ""}
-    assert source.cards() == before
+        wait_until(lambda: failures(source), "that alone", accept=alone.__eq__)
+    assert wait_found(source, 3) == before
     driver.let_go()
-    while failures(source)[P4.uuid]:
-        pass
-    assert readings(source)[P4.uuid].used_mib == 300
+    wait_until(lambda: readings(source)[P4.uuid].used_mib == 300, "its use")
 
 
 def test_a_card_that_hangs_at_the_first_look_is_left_out(hasty: Pair) -> None:
     """The others are found."""
     driver, source = hasty
     driver.hang(TITAN.uuid)
-    assert source.cards().left_out == (LeftOut("card 1", HANGS),)
+    assert wait_found(source, 2).left_out == (LeftOut("card 1", HANGS),)
 
 
 @pytest.mark.parametrize("function", ["Init", "DeviceGetCount", "Shutdown"])
@@ -114,7 +115,7 @@ def test_a_driver_that_hangs_is_none_yet(hasty: Pair, function: str) -> None:
     """Asking it, opening it and letting go of it end in time."""
     driver, source = hasty
     if function != "Init":
-        source.cards()
+        wait_found(source, 3)
     driver.hang("*", function)
     if function == "Shutdown":
         driver.break_count(pynvml.NVML_ERROR_UNKNOWN)

@@ -10,7 +10,7 @@ from deviceplugin.cards import NoCardsYet, XidEvent
 from deviceplugin.nvmltelemetry import NvmlTelemetry
 from deviceplugin.telemetry import ProcessesSay, SmSource
 from gpushare.domain.model import CardUUID
-from tests.deviceplugin.nvml_pair import FOREVER_S
+from tests.deviceplugin.nvml_pair import FOREVER_S, wait_found
 from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, processes, says, watch
 from tests.nvml.driver import NOT_SUPPORTED
 from tests.testbed.waiting import wait_until
@@ -65,10 +65,13 @@ def test_a_lost_card_fails_alone(
 def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
     """At each reading; and it is read again when its call came back."""
     driver, telemetry = hasty
-    telemetry.cards()
+    wait_found(telemetry, 2)
     driver.hang(CARD.uuid)
+    alone = {CARD.uuid: HANGS, OTHER.uuid: ""}
     for _ in range(3):
-        assert failures(telemetry, group) == {CARD.uuid: HANGS, OTHER.uuid: ""}
+        wait_until(
+            lambda: failures(telemetry, group), "that alone", accept=alone.__eq__
+        )
     driver.let_go()
     wait_until(
         lambda: failures(telemetry, group),
@@ -80,12 +83,17 @@ def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
 def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
     """The same card still tells of its memory and of its processes."""
     driver, telemetry = hasty
-    telemetry.cards()
+    wait_found(telemetry, 2)
     driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
+    idle = ProcessesSay(sm_source=SmSource.SAMPLES)
     for _ in range(2):
         assert says(telemetry, f.UTILIZATION).failure == HANGS
-        assert says(telemetry, f.MEMORY).values[f.FB_USED] == 300
-        assert processes(telemetry) == ProcessesSay(sm_source=SmSource.SAMPLES)
+        wait_until(
+            lambda: says(telemetry, f.MEMORY).values.get(f.FB_USED),
+            "its memory",
+            accept=lambda seen: seen == 300,
+        )
+        wait_until(lambda: processes(telemetry), "its processes", accept=idle.__eq__)
 
 
 def test_the_driver_is_opened_where_need_be(two: Watch) -> None:
@@ -142,7 +150,7 @@ def test_the_drivers_version_is_told(two: Watch) -> None:
 def test_a_version_that_hangs_is_unknown(hasty: Watch) -> None:
     """In time."""
     driver, telemetry = hasty
-    telemetry.cards()
+    wait_found(telemetry, 2)
     driver.hang("*", "SystemGetDriverVersion")
     assert telemetry.driver_version() == ""
 

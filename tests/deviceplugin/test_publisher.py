@@ -1,7 +1,7 @@
 """The node's annotation, and what operators write beside it."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
 
@@ -22,11 +22,12 @@ from tests.testbed.waiting import wait_until
 
 
 class Counting(Embedded):
-    """Counts the writes, and fails as often as it is told to."""
+    """Counts the writes, tells of each, and fails as often as it is told to."""
 
     def __init__(self) -> None:
         super().__init__(bookmark_every_s=0.05)
         self.writes = 0
+        self.tell: Callable[[], None] = lambda: None
         self.failures: list[Exception] = []
 
     def annotate(
@@ -40,6 +41,7 @@ class Counting(Embedded):
         if self.failures:
             raise self.failures.pop(0)
         super().annotate(kind, namespace, name, annotations)
+        self.tell()
 
 
 class Desk:
@@ -63,24 +65,37 @@ class Desk:
     def make_node(self) -> None:
         self.cluster.create(Kind.NODES, node_json(NODE))
 
+    def hear(self) -> None:
+        """Let the publisher know the node as it is now."""
+        self.node.replace(iter([page(self.cluster.get(Kind.NODES, "", NODE))]))
+
     def wait_there(self, *cards: tuple[str, bool]) -> None:
         wait_until(self.there, "annotation", accept=lambda seen: seen == list(cards))
 
 
 @contextmanager
-def running(desk: Desk) -> Iterator[Desk]:
+def running(desk: Desk, *, at_once: bool = False) -> Iterator[Desk]:
+    """With a real watch, or with one that tells at once.
+
+    What a late one has not told of is written again: then nobody can count writes.
+    """
     stop = Event()
-    reflector = Reflector(desk.cluster, Kind.NODES, desk.node)
-    threads = [
-        Thread(target=one, args=(stop,)) for one in (reflector.run, desk.publisher.run)
-    ]
+    loops = [desk.publisher.run]
+    if at_once:
+        desk.cluster.tell = desk.hear
+        desk.hear()
+    else:
+        loops.append(Reflector(desk.cluster, Kind.NODES, desk.node).run)
+    threads = [Thread(target=one, args=(stop,)) for one in loops]
     for thread in threads:
         thread.start()
-    yield desk
-    stop.set()
-    desk.offer.set_cordoned(["wake"])  # type: ignore[list-item]
-    for thread in threads:
-        thread.join()
+    try:
+        yield desk
+    finally:
+        stop.set()
+        desk.offer.set_cordoned(["wake"])  # type: ignore[list-item]
+        for thread in threads:
+            thread.join()
 
 
 @pytest.fixture
@@ -97,7 +112,7 @@ ONE = (UUIDS[0], True)
 
 def test_written_once(desk: Desk) -> None:
     """And again only for a change; a cordon is none of its business."""
-    with running(desk):
+    with running(desk, at_once=True):
         desk.wait_there(ONE)
         desk.offer.set_cordoned([UUIDS[0]])
         desk.offer.set_sick({UUIDS[0]: "lost"})
@@ -110,11 +125,11 @@ def test_written_once(desk: Desk) -> None:
 
 def test_what_is_there_already_is_not_written(desk: Desk) -> None:
     """A restart of the plugin wakes no pod."""
-    with running(desk):
+    with running(desk, at_once=True):
         desk.wait_there(ONE)
     again = Desk()
     again.cluster, again.offer = desk.cluster, desk.offer
-    again.node.replace(iter([page(desk.cluster.get(Kind.NODES, "", NODE))]))
+    again.hear()
     Publisher(again.cluster, NODE, again.node, again.offer).publish()
     assert desk.cluster.writes == 1
 
@@ -124,9 +139,10 @@ def test_who_changes_it_is_overruled(
     desk: Desk, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By hand removed or changed: written again, and a removal is told."""
-    with running(desk):
+    with running(desk, at_once=True):
         desk.wait_there(ONE)
         Embedded.annotate(desk.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
+        desk.hear()
         wait_until(lambda: desk.cluster.writes == 2, "a second write")
         desk.wait_there(ONE)
     removed = "somebody removed our annotation; writing it again"

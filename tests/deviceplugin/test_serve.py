@@ -22,6 +22,13 @@ from tests.deviceplugin.house import NODE, C, M
 from tests.testbed.waiting import wait_until
 
 SERVE = ("deviceplugin", "serve")
+ON_THE_PAGE = (
+    f'vcuda_plugin_registered{{resource="{M}"}} 1.0',
+    f'vcuda_plugin_registrations_total{{resource="{C}"}} 1.0',
+    "# TYPE vcuda_plugin_card_sick gauge",
+    "# TYPE vcuda_plugin_call_seconds histogram",
+    "# TYPE vcuda_plugin_refused_total counter",
+)
 
 
 class Node:
@@ -70,6 +77,13 @@ class Node:
             accept=lambda seen: seen[0] == wanted,
         )
 
+    def page(self) -> str:
+        return (fetched(self.listen, "/metrics") or b"").decode()
+
+    def annotation(self) -> str:
+        metadata = self.cluster.get(Kind.NODES, "", NODE)["metadata"]
+        return str(metadata.get("annotations", {}).get(names.CARDS, ""))
+
     def sockets(self) -> set[str]:
         found = (self.folder / "k" / "device-plugins").iterdir()
         return {path.name for path in found} - {"kubelet.sock"}
@@ -113,21 +127,17 @@ def test_it_serves_and_ends(node: Node) -> None:
             "baidu.com_vcuda-core.sock",
             "baidu.com_vcuda-memory.sock",
         }
-        page = (fetched(node.listen, "/metrics") or b"").decode()
-        for name in (
-            f'vcuda_plugin_registered{{resource="{M}"}} 1.0',
-            f'vcuda_plugin_registrations_total{{resource="{C}"}} 1.0',
-            "# TYPE vcuda_plugin_card_sick gauge",
-            "# TYPE vcuda_plugin_call_seconds histogram",
-            "# TYPE vcuda_plugin_refused_total counter",
-        ):
-            assert name in page
-        notes = node.cluster.get(Kind.NODES, "", NODE)["metadata"]["annotations"]
-        assert '"units":29' in notes[names.CARDS]
+        # It hears that it is registered a moment after its devices are there.
+        wait_until(
+            node.page,
+            f"{ON_THE_PAGE} on its page",
+            accept=lambda page: all(words in page for words in ON_THE_PAGE),
+        )
+        wait_until(lambda: '"units":29' in node.annotation(), "the node's cards")
         child.tell_to_end()
         assert status_of(child) == 0
         assert node.sockets() == set()
-        assert devices.allocatable() == {M: 0, C: 0}
+        wait_until(lambda: devices.allocatable() == {M: 0, C: 0}, "its end")
         assert "Traceback" not in node.words()
 
 
@@ -196,7 +206,7 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
     with node.devices as devices, running(node.start(SIMULATED_CARDS=None)) as child:
         said = "no cards to share yet"
         wait_until(lambda: said in node.words(), "a word about it", timeout_s=60)
-        assert fetched(node.listen, "/metrics") is not None
+        wait_until(node.page, "its page")
         assert node.words().count(said) == 1
         assert devices.capacity() == {}
         assert child.runs()
@@ -206,15 +216,16 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
 
 def test_a_second_one_waits(node: Node) -> None:
     """Until the first has ended; a rollout may overlap."""
-    with node.devices:
-        first = node.start()
+    with node.devices, running(node.start()) as first:
         node.wait_registered()
         with running(node.start(LISTEN=str(free_address()))):
-            wait_until(lambda: "another device plugin runs here" in node.words(), "it")
+            waits = "another device plugin runs here"
+            wait_until(lambda: waits in node.words(), "it", 60)
             assert "registered" not in node.words()
             first._process.send_signal(signal.SIGKILL)
             status_of(first)
-            wait_until(lambda: node.words().count(" registered ") == 2, "both of them")
+            registered = " registered "
+            wait_until(lambda: node.words().count(registered) == 2, "both of them", 60)
             node.wait_registered()
 
 

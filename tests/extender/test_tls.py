@@ -29,6 +29,12 @@ def held(tmp_path: Path) -> Certificates:
     return certificates(tmp_path / "tls")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a client is slow who means well."""
+    monkeypatch.setattr(PatientContext, "handshake_s", 60)
+
+
 def files(held: Certificates) -> TlsFiles:
     return TlsFiles(*held.settings.values())
 
@@ -44,7 +50,7 @@ def serve(link: socket.socket, context: ssl.SSLContext) -> bytes:
 def meeting(context: ssl.SSLContext) -> Iterator[tuple[socket.socket, Future[bytes]]]:
     """Give a client's end of a connection, and what the server hears on its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname(), timeout=10)
+        near = socket.create_connection(listener.getsockname(), timeout=60)
         far, _ = listener.accept()
     with near, ThreadPoolExecutor(1) as pool:
         yield near, pool.submit(serve, far, context)
@@ -59,7 +65,7 @@ def heard(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
         ):
             tls.send(b"bind")
             tls.recv(1)
-        return answer.result(10)
+        return answer.result(60)
 
 
 def serial(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
@@ -94,7 +100,7 @@ def test_plain_words_are_not_heard(held: Certificates, words: bytes) -> None:
         # It may have hung up on us already.
         with suppress(OSError):
             near.shutdown(socket.SHUT_WR)
-        assert answer.result(10) == b""
+        assert answer.result(60) == b""
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
@@ -114,10 +120,12 @@ def test_a_silent_client_is_hung_up_on(held: Certificates) -> None:
     context = server_context(files(held))
     context.handshake_s = 0.1
     with meeting(context) as (near, answer):
-        near.settimeout(5)
-        near.sendall(b"\x16")
-        assert near.recv(10) == b""
-        assert answer.result(10) == b""
+        near.settimeout(60)
+        # Where we were too slow ourselves, it has hung up before, and says so harshly.
+        with suppress(ConnectionError):
+            near.sendall(b"\x16")
+            assert near.recv(10) == b""
+        assert answer.result(60) == b""
     far, near = socket.socketpair()
     with near, far, pytest.raises(ssl.SSLEOFError) as raised:
         context.wrap_socket(far, server_side=True)
@@ -132,7 +140,7 @@ def test_after_the_handshake_there_is_no_deadline(held: Certificates) -> None:
         ready = pool.submit(context.wrap_socket, far, server_side=True)
         with (
             held.client().wrap_socket(near, server_hostname="localhost"),
-            ready.result(10) as tls,
+            ready.result(60) as tls,
         ):
             assert tls.gettimeout() is None
 

@@ -1,12 +1,13 @@
 """``Embedded`` beyond the contract that it shares with every ``Cluster``."""
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 
 import pytest
 
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
 from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
 
@@ -305,11 +306,13 @@ def test_watch_from_the_beginning() -> None:
 
 def test_bookmarks_come_at_their_interval() -> None:
     """A quiet watch says so again and again, and once more at its end."""
-    where = cluster(bookmark_every_s=0.02)
-    stream = where.watch(Kind.PODS, resource_version="1", timeout_s=0.2)
-    events = list(stream)
-    assert len(events) >= 3
-    assert {event.type for event in events} == {"BOOKMARK"}
+
+    def watched(every_s: float, timeout_s: float) -> Iterator[WatchEvent]:
+        where = cluster(bookmark_every_s=every_s)
+        return where.watch(Kind.PODS, resource_version="1", timeout_s=timeout_s)
+
+    events = [*islice(watched(0.02, 60.0), 3), *watched(60.0, 0.02)]
+    assert [event.type for event in events] == ["BOOKMARK"] * 4
     assert events[0].object == {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -34,11 +34,12 @@ def phases(rest: Rest, namespace: str) -> list[str]:
     return [found["status"]["phase"] for found in pods]
 
 
-def bound(rest: Rest, a_pod: Json) -> str:
+def bound(rest: Rest, a_pod: Json, timeout_s: float = 30) -> str:
     what = f"node for {a_pod['metadata']['name']}"
     look = wait_until(
         lambda: read_pod(rest, a_pod),
         what,
+        timeout_s,
         accept=lambda seen: bool(seen["spec"].get("nodeName")),
     )
     return str(look["spec"]["nodeName"])
@@ -74,15 +75,17 @@ def test_two_schedulers_share_one_lease(
     post_node(rest, "node")
     quick = SchedulerSettings(
         leader_elect=True,
-        lease_duration_s=2.0,
-        renew_deadline_s=1.5,
+        # A busy machine would make the first one lose a shorter lease, and so end.
+        lease_duration_s=12.0,
+        renew_deadline_s=9.0,
         retry_period_s=0.5,
     )
     with clean_plane.start_scheduler("first", settings=quick) as first:
         assert bound(rest, post_pod(rest, pod("one", namespace))) == "node"
         with clean_plane.start_scheduler("second", settings=quick) as second:
             first.kill()
-            assert bound(rest, post_pod(rest, pod("two", namespace))) == "node"
+            two = post_pod(rest, pod("two", namespace))
+            assert bound(rest, two, timeout_s=60) == "node"
             assert "scheduler_pending_pods" in second.metrics()
 
 
