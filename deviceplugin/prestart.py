@@ -15,6 +15,7 @@ from deviceplugin.devices import (
     placement_from,
     placement_of_stranger,
     plan,
+    what_is_excluded,
     what_is_impossible,
 )
 from deviceplugin.nodepod import Held, Listed, NodePod, PodName
@@ -84,7 +85,8 @@ class Starter:
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, owner.container, held, cards)
         if differs(actual, pod.placement):
-            if wrong := self._what_is_short(actual, cards):
+            wrong = what_is_excluded(actual, pod, cards)
+            if wrong := wrong or self._what_is_short(actual, cards):
                 raise self._not_yet(pod, wrong)
             self._report(pod, actual)
         known = _Owner(pod.name, pod.uid, owner.container)

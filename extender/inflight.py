@@ -120,18 +120,21 @@ def cautious(
 def _roomy(
     request: PodRequest, pending: Collection[Pending], fitting: Fitting
 ) -> frozenset[NodeName]:
-    """Give the nodes with one card for all of them: wherever they go, it is free."""
+    """Give the nodes with one card for all of them: wherever they go, it is free.
+
+    It must be one that the request may have; which ones the others may have is all one.
+    """
     claims = [c for p in (request, *(p.request for p in pending)) for c in p.claims]
     if any(claim.whole_cards for claim in claims):
         return frozenset()
     total = sum((claim.amount for claim in claims), NOTHING)
 
     def judge(node: Node) -> Refusal | None:
-        if node.summary.has_room(total):
+        if node.summary_for(request).has_room(total):
             return None
         return Refusal(Reason.CORE_AND_MEMORY)
 
-    return frozenset(fitting.judged(("room", total), judge).fits)
+    return frozenset(fitting.judged(("room", total, request.cards), judge).fits)
 
 
 def _after(node: Node, pending: Iterable[Pending]) -> Node:

@@ -13,6 +13,7 @@ Choice = TypeVar("Choice", bound=str)
 
 PREFIX = "GPUSHARE_"
 _MOST_DIGITS = 20
+_SWITCH = ("on", "off")
 _LIKE = 0.8
 """How alike two names must be for one to be taken for a misspelt other."""
 
@@ -50,6 +51,10 @@ class Reading:
         if raw is not None:
             self._complain(name, raw, "use one of " + ", ".join(choices))
         return default
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        """Read ``on`` or ``off``."""
+        return self.one_of(name, _SWITCH, "on" if default else "off") == "on"
 
     def seconds(self, name: str, default: float, *, least: float, most: float) -> float:
         """Read a number of seconds within bounds."""

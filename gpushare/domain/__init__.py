@@ -20,6 +20,9 @@ claim
     when the pod says *apart*. 100 cores or more is that many whole cards.
 request
     A pod's claims.
+selector
+    The cards that a pod may have, by lists of models and of UUIDs; the others are to it
+    as if they were cordoned.
 share
     What one pod holds of one card.
 placement

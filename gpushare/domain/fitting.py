@@ -76,6 +76,7 @@ class Fitting:
         shape = (
             tuple(claim.amount for claim in request.claims),
             (policy.name, policy.card_order) if several else None,
+            request.cards,
         )
         return self.judged(shape, lambda node: refusal(request, node, policy))
 

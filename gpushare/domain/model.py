@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NewType
 
+from gpushare.domain.cardselector import CardSelector, Limit
+
 CORES_PER_CARD = 100
 """A card's compute, in cores (seed 001)."""
 
@@ -120,12 +122,20 @@ class PodRef:
 class PodRequest:
     """A pod's claims; none at all for a pod that asks zero.
 
-    ``policy`` is the name that the pod asks for, or None for the cluster's own.
+    ``policy`` is the name that the pod asks for, or None for the cluster's own;
+    ``cards`` are those that it may have, None where it does not say.
     """
 
     pod: PodRef
     claims: tuple[Claim, ...]
     policy: str | None = None
+    cards: CardSelector | None = None
+
+    def limits(self, card: Card) -> tuple[Limit, ...]:
+        """Give the pod's lists that shut the card out; none where it may have it."""
+        if self.cards is None:
+            return ()
+        return self.cards.against(card.uuid, card.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,37 @@ class Node:
             unplaced={u: r for u, r in self.unplaced.items() if u not in uids},
         )
 
+    def summary_for(self, request: PodRequest) -> Summary:
+        """Sum up what the cards that the pod wants have left.
+
+        The node's own summary, the very one, where it wants all that are open.
+        """
+        if request.cards is None:
+            return self.summary
+        wanted = {c.uuid for c in self.cards if c.open and not request.limits(c)}
+        if len(wanted) == len(self.free):
+            return self.summary
+        return summarize(
+            (self.free[uuid] for uuid in wanted),
+            (card.units for card in self.untouched if card.uuid in wanted),
+        )
+
+    def as_limited_by(self, request: PodRequest) -> "Node":
+        """Give the node as if the open cards that the pod does not want were cordoned.
+
+        The node itself where it wants them all, as most pods do.
+        """
+        if request.cards is None:
+            return self
+        shut = {c.uuid for c in self.cards if c.open and request.limits(c)}
+        if not shut:
+            return self
+        cards = (
+            replace(card, cordoned=True) if card.uuid in shut else card
+            for card in self.cards
+        )
+        return replace(self, cards=tuple(cards))
+
     def as_seen_by(self, pod: PodRef) -> "Node":
         """Give the node without what must not stand in this pod's way.
 

@@ -5,7 +5,7 @@ on the wrong cards, evicting them would free no card: then others are chosen her
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.domain.model import Card, CardUUID, Claim, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
@@ -65,7 +65,7 @@ def choose_victims(
     of the node. Pods whose eviction breaks a disruption budget come last, as with
     kube-scheduler. None: evicting pods of lower priority from this node does not help.
     """
-    node = node.as_seen_by(request.pod)
+    node = node.as_seen_by(request.pod).as_limited_by(request)
     if _fits(request, node.without(set(proposal.uids)), policy):
         return proposal
     holders = node.placements.keys() | node.unplaced.keys()
@@ -87,7 +87,7 @@ def _clear_cards(
     """Evict for one claim after the other, each on the card where it costs least."""
     victims: set[PodUID] = set()
     for count in range(1, len(request.claims) + 1):
-        so_far = PodRequest(request.pod, request.claims[:count], request.policy)
+        so_far = replace(request, claims=request.claims[:count])
         evicted = _for_last_claim(so_far, node.without(victims), policy, budgets)
         if evicted is None:
             return None

@@ -1,6 +1,7 @@
 """The one decision that filter, bind, why and simulate ask."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpushare.domain.carving import Room
 from gpushare.domain.model import NOTHING, Claim, NodeName, Placement, PodRequest, Share
@@ -18,16 +19,13 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
 
     One claim fits or not whatever the policy. Several are placed in the policy's order
     and, if that fails, by a bounded search, so that taste does not decide about fit.
+    Cards that the pod's lists shut out are left alone.
     """
-    if not node.free:
-        return Refusal(Reason.NO_CARDS)
-    shares = _in_order(request.claims, Room.of(node, policy))
-    if isinstance(shares, Refusal) and _may_fit_otherwise(request, node):
-        found = _search(request.claims, Room.of(node, policy))
-        shares = shares if found is None else found
-    if isinstance(shares, Refusal):
-        return shares
-    return Placement(request.pod, node.name, shares)
+    seen = node.as_limited_by(request)
+    found = _place(request, seen, policy)
+    if isinstance(found, Refusal) and seen is not node:
+        return _limited(found, request)
+    return found
 
 
 def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
@@ -36,10 +34,11 @@ def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
     For a single claim, or several of which one alone is too much, one comparison with
     the summary is enough.
     """
+    summary = node.summary_for(request)
     for claim in request.claims:
-        no = node.summary.refusal(claim)
+        no = summary.refusal(claim)
         if no is not None:
-            return no
+            return no if summary is node.summary else _limited(no, request)
     if len(request.claims) == 1:
         return None
     decision = place(request, node, policy)
@@ -72,6 +71,24 @@ def schedule(
     best = min(fitting, key=lambda node: (-score(node, policy), node.name))
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
+
+
+def _place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
+    if not node.free:
+        return Refusal(Reason.NO_CARDS)
+    shares = _in_order(request.claims, Room.of(node, policy))
+    if isinstance(shares, Refusal) and _may_fit_otherwise(request, node):
+        found = _search(request.claims, Room.of(node, policy))
+        shares = shares if found is None else found
+    if isinstance(shares, Refusal):
+        return shares
+    return Placement(request.pod, node.name, shares)
+
+
+def _limited(no: Refusal, request: PodRequest) -> Refusal:
+    """Say that the refusal is about the cards that the pod's lists leave."""
+    limits = () if request.cards is None else request.cards.limits
+    return replace(no, limits=limits)
 
 
 def _may_fit_otherwise(request: PodRequest, node: Node) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpushare.domain.cardselector import Limit
 from gpushare.domain.model import NOTHING, Amount, Claim
 
 _MOST_OF_USERS_WORDS = 100
@@ -26,10 +27,12 @@ class Refusal:
 
     Equal refusals give equal words, since kube-scheduler counts nodes by their words
     (contracts 1.6). ``detail`` is used with ``INVALID`` only: what is wrong.
+    ``limits`` are the pod's lists, where they shut out cards of the node that are open.
     """
 
     reason: Reason
     detail: str = ""
+    limits: tuple[Limit, ...] = ()
 
 
 def invalid(detail: str) -> Refusal:

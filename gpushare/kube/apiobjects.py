@@ -4,6 +4,7 @@ The client gives connections, TLS and credentials; paths and bodies are ours, si
 objects of any kind go through, and its models know none of tomorrow's fields.
 """
 
+import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _OURS = {"fieldManager": FIELD_MANAGER}
+_TRIED = {"dryRun": "All"}
 
 
 class ApiObjects:
@@ -117,9 +119,7 @@ class ApiObjects:
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
         """Apply on the server's side; see ``Objects``."""
-        query = {**_OURS, "force": "true"}
-        if dry_run:
-            query["dryRun"] = "All"
+        query = {**_OURS, "force": "true", **(_TRIED if dry_run else {})}
         with _well_formed():
             path = self._paths.of(Ref.of(body))
         return self._send("PATCH", path, body, _APPLY, query)
@@ -137,11 +137,17 @@ class ApiObjects:
         return self._send("PATCH", path, patch, _MERGE, _OURS)
 
     def json_patch(
-        self, ref: Ref, steps: Sequence[Mapping[str, object]], *, subresource: str = ""
+        self,
+        ref: Ref,
+        steps: Sequence[Mapping[str, object]],
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> Json:
         """Change an object by a JSON patch; see ``Objects``."""
         path = self._paths.of(ref, subresource)
-        return self._send("PATCH", path, [*map(dict, steps)], _JSON_PATCH, _OURS)
+        query = {**_OURS, **(_TRIED if dry_run else {})}
+        return self._send("PATCH", path, [*map(dict, steps)], _JSON_PATCH, query)
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
         """Delete an object; see ``Objects``."""
@@ -165,9 +171,21 @@ class ApiObjects:
         said = self._exchange("GET", path, None, "", query, READ_TIMEOUT_S)
         return said.decode(errors="replace")
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        """GET a page from a pod's loopback, by port-forward; see ``Objects``."""
-        return fetched(self._api, Ref("v1", "Pod", pod, namespace), port, path)
+    def fetch(
+        self,
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        tls: tuple[ssl.SSLContext, str] | None = None,
+    ) -> bytes:
+        """GET a page from a pod's loopback, by port-forward; see ``Objects``.
+
+        ``tls`` is the context for a port that wants TLS, and the server's name.
+        """
+        ref = Ref("v1", "Pod", pod, namespace)
+        return fetched(self._api, ref, port, path, tls=tls)
 
     def _pages(self, path: str, query: Mapping[str, str]) -> Sequence[Json]:
         found: deque[Json] = deque()

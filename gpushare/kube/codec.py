@@ -19,6 +19,7 @@ from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.domain.summary import Reason, Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards, placements
+from gpushare.kube.cardselection import LIMITS, card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import MOST, Malformed, Reader
 
@@ -70,7 +71,11 @@ def refusal_text(refusal: Refusal) -> str:
     """Give the fixed words of a refusal, as ``kubectl describe pod`` shows them."""
     if refusal.reason is Reason.INVALID:
         return f"Invalid vcuda request: {refusal.detail}"
-    return _WORDS[refusal.reason]
+    if not refusal.limits:
+        return _WORDS[refusal.reason]
+    allow = "allows" if len(refusal.limits) == 1 else "allow"
+    who = " and ".join(LIMITS[limit] for limit in refusal.limits)
+    return f"{_WORDS[refusal.reason]} that {who} {allow}"
 
 
 def pod_ref(pod: Json) -> PodRef:
@@ -103,7 +108,10 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
         return invalid(str(error))
     if isinstance(found, Refusal):
         return found
-    return PodRequest(ref, found, annotations.get(names.POLICY))
+    chosen = card_selector(annotations)
+    if isinstance(chosen, Refusal):
+        return chosen
+    return PodRequest(ref, found, annotations.get(names.POLICY), chosen)
 
 
 def pod_record(pod: Json) -> PodRecord:

@@ -6,6 +6,7 @@ end without closing it, and swallows Ctrl-C.
 
 import http.client
 import io
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from kubernetes.stream.ws_client import create_websocket, get_websocket_url
 
 from gpushare.kube.apiclient import refused
 from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
+from gpushare.kube.forwardedtls import TlsLink
 from gpushare.kube.objects import Ref
 
 TIMEOUT_S = 10.0
@@ -32,12 +34,17 @@ def fetched(
     path: str,
     *,
     timeout_s: float = TIMEOUT_S,
+    tls: tuple[ssl.SSLContext, str] | None = None,
 ) -> bytes:
-    """GET a page from a pod's port; ``ClusterError``s only."""
+    """GET a page from a pod's port; ``ClusterError``s only.
+
+    ``tls`` is the context for a port that wants TLS, and the server's name.
+    """
     with _opened(api, pod, port) as opened:
         opened.settimeout(timeout_s)
         try:
-            return page(Link(opened), port, path)
+            link = Link(opened)
+            return page(TlsLink(link, *tls) if tls else link, port, path)
         except _BROKEN as error:
             raise Unavailable(
                 f"no answer from port {port} of {pod} by port-forward: {_words(error)}"

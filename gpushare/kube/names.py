@@ -33,6 +33,18 @@ APART = "apart"
 """The one value of the annotation ``CONTAINERS`` that means something."""
 POLICY = f"{PREFIX}-policy"
 """Pod annotation, written by users: the name of a policy."""
+MODELS = f"{PREFIX}-models"
+"""Pod annotation, written by users: the card models that the pod may have."""
+UUIDS = f"{PREFIX}-uuids"
+"""Pod annotation, written by users: the cards that the pod may have."""
+BITFUSION_CLIENT = f"{PREFIX}-bitfusion-client"
+"""Pod annotation, written by the webhook: the text of the stand-in ``bitfusion``."""
+BITFUSION_LABEL = f"{PREFIX}-bitfusion"
+"""Namespace label, written by operators: how its Bitfusion pods are translated."""
+BITFUSION_MODES = ("all", "injection")
+"""The values of ``BITFUSION_LABEL`` that mean something."""
+BITFUSION_GPU = "bitfusion.io/gpu"
+"""Resource of Bitfusion's: hundredths of a card, for quotas; it gives no card."""
 
 GPU_NODE_LABEL = PREFIX
 """Node label: ``true`` where the device plugin is to run."""
@@ -46,3 +58,10 @@ EXTENDER_PUBLIC_PORT = 39998
 """Health, readiness and metrics, on the pod's address, read-only."""
 EXTENDER_PREFIX = "/scheduler"
 """Path before the scheduler's verbs."""
+
+WEBHOOK_NAME = "gpushare-webhook"
+"""Of the webhook's Deployment, Service and both its configurations."""
+WEBHOOK_PORT = 8443
+"""Admission reviews, by TLS, on the pod's address."""
+WEBHOOK_PUBLIC_PORT = 8080
+"""Health, readiness and metrics of the webhook, on the pod's address, read-only."""

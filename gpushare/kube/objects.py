@@ -89,9 +89,14 @@ class Objects(Protocol):
         ...
 
     def json_patch(
-        self, ref: Ref, steps: Sequence[Mapping[str, object]], *, subresource: str = ""
+        self,
+        ref: Ref,
+        steps: Sequence[Mapping[str, object]],
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> Json:
-        """Change an object by a JSON patch."""
+        """Change an object by a JSON patch; give the result."""
         ...
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:

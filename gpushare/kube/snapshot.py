@@ -19,7 +19,7 @@ def snapshot(
 
     Shape: ``{v, policy, card_order, nodes: [{name, cards, pods, unplaced,
     nominations}], pending: [{uid, namespace, name, priority, claims | refusal,
-    policy}]}``; an unplaced pod has the shape of a pending one.
+    policy, models, uuids}]}``; an unplaced pod has the shape of a pending one.
     """
     return {
         "v": VERSION,
@@ -79,7 +79,14 @@ def _pending(record: PodRecord) -> dict[str, Any]:
 
 def _request(request: PodRequest) -> dict[str, Any]:
     claims = [_amount(claim.amount) for claim in request.claims]
-    return {**_pod(request.pod), "claims": claims, "policy": request.policy}
+    chosen = request.cards
+    return {
+        **_pod(request.pod),
+        "claims": claims,
+        "policy": request.policy,
+        "models": (chosen and chosen.models) or None,
+        "uuids": (chosen and chosen.uuids) or None,
+    }
 
 
 def _pod(pod: PodRef) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpushare.domain.model import CORES_PER_CARD, PodRequest
+from gpushare.kube import words
 from gpushare.kube.cluster import Json
-from gpusharectl.inspection import facts, words
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.answers import Way
 from gpusharectl.inspection.picture import Picture
 from gpusharectl.inspection.reopening import Reopened
@@ -16,10 +17,14 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Helps:
-    """What has been found to help: pods to go, cards to open; None where nothing."""
+    """What has been found to help: pods to go, cards to open; None where nothing.
+
+    ``others``: a card has room that the pod's own lists shut out.
+    """
 
     best: Way | None
     reopened: Reopened | None
+    others: bool = False
 
 
 def next_step(
@@ -37,7 +42,12 @@ def next_step(
     if any(verdict.fits for verdict in verdicts):
         return _room_is_there(picture, pod)
     steps = [_smaller(request, verdicts), _free(helps.best), _reopen(helps.reopened)]
+    if helps.others:
+        steps.append(_allow(request))
     found = [step for step in steps if step]
+    if not found and request.cards is not None:
+        more = _allow(request)
+        return f"no card that it may have is large enough: {more}, or add a node"
     if not found:
         return "no card of this cluster is large enough: ask less, or add a node"
     return ", or ".join(found)
@@ -87,6 +97,11 @@ def _smaller(request: PodRequest, verdicts: Sequence[NodeVerdict]) -> str:
     if 0 < cores < min(claim.amount.cores, CORES_PER_CARD):
         return f"ask for at most {words.cores(cores)}"
     return ""
+
+
+def _allow(request: PodRequest) -> str:
+    limits = () if request.cards is None else request.cards.limits
+    return f"allow it more cards ({words.annotations(limits)})"
 
 
 def _free(best: Way | None) -> str:

@@ -8,11 +8,11 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
 from gpushare.domain.scheduling import place
 from gpushare.domain.summary import Refusal
-from gpushare.kube import names
+from gpushare.kube import names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.fields import Malformed, Reader
-from gpusharectl.inspection import facts, words
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.answers import Earlier, Held, Placed
 from gpusharectl.inspection.picture import Picture
 from gpusharectl.inspection.survey import planned_elsewhere
@@ -45,6 +45,7 @@ def placed(
         at=_at(pod),
         policy=choice.default if request.policy is None else request.policy,
         own_policy=request.policy is not None,
+        cards=request.cards,
         planned=_named(record.plan, by_uuid) if elsewhere and record.plan else (),
         is_planned=record.plan is not None,
         earlier=earlier,
@@ -91,7 +92,9 @@ def _earlier(
         if card.uuid in own:
             return
         verdict = verdicts[card.uuid]
-        if verdict.free is None:
+        if verdict.excluded:
+            yield Earlier(card, f"is {words.excluded_by(verdict.excluded)}")
+        elif verdict.free is None:
             state = "sick" if not card.healthy else "cordoned"
             yield Earlier(card, f"is {state}")
         elif verdict.fits:

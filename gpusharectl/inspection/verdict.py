@@ -6,6 +6,7 @@ Fit itself is the domain's to say, here as in production; this puts numbers to i
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gpushare.domain.cardselector import Limit
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -32,7 +33,7 @@ class CardVerdict:
 
     ``free`` is None for a card that gets nothing new; ``missing`` what it has too
     little of for a share, nothing where it fits; ``whole`` where whole cards are asked.
-    ``ever``: empty, it would be enough.
+    ``ever``: empty, it would be enough. ``excluded``: the pod's lists that shut it out.
     """
 
     card: Card
@@ -42,6 +43,7 @@ class CardVerdict:
     whole: bool
     fits: bool
     ever: bool
+    excluded: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ def judge(request: PodRequest, page: Node, policy: Policy) -> NodeVerdict:
     """Say what the request finds on a node, without what must not stand in its way."""
     seen = page.as_seen_by(request.pod)
     cards = tuple(_card(request, seen, card, policy) for card in seen.cards)
-    return NodeVerdict(seen.name, refusal(request, seen, policy), cards, offers(seen))
+    no = refusal(request, seen, policy)
+    return NodeVerdict(seen.name, no, cards, offers(seen.as_limited_by(request)))
 
 
 def offers(page: Node) -> Offers:
@@ -122,7 +125,8 @@ def _card(request: PodRequest, page: Node, card: Card, policy: Policy) -> CardVe
     if free is not None and not claim.whole_cards:
         missing = NOTHING.peak(claim.amount - free)
     untouched, whole = card in page.untouched, bool(claim.whole_cards)
-    return CardVerdict(card, free, untouched, missing, whole, fits, ever)
+    excluded = request.limits(card)
+    return CardVerdict(card, free, untouched, missing, whole, fits, ever, excluded)
 
 
 def _part_for_one_card(claim: Claim) -> Claim:

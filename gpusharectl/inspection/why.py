@@ -4,17 +4,19 @@ The domain's own decision is asked, over the same books; nothing is fitted here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.domain.model import NOTHING, Amount, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
+from gpushare.domain.scheduling import refusal
 from gpushare.domain.summary import Refusal
-from gpushare.kube import codec
+from gpushare.kube import codec, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.fields import Malformed
-from gpusharectl.inspection import facts, words
+from gpushare.kube.shortage import shortage
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.answers import (
     Answer,
     AsksNothing,
@@ -30,7 +32,6 @@ from gpusharectl.inspection.nextstep import Helps, next_step
 from gpusharectl.inspection.picture import Picture
 from gpusharectl.inspection.placed import placed
 from gpusharectl.inspection.reopening import reopened
-from gpusharectl.inspection.shortage import shortage
 from gpusharectl.inspection.verdict import CardVerdict, NodeVerdict, holders, judge
 
 MOST_WAYS = 80
@@ -91,7 +92,8 @@ def _pending(picture: Picture, record: PodRecord, asked: _Asked, pod: Json) -> P
     verdicts = tuple(judge(asked.request, page, asked.policy) for page in pages)
     ways, looked_at = _ways(asked, pages, verdicts)
     best = min(ways, key=_cost, default=None)
-    helps = Helps(best, reopened(asked.request, pages, asked.policy))
+    opened = reopened(asked.request, pages, asked.policy)
+    helps = Helps(best, opened, _fits_on_others(asked, pages))
     claims = asked.request.claims
     evicts = (
         best is not None
@@ -103,6 +105,7 @@ def _pending(picture: Picture, record: PodRecord, asked: _Asked, pod: Json) -> P
         asks=words.claims(claims),
         claims=tuple(claim.amount for claim in claims),
         policy=asked.policy.name,
+        cards=asked.request.cards,
         since=facts.created(pod),
         nodes=verdicts,
         because=shortage(record, pages, picture.books.choice).because,
@@ -114,6 +117,15 @@ def _pending(picture: Picture, record: PodRecord, asked: _Asked, pod: Json) -> P
         evicts=evicts,
         next_step=next_step(picture, asked.request, verdicts, helps, pod),
     )
+
+
+def _fits_on_others(asked: _Asked, pages: Sequence[Node]) -> bool:
+    """Tell whether the pod would fit now, did it not limit its own cards."""
+    if asked.request.cards is None:
+        return False
+    free = replace(asked.request, cards=None)
+    seen = (page.as_seen_by(free.pod) for page in pages)
+    return any(refusal(free, page, asked.policy) is None for page in seen)
 
 
 def _ways(

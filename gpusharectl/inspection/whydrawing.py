@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpushare.domain.model import Amount
+from gpushare.kube import words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.demo.age import age
-from gpusharectl.inspection import words
 from gpusharectl.inspection.answers import (
     Answer,
     AsksNothing,
@@ -90,6 +90,7 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
             f"It asks {answer.asks}. Nobody planned its card: it was bound without "
             "the extender, and the device plugin chose."
         )
+    yield from _allowed(answer)
     if answer.planned:
         where = ", ".join(_card_name(held) for held in answer.planned)
         yield Words(f"Planned was {where}; kubelet chose otherwise, and that counts.")
@@ -104,6 +105,11 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
         yield Words(
             f"Next: kubectl describe pod -n {answer.pod.namespace} {answer.pod.name}"
         )
+
+
+def _allowed(answer: Pending | Placed) -> Iterator[Text]:
+    if answer.cards is not None:
+        yield Words(f"It may have cards {words.allowed(answer.cards)}, and no others.")
 
 
 def _held(answer: Placed, index: int) -> str:
@@ -122,6 +128,7 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
     old = f" for {age(answer.since, now)}" if answer.since else ""
     yield Words(f"{answer.pod} asks {answer.asks}. It waits{old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
+    yield from _allowed(answer)
     if answer.nominated:
         yield Words(f"Room is being made for it on {answer.nominated}.")
     if answer.nodes:
@@ -182,6 +189,8 @@ def _free(card: CardVerdict, claims: Sequence[Amount]) -> str:
 
 
 def _missing(card: CardVerdict, claims: Sequence[Amount], way: Way | None) -> str:
+    if card.excluded:
+        return words.excluded_by(card.excluded)
     if card.free is None:
         state = "cordoned" if card.card.healthy else "sick"
         return state if card.ever else f"{state}; {_in_all(card)}"

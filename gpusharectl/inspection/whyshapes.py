@@ -9,20 +9,24 @@ The shape is a promise, as in ``shapes``. Always ``{v, state, pod, code, books}`
     invalid       because, node
     unplaced      asks, node, complaint, waits
     placed        asks, node, cards: [{uuid, index, model, cores, units, memory_mib}],
-                  at, policy, own_policy, planned: [uuid], is_planned, because,
-                  earlier: [{uuid, index, because}], phase, leaving, waits
-    pending       asks, claims: [amount], policy, since, because, kube_scheduler,
-                  scheduler_name, nominated, next, evicts, ways_of,
+                  at, policy, own_policy, models, uuids, planned: [uuid], is_planned,
+                  because, earlier: [{uuid, index, because}], phase, leaving, waits
+    pending       asks, claims: [amount], policy, models, uuids, since, because,
+                  kube_scheduler, scheduler_name, nominated, next, evicts, ways_of,
                   nodes: [{name, fits, because, fits_now, cards: [{uuid, index, units,
-                  healthy, cordoned, free, missing, untouched, fits, ever}]}],
+                  healthy, cordoned, free, missing, untouched, fits, ever,
+                  excluded_by}]}],
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
 
 ``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
 that the node takes. ``missing`` null: a closed card, or whole cards are asked.
+``models`` and ``uuids`` are those that the pod may have, null where it does not say;
+``excluded_by`` the annotations by which it shuts the card out.
 ``ways`` were looked for on the ``ways_of`` cards nearest to fitting, or nodes.
 """
 
+from gpushare.kube.cardselection import LIMITS
 from gpushare.kube.codec import refusal_text
 from gpusharectl.inspection.answers import (
     Answer,
@@ -106,6 +110,7 @@ def _placed(answer: Placed) -> Data:
         "at": answer.at or None,
         "policy": answer.policy,
         "own_policy": answer.own_policy,
+        **_allowed(answer),
         "planned": [held.uuid for held in answer.planned],
         "is_planned": answer.is_planned,
         "because": answer.because or None,
@@ -121,6 +126,7 @@ def _pending(answer: Pending) -> Data:
         "asks": answer.asks,
         "claims": [amount_data(claim) for claim in answer.claims],
         "policy": answer.policy,
+        **_allowed(answer),
         "since": answer.since or None,
         "because": answer.because,
         "kube_scheduler": answer.scheduler or None,
@@ -131,6 +137,14 @@ def _pending(answer: Pending) -> Data:
         "ways_of": answer.ways_of,
         "evicts": answer.evicts,
         "next": answer.next_step,
+    }
+
+
+def _allowed(answer: Placed | Pending) -> Data:
+    cards = answer.cards
+    return {
+        "models": list(cards.models) if cards and cards.models else None,
+        "uuids": list(cards.uuids) if cards and cards.uuids else None,
     }
 
 
@@ -162,6 +176,7 @@ def _card(one: CardVerdict) -> Data:
         "untouched": one.untouched,
         "fits": one.fits,
         "ever": one.ever,
+        "excluded_by": [LIMITS[limit] for limit in one.excluded],
     }
 
 

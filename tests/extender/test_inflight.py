@@ -5,7 +5,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.inflight import Inflight, Pending, cautious
@@ -204,6 +204,7 @@ def asked(draw: st.DrawFn, name: str) -> PodRequest:
     return request(name, claims=claims)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_shortcut_never_says_more_than_a_trial(data: st.DataObject) -> None:
     """Placing the pending pods one by one on each node would keep the node too."""

@@ -35,6 +35,19 @@ def test_a_word_must_be_one_of_a_few(raw: str, found: str | None) -> None:
         assert complaint == f"GPUSHARE_X: '{raw}' will not do; use one of a, b"
 
 
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize(
+    ("raw", "found"), [("", None), ("on", True), ("off", False), ("true", None)]
+)
+def test_a_switch_is_on_or_off(raw: str, found: bool | None, default: bool) -> None:
+    """No other word for yes: a default that stands in silently would be a trap."""
+    env = reading(X=raw)
+    assert env.switch("X", default=default) == (default if found is None else found)
+    assert env.complaints == (
+        ["GPUSHARE_X: 'true' will not do; use one of on, off"] if raw == "true" else []
+    )
+
+
 @pytest.mark.parametrize(
     ("raw", "found"),
     [

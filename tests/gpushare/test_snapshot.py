@@ -79,6 +79,8 @@ def test_pods_on_nobody_knows_which_card_stand_apart() -> None:
             "priority": 1,
             "claims": [{"cores": 2, "units": 5}],
             "policy": None,
+            "models": None,
+            "uuids": None,
         }
     ]
     free = [each["free"] for each in shown["cards"]]
@@ -95,7 +97,7 @@ def test_nodes_are_sorted_by_name() -> None:
 
 def test_pods_that_wait_for_a_card_are_pending() -> None:
     """Not those that are bound, and not those that ask nothing."""
-    wishes = {"baidu.com/vcuda-policy": "spread"}
+    wishes = {"baidu.com/vcuda-policy": "spread", "baidu.com/vcuda-models": "T4, A10"}
     records = [
         pod_record(pod)
         for pod in (
@@ -112,6 +114,8 @@ def test_pods_that_wait_for_a_card_are_pending() -> None:
             "priority": 7,
             "claims": [{"cores": 1, "units": 4}],
             "policy": "spread",
+            "models": ("a10", "t4"),
+            "uuids": None,
         }
     ]
 

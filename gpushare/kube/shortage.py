@@ -8,8 +8,8 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.scheduling import refusal
 from gpushare.domain.summary import Refusal
+from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
-from gpusharectl.inspection import words
 
 _MOST_NAMES = 3
 
@@ -63,7 +63,8 @@ def shortage(record: PodRecord, pages: Sequence[Node], choice: Choice) -> Shorta
     if fits:
         where = words.listed(fits, _MOST_NAMES)
         return Shortage(f"there is room on {where}; see kube-scheduler's words", fits)
-    return Shortage(_too_little(request, seen))
+    left = [page.as_limited_by(request) for page in seen]
+    return Shortage(_too_little(request, left) + _excluded(request, pages))
 
 
 def _fitting(
@@ -72,10 +73,22 @@ def _fitting(
     return tuple(page.name for page in pages if refusal(request, page, policy) is None)
 
 
+def _excluded(request: PodRequest, pages: Iterable[Node]) -> str:
+    """Say how many cards the pod's own lists shut out; empty where none."""
+    cards = [card for page in pages for card in page.cards]
+    shut = [limits for card in cards if (limits := request.limits(card))]
+    if not shut:
+        return ""
+    by = sorted({limit for each in shut for limit in each})
+    some = f"{len(shut)} of {words.counted(len(cards), 'card')}"
+    return f"; {some} {words.excluded_by(by)}"
+
+
 def _too_little(request: PodRequest, pages: Sequence[Node]) -> str:
     found = blocks(pages)
     if not any(card.open for page in pages for card in page.cards):
-        return "no node has a card that is open"
+        whose = " to it" if request.cards else ""
+        return f"no node has a card that is open{whose}"
     if len(request.claims) > 1:
         asked = len(request.claims)
         return f"no node has room for its {asked} containers apart at the same time"

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpushare.domain.cardselector import CardSelector, Limit
 from gpushare.domain.model import UNIT_MIB, Amount, Claim
+from gpushare.kube.cardselection import LIMITS
 
 _MIB_BELOW = 1024
 NOT_KNOWN = "n/a"
@@ -74,6 +76,37 @@ def claim(asked: Claim) -> str:
 def claims(asked: Sequence[Claim]) -> str:
     """Say all that a pod asks."""
     return " and, on any card, ".join(claim(one) for one in asked)
+
+
+def excluded_by(limits: Iterable[Limit]) -> str:
+    """Say which of a pod's annotations shut a card out.
+
+    >>> excluded_by([Limit.MODELS])
+    'excluded by baidu.com/vcuda-models'
+    """
+    return f"excluded by {annotations(limits)}"
+
+
+def annotations(limits: Iterable[Limit]) -> str:
+    """Name the annotations by which a pod limits its cards."""
+    return " and ".join(LIMITS[limit] for limit in limits)
+
+
+def allowed(cards: CardSelector) -> str:
+    """Say which cards a pod may have.
+
+    >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
+    'of the models a10, t4, and with the UUIDs gpu-9f12f917'
+    """
+    found = []
+    for thing, entries in (
+        ("of the model", cards.models),
+        ("with the UUID", cards.uuids),
+    ):
+        if entries:
+            several = "s" if len(entries) > 1 else ""
+            found.append(f"{thing}{several} {', '.join(entries)}")
+    return ", and ".join(found)
 
 
 def listed(things: Iterable[str], most: int) -> str:

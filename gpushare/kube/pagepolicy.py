@@ -1,0 +1,47 @@
+"""What a browser is told about our page, beside the page: whose code may run. Pure.
+
+For the two that serve it: the extender, and ``gpusharectl ui`` in front of it.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+
+_INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
+_CLOSED = (
+    "default-src 'none'",
+    "connect-src 'self'",
+    "img-src data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+)
+"""Nothing from elsewhere, nothing into a frame, and no text of a pod's ever as code."""
+
+STATE_HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+"""For what the page reads; its type is ``application/json``."""
+
+
+def page_headers(html: bytes) -> Mapping[str, str]:
+    """Give the headers of a page that runs its own style and script, and nothing else.
+
+    They are named by their hashes, so no ``unsafe-inline`` is needed.
+    """
+    hashes: dict[bytes, list[str]] = {b"style": [], b"script": []}
+    for kind, text in _INLINE.findall(html):
+        digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
+        hashes[kind].append(f"'sha256-{digest}'")
+    own = (f"{kind.decode()}-src {' '.join(of)}" for kind, of in hashes.items() if of)
+    return {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": "; ".join([*_CLOSED, *own]),
+        "Cache-Control": "no-cache",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }

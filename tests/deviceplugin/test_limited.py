@@ -1,0 +1,75 @@
+"""Pods that name the cards that they may have, and came without a placement."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards import card_key
+from gpushare.kube.names import MODELS
+from gpushare.kube.names import UUIDS as WANTED
+from gpusharectl.demo.devices import CannotStartYetError
+from tests.deviceplugin.house import UUIDS, House, found_card, visible
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    cards = found_card(0), replace(found_card(1), model="Tesla T4")
+    with House(tmp_path, *cards) as made:
+        yield made
+
+
+def on_card(index: int) -> Callable[..., list[str]]:
+    """kubelet's own choice: this card's ids, whatever was planned."""
+
+    def prefer(
+        resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        key = card_key(UUIDS[index])
+        return [one for one in available if one.startswith(key)][:size]
+
+    return prefer
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "card"), [(MODELS, "tesla t4", 1), (WANTED, UUIDS[1], 1)]
+)
+def test_it_gets_one_of_them(house: House, key: str, text: str, card: int) -> None:
+    """Here too, where nobody else has chosen."""
+    pod = house.bind("a", 20, 1, card=None, annotations={key: text})
+    assert visible(house.run(pod)["main"]) == (UUIDS[card],)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Tesla P4", f"kubelet chose card {UUIDS[1]}, excluded by {MODELS}"),
+        ("Tesla *", ""),
+    ],
+)
+def test_a_swap_onto_another_card_waits(house: House, text: str, words: str) -> None:
+    """kubelet chose for itself, and it is not a card that the pod may have."""
+    pod = house.bind("a", 20, 1, card=0, annotations={MODELS: text})
+    house.serving.admission.prefer = on_card(1)  # type: ignore[method-assign]
+    if not words:
+        assert visible(house.run(pod)["main"]) == (UUIDS[1],)
+        return
+    house.admit(pod)
+    with pytest.raises(CannotStartYetError, match=re.escape(words)):
+        house.devices.start(pod["metadata"]["uid"], "main")
+    assert house.actual("a") is None
+
+
+def test_lists_that_change_later_stop_nobody(house: House) -> None:
+    """The card was the pod's when it was placed, and is now."""
+    pod = house.bind("a", 20, 1, card=0, annotations={MODELS: "Tesla T4"})
+    assert visible(house.run(pod)["main"]) == (UUIDS[0],)
+
+
+def test_it_is_turned_away_where_there_is_none(house: House) -> None:
+    """In the extender's own words."""
+    pod = house.bind("a", 20, 1, card=None, annotations={MODELS: "H100"})
+    words = "No shared cards that baidu.com/vcuda-models allows"
+    assert words in house.refuse(pod)

@@ -1,0 +1,121 @@
+"""Pods that say which cards they may have, asked as kube-scheduler asks."""
+
+from dataclasses import replace
+
+import pytest
+
+from extender.inflight import Pending, cautious
+from gpushare.domain.cardselector import CardSelector
+from gpushare.domain.fitting import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, PodRequest
+from gpushare.kube.annotations import decode_placement
+from gpushare.kube.codec import pod_ref
+from gpushare.kube.names import MODELS, PLACEMENT, UUIDS
+from tests.builders import FIRST_FIT, card, event, node_json, request
+from tests.extender.stand_ins import House
+
+N = NodeName("n")
+P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
+
+
+def house() -> House:
+    made = House()
+    made.nodes.apply(event("MODIFIED", node_json("n", P4, T4)))
+    return made
+
+
+def only(asked: PodRequest, *uuids: str) -> PodRequest:
+    return replace(asked, cards=CardSelector.of(uuids=uuids))
+
+
+def refused(asked: PodRequest, other: PodRequest, kept: Fitting, book: Ledger) -> bool:
+    waiting = [Pending(other, FIRST_FIT, [N], 5.0)]
+    fits = kept.answer(asked, FIRST_FIT).fits
+    assert fits == {N}
+    return N in cautious(asked, FIRST_FIT, waiting, kept, book, fits)
+
+
+def book(*units: int) -> Ledger:
+    made = Ledger()
+    made.set_cards(N, [card(index, size) for index, size in enumerate(units)])
+    return made
+
+
+def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
+    """The other pod may take the one card; a large one beside it changes nothing."""
+    ledger = book(29, 99)
+    kept = Fitting(ledger)
+    asked = only(request("new", 20), "GPU-0")
+    assert refused(asked, only(request("other", 20), "GPU-0"), kept, ledger)
+    assert not refused(asked, only(request("other", 20), "GPU-1"), kept, ledger)
+    assert not refused(asked, only(request("other", 9), "GPU-0"), kept, ledger)
+
+
+def test_room_for_both_is_kept_by_wish() -> None:
+    """Two pods of one size that may have different cards: two answers."""
+    ledger = book(29, 99)
+    kept = Fitting(ledger)
+    other = request("other", 20)
+    assert not refused(only(request("new", 20), "GPU-1"), other, kept, ledger)
+    assert refused(only(request("new", 20), "GPU-0"), other, kept, ledger)
+
+
+def placed_on(house_: House) -> tuple[str, ...]:
+    pod = house_.cluster.pod("pod")
+    text = pod["metadata"]["annotations"][PLACEMENT]
+    found = decode_placement(text, pod_ref(pod), N)
+    assert found is not None
+    return found.cards()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "uuid"),
+    [(MODELS, "tesla t4", "GPU-1"), (UUIDS, "GPU-1", "GPU-1"), (MODELS, "*", "GPU-0")],
+)
+def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> None:
+    """From the annotation to the placement that is written."""
+    made = house()
+    pod = made.create(units=20, annotations={key: text})
+    assert made.filter(pod).kept == ["n"]
+    assert not made.bind(pod).error
+    assert placed_on(made) == (uuid,)
+
+
+def test_the_refusal_names_the_annotation() -> None:
+    """As kubectl describe pod shows it."""
+    made = house()
+    pod = made.create(units=20, annotations={MODELS: "H100"})
+    words = "No shared cards that baidu.com/vcuda-models allows"
+    assert made.filter(pod).refused == {"n": words}
+    assert words in made.bind(pod).error
+
+
+def test_a_broken_list_is_refused_by_every_node() -> None:
+    """And by bind, should anybody ask."""
+    made = house()
+    pod = made.create(units=20, annotations={MODELS: "T*4"})
+    (words,) = (made.filter(pod).refused or {}).values()
+    assert words.startswith("Invalid vcuda request: baidu.com/vcuda-models has")
+    assert made.bind(pod).error == words
+
+
+def test_a_list_may_change_while_the_pod_waits() -> None:
+    """What stands on the pod when it is asked about counts."""
+    made = house()
+    pod = made.create(units=20, annotations={MODELS: "H100"})
+    assert not made.filter(pod).kept
+    pod["metadata"]["annotations"][MODELS] = "Tesla T4"
+    assert made.filter(pod).kept == ["n"]
+
+
+def test_a_pod_that_is_bound_already_keeps_its_card() -> None:
+    """A list that is changed later moves nothing."""
+    made = house()
+    pod = made.create(units=20, annotations={MODELS: "Tesla T4"})
+    made.filter(pod)
+    made.bind(pod)
+    stored = made.cluster.pod("pod")
+    stored["metadata"]["annotations"][MODELS] = "Tesla P4"
+    made.pods.apply(event("MODIFIED", stored))
+    assert made.free(index=1).units == 9

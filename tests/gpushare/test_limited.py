@@ -1,0 +1,201 @@
+"""Pods that say which cards they may have: where they go, and why not elsewhere."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpushare.domain.cardselector import CardSelector, Limit
+from gpushare.domain.fitting import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.node import Node
+from gpushare.domain.preemption import Victims, choose_victims
+from gpushare.domain.scheduling import place, refusal, schedule
+from gpushare.domain.summary import Reason, Refusal
+from gpushare.kube.codec import refusal_text
+from tests.builders import (
+    FIRST_FIT,
+    SPREAD,
+    apart,
+    card,
+    ledger_of,
+    node,
+    placement,
+    request,
+)
+
+P4, T4 = (card(0, 29), card(1, 60, model="Tesla T4"))
+MIXED = node(P4, T4, card(2, 29), card(3, 60, model="Tesla T4"))
+
+
+def wants(
+    asked: PodRequest, *, models: Sequence[str] = (), uuids: Sequence[str] = ()
+) -> PodRequest:
+    return replace(asked, cards=CardSelector.of(models, uuids))
+
+
+def cards_of(found: object) -> tuple[str, ...]:
+    assert isinstance(found, Placement)
+    return found.cards()
+
+
+def why(asked: PodRequest, page: Node) -> str:
+    """Both decisions refuse, with the same words."""
+    no = refusal(asked, page, FIRST_FIT)
+    assert no == place(asked, page, FIRST_FIT)
+    assert no is not None
+    return refusal_text(no)
+
+
+@pytest.mark.parametrize(
+    ("models", "uuids", "card_"),
+    [
+        (["Tesla T4"], [], "GPU-1"),
+        ([], ["GPU-2"], "GPU-2"),
+        (["*T4"], ["GPU-2", "GPU-3"], "GPU-3"),
+        (["*"], [], "GPU-0"),
+    ],
+)
+def test_the_first_card_that_it_may_have(
+    models: list[str], uuids: list[str], card_: str
+) -> None:
+    """First-fit among those, and no others."""
+    asked = wants(request(units=10), models=models, uuids=uuids)
+    assert cards_of(place(asked, MIXED, FIRST_FIT)) == (card_,)
+    assert refusal(asked, MIXED, FIRST_FIT) is None
+
+
+def test_whole_cards_too() -> None:
+    """The largest of those; not the largest of all."""
+    asked = wants(request(cores=200), models=["Tesla P4"])
+    assert cards_of(place(asked, MIXED, FIRST_FIT)) == ("GPU-0", "GPU-2")
+    assert why(wants(request(cores=300), models=["Tesla P4"]), MIXED) == (
+        "Insufficient untouched cards that baidu.com/vcuda-models allows"
+    )
+
+
+def test_containers_apart_too() -> None:
+    """Each on a card that the pod may have, and the search keeps to them."""
+    asked = wants(apart("pod", 20, 40, 20), uuids=["GPU-1", "GPU-3"])
+    assert sorted(cards_of(place(asked, MIXED, SPREAD))) == ["GPU-1", "GPU-3"]
+    assert "one card that baidu.com/vcuda-uuids allows" in why(
+        wants(apart("pod", 40, 40, 40), uuids=["GPU-1", "GPU-3"]), MIXED
+    )
+
+
+def test_a_node_with_none_of_them() -> None:
+    """It has cards, and none that the pod may have."""
+    assert why(wants(request(units=1), models=["A10"]), MIXED) == (
+        "No shared cards that baidu.com/vcuda-models allows"
+    )
+
+
+def test_one_that_it_may_have_is_full() -> None:
+    """The refusal says of which cards it speaks."""
+    full = node(P4, T4, holds=[placement("a", 1, 50, 1)])
+    asked = wants(request(units=20, cores=1), models=["T4", "Tesla T4"])
+    assert why(asked, full) == (
+        "Insufficient baidu.com/vcuda-memory on one card that "
+        "baidu.com/vcuda-models allows"
+    )
+    both = wants(request(units=20), models=["Tesla T4"], uuids=["GPU-1"])
+    assert why(both, full) == (
+        "Insufficient baidu.com/vcuda-memory on one card that "
+        "baidu.com/vcuda-models and baidu.com/vcuda-uuids allow"
+    )
+
+
+@pytest.mark.parametrize(
+    "closed", [replace(T4, healthy=False), replace(T4, cordoned=True)]
+)
+def test_one_that_it_may_have_is_closed(closed: Card) -> None:
+    """Closed is closed, wanted or not."""
+    page = node(P4, closed)
+    asked = wants(request(units=1), models=["Tesla T4"])
+    assert why(asked, page) == "No shared cards that baidu.com/vcuda-models allows"
+
+
+def test_lists_that_shut_nothing_out_are_not_blamed() -> None:
+    """The plain words then, so that the event counts such nodes with the others."""
+    asked = wants(request(units=99), models=["Tesla*"])
+    assert why(asked, MIXED) == "Insufficient baidu.com/vcuda-memory on one card"
+    closed = node(card(0, healthy=False), card(1, model="A10", cordoned=True))
+    assert why(wants(request(units=1), models=["T4"]), closed) == "No shared cards"
+
+
+def test_a_pod_of_which_nobody_knows_the_card_is_charged_on_these_too() -> None:
+    """It may be on them whatever others want."""
+    page = node(P4, T4, unplaced=[request("lost", 50)])
+    assert place(wants(request(units=11), uuids=["GPU-1"]), page, FIRST_FIT) == Refusal(
+        Reason.MEMORY, limits=(Limit.UUIDS,)
+    )
+    assert refusal(wants(request(units=10), uuids=["GPU-1"]), page, FIRST_FIT) is None
+
+
+def test_a_node_is_chosen_that_has_them() -> None:
+    """The others are refused, each for its own reason."""
+    pages = [
+        node(card(0, 10), name="a"),
+        node(T4, name="b"),
+        node(T4, name="c", holds=[placement("x", 1, 60, node="c")]),
+    ]
+    asked = wants(request(units=20), models=["Tesla T4"])
+    found = schedule(asked, pages, FIRST_FIT)
+    assert isinstance(found, Placement)
+    assert (found.node, found.cards()) == ("b", ("GPU-1",))
+    refused = schedule(wants(request(units=61), models=["Tesla T4"]), pages, FIRST_FIT)
+    assert isinstance(refused, dict)
+    assert [no.limits for no in refused.values()] == [(Limit.MODELS,), (), ()]
+
+
+def test_bind_reserves_on_such_a_card() -> None:
+    """The decision in the ledger is the same."""
+    ledger = ledger_of(P4, T4)
+    asked = wants(request(units=5), models=["Tesla T4"])
+    assert cards_of(ledger.reserve(asked, NodeName("n"), FIRST_FIT)) == ("GPU-1",)
+
+
+def test_kept_answers_tell_wishes_apart() -> None:
+    """Two pods of one size and different wishes are two shapes."""
+    ledger = Ledger()
+    its: dict[str, Card] = {"a": P4, "b": T4}
+    for name, one in its.items():
+        ledger.set_cards(NodeName(name), [one])
+    fitting = Fitting(ledger)
+    plain = request(units=5)
+    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
+    for model, name in {"Tesla P4": "a", "Tesla T4": "b"}.items():
+        assert fitting.answer(wants(plain, models=[model]), FIRST_FIT).fits == {name}
+    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
+
+
+def test_victims_leave_a_card_that_it_may_have() -> None:
+    """Cheaper ones elsewhere would not help."""
+    page = node(
+        P4,
+        T4,
+        holds=[placement("cheap", 0, 29), placement("dear", 1, 60, priority=5)],
+    )
+    asked = wants(request("vip", units=20, priority=10), models=["Tesla T4"])
+    proposal = Victims((PodUID("uid-cheap"),))
+    found = choose_victims(asked, page, proposal, FIRST_FIT)
+    assert found == Victims((PodUID("uid-dear"),))
+    nowhere = wants(asked, models=["A10"])
+    assert choose_victims(nowhere, page, proposal, FIRST_FIT) is None
+
+
+def test_victims_for_several_claims_keep_to_them_too() -> None:
+    """Each claim by itself is looked at with the pod's lists."""
+    page = node(
+        card(0, 29),
+        card(1, 29, model="T4"),
+        card(2, 29, model="T4"),
+        holds=[placement(f"p{n}", n, 29, priority=n) for n in range(3)],
+    )
+    pod = apart("vip", 20, 20, priority=10)
+    found = choose_victims(
+        wants(pod, models=["T4"]), page, Victims((PodUID("uid-p0"),)), FIRST_FIT
+    )
+    assert found is not None
+    assert set(found.uids) == {"uid-p1", "uid-p2"}
