@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -51,12 +52,19 @@ def main() -> None:
 
 
 @main.command()
-def serve() -> None:
+@click.option(
+    "--bitfusion-quota",
+    is_flag=True,
+    help="Let kubelet count bitfusion.io/gpu too, 100 a card, for quotas on it.",
+)
+def serve(*, bitfusion_quota: bool) -> None:
     """Serve kubelet until SIGTERM.
 
-    Settings are GPUSHARE_… in the environment: docs/deviceplugin.md.
+    Settings are GPUSHARE_… in the environment, which flags beat: docs/deviceplugin.md.
     """
     settings, complaints = DevicePluginSettings.read(os.environ)
+    if bitfusion_quota:
+        settings = replace(settings, bitfusion_quota=True)
     sources = _simulated(settings, complaints) or [NvmlCards(root=settings.host_root)]
     sources += _inventory(settings, complaints)
     cluster = _cluster(settings, complaints)

@@ -22,7 +22,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.scheduling import one_share_a_card
 from gpushare.domain.summary import Refusal
-from gpushare.kube import names
+from gpushare.kube import names, words
 
 KINDS: Mapping[str, str] = {names.CORE: CORE_KIND, names.MEMORY: MEMORY_KIND}
 """The letter in the device ids of each resource."""
@@ -134,6 +134,17 @@ def what_is_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
                 f"{asking.amount.units} units, the placement has {planned.cores} and "
                 f"{planned.units} for it"
             )
+    return ""
+
+
+def what_is_excluded(placement: Placement, pod: NodePod, cards: Cards) -> str:
+    """Say which card the pod's own lists shut out; empty where none."""
+    request = pod.record.request
+    if isinstance(request, Refusal):
+        return ""
+    for card in filter(None, map(cards.of, placement.cards())):
+        if limits := request.limits(card):
+            return f"kubelet chose card {card.uuid}, {words.excluded_by(limits)}"
     return ""
 
 

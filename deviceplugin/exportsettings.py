@@ -21,7 +21,6 @@ HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("Hostname", "hostname")
 
 _OFF = "off"
 _BARE_NODE_NAME = "KUBE_NODE_NAME"
-_SWITCH = ("on", "off")
 _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
 
 
@@ -105,7 +104,7 @@ class ExporterSettings:
             kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
             inventory=file_setting(env, "INVENTORY"),
             simulated_cards=env.text("SIMULATED_CARDS"),
-            pods=env.one_of("PODS", _SWITCH, "on") == "on",
+            pods=env.switch("PODS", default=cls.pods),
             collect_unit=env.one_of("COLLECT_UNIT", UNITS, cls.collect_unit),
             watchdog=env.one_of("WATCHDOG", WATCHDOG_MODES, cls.watchdog),
             watchdog_after_s=env.seconds(

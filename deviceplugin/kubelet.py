@@ -16,7 +16,7 @@ from threading import Event
 import grpc
 
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.plugin import OPTIONS, DevicePlugin
+from deviceplugin.streams import Service
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto.deviceplugin_pb2_grpc import (
     RegistrationStub,
@@ -56,9 +56,7 @@ class Seen:
 class Registrar:
     """Serves one resource and keeps it registered until it is stopped."""
 
-    def __init__(
-        self, plugin: DevicePlugin, folder: Path, metrics: PluginMetrics
-    ) -> None:
+    def __init__(self, plugin: Service, folder: Path, metrics: PluginMetrics) -> None:
         self._plugin = plugin
         self._folder = folder
         self._metrics = metrics
@@ -128,7 +126,7 @@ class Registrar:
                         version=VERSION,
                         endpoint=self._endpoint,
                         resource_name=self._plugin.resource,
-                        options=OPTIONS,
+                        options=self._plugin.options,
                     ),
                     timeout=_REGISTER_WITHIN_S,
                 )

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,39 +14,15 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.offer import Offer
 from deviceplugin.prestart import NotYetError, Starter
 from deviceplugin.records import Record, Records
+from deviceplugin.streams import Service
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import DevicePluginServicer
 
 logger = logging.getLogger(__name__)
 
-HEALTHY = "Healthy"
-SICK = "Unhealthy"
 _STARTING_AT_ONCE = 16
-_LOOK_S = 0.25
-"""How often a stream looks whether kubelet still listens."""
-
-OPTIONS = pb.DevicePluginOptions(
+_OPTIONS = pb.DevicePluginOptions(
     pre_start_required=True, get_preferred_allocation_available=True
 )
-
-
-class Streams:
-    """The open ListAndWatch streams of one resource: at most one, or trouble."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._open = 0
-
-    def opened(self, by: int) -> None:
-        """Count one in, or out."""
-        with self._changed:
-            self._open += by
-            self._changed.notify_all()
-
-    def wait_for(self, *, some: bool, timeout_s: float) -> bool:
-        """Wait until a stream is open, or none is; tell whether that came about."""
-        with self._changed:
-            return self._changed.wait_for(lambda: (self._open > 0) == some, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +37,17 @@ class Parts:
     metrics: PluginMetrics
 
 
-class DevicePlugin(DevicePluginServicer):
+class DevicePlugin(Service):
     """One resource's service; the methods' names are kubelet's."""
 
     def __init__(self, resource: str, parts: Parts) -> None:
-        self.resource = resource
-        self.streams = Streams()
+        super().__init__(resource, resource, parts.offer, _OPTIONS)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
-        self._offer = parts.offer
         self._admission = parts.admission
         self._starter = parts.starter
         self._records = parts.records
         self._injection = parts.injection
         self._metrics = parts.metrics
-
-    def GetDevicePluginOptions(  # noqa: N802
-        self, request: pb.Empty, context: grpc.ServicerContext
-    ) -> pb.DevicePluginOptions:
-        """Tell kubelet which calls to make."""
-        del request, context
-        return OPTIONS
-
-    def ListAndWatch(  # noqa: N802
-        self, request: pb.Empty, context: grpc.ServicerContext
-    ) -> Iterator[pb.ListAndWatchResponse]:
-        """Give all devices, and again whenever a card falls sick or is well again."""
-        del request
-        self.streams.opened(1)
-        try:
-            shown: list[tuple[str, bool]] | None = None
-            while context.is_active():
-                version = self._offer.version()
-                devices = self._offer.devices(self.resource)
-                if devices != shown:
-                    shown = devices
-                    yield _listed(devices)
-                while context.is_active():
-                    if self._offer.wait_for_change(version, _LOOK_S):
-                        break
-        finally:
-            self.streams.opened(-1)
 
     def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -164,7 +111,7 @@ class DevicePlugin(DevicePluginServicer):
                 tuple(sorted(ids)),
             )
         )
-        found = [self._offer.found(uuid) for uuid in assigned.cards]
+        found = [self.offer.found(uuid) for uuid in assigned.cards]
         cards = [card for card in found if card is not None]
         folder = str(self._records.folder(ids, assigned.container))
         facts = {
@@ -184,13 +131,6 @@ class DevicePlugin(DevicePluginServicer):
         logger.warning("refused", extra={"call": call, "because": str(error)})
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         raise AssertionError from error
-
-
-def _listed(devices: list[tuple[str, bool]]) -> pb.ListAndWatchResponse:
-    answer = pb.ListAndWatchResponse()
-    for name, healthy in devices:
-        answer.devices.add(ID=name, health=HEALTHY if healthy else SICK)
-    return answer
 
 
 def _response(found: Given) -> pb.ContainerAllocateResponse:

@@ -1,7 +1,7 @@
 """All parts of one device plugin: wired here, started, and stopped together."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
@@ -23,9 +23,11 @@ from deviceplugin.podresources import RESOURCES, PodResources
 from deviceplugin.pods import NodePods
 from deviceplugin.prestart import Starter
 from deviceplugin.publisher import OwnNode, Publisher
+from deviceplugin.quotaplugin import QuotaPlugin
 from deviceplugin.records import Records
 from deviceplugin.reporter import Reporter
 from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.streams import Service
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Cluster, Kind
@@ -156,11 +158,18 @@ def assemble(
         reporter=reporter,
         announcer=announcer,
         registrars=tuple(
-            Registrar(DevicePlugin(resource, parts), folder, metrics)
-            for resource in RESOURCES
+            Registrar(one, folder, metrics) for one in _services(settings, parts)
         ),
         reflectors=tuple(following.items()),
     )
+
+
+def _services(settings: DevicePluginSettings, parts: Parts) -> Iterator[Service]:
+    """Give what is registered with kubelet, resource by resource."""
+    for resource in RESOURCES:
+        yield DevicePlugin(resource, parts)
+    if settings.bitfusion_quota:
+        yield QuotaPlugin(parts.offer, parts.metrics)
 
 
 def _watcher(

@@ -42,6 +42,8 @@ class DevicePluginSettings:
     """``4x24GiB`` or a YAML file: made-up cards instead of the driver's."""
     inventory: Path | None = None
     """A YAML file of cards that the driver does not know."""
+    bitfusion_quota: bool = False
+    """Whether kubelet also counts ``bitfusion.io/gpu``, for quotas on it."""
     look_every_s: float = 5.0
     """How often the cards are read, and new ones looked for."""
     harmless_xids: tuple[int, ...] = ()
@@ -68,6 +70,7 @@ class DevicePluginSettings:
             ),
             simulated_cards=env.text("SIMULATED_CARDS"),
             inventory=file_setting(env, "INVENTORY"),
+            bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
             look_every_s=env.seconds(
                 "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
             ),

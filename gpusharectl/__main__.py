@@ -24,7 +24,9 @@ from gpusharectl.install.commands import (
     install,
     uninstall,
 )
+from gpusharectl.quotacommand import migrate_quota
 from gpusharectl.top.commands import top
+from gpusharectl.ui.commands import ui
 
 
 @click.group(
@@ -35,9 +37,11 @@ from gpusharectl.top.commands import top
         inspect,
         why,
         top,
+        ui,
         cordon_card,
         uncordon_card,
         clear_card,
+        migrate_quota,
         host_scheduler,
         host_clean,
     ],

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gpushare.domain.cardselector import CardSelector
 from gpushare.domain.model import Amount, Card, CardUUID, PodRef
 from gpusharectl.inspection.verdict import NodeVerdict
 
@@ -66,7 +67,8 @@ class Way:
 class Pending:
     """It waits: what each node says, and what would help.
 
-    ``scheduler`` are kube-scheduler's own words, ``scheduler_name`` whom it waits for.
+    ``scheduler`` are kube-scheduler's own words, ``scheduler_name`` whom it waits for;
+    ``cards`` are those that it may have, None where it does not say.
     ``ways`` are worked out for the nearest cards only, as ``ways_of`` says.
     ``evicts``: every pod of the best way is of lower priority than this one.
     """
@@ -77,6 +79,7 @@ class Pending:
     asks: str
     claims: tuple[Amount, ...]
     policy: str
+    cards: CardSelector | None
     since: str
     nodes: tuple[NodeVerdict, ...]
     because: str
@@ -123,6 +126,7 @@ class Placed:
     at: str
     policy: str
     own_policy: bool
+    cards: CardSelector | None
     planned: tuple[Held, ...]
     is_planned: bool
     earlier: tuple[Earlier, ...]

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount
-from gpusharectl.inspection import words
+from gpushare.kube import words
 from gpusharectl.inspection.views import CardView, NodeView, Stay, Tenant
 from gpusharectl.output import Piece, Words, bar, fill
 

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 import click
 from rich.console import Console
 
+from gpushare.kube import words
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import NotFound
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.inspection import words
 from gpusharectl.inspection.completion import card_names, node_names, pod_names
 from gpusharectl.inspection.cordon import No, Order, carry_out, pods_on
 from gpusharectl.inspection.cordonwords import told
@@ -29,7 +29,7 @@ from gpusharectl.inspection.drawing import draw, source
 from gpusharectl.inspection.facts import full_name, name_of
 from gpusharectl.inspection.near import nearest
 from gpusharectl.inspection.shapes import survey_data
-from gpusharectl.inspection.sources import everything, look
+from gpusharectl.inspection.sources import everything, look, with_quotas
 from gpusharectl.inspection.survey import survey
 from gpusharectl.inspection.thishost import host_troubles
 from gpusharectl.inspection.why import why as explain
@@ -72,13 +72,15 @@ def inspect(
     """Show nodes, their cards, and who has what of them.
 
     Units are 256 MiB of a card's memory, cores hundredths of its compute. A bar has a
-    fill for each pod, and dots for what is free.
+    fill for each pod, and dots for what is free. Of each namespace: what its pods hold,
+    and how much of its quotas is used.
     """
     with reached(kubeconfig, context) as access:
         picture = look(access, datetime.now(UTC))
         version = access.objects.version()
-    here = host_troubles(picture.nodes, version, HostFiles())
-    picture = replace(picture, troubles=here)
+        here = host_troubles(picture.nodes, version, HostFiles())
+        picture = replace(picture, troubles=here)
+        picture = with_quotas(picture, access.objects)
     if node is not None and picture.node(node) is None:
         known = words.listed(sorted(map(name_of, picture.nodes)), _MOST_NODES)
         raise click.ClickException(f'there is no node "{node}"; there are: {known}')

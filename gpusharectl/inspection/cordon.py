@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gpushare.domain.model import Card, CardUUID
-from gpushare.kube import codec, names
+from gpushare.kube import codec, names, words
 from gpushare.kube.bookkeeper import UNFINISHED
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpushare.kube.fields import Malformed
 from gpushare.kube.objects import Ref
-from gpusharectl.inspection import facts, words
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.sources import Reach, everything
 
 _TRIES = 10

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare.domain.model import Card, CardUUID
-from gpushare.kube import codec
-from gpusharectl.inspection import facts, words
+from gpushare.kube import codec, words
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.cordon import Done, Order
 
 _MOST = 5

@@ -6,8 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from gpushare.kube import words
 from gpusharectl.demo.age import age
-from gpusharectl.inspection import words
 from gpusharectl.inspection.books import Books
 from gpusharectl.inspection.carddrawing import (
     LABEL,
@@ -17,6 +17,7 @@ from gpusharectl.inspection.carddrawing import (
     named,
 )
 from gpusharectl.inspection.picture import Trouble
+from gpusharectl.inspection.quotadrawing import draw_namespaces
 from gpusharectl.inspection.survey import PLUGIN_READY
 from gpusharectl.inspection.views import (
     NodeView,
@@ -57,6 +58,7 @@ def _parts(seen: Survey, paper: Paper) -> Iterator[RenderableType]:
     for node in seen.nodes:
         yield from _node(node, paper)
     if not paper.only:
+        yield from draw_namespaces(seen.namespaces, paper)
         yield from _pending(seen, paper)
     yield from to_look_at([t for t in seen.troubles if paper.only in ("", t.about)])
 

@@ -29,7 +29,7 @@ class Picture:
 
     ``pods`` are those that name our resources and have not ended; ``parts`` are our own
     pods and kube-scheduler's; ``troubles`` what others have found, such as on this
-    host's files.
+    host's files; ``quotas`` all ResourceQuotas, None where they could not be read.
     """
 
     books: Books
@@ -38,6 +38,7 @@ class Picture:
     parts: tuple[Json, ...]
     now: datetime
     troubles: tuple[Trouble, ...] = ()
+    quotas: tuple[Json, ...] | None = ()
 
     @cached_property
     def records(self) -> Mapping[PodUID, PodRecord]:

@@ -19,6 +19,8 @@ does not apply::
                   waits, card (of gone)}]
     pending       [{namespace, name, uid, priority, policy, claims: [amount], since,
                   because, room, kube_scheduler, nominated}]
+    namespaces    [{name, allotted: amount, quotas: null |
+                  [{name, resource, hard, used}]}]
     warnings      [{about, what, do}]
 """
 
@@ -30,7 +32,9 @@ from gpusharectl.inspection.books import Books
 from gpusharectl.inspection.picture import Trouble
 from gpusharectl.inspection.views import (
     CardView,
+    NamespaceView,
     NodeView,
+    Quota,
     Survey,
     Tenant,
     Waiting,
@@ -59,6 +63,7 @@ def survey_data(seen: Survey) -> Data:
         "largest_free": _largest(seen),
         "nodes": [_node(node) for node in seen.nodes],
         "pending": [_waiting(one) for one in seen.pending],
+        "namespaces": [_namespace(one) for one in seen.namespaces],
         "warnings": trouble_data(seen.troubles),
     }
 
@@ -150,4 +155,18 @@ def _waiting(one: Waiting) -> Data:
         "room": one.room,
         "kube_scheduler": one.scheduler or None,
         "nominated": one.nominated or None,
+    }
+
+
+def _namespace(one: NamespaceView) -> Data:
+    told = None if one.quotas is None else [_quota(quota) for quota in one.quotas]
+    return {"name": one.name, "allotted": amount_data(one.allotted), "quotas": told}
+
+
+def _quota(one: Quota) -> Data:
+    return {
+        "name": one.name,
+        "resource": one.resource,
+        "hard": one.hard,
+        "used": one.used,
     }

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from gpushare.kube import codec
 from gpushare.kube.bookkeeper import UNFINISHED
 from gpushare.kube.cluster import Cluster, Json, Kind
-from gpushare.kube.errors import ClusterError
+from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.fields import Malformed
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
@@ -17,6 +18,7 @@ from gpusharectl.inspection.books import Books, chosen, reckoned, told
 from gpusharectl.inspection.picture import Picture, Trouble
 
 _PAGE = 500
+_TO_READ_QUOTAS = "have `list` of resourcequotas granted, for all namespaces"
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Who leads the cluster's own schedulers, and who leads ours."""
 
@@ -52,6 +54,21 @@ def look(reach: Reach, now: datetime, troubles: Sequence[Trouble] = ()) -> Pictu
             parts.append(pod)
     books = _books(reach.objects, nodes, pods, parts)
     return Picture(books, nodes, tuple(pods), tuple(parts), now, tuple(troubles))
+
+
+def with_quotas(picture: Picture, objects: Objects) -> Picture:
+    """Add what bounds the namespaces; where that cannot be read, it is to be looked at.
+
+    No part of ours needs the right, so whoever looks may well lack it.
+    """
+    try:
+        return replace(picture, quotas=tuple(objects.list("v1", "ResourceQuota")))
+    except NotFound:
+        # An API server without any, such as the demo's.
+        return picture
+    except ClusterError as error:
+        lost = Trouble("quotas", f"cannot be read: {error}", _TO_READ_QUOTAS)
+    return replace(picture, quotas=None, troubles=(*picture.troubles, lost))
 
 
 def everything(

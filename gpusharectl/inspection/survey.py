@@ -16,13 +16,14 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.kube import codec, names
+from gpushare.kube import codec, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.fields import Malformed
-from gpusharectl.inspection import facts, words
+from gpushare.kube.shortage import largest_block, shortage
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.picture import Picture
-from gpusharectl.inspection.shortage import largest_block, shortage
+from gpusharectl.inspection.quotas import namespaces
 from gpusharectl.inspection.troubles import troubles
 from gpusharectl.inspection.views import (
     CardView,
@@ -56,6 +57,7 @@ def survey(picture: Picture, only: str = "") -> Survey:
         tuple(_pending(picture)),
         largest_block(seen),
         tuple(troubles(picture)),
+        namespaces(picture),
     )
 
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.domain.node import Node
-from gpushare.kube import codec, names
+from gpushare.kube import codec, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import Malformed
-from gpusharectl.inspection import facts, words
+from gpusharectl.inspection import facts
 from gpusharectl.inspection.picture import Picture, Trouble
+from gpusharectl.inspection.quotas import counting_nothing
 
 OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
@@ -191,6 +192,7 @@ _ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
     unplaced,
     over_placed,
     not_started,
+    counting_nothing,
 )
 
 

@@ -5,9 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpushare.domain.model import Amount, Card, CardUUID, PodRef
+from gpushare.kube.shortage import Block
 from gpusharectl.inspection.books import Books
 from gpusharectl.inspection.picture import Trouble
-from gpusharectl.inspection.shortage import Block
 
 
 class Stay(StrEnum):
@@ -92,8 +92,38 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """What one ResourceQuota says of one resource.
+
+    ``hard`` is what it allows, ``used`` what it has counted of its namespace's pods,
+    those that wait included; None where nobody knows.
+    """
+
+    name: str
+    resource: str
+    hard: int | None
+    used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceView:
+    """What the pods of a namespace have of cards, and what its quotas say.
+
+    ``allotted`` is what is charged: of whole cards all. ``quotas`` None: they could not
+    be read.
+    """
+
+    name: str
+    allotted: Amount
+    quotas: tuple[Quota, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
-    """All that inspect shows. ``others`` counts the nodes that share no cards."""
+    """All that inspect shows. ``others`` counts the nodes that share no cards.
+
+    ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
+    """
 
     books: Books
     at: datetime
@@ -102,6 +132,7 @@ class Survey:
     pending: tuple[Waiting, ...]
     largest: Block | None
     troubles: tuple[Trouble, ...]
+    namespaces: tuple[NamespaceView, ...] = ()
 
     @property
     def cards(self) -> tuple[CardView, ...]:

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 import click
 from rich.console import Console, RenderableType
 
+from gpushare.kube import words
 from gpusharectl.access import Access, access_options, reached
-from gpusharectl.inspection import words
 from gpusharectl.inspection.completion import namespace_names, node_names
 from gpusharectl.inspection.facts import name_of
 from gpusharectl.inspection.sources import look

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from gpushare.kube import words
 from gpusharectl.demo.age import age
-from gpusharectl.inspection import words
 from gpusharectl.inspection.picture import Trouble
 from gpusharectl.top.exporters import Heard, Silence, Told
 from gpusharectl.top.figures import for_so_long

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console, Group, RenderableType
 
 from gpushare.domain.model import UNIT_MIB
-from gpusharectl.inspection import words
+from gpushare.kube import words
 from gpusharectl.inspection.drawing import source, to_look_at
 from gpusharectl.inspection.picture import Trouble
 from gpusharectl.output import Words

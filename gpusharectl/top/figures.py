@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from rich.cells import cell_len, set_cell_size
 
+from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.demo.age import age
-from gpusharectl.inspection.words import NOT_KNOWN
 
 _GIB = 1024
 _LEAST = 0.01

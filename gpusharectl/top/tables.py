@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from gpushare.domain.model import UNIT_MIB
-from gpusharectl.inspection import words
+from gpushare.kube import words
 from gpusharectl.output import Words, fit_to_show
 from gpusharectl.top.bars import WIDTH, card_bar, pod_bar
 from gpusharectl.top.figures import column, gib, whole

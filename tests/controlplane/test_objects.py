@@ -187,9 +187,10 @@ def test_a_json_patch_may_ask_first(objects: Objects, settings: Json) -> None:
     step = {"op": "remove", "path": "/data/changed"}
     with pytest.raises(Invalid):
         objects.json_patch(ref, [asked, step])
-    assert objects.json_patch(ref, [{**asked, "value": "1"}, step])["data"] == {
-        "kept": "1"
-    }
+    steps = [{**asked, "value": "1"}, step]
+    assert objects.json_patch(ref, steps, dry_run=True)["data"] == {"kept": "1"}
+    assert objects.get(ref) == settings
+    assert objects.json_patch(ref, steps)["data"] == {"kept": "1"}
 
 
 def test_delete_tells_whether_there_was_one(objects: Objects, settings: Json) -> None:

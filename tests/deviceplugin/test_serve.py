@@ -2,7 +2,7 @@
 
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +29,7 @@ ON_THE_PAGE = (
     "# TYPE vcuda_plugin_call_seconds histogram",
     "# TYPE vcuda_plugin_refused_total counter",
 )
+BOTH = {M: 58, C: 200}
 
 
 class Node:
@@ -51,11 +52,11 @@ class Node:
             "LOG_FORMAT": "text",
         }
 
-    def start(self, **other: str | None) -> Child:
+    def start(self, *words: str, **other: str | None) -> Child:
         self.logs += 1
         asked = {**self.settings, **other}
         given = {name: value for name, value in asked.items() if value is not None}
-        return Child("device plugin", SERVE, given, self.log())
+        return Child("device plugin", (*SERVE, *words), given, self.log())
 
     def pod(self, name: str) -> Json:
         """Make a pod that leaves no room for another on its card."""
@@ -68,11 +69,10 @@ class Node:
     def words(self) -> str:
         return self.log().read_text()
 
-    def wait_registered(self) -> None:
-        wanted = {M: 58, C: 200}
+    def wait_registered(self, wanted: Mapping[str, int] = BOTH) -> None:
         wait_until(
             lambda: (self.devices.allocatable(), self.words()),
-            "both resources",
+            "all resources",
             60,
             accept=lambda seen: seen[0] == wanted,
         )
@@ -139,6 +139,24 @@ def test_it_serves_and_ends(node: Node) -> None:
         assert node.sockets() == set()
         wait_until(lambda: devices.allocatable() == {M: 0, C: 0}, "its end")
         assert "Traceback" not in node.words()
+
+
+@pytest.mark.parametrize(
+    ("words", "variable"), [((), "on"), (("--bitfusion-quota",), "off")]
+)
+def test_quotas_may_count_bitfusions_resource(
+    node: Node, words: Sequence[str], variable: str
+) -> None:
+    """By variable or by flag, and the flag wins."""
+    with (
+        node.devices,
+        running(node.start(*words, BITFUSION_QUOTA=variable)) as child,
+    ):
+        node.wait_registered({**BOTH, names.BITFUSION_GPU: 200})
+        assert "bitfusion.io_gpu.sock" in node.sockets()
+        child.tell_to_end()
+        assert status_of(child) == 0
+        assert node.sockets() == set()
 
 
 def test_a_killed_one_begins_where_it_ended(node: Node) -> None:

@@ -20,6 +20,7 @@ GOOD = {
     "GPUSHARE_RESERVE_MIB": "300",
     "GPUSHARE_SIMULATED_CARDS": "4x24GiB",
     "GPUSHARE_INVENTORY": "/inventory.yaml",
+    "GPUSHARE_BITFUSION_QUOTA": "on",
     "GPUSHARE_LOOK_EVERY_S": "0.5",
     "GPUSHARE_HARMLESS_XIDS": "62, 63",
     "GPUSHARE_LISTEN": "[::1]:1234",
@@ -37,6 +38,7 @@ READ = DevicePluginSettings(
     reserve_mib=300,
     simulated_cards="4x24GiB",
     inventory=Path("/inventory.yaml"),
+    bitfusion_quota=True,
     look_every_s=0.5,
     harmless_xids=(62, 63),
     listen=Address("[::1]", 1234),
@@ -106,6 +108,7 @@ def test_all_complaints_come_at_once() -> None:
         ("RESERVE_MIB", "-1", "give a whole number from 0 to 1048576"),
         ("RESERVE_MIB", "1048577", "give a whole number from 0 to 1048576"),
         ("RESERVE_MIB", "1.5", "give a whole number from 0 to 1048576"),
+        ("BITFUSION_QUOTA", "yes", "use one of on, off"),
         ("LOOK_EVERY_S", "0.05", "give a number of seconds from 0.1 to 300"),
         ("LOOK_EVERY_S", "nan", "give a number of seconds from 0.1 to 300"),
         ("HARMLESS_XIDS", "13;31", "give numbers, separated by commas"),
@@ -131,6 +134,7 @@ def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None
         ("INJECTION", "INJECT"),
         ("SIMULATED_CARD", "SIMULATED_CARDS"),
         ("HARMLESS_XID", "HARMLESS_XIDS"),
+        ("BITFUSION_QUOTAS", "BITFUSION_QUOTA"),
     ],
 )
 def test_a_misspelt_name_is_complained_of(name: str, meant: str) -> None:

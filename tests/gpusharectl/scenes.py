@@ -147,6 +147,15 @@ def apart() -> Picture:
     return picture([node_2()], [held("a", A, 15, node="node-2"), *aged(pod)])
 
 
+def selected() -> Picture:
+    """Two pods that name the models that they may have: one waits, one has its card."""
+    wish = {names.MODELS: "A10, RTX 3090"}
+    pods = [*three_apps(), asking("picky", 20, annotations=wish)]
+    mine = held("mine", B, 20, node="node-2")
+    mine["metadata"]["annotations"] |= {names.UUIDS: B[:12]}
+    return picture([node_1(), node_2()], [*pods, mine])
+
+
 def crowd() -> Picture:
     """Three hundred pods on one card."""
     node = node_of("node-1", card(0, 563, uuid=G, model="NVIDIA H200 141GB HBM3e"))
@@ -198,6 +207,7 @@ SCENES: Mapping[str, Callable[[], Picture]] = {
         fragmented,
         unknown_policy,
         apart,
+        selected,
         crowd,
         ready_soon,
         troubled,

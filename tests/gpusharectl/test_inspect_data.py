@@ -34,6 +34,7 @@ TOP = {
     "largest_free",
     "nodes",
     "pending",
+    "namespaces",
     "warnings",
 }
 

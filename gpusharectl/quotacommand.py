@@ -1,0 +1,156 @@
+"""``migrate-quota``: arguments, and what is said.
+
+Exit codes:
+
+====  ==================================================================
+0     it is so now; with ``--dry-run``: every change was shown
+1     it could not be done, or a quota is left that has both names with
+      two numbers
+2     the command line is not understood
+====  ==================================================================
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+
+import click
+
+from gpushare.kube import names
+from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
+from gpusharectl.access import access_options, reached
+from gpusharectl.install.changes import ObjectChange, tidy
+from gpusharectl.output import fit_to_show
+from gpusharectl.quotamove import Clash, Move, Names, move
+
+OLD = f"requests.{names.BITFUSION_GPU}"
+NEW = f"requests.{names.CORE}"
+_UNITS = f"requests.{names.MEMORY}"
+_NAME = re.compile(r"requests\.[a-z0-9.-]+/[A-Za-z0-9._-]+")
+_LEFT = 1
+_CODES = (
+    "Exit codes: 0 it is so now, or --dry-run has shown every change; 1 it could not "
+    "be done, or a quota is left that has both names with two numbers; 2 the command "
+    "line is not understood."
+)
+
+
+@click.command("migrate-quota", epilog=_CODES)
+@click.option(
+    "--from",
+    "old",
+    default=OLD,
+    metavar="NAME",
+    show_default=True,
+    help="What the quotas name now.",
+)
+@click.option(
+    "--to",
+    "new",
+    default=NEW,
+    metavar="NAME",
+    show_default=True,
+    help="What they are to name, with the same number.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="Only there; else everywhere.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Everywhere: the default.")
+@click.option("--keep", is_flag=True, help="Leave the old name beside the new one.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show every change as a diff, and touch nothing."
+)
+@access_options
+def migrate_quota(  # noqa: PLR0913
+    *,
+    old: str,
+    new: str,
+    namespace: str | None,
+    all_namespaces: bool,
+    keep: bool,
+    dry_run: bool,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Let quotas that were made for Bitfusion count what pods ask now.
+
+    100 of bitfusion.io/gpu was one card, and so is 100 of baidu.com/vcuda-core: each
+    ResourceQuota keeps its number under the new name. Other bounds and scopes stay.
+    Running it again changes nothing more.
+    """
+    if namespace is not None and all_namespaces:
+        raise click.UsageError("-n names one namespace, -A means all of them")
+    _check(old, new)
+    wish = Names(old, new, keep)
+    with reached(kubeconfig, context) as access:
+        quotas = access.objects.list("v1", "ResourceQuota", namespace=namespace or "")
+        found = [move(quota, wish) for quota in quotas]
+        moves = [one for one in found if isinstance(one, Move)]
+        if not quotas and namespace:
+            _insist_on(access.objects, namespace)
+        if dry_run:
+            _show(access.objects, moves)
+        else:
+            _do(access.objects, moves, wish)
+    _close(moves, wish, dry_run=dry_run)
+    sys.exit(_complain([one for one in found if isinstance(one, Clash)], wish))
+
+
+def _check(old: str, new: str) -> None:
+    """Refuse names that no quota can have, and two of which the numbers differ."""
+    for way, name in (("--from", old), ("--to", new)):
+        if _NAME.fullmatch(name) is None:
+            raise click.UsageError(
+                f"{way}: {name!r} is not how a quota names an extended resource; give "
+                f"requests. before it, as in {OLD}"
+            )
+    if old == new:
+        raise click.UsageError(f"--from and --to are both {old}; give another --to")
+    if (old, new) == (OLD, _UNITS):
+        raise click.UsageError(
+            f"{OLD} counts hundredths of a card and {_UNITS} units of 256 MiB, so the "
+            f"number would mean something else; give --to {NEW}"
+        )
+
+
+def _insist_on(objects: Objects, namespace: str) -> None:
+    if objects.get(Ref("v1", "Namespace", namespace)) is None:
+        raise click.ClickException(f'there is no namespace "{namespace}"')
+
+
+def _show(objects: Objects, moves: Iterable[Move]) -> None:
+    """Ask the API server what each change would make; it judges as in earnest."""
+    for one in moves:
+        after = objects.json_patch(one.ref, one.steps, dry_run=True)
+        change = ObjectChange(one.ref, tidy(one.before), tidy(after))
+        click.echo(fit_to_show(change.diff()), nl=False)
+
+
+def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
+    for one in moves:
+        objects.json_patch(one.ref, one.steps)
+        # Each is said when it is done: the next one may fail.
+        where = f"{one.ref.namespace}/{one.ref.name}"
+        beside = ", the old name kept" if wish.keep else ""
+        click.echo(fit_to_show(f"{where}: {one.number} of {wish.new}{beside}"))
+
+
+def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
+    if not moves:
+        click.echo(f"No quota is left to move from {wish.old} to {wish.new}.")
+    elif dry_run:
+        would = counted(len(moves), "quota")
+        click.echo(f"{would} would be moved to {wish.new}; nothing was touched.")
+    else:
+        click.echo(f"{counted(len(moves), 'quota')} moved to {wish.new}.")
+
+
+def _complain(clashes: list[Clash], wish: Names) -> int:
+    for one in clashes:
+        words = (
+            f"{one.ref.namespace}/{one.ref.name} was left as it is: it has "
+            f"{one.old_number} of {wish.old} and {one.new_number} of {wish.new}; take "
+            "the wrong one out: "
+            f"kubectl -n {one.ref.namespace} edit resourcequota {one.ref.name}"
+        )
+        click.echo(fit_to_show(f"Error: {words}"), err=True)
+    return _LEFT if clashes else 0
