@@ -1,0 +1,188 @@
+"""What a container asks of Bitfusion, read and checked. Pure.
+
+The first words of each denial are Bitfusion's own, since people search for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from extender.bitfusionnames import AMOUNT, ASKED, MEMORY, PERCENT, RESOURCES
+from extender.bitfusionrules import MB
+from extender.bitfusionsizes import Ask
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.summary import users_words
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+
+_MOST_CARDS = 1_000_000
+_HALF = f"{AMOUNT}: 1 and {PERCENT}: 50"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one container's resources say; ``ask`` is None where they are silent.
+
+    ``uneven``: its requests are not its limits, which the API server will refuse in
+    words of its own, as long as it gets to see them.
+    """
+
+    ask: Ask | None = None
+    denials: tuple[str, ...] = ()
+    uneven: bool = False
+
+
+def asked_by(container: Json, path: str) -> Asked:
+    """Read the resources of the container that stands at ``path``."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    requests = resources.get("requests") or {}
+    found = {**requests, **limits}
+    ours = [name for name in found if name.startswith(RESOURCES)]
+    if not ours:
+        return Asked()
+    where = {
+        name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
+        for name in found
+    }
+    denials = [*_strangers(found, where)]
+    asked = {name: found[name] for name in ASKED if name in found}
+    uneven = any(_is_uneven(name, limits, requests) for name in asked)
+    ask = _ask(asked, where, denials) if asked else None
+    return Asked(None if denials else ask, tuple(denials), uneven)
+
+
+def _strangers(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
+    asked = any(name in found for name in ASKED)
+    told = []
+    for name in found:
+        if name == names.BITFUSION_GPU:
+            if not asked:
+                told.append(f"{where[name]}: only quotas count by it; ask {_HALF}")
+        elif name.startswith(RESOURCES) and name not in ASKED:
+            known = ", ".join(ASKED)
+            told.append(f"{where[name]}: there is no such resource; ask by {known}")
+        elif name in (names.CORE, names.MEMORY) and _whole(found[name]) != 0:
+            told.append(
+                f"{where[name]}: stands beside {RESOURCES}…; ask by one of the two"
+            )
+    return told
+
+
+def _ask(
+    asked: Mapping[str, Any], where: Mapping[str, str], denials: list[str]
+) -> Ask | None:
+    cards = percent = memory = None
+    if AMOUNT in asked:
+        cards = cards_of(asked[AMOUNT], where[AMOUNT], denials)
+    else:
+        found = PERCENT if PERCENT in asked else MEMORY
+        denials.append(
+            f"No gpu num was provided but found percent ({where[found]} is "
+            f"{_shown(asked[found])}): add {AMOUNT}: 1"
+        )
+    if PERCENT in asked:
+        percent = percent_of(asked[PERCENT], where[PERCENT], denials)
+    if MEMORY in asked:
+        memory = memory_of(asked[MEMORY], where[MEMORY], denials)
+    if denials:
+        return None
+    ask = Ask(cards or 1, percent or 100, memory)
+    if ask.cards > 1 and not ask.whole:
+        denials.append(too_many(ask, where[AMOUNT]))
+    return ask
+
+
+def too_many(ask: Ask, where: str) -> str:
+    """Say that a share is on one card, to whom asks shares of several."""
+    each = f"{ask.percent} percent" if ask.memory is None else "a part of the memory"
+    return (
+        f"{where}: {ask.cards} cards with {each} of each cannot be had, since a share "
+        f"is on one card here; ask {AMOUNT}: 1, or {PERCENT}: 100 for {ask.cards} "
+        "whole cards of one node"
+    )
+
+
+def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read a number of cards; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number and number <= _MOST_CARDS:
+        return number
+    because = "no node has so many" if number else "it must be whole, 1 or more"
+    denials.append(
+        f"gpuNum.Value() Error ({where} is {_shown(raw)}): it is a number of cards, "
+        f"and {because}; ask 1"
+    )
+    return None
+
+
+def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read a percentage; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number and number <= 100:  # noqa: PLR2004
+        return number
+    denials.append(bad_percent(_shown(raw), where, "whole, from 1 to 100; ask 50"))
+    return None
+
+
+def bad_percent(shown: str, where: str, allowed: str) -> str:
+    """Say that a part of a card is none."""
+    return (
+        f"Invalid {PERCENT} quantity: {shown} ({where}): it is a part of one card, "
+        f"{allowed} for half of it"
+    )
+
+
+def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
+    """Read an amount of memory in bytes; what is wrong is added to ``denials``."""
+    number = _whole(raw)
+    if number is not None and number >= MB:
+        return number
+    text = _shown(raw)
+    if text.endswith("m") and text[:-1].isdigit() and text != "0m":
+        because = f"m is a thousandth of a byte; did you mean {text[:-1]}M?"
+    elif number and number > 0:
+        because = f"these are bytes, less than 1 MB; did you mean {number}M?"
+    else:
+        because = "it must be 1M or more, in whole bytes; ask 8000M or 8Gi"
+    denials.append(bad_memory(where, text, because))
+    return None
+
+
+def bad_memory(where: str, shown: str, because: str) -> str:
+    """Say that an amount of memory will not do."""
+    return f"Memory value Error ({where} is {shown}): {because}"
+
+
+def without(resources: Json) -> Json:
+    """Give a container's resources without those of Bitfusion."""
+    return {
+        key: {
+            name: raw
+            for name, raw in (amounts or {}).items()
+            if not name.startswith(RESOURCES)
+        }
+        if key in ("limits", "requests")
+        else amounts
+        for key, amounts in resources.items()
+    }
+
+
+def _is_uneven(name: str, limits: Json, requests: Json) -> bool:
+    if name not in limits:
+        return True
+    if name not in requests:
+        return False
+    asked, most = requests[name], limits[name]
+    return str(asked) != str(most) and _whole(asked) != _whole(most)
+
+
+def _whole(raw: object) -> int | None:
+    try:
+        return whole(raw)
+    except (NotAQuantity, NotWhole):
+        return None
+
+
+def _shown(raw: object) -> str:
+    return users_words(str(raw))
