@@ -1,4 +1,4 @@
-"""``make bench``: filter over HTTP, one decision, the device plugin, the exporter.
+"""``make bench``: filter, one decision, the webhook, the device plugin, the exporter.
 
 Every figure that is claimed is a ratio of two things measured in turns in this one run.
 Milliseconds are shown to be read, not to be compared with those of another machine.
@@ -27,6 +27,8 @@ from bench.exporter import exporter_table
 from bench.plugin import plugin_table
 from bench.running import running_table
 from bench.server import ECHO, POD_UNITS, UNITS
+from bench.webhook import ROUNDS as REVIEWS
+from bench.webhook import webhook_table
 from gpushare.listening import free_address
 
 RESULTS = Path(__file__).with_name("results")
@@ -54,6 +56,10 @@ def main() -> int:
         table.add_row(name, f"{took:.1f}")
     console.print(table)
     write(console, "filter.json", found)
+    console.print(f"A review over TLS, {REVIEWS} calls each, in turns ...")
+    webhook = {key: found[key] for key in ("at", "machine", "python")}
+    webhook["reviews"] = webhook_table(console)
+    write(console, "webhook.json", webhook)
     console.print("The device plugin's calls, 320 pods one after another ...")
     plugin = {key: found[key] for key in ("at", "machine", "python")}
     plugin["calls"] = plugin_table(console)

@@ -175,17 +175,25 @@ class LedgerCollector(Collector):
 class CertificateCollector(Collector):
     """When the certificates expire, by the files as they are now.
 
-    Read at each scrape: two small files cost less than one node's cards.
+    Read at each scrape: two small files cost less than one node's cards. ``name`` is
+    the metric's: the webhook has its own, as others may renew its certificate, later.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._paths = {"server": files.cert, "ca": files.client_ca}
+    def __init__(
+        self,
+        files: TlsFiles,
+        name: str = "vcuda_certificate_not_after_timestamp_seconds",
+    ) -> None:
+        self._name = name
+        self._paths = {"server": files.cert}
+        if files.client_ca is not None:
+            self._paths["ca"] = files.client_ca
         self._told: set[str] = set()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Give a gauge for each file that can be read."""
         family = GaugeMetricFamily(
-            "vcuda_certificate_not_after_timestamp_seconds",
+            self._name,
             "When the certificate expires; the soonest of a file with several.",
             labels=["file"],
         )

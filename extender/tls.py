@@ -1,4 +1,7 @@
-"""Mutual TLS on the verbs' listener: whoever has no certificate cannot bind pods.
+"""TLS: mutual for the verbs, so that whoever has no certificate cannot bind pods.
+
+The webhook's listener lets in clients without one: it knows nothing, and gives nothing
+away that its client did not bring.
 
 The files are looked at for each new connection, so that renewed ones count from there
 on, without a restart. While they do not fit together, as between the writes of a
@@ -9,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,13 +36,14 @@ class TlsFiles:
 
     cert: str
     key: str
-    client_ca: str
-    """Whose client certificates are let in."""
+    client_ca: str | None = None
+    """Whose client certificates are let in; None lets in clients without one."""
 
     @property
-    def paths(self) -> tuple[str, str, str]:
+    def paths(self) -> tuple[str, ...]:
         """In the order of their settings."""
-        return self.cert, self.key, self.client_ca
+        always = (self.cert, self.key)
+        return always if self.client_ca is None else (*always, self.client_ca)
 
     def stamp(self) -> Stamp:
         """Give what is another after one of them was replaced; ``OSError``."""
@@ -54,6 +59,8 @@ class PatientContext(ssl.SSLContext):
     """
 
     handshake_s = 2.0
+    request_s: float | None = None
+    """In which a request has to come in, and its answer to go out; None for ever."""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Shake hands; ``ssl.SSLError`` for who is not let in or is too slow."""
@@ -63,20 +70,55 @@ class PatientContext(ssl.SSLContext):
         except TimeoutError as error:
             # gunicorn takes this one for a client that went away, which it is.
             raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "no handshake in time") from error
-        wrapped.settimeout(None)
+        if isinstance(wrapped, PromptSocket):
+            wrapped.request_s = self.request_s
+        wrapped.setblocking(True)  # noqa: FBT003
         return wrapped
 
 
-def server_context(files: TlsFiles) -> PatientContext:
-    """Make the context of a server that lets in nobody without a certificate.
+class PromptSocket(ssl.SSLSocket):
+    """Hangs up on who takes too long over one request, however he spends the time.
+
+    gunicorn makes a connection blocking when it begins to read a request, and waits for
+    its end in one of the threads that answer: a few clients that send a byte now and
+    then would take them all.
+    """
+
+    request_s: float | None = None
+    _until: float | None = None
+
+    def setblocking(self, flag: bool) -> None:  # noqa: FBT001
+        """Begin a request, or end it."""
+        super().setblocking(flag)
+        limited = flag and self.request_s is not None
+        self._until = time.monotonic() + (self.request_s or 0) if limited else None
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read, while there is time; ``ssl.SSLEOFError`` for who is too slow."""
+        if self._until is None:
+            return super().recv(buflen, flags)
+        # Not 0, which would be a socket that does not wait at all.
+        self.settimeout(max(self._until - time.monotonic(), 0.001))
+        try:
+            return super().recv(buflen, flags)
+        except TimeoutError as error:
+            # gunicorn takes this one for a client that went away.
+            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "no request in time") from error
+
+
+def server_context(files: TlsFiles, request_s: float | None = None) -> PatientContext:
+    """Make a server's context, which wants a client's certificate if the files say so.
 
     ``OSError`` where a file cannot be read, ``ssl.SSLError`` where it is not what it
     should be or the files do not belong together.
     """
     context = PatientContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(files.client_ca)
+    context.sslsocket_class = PromptSocket
+    context.request_s = request_s
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files.client_ca)
     _load_pair(context, files)
     return context
 
@@ -84,8 +126,9 @@ def server_context(files: TlsFiles) -> PatientContext:
 class ServerTls:
     """Gives gunicorn the context for each new connection."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, request_s: float | None = None) -> None:
         self._files = files
+        self._request_s = request_s
         self._current: tuple[Stamp, PatientContext] | None = None
         self._told = ""
 
@@ -108,7 +151,7 @@ class ServerTls:
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
-        made = server_context(self._files)
+        made = server_context(self._files, self._request_s)
         self._current = stamp, made
         self._told = ""
         if last is not None:
@@ -128,7 +171,7 @@ class ServerTls:
 def complaints(files: TlsFiles) -> list[str]:
     """Say what is wrong with the files, each with its setting and a fix."""
     unreadable = [
-        _unreadable(*each) for each in zip(SETTINGS, files.paths, strict=True)
+        _unreadable(*each) for each in zip(SETTINGS, files.paths, strict=False)
     ]
     if any(unreadable):
         return [complaint for complaint in unreadable if complaint]
@@ -177,7 +220,9 @@ def _no_key(files: TlsFiles) -> str:
     return ""
 
 
-def _no_authority(path: str) -> str:
+def _no_authority(path: str | None) -> str:
+    if path is None:
+        return ""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with suppress(ssl.SSLError):
         context.load_verify_locations(path)

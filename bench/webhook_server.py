@@ -1,0 +1,53 @@
+"""The real webhook over a pool in memory, with an echo webhook beside it.
+
+gunicorn runs ``bench.webhook_server:build()`` with the webhook's own configuration. The
+echo parses the same body and lets the pod through: what any webhook must at least do.
+"""
+
+import os
+from collections.abc import Iterable
+from threading import Event
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import orjson
+from flask import Flask, Response, request
+
+from bench.server import ECHO, node_json
+from extender.webhook import create_webhook_app
+from extender.webhookmain import assemble
+from extender.webhooksettings import WebhookSettings
+from gpushare.kube.cluster import Kind
+from gpushare.kube.embedded import Embedded
+
+
+def build() -> WSGIApplication:
+    """Serve a webhook that knows of one node, and the echo."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json("node-1"))
+    settings, _ = WebhookSettings.read(os.environ)
+    webhook = create_webhook_app(assemble(settings, cluster, Event()))
+    echo = echo_app()
+
+    def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        app = echo if environ["PATH_INFO"] == ECHO else webhook
+        return app(environ, start)
+
+    return application
+
+
+def echo_app() -> Flask:
+    """Parse the body as a webhook must, and let every pod through."""
+    app = Flask("echo")
+
+    @app.post(ECHO)
+    def echo() -> Response:
+        review = orjson.loads(request.get_data(cache=False))
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        answer = {
+            "apiVersion": review["apiVersion"],
+            "kind": review["kind"],
+            "response": response,
+        }
+        return Response(orjson.dumps(answer), content_type="application/json")
+
+    return app

@@ -1,0 +1,192 @@
+"""What is wrong with what a pod asks of cards, field by field. Pure.
+
+What a request means, and which one no card can meet, the extender judges: here each of
+its complaints is put to the field that a person wrote, all of them at once.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from extender.podshape import APP, INIT, Spot, spots
+from extender.pool import Pool
+from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
+from gpushare.domain.policies import Choice
+from gpushare.domain.request import ContainerSpec, claims
+from gpushare.domain.summary import Refusal, users_words
+from gpushare.kube import codec, names
+from gpushare.kube.cardselection import card_selector
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import Unmeetable
+from gpushare.kube.fields import Malformed
+
+_RESOURCES = (names.CORE, names.MEMORY)
+_NOBODY = PodRef(PodUID(""), "", "")
+_MOST_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a pod asks, or all that makes it a request that no card can meet."""
+
+    request: PodRequest | None
+    """None where there are complaints."""
+    complaints: tuple[str, ...] = ()
+
+
+def judged_request(pod: Json) -> Judged:
+    """Judge what a pod asks, and put each complaint to the field that says it.
+
+    Cores are judged together, or each container's alone where they are *apart*.
+    """
+    found = list(_policy(pod))
+    try:
+        request = codec.pod_request(pod, _NOBODY)
+    except Malformed as error:
+        return Judged(None, (*found, *(_quantities(pod) or [str(error)])))
+    if isinstance(request, Refusal):
+        return Judged(None, (*found, *_refused(pod, request)))
+    return Judged(None, tuple(found)) if found else Judged(request)
+
+
+def _refused(pod: Json, refusal: Refusal) -> list[str]:
+    """Say all that is wrong, of which the refusal is the first that was found."""
+    found = []
+    wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
+    chosen = card_selector(_annotations(pod))
+    if isinstance(chosen, Refusal):
+        wrong.append(chosen.detail)
+    found += [_of_annotation(detail, pod) for detail in wrong]
+    found += _quantities(pod) or _cores(pod, codec.containers(pod))
+    return found or [_of_annotation(refusal.detail, pod)]
+
+
+def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
+    """Say why a pod that is in order may wait for long: no card, or none so large."""
+    if not request.claims:
+        return
+    if pool.has_resource is False:
+        yield f"no node of this cluster offers {names.MEMORY}; the pod waits for one"
+    largest = pool.largest_units
+    if largest is None:
+        return
+    for claim in request.claims:
+        most = largest * max(claim.whole_cards, 1)
+        if claim.amount.units > most:
+            yield _too_large(claim, most)
+
+
+def unknown_resources(pod: Json) -> Iterator[str]:
+    """Warn of resources that are called like ours and are none."""
+    for spot in spots(pod, INIT, APP):
+        for name in spot.asked("limits"):
+            if name.startswith(names.PREFIX) and name not in _RESOURCES:
+                known = " and ".join(_RESOURCES)
+                yield f"{spot.path}: {name} is unknown here; known are {known}"
+
+
+def _too_large(claim: Claim, most: int) -> str:
+    cards = claim.whole_cards
+    where = f"the {cards} largest cards have" if cards > 1 else "the largest card has"
+    return f"{names.MEMORY}: {claim.amount.units} units asked, {where} {most}"
+
+
+def _policy(pod: Json) -> Iterator[str]:
+    wish = _annotations(pod).get(names.POLICY)
+    found = None if wish is None else Choice().policy(wish)
+    if isinstance(found, Refusal):
+        yield f"{_annotation(names.POLICY)}: {found.detail}"
+
+
+def _quantities(pod: Json) -> list[str]:
+    return [text for spot in spots(pod, INIT, APP) for text in _quantities_of(spot)]
+
+
+def _quantities_of(spot: Spot) -> Iterator[str]:
+    limits = spot.asked("limits")
+    for part in ("limits", "requests"):
+        asked = spot.asked(part)
+        for resource in _RESOURCES:
+            # The API server copies limits into requests: once is enough.
+            copied = part == "requests" and limits.get(resource) == asked.get(resource)
+            if asked.get(resource) is None or copied:
+                continue
+            if complaint := _unmeetable(resource, asked[resource]):
+                yield f"{_resource(spot, part, resource)}: {complaint}"
+
+
+def _unmeetable(resource: str, value: object) -> str:
+    """Have the extender's own reading judge one quantity; empty where it is well."""
+    alone = {"name": "any", "resources": {"limits": {resource: value}}}
+    try:
+        codec.containers({"spec": {"containers": [alone]}})
+    except Malformed as error:
+        return f"{users_words(str(value))} will not do: {error.problem}"
+    except Unmeetable as error:
+        return _less_its_name(str(error), resource) + _as_written(value)
+    return ""
+
+
+def _as_written(value: object) -> str:
+    """Say what a fraction was, which the API server has written in thousandths."""
+    number, thousandths, rest = str(value).partition("m")
+    if not thousandths or rest or not (number.isascii() and number.isdigit()):
+        return ""
+    if len(number) > _MOST_DIGITS:
+        return ""
+    units = int(number) / 1000
+    return f" ({value} is {units:g}); ask {math.ceil(units)}"
+
+
+def _cores(pod: Json, specs: list[ContainerSpec]) -> Iterator[str]:
+    asking = [
+        (spot, spec)
+        for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)
+        if spec.amount
+    ]
+    if _annotations(pod).get(names.CONTAINERS) == names.APART:
+        groups = [[one] for one in asking]
+    else:
+        groups = [asking]
+    for group in groups:
+        found = claims([spec for _, spec in group], apart=False)
+        if isinstance(found, Refusal):
+            yield f"{_where(group)}{found.detail}"
+
+
+def _where(group: Iterable[tuple[Spot, ContainerSpec]]) -> str:
+    """Name the one field that says so many cores, or tell that it is their sum."""
+    fields = [_resource(s, "limits", names.CORE) for s, c in group if c.amount.cores]
+    if len(fields) == 1:
+        return f"{fields[0]}: "
+    return f"the containers of a pod share one card, and {' + '.join(fields)}: "
+
+
+def _of_annotation(detail: str, pod: Json) -> str:
+    """Put a complaint of the whole pod to the annotation that it is about."""
+    about = [name for name in _annotations(pod) if detail.startswith(f"{name} ")]
+    if about:
+        return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
+    if _annotations(pod).get(names.CONTAINERS) != names.APART:
+        return detail
+    asking = (s.path for s in spots(pod, INIT) if s.is_ours)
+    return (
+        f"{_annotation(names.CONTAINERS)}: {detail} for a card, as "
+        f"{', '.join(asking)} does; take the annotation out, or let it ask for none"
+    )
+
+
+def _less_its_name(text: str, name: str) -> str:
+    return "it " + text.removeprefix(f"{name} ")
+
+
+def _annotations(pod: Json) -> Json:
+    return (pod.get("metadata") or {}).get("annotations") or {}
+
+
+def _annotation(name: str) -> str:
+    return f'metadata.annotations["{name}"]'
+
+
+def _resource(spot: Spot, part: str, name: str) -> str:
+    return f'{spot.path}.resources.{part}["{name}"]'

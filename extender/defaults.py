@@ -1,0 +1,135 @@
+"""What a new pod is given that it did not say. Pure, but for the pod it is handed.
+
+Each of these changes the pod in place, since ``admission`` hands out its own copy, and
+leaves what it has done before as it is: the API server may ask twice about one pod.
+"""
+
+from extender.forbidden import VISIBLE, VOID, brings_cards, shows_none
+from extender.podshape import APP, EPHEMERAL, INIT, Spot, spots
+from gpushare.domain.model import CORES_PER_CARD, Amount
+from gpushare.domain.request import ContainerSpec, effective
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import Unmeetable, containers
+from gpushare.kube.fields import Malformed
+
+DEFAULT_CORES = 1
+"""Of a container that asks memory and says nothing of cores (seed 001)."""
+_USUAL_SCHEDULER = "default-scheduler"
+_NVIDIAS_RESOURCES = "nvidia.com/"
+
+
+def asks(pod: Json) -> bool:
+    """Tell whether any container names a part of a card."""
+    return any(spot.is_ours for spot in spots(pod, INIT, APP))
+
+
+def lacks_cores(pod: Json) -> bool:
+    """Tell whether any container asks memory and says nothing of cores."""
+    return any(map(_lacks, spots(pod, INIT, APP)))
+
+
+def default_cores(pod: Json) -> None:
+    """Give each container that asks memory alone one core.
+
+    None gets it where that would turn the pod's share into whole cards, or into what
+    is neither: 0 cores are in order too.
+    """
+    if not lacks_cores(pod):
+        return
+    try:
+        specs = containers(pod)
+    except (Malformed, Unmeetable):
+        return
+    places = list(zip(spots(pod, INIT, APP), specs, strict=True))
+    lacking = [spot for spot, spec in places if spec.amount.units and _lacks(spot)]
+    paths = {spot.path for spot in lacking}
+    filled = [_filled(spec) if s.path in paths else spec for s, spec in places]
+    apart = _annotation(pod, names.CONTAINERS) == names.APART
+    if apart or effective(filled).cores < CORES_PER_CARD:
+        for spot in lacking:
+            _give_cores(spot)
+
+
+def void(pod: Json, runtime_class: str, old: Json | None) -> list[str]:
+    """Show no card to containers under nvidia's RuntimeClass that ask for none.
+
+    Gives a warning for each variable of a pod's own that it wrote over. In a pod that
+    asks for a card such a variable is left for the rules to deny.
+    """
+    if not brings_cards(pod, runtime_class):
+        return []
+    known = {spot.name for spot in spots(old or {}, EPHEMERAL)}
+    warnings = []
+    ours = asks(pod)
+    for spot in spots(pod, *([INIT, APP] if old is None else [EPHEMERAL])):
+        if spot.name in known or not _asks_nothing(spot):
+            continue
+        own = [one for one in spot.variables if one["name"] == VISIBLE]
+        told = [one for one in own if not shows_none(one)]
+        if told and ours:
+            continue
+        if told or not own:
+            spot.container["env"] = _voided(spot.variables)
+        if told:
+            warnings.append(
+                f"{spot.path}: {VISIBLE} is now {VOID}, as the container asks for no "
+                f"{names.MEMORY}"
+            )
+    return warnings
+
+
+def scheduler(pod: Json, name: str) -> list[str]:
+    """Have the pod scheduled by this one; a warning where it names a third."""
+    spec = pod["spec"]
+    own = spec.get("schedulerName") or _USUAL_SCHEDULER
+    if own == name:
+        return []
+    if own == _USUAL_SCHEDULER:
+        spec["schedulerName"] = name
+        return []
+    return [f"spec.schedulerName: only {name} knows which card has room"]
+
+
+def runtime_class(pod: Json, name: str) -> None:
+    """Have the pod run under this RuntimeClass, where it names none."""
+    spec = pod["spec"]
+    if not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = name
+
+
+def _voided(variables: list[Json]) -> list[Json]:
+    """Give the variables with the one that shows no card, where it stood or last."""
+    none = {"name": VISIBLE, "value": VOID}
+    found = [none if one["name"] == VISIBLE else one for one in variables]
+    return found if none in found else [*found, none]
+
+
+def _lacks(spot: Spot) -> bool:
+    resources = spot.resources()
+    return names.MEMORY in resources and names.CORE not in resources
+
+
+def _filled(spec: ContainerSpec) -> ContainerSpec:
+    amount = Amount(DEFAULT_CORES, spec.amount.units)
+    return ContainerSpec(spec.name, spec.role, amount)
+
+
+def _give_cores(spot: Spot) -> None:
+    for part in ("requests", "limits"):
+        if names.MEMORY in spot.asked(part):
+            spot.asked(part)[names.CORE] = str(DEFAULT_CORES)
+
+
+def _asks_nothing(spot: Spot) -> bool:
+    """Tell whether neither we nor NVIDIA's own plugin or driver give it a card."""
+    if (spot.container.get("resources") or {}).get("claims"):
+        return False
+    theirs = any(name.startswith(_NVIDIAS_RESOURCES) for name in spot.resources())
+    return not theirs and not spot.is_ours
+
+
+def _annotation(pod: Json, name: str) -> str | None:
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    found: str | None = annotations.get(name)
+    return found

@@ -1,0 +1,137 @@
+"""The webhook's HTTP: reviews of new pods for the API server, over TLS.
+
+It keeps nothing between two reviews but the pool of cards, which a thread of its own
+follows: as many replicas as one wishes answer alike.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flask import Flask, Response, request
+from prometheus_client import CollectorRegistry
+from werkzeug.exceptions import UnsupportedMediaType
+
+from extender.admission import Rules, review
+from extender.app import MOST_BYTES, create_public_app
+from extender.jsonpatch import patch_between
+from extender.pool import Pool
+from extender.readiness import Readiness
+from extender.reviewing import Question, allowed, denied, question
+from extender.webhookmetrics import PathMetrics, Result, ReviewMetrics
+from gpushare.logs import about
+
+logger = logging.getLogger(__name__)
+
+_JSON = "application/json"
+_OOPS = (
+    "the webhook of vcuda met an error of its own, and turned the pod away; the log of "
+    "gpushare-webhook in kube-system has the details"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """How the reviews of one path are judged."""
+
+    mutating: bool
+    mode: str = ""
+    """How pods for Bitfusion that say nothing of it themselves are translated."""
+
+
+PATHS: Mapping[str, Path] = {
+    "/mutate": Path(mutating=True),
+    "/mutate/bitfusion-all": Path(mutating=True, mode="all"),
+    "/mutate/bitfusion-injection": Path(mutating=True, mode="injection"),
+    "/validate": Path(mutating=False),
+}
+"""What the webhook configurations call."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookParts:
+    """What the views need."""
+
+    rules: Rules
+    pool: Callable[[], Pool]
+    readiness: Readiness
+    metrics: ReviewMetrics
+    registry: CollectorRegistry
+
+
+def create_webhook_app(parts: WebhookParts) -> Flask:
+    """Make the application for the API server: reviews, and the read-only rest."""
+    app = create_public_app(parts)
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+
+    def serve(rule: str, path: Path) -> None:
+        metrics = parts.metrics.of(rule)
+
+        def call() -> Response:
+            with metrics.timed():
+                return Response(_answered(parts, metrics, path), content_type=_JSON)
+
+        app.add_url_rule(rule, rule, call, methods=["POST"])
+
+    for rule, path in PATHS.items():
+        serve(rule, path)
+    return app
+
+
+def _answered(parts: WebhookParts, metrics: PathMetrics, path: Path) -> bytes:
+    """Answer one review; whatever goes wrong with its pod is an answer too."""
+    try:
+        asked = question(_body())
+    except Exception:
+        metrics.reviewed(Result.MALFORMED)
+        raise
+    if asked.pod is None:
+        metrics.reviewed(Result.ALLOWED)
+        return allowed(asked.uid)
+    with about(pod=_name(asked)):
+        try:
+            answer, result, warnings = _judged(parts, path, asked, asked.pod)
+        except Exception:
+            # Not a 500: of that the API server tells people nothing but the number.
+            logger.exception("surprise")
+            answer, result, warnings = denied(asked.uid, [_OOPS]), Result.FAILED, 0
+    metrics.reviewed(result, warnings)
+    return answer
+
+
+def _body() -> bytes:
+    if request.mimetype != _JSON:
+        raise UnsupportedMediaType(f"Content-Type must be {_JSON}")
+    return request.get_data(cache=False)
+
+
+def _judged(
+    parts: WebhookParts, path: Path, asked: Question, pod: dict[str, object]
+) -> tuple[bytes, Result, int]:
+    verdict = review(
+        pod,
+        namespace=asked.namespace,
+        mutating=path.mutating,
+        mode=path.mode,
+        rules=parts.rules,
+        pool=parts.pool(),
+        old=asked.old,
+    )
+    count = len(verdict.warnings)
+    if verdict.denials:
+        logger.info("denied", extra={"because": "; ".join(verdict.denials)})
+        answer = denied(asked.uid, verdict.denials, verdict.warnings)
+        return answer, Result.DENIED, count
+    steps = patch_between(pod, verdict.pod)
+    facts = {"steps": len(steps), "warnings": count}
+    logger.debug("reviewed", extra=facts)
+    result = Result.CHANGED if steps else Result.ALLOWED
+    return allowed(asked.uid, steps, verdict.warnings), result, count
+
+
+def _name(asked: Question) -> str:
+    """Name the pod for the log; a controller's has no name of its own yet."""
+    metadata = (asked.pod or {}).get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    name = known.get("name") or f"{known.get('generateName') or ''}*"
+    return f"{asked.namespace}/{name}"

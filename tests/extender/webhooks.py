@@ -1,0 +1,75 @@
+"""A webhook without a network: what the API server would ask, and what it hears."""
+
+import base64
+from typing import Any
+
+import orjson
+from flask.testing import FlaskClient
+from prometheus_client import CollectorRegistry
+
+from extender.admission import Rules
+from extender.pool import UNKNOWN, Pool
+from extender.readiness import Readiness
+from extender.webhook import WebhookParts, create_webhook_app
+from extender.webhookmetrics import ReviewMetrics
+from gpushare.kube.cluster import Json
+
+
+def webhook(
+    rules: Rules | None = None, pool: Pool = UNKNOWN
+) -> tuple[FlaskClient, CollectorRegistry]:
+    """The application by its test client, and its metrics."""
+    registry = CollectorRegistry()
+    parts = WebhookParts(
+        rules or Rules(),
+        lambda: pool,
+        Readiness((), 60),
+        ReviewMetrics(registry),
+        registry,
+    )
+    return create_webhook_app(parts).test_client(), registry
+
+
+def asked(pod: Any, *, uid: str = "u-1", **request: Any) -> Json:
+    """An AdmissionReview as an API server writes it, about a new pod."""
+    usual = {
+        "uid": uid,
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {"username": "somebody"},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": False,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": usual | request,
+    }
+
+
+def answered(client: FlaskClient, body: Json, path: str = "/mutate") -> Json:
+    """POST a review and give its response, whose envelope is in order."""
+    got = client.post(path, data=orjson.dumps(body), content_type="application/json")
+    assert got.status_code == 200, got.data
+    assert got.content_type == "application/json"
+    answer = orjson.loads(got.data)
+    assert answer["apiVersion"] == "admission.k8s.io/v1"
+    assert answer["kind"] == "AdmissionReview"
+    response: Json = answer["response"]
+    assert response["uid"] == body["request"]["uid"]
+    return response
+
+
+def steps_of(response: Json) -> list[Json]:
+    """Give the patch of a response; none where it has none."""
+    if "patch" not in response:
+        assert "patchType" not in response
+        return []
+    assert response["patchType"] == "JSONPatch"
+    found: list[Json] = orjson.loads(base64.b64decode(response["patch"]))
+    assert found
+    return found
