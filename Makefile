@@ -1,6 +1,6 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench testbed cluster cluster-down image proto format clean
+.PHONY: help demo hold test unit check bench testbed cluster cluster-down image picture proto format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -59,6 +59,10 @@ image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be give
 	"$$@" $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
 	    --tag $(IMAGE) $(BUILD_FLAGS) .
 	@echo "Built $(IMAGE)"
+
+picture: $(STAMP)  ## Take the picture of the page in docs anew, by a real browser
+	@$(BIN)/python -m tests.extender.picture docs/ui.png
+	@echo "Wrote docs/ui.png"
 
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto

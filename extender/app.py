@@ -8,7 +8,7 @@ read-only, have a listener of their own (``extender.public``).
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 from flask import Flask, Request, Response, request
@@ -20,10 +20,12 @@ from extender import wire
 from extender.bind import Binder, Bound, Outcome
 from extender.metrics import VerbMetrics
 from extender.readiness import Readiness
+from extender.ui import Page
 from extender.verbs import Verbs
 from extender.wire import FilterResult
 from gpushare.kube.fields import Malformed
 from gpushare.kube.names import EXTENDER_PREFIX
+from gpushare.kube.pagepolicy import STATE_HEADERS
 from gpushare.logs import about
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,20 @@ _OOPS = "the extender met an error of its own; its log has the details"
 Args = TypeVar("Args")
 
 
+class Public(Protocol):
+    """What everybody may look at, of any server of ours."""
+
+    @property
+    def readiness(self) -> Readiness:
+        """Whether it answers."""
+        ...
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Its metrics."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the views need."""
@@ -46,6 +62,8 @@ class Parts:
     metrics: VerbMetrics
     registry: CollectorRegistry
     snapshot: Callable[[], dict[str, Any]]
+    page: Page | None = None
+    """None where it is not wanted."""
 
 
 def create_app(parts: Parts) -> Flask:
@@ -68,10 +86,12 @@ def create_app(parts: Parts) -> Flask:
     def snapshot() -> Response:
         return _json(orjson.dumps(parts.snapshot()))
 
+    if parts.page:
+        _show(app, parts.page)
     return app
 
 
-def create_public_app(parts: Parts) -> Flask:
+def create_public_app(parts: Public) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
     app = Flask("extender")
 
@@ -94,6 +114,19 @@ def create_public_app(parts: Parts) -> Flask:
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _surprise)
     return app
+
+
+def _show(app: Flask, page: Page) -> None:
+    """Serve the page for a browser, and what it shows."""
+
+    @app.get("/ui")
+    def ui() -> Response:
+        return Response(page.html, headers=dict(page.headers))
+
+    @app.get("/ui/state")
+    def ui_state() -> Response:
+        body = orjson.dumps(page.state())
+        return Response(body, content_type=_JSON, headers=dict(STATE_HEADERS))
 
 
 def _filter(parts: Parts, body: bytes) -> bytes:

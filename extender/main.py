@@ -1,13 +1,11 @@
-"""What gunicorn calls, and the only room of the extender that wires."""
+"""What gunicorn calls; with ``webhookmain``, the only rooms here that wire."""
 
 import gc
-import logging
 import os
-import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +19,10 @@ from extender.patience import Patience
 from extender.public import serve_public
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
+from extender.threads import start
+from extender.ui import make_page
 from extender.verbs import Verbs
+from extender.webhookmain import build as build_webhook
 from gpushare import logs
 from gpushare.domain.fitting import Fitting
 from gpushare.domain.ledger import Ledger
@@ -34,7 +35,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.kube.snapshot import snapshot
 from gpushare.listening import why_not_listen
 
-logger = logging.getLogger(__name__)
+__all__ = ["Applications", "assemble", "build", "build_webhook", "complaints"]
 
 _SETTLE_EVERY_S = 5.0
 
@@ -112,30 +113,14 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         metrics=VerbMetrics(registry),
         registry=registry,
         snapshot=lambda: snapshot(ledger.nodes(), pods.records(), choice),
+        page=make_page(books, readiness) if settings.ui else None,
     )
     for name, reflector in following:
-        _start(f"reflector-{name}", partial(reflector.run, stop))
+        start(f"reflector-{name}", partial(reflector.run, stop))
     reflectors = [reflector for _, reflector in following]
-    _start("housekeeper", partial(_keep_house, parts.binder, stop))
-    _start("warmer", lambda: _warm(ledger, reflectors, stop))
+    start("housekeeper", partial(_keep_house, parts.binder, stop))
+    start("warmer", lambda: _warm(ledger, reflectors, stop))
     return Applications(create_app(parts), create_public_app(parts))
-
-
-def _start(name: str, target: Callable[[], None]) -> None:
-    """Start a thread that ends with the process, and the process with the thread.
-
-    Without it the books would no longer follow the cluster. gunicorn starts a new
-    worker, which reads everything anew.
-    """
-
-    def run() -> None:
-        try:
-            target()
-        except Exception:
-            logger.exception("thread ended; starting anew", extra={"thread_name": name})
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=run, name=name, daemon=True).start()
 
 
 def _keep_house(binder: Binder, stop: Event) -> None:

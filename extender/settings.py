@@ -47,6 +47,8 @@ class ExtenderSettings:
     """How long a pod let through by filter counts before its bind comes."""
     stale_after_s: float = 60.0
     """Silence of the API server after which the extender is not ready."""
+    ui: bool = False
+    """Whether browsers get a page, at /ui beside the verbs."""
     log_level: str = "INFO"
     log_format: LogFormat = "json"
 
@@ -79,6 +81,7 @@ class ExtenderSettings:
             stale_after_s=env.seconds(
                 "STALE_AFTER_S", cls.stale_after_s, least=45, most=3600
             ),
+            ui=env.switch("UI", default=cls.ui),
             log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
             log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
         )

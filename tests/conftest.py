@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.testbed.fixtures",
     "tests.testbed.kubeadm.fixtures",
     "tests.testbed.monitoring",
+    "tests.testbed.browsing",
 ]
 
 # A busy machine is late itself: that says nothing about what is tested.

@@ -1,10 +1,12 @@
 """``gpusharectl demo``, run as a user runs it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +174,10 @@ def test_hold_stays_until_it_is_told_to_stop(
         assert kubeconfig.stat().st_mode & 0o777 == 0o600
         assert (kubeconfig.parent / "pod.yaml").is_file()
         assert f"kubectl create -f {kubeconfig.parent}/pod.yaml" in told
+        page = re.search(r"http://127\.0\.0\.1:\d+/ui\b", told)
+        assert page, told
+        with urllib.request.urlopen(page[0], timeout=30) as answer:
+            assert b"<title>GPU cards</title>" in answer.read()
         assert len(children_of(place, "deviceplugin")) == 2
         assert len(children_of(place, "gunicorn")) >= 1
         child.send_signal(number)

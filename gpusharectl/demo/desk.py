@@ -73,6 +73,11 @@ class Desk:
         self._plugins: dict[str, Child] = {}
         self._leaving: list[Child] = []
 
+    @property
+    def page(self) -> str:
+        """Where the extender's page is, for a browser on this machine."""
+        return f"http://{self._verbs}/ui"
+
     def __enter__(self) -> Self:
         try:
             self._start()
@@ -136,7 +141,8 @@ class Desk:
     def _start(self) -> None:
         self._server.start()
         self._server.kubeconfig(self.kubeconfig)
-        settings = {"LISTEN": str(self._verbs), "PUBLIC_LISTEN": str(self._public)}
+        listen = {"LISTEN": str(self._verbs), "PUBLIC_LISTEN": str(self._public)}
+        settings = {**listen, "UI": "on"}
         self._extender = Child(
             "extender",
             ("gunicorn", "--config", "python:extender.gunicorn_conf", _EXTENDER),

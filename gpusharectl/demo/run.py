@@ -58,7 +58,7 @@ def hold(console: Console, stop: Event) -> int:
             desk.join(*HELD)
             manifest = Path(folder) / "pod.yaml"
             manifest.write_text(_MANIFEST)
-            words = _TRY.format(folder=folder)
+            words = _TRY.format(folder=folder, page=desk.page)
             console.print(words, soft_wrap=True)
             while not stop.wait(0.2):
                 desk.insist()
@@ -110,6 +110,8 @@ two of 29. Try in another terminal:
   kubectl get pod app-1 -o yaml    # see baidu.com/vcuda-placement
   kubectl get node node-1 -o yaml  # see baidu.com/vcuda-cards
   kubectl delete pod app-1
+
+Nodes, cards and pods in a browser on this machine: {page}
 
 No container runs; what one would find as /etc/vcuda/allocation.json, and what the
 device plugin says:

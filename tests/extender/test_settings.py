@@ -22,6 +22,7 @@ GOOD = {
     "GPUSHARE_WAIT_FOR_NEWS_S": "0.5",
     "GPUSHARE_PENDING_FOR_S": "7",
     "GPUSHARE_STALE_AFTER_S": "90",
+    "GPUSHARE_UI": "on",
     "GPUSHARE_LOG_LEVEL": "DEBUG",
     "GPUSHARE_LOG_FORMAT": "text",
 }
@@ -59,6 +60,7 @@ def test_each_setting_is_read() -> None:
         "wait_for_news_s": 0.5,
         "pending_for_s": 7.0,
         "stale_after_s": 90.0,
+        "ui": True,
         "log_level": "DEBUG",
         "log_format": "text",
     }

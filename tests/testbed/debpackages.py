@@ -43,6 +43,26 @@ def ensure_unpacked(cache: Path, name: str, packages: Sequence[str]) -> Path:
     return folder
 
 
+def needed_for(*packages: str) -> list[str]:
+    """Name these packages and all that they need and this machine has not installed.
+
+    Raises ``BinariesUnavailableError`` where apt does not know.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        order = ("--simulate", "--no-install-recommends", "install", *packages)
+        said = _asked(Path(work), *order)
+        if said is None and _apt(Path(work), "update"):
+            said = _asked(Path(work), *order)
+    if said is None:
+        raise BinariesUnavailableError(
+            f"apt-get does not know what {' and '.join(packages)} needs",
+            "apt-get update, and let apt reach Debian's packages",
+        )
+    # Those that are installed already are found where they are.
+    new = [line.split()[1] for line in said.splitlines() if line.startswith("Inst ")]
+    return sorted({*packages, *new})
+
+
 def _fetched(work: Path, packages: Sequence[str]) -> list[Path]:
     # A machine that is new has no list of packages yet, or an old one.
     if not (
@@ -57,6 +77,13 @@ def _fetched(work: Path, packages: Sequence[str]) -> list[Path]:
 
 
 def _apt(work: Path, *arguments: str) -> bool:
+    return _asked(work, *arguments) is not None
+
+
+def _asked(work: Path, *arguments: str) -> str | None:
+    """Give what apt-get says; None where it fails, or is not there."""
+    if shutil.which("apt-get") is None:
+        return None
     done = subprocess.run(
         ["apt-get", "--quiet", *arguments],
         cwd=work,
@@ -67,4 +94,4 @@ def _apt(work: Path, *arguments: str) -> bool:
     )
     if done.returncode != 0:
         sys.stderr.write(done.stderr)
-    return done.returncode == 0
+    return done.stdout if done.returncode == 0 else None

@@ -17,7 +17,7 @@ def documents(name: str) -> list[Json]:
 def rights(account: str) -> list[Json]:
     """Give the rules of an account's ClusterRole: ``gpushare-extender``, …"""
     name = account.removeprefix("gpushare-")
-    folder = "exporter" if name == "exporter" else "base"
+    folder = name if name in ("exporter", "webhook") else "base"
     for one in documents(f"{folder}/{name}-rbac.yaml"):
         if one["kind"] == "ClusterRole":
             rules: list[Json] = one["rules"]

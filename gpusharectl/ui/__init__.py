@@ -1,0 +1,1 @@
+"""``gpusharectl ui``: the extender's page, brought to a browser on this machine."""

@@ -1,0 +1,131 @@
+"""``gpusharectl ui`` on a real cluster: by port-forward into a real browser."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpusharectl.__main__ import main
+from tests.cluster.cards import TWO_P4
+from tests.cluster.fresh import Fresh, fresh
+from tests.cluster.gpus import ROOT
+from tests.cluster.manifests import container, pod
+from tests.extender.pagescene import drawn
+from tests.nvml.build import the_stub
+from tests.testbed.browser import Browser
+from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.programs import Programs
+from tests.testbed.process import Launcher
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings(
+    # Of the test bed's certificate.
+    "ignore::urllib3.exceptions.InsecureRequestWarning"
+)
+
+CERTIFICATES = "/etc/kubernetes/vcuda/tls"
+
+
+@pytest.fixture(scope="module")
+def host(
+    cluster_programs: Programs,
+    app_archive: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fresh]:
+    folder = tmp_path_factory.mktemp("ui")
+    with Cluster(cluster_programs, folder / "cluster") as cluster:
+        cluster.import_image(app_archive)
+        made = fresh(cluster, the_stub(), folder)
+        made.put_cards("cp", TWO_P4)
+        made.must("install", "--nodes", "cp", "--yes")
+        yield made
+
+
+def ran(host: Fresh, *words: str) -> Result:
+    """Run the command to its end, which it has where there is no page."""
+    config = str(host.cluster.kubeconfig)
+    given = ["ui", "--no-open", *words, "--kubeconfig", config]
+    return CliRunner().invoke(main, given)
+
+
+@contextmanager
+def opened(host: Fresh, folder: Path, *words: str) -> Iterator[str]:
+    """Run the command from this machine, as an operator does; give its address."""
+    launcher = Launcher(folder)
+    config = ("--kubeconfig", str(host.cluster.kubeconfig))
+    command = [sys.executable, "-u", "-m", "gpusharectl", "ui", "--no-open"]
+    own = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": str(folder)}
+    try:
+        started = launcher.start("ui", [*command, *words, *config], own)
+        started.wait_ready(lambda: "Ctrl-C" in started.log.read_text())
+        found = re.search(r"http://127\.0\.0\.1:\S+/ui", started.log.read_text())
+        assert found, started.log_tail()
+        yield found[0]
+        started.stop()
+        assert started.popen.returncode == 0, started.log_tail()
+    finally:
+        launcher.end_all()
+
+
+def test_it_is_off_until_it_is_wanted(host: Fresh) -> None:
+    """And it says how it is switched on."""
+    found = ran(host)
+    assert found.exit_code == 1
+    assert "has no page; switch it on: gpusharectl install --ui" in found.output
+
+
+def test_a_pod_that_comes_is_seen_in_the_browser(
+    host: Fresh, browser: Browser, tmp_path: Path
+) -> None:
+    """From the API server through the extender and kubelet's port-forward."""
+    host.must("install", "--nodes", "cp", "--yes", "--ui")
+    with opened(host, tmp_path) as url:
+        tab = browser.open(url)
+        drawn(tab)
+        assert "0/29 units" in tab.text("#nodes")
+        assert "Nothing: the books are whole" in tab.text("#health")
+        host.create(pod("app-1", container("main", 20, 1)))
+        host.wait_running("app-1")
+        tab.wait_for(
+            "document.getElementById('nodes').innerText.includes('default/app-1')",
+            "the pod on the page",
+        )
+        assert "20/29 units" in tab.text("#nodes")
+        host.create(pod("big", container("main", 30, 1)))
+        tab.wait_for("!!document.querySelector('#waiting tbody tr')", "who waits")
+        assert "no card has 30 units free" in tab.text("#waiting")
+        assert tab.complaints == []
+    host.kubectl("delete", "pod", "app-1", "big")
+
+
+def test_with_tls_it_takes_the_certificates(
+    host: Fresh, browser: Browser, tmp_path: Path
+) -> None:
+    """Without them it says what would help; ``install`` has kept the page."""
+    host.must("install", "--nodes", "cp", "--yes", "--tls")
+    found = ran(host)
+    assert found.exit_code == 1
+    assert "lets in only who shows a certificate" in found.output
+    folder = host.cluster.nodes["cp"].path(CERTIFICATES)
+    with opened(host, tmp_path, "--certificates", str(folder)) as url:
+        tab = browser.open(url)
+        drawn(tab)
+        assert "card 0" in tab.text("#nodes")
+        assert tab.complaints == []
+
+
+def test_it_is_switched_off_again(host: Fresh) -> None:
+    """By the installer, and only then."""
+    host.must("install", "--nodes", "cp", "--yes", "--no-ui")
+    folder = host.cluster.nodes["cp"].path(CERTIFICATES)
+    wait_until(
+        lambda: ran(host, "--certificates", str(folder)).output,
+        "a page that is off",
+        accept=lambda said: "has no page" in said,
+        timeout_s=60,
+    )

@@ -1,0 +1,170 @@
+"""A small cluster to look at, and the real extender's page over it."""
+
+from itertools import count
+from threading import Event
+from types import TracebackType
+from typing import Any, Self
+
+from werkzeug.test import Client
+
+from extender.main import Applications, assemble
+from extender.public import PublicServer, serve_public
+from extender.settings import ExtenderSettings
+from gpushare.domain.model import Card
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.embedded import Embedded
+from gpushare.listening import free_address
+from tests.builders import bound_json, card, node_json, placement, pod_json, share
+from tests.testbed.browser import Browser, Tab
+from tests.testbed.waiting import wait_until
+
+RTX, P4, A10 = "NVIDIA GeForce RTX 3090", "Tesla P4", "NVIDIA A10"
+
+
+class Scene:
+    """The extender's inner listener, on loopback, while its ``with`` lasts.
+
+    Its API server is the embedded one; everything else is real.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        numbers = count()
+        # The colours are by UID, so that a picture comes out the same twice.
+        self.cluster = Embedded(
+            bookmark_every_s=0.05, new_uid=lambda: f"uid-{next(numbers)}"
+        )
+        self._stop = Event()
+        self._settings = ExtenderSettings(ui=True, **settings)
+        self._address = free_address()
+        self._server: PublicServer | None = None
+        self._made: Applications | None = None
+
+    def __enter__(self) -> Self:
+        self._made = assemble(self._settings, self.cluster, self._stop)
+        self.listen()
+        wait_until(lambda: self.get("/readyz") == b"ok\n", "ready extender")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self.hang_up()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}/ui"
+
+    def listen(self) -> None:
+        assert self._made
+        self._server = serve_public(self._address, self._made.inner)
+
+    def hang_up(self) -> None:
+        """Stop listening; the books go on."""
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def get(self, path: str) -> bytes:
+        """Ask it without a socket."""
+        assert self._made
+        return Client(self._made.inner).get(path, base_url=self.url).data
+
+    def json(self, path: str) -> Any:
+        assert self._made
+        return Client(self._made.inner).get(path, base_url=self.url).json
+
+    def node(self, name: str, *cards: Card, **more: Any) -> None:
+        self.cluster.create(Kind.NODES, node_json(name, *cards, **more))
+
+    def pod(self, pod: Json, namespace: str = "default") -> None:
+        """Add a pod, bind it where it should be, and wait until the books have it."""
+        pod["metadata"]["namespace"] = namespace
+        node = pod["spec"].pop("nodeName", "")
+        notes = pod["metadata"].pop("annotations", {}) if node else {}
+        name, drawn_up = pod["metadata"]["name"], pod["metadata"]["uid"]
+        uid = self.cluster.create(Kind.PODS, pod)["metadata"]["uid"]
+        if node:
+            told = {key: text.replace(drawn_up, uid) for key, text in notes.items()}
+            self.cluster.bind(Target(namespace, name, uid), node, told)
+        wait_until(
+            lambda: [one["uid"] for one in self._books("pods" if node else "pending")],
+            f"{name} in the books",
+            accept=lambda seen: uid in seen,
+        )
+
+    def _books(self, where: str) -> list[Json]:
+        told = self.json("/snapshot")
+        if where == "pending":
+            return list(told["pending"])
+        return [
+            one
+            for node in told["nodes"]
+            for kind in ("pods", "unplaced")
+            for one in node[kind]
+        ]
+
+    def holds(
+        self, name: str, node: str, on: str, units: int, cores: int = 1, **more: Any
+    ) -> None:
+        """Add a pod that holds a share of one card."""
+        held = placement(name, on, units, cores, node=node)
+        self.pod(bound_json(held), **more)
+
+    def leave(self, name: str, namespace: str = "default") -> None:
+        """Let a pod be Terminating."""
+        self.cluster.delete(Kind.PODS, namespace, name)
+
+    def gone(self, name: str, namespace: str = "default") -> None:
+        self.cluster.delete(Kind.PODS, namespace, name, grace_period_s=0)
+
+    def shown(self, browser: Browser) -> Tab:
+        """Open the page, and wait until it has drawn the books."""
+        tab = browser.open(self.url)
+        drawn(tab)
+        return tab
+
+
+def drawn(tab: Tab) -> None:
+    tab.wait_for("!document.getElementById('shown').hidden", "drawn page")
+
+
+def furnish(scene: Scene) -> None:
+    """Put up four nodes with a bit of everything; the picture in docs is of them."""
+    scene.node("gpu-1", card(0, 94, uuid="GPU-5d3cc7ba-17d9", model=RTX))
+    a, b = "GPU-9f12f917-e458", "GPU-7cf0b881-7598"
+    scene.node("gpu-2", card(0, uuid=a, model=P4), card(1, uuid=b, model=P4))
+    tens = [f"GPU-a10{i}77c2-3f0{i}" for i in range(4)]
+    scene.node(
+        "gpu-3",
+        card(0, 90, uuid=tens[0], model=A10),
+        card(1, 90, uuid=tens[1], model=A10),
+        card(2, 90, uuid=tens[2], model=A10, cordoned=True),
+        card(3, 90, uuid=tens[3], model=A10, healthy=False),
+    )
+    scene.node("edge-1", card(0, 29, uuid="GPU-ed6e0001-88aa", model=P4))
+    scene.holds(
+        "bert-intent-7c9f", "gpu-1", "GPU-5d3cc7ba-17d9", 50, 30, namespace="nlp"
+    )
+    scene.holds(
+        "reranker-5d8b", "gpu-1", "GPU-5d3cc7ba-17d9", 40, 20, namespace="search"
+    )
+    scene.holds("canary", "gpu-1", "GPU-5d3cc7ba-17d9", 1)
+    scene.holds("cuda10-2-1", "gpu-2", a, 4, namespace="edge")
+    scene.holds("cuda10-2-2", "gpu-2", a, 20, namespace="edge")
+    scene.holds("cuda10-2-3", "gpu-2", b, 20, namespace="edge")
+    whole = [share(tens[0], 90, 100)]
+    trains = placement("train-0", node="gpu-3", shares=whole)
+    scene.pod(bound_json(trains), "research")
+    for number, units in enumerate((24, 20, 16, 12)):
+        name = f"asr-{number}"
+        scene.holds(name, "gpu-3", tens[1], units, 10, namespace="speech")
+    scene.holds("tts-0", "gpu-3", tens[2], 32, 10, namespace="speech")
+    scene.leave("tts-0", "speech")
+    scene.pod(pod_json("by-hand", units=6, cores=1, node="edge-1", phase="Running"))
+    scene.pod(pod_json("llama-0", units=94, cores=50, priority=100), "research")
+    scene.pod(pod_json("batch-0", cores=150, units=20), "research")
