@@ -1,9 +1,9 @@
-"""The certificates of the extender and its kube-scheduler: what to write, and when.
+"""The certificates of extender, kube-scheduler and webhook: what to write, and when.
 
 Nothing here reads a clock or a disk: ``plan`` takes the files as they are and gives
 those that must be written. They are PEM and called ``<name>.crt`` and ``<name>.key``;
 the authority's name is ``ca``. Each host has its own, because each extender serves the
-kube-scheduler beside it and nobody else.
+kube-scheduler beside it and nobody else. The webhook has one for the whole cluster.
 
 Each is renewed when less than a third of its time is left. So the authority, made for
 ten years, outlives what it signs for one, and stays when that is renewed.
@@ -34,6 +34,10 @@ EXTENDER = Wanted(
     EXTENDER_UID,
 )
 SCHEDULER = Wanted("client", "gpushare-kube-scheduler", Purpose.CLIENT)
+WEBHOOK = Wanted(
+    "tls", "gpushare-webhook", Purpose.SERVER, ("gpushare-webhook.kube-system.svc",)
+)
+"""By this name the API server calls the Service."""
 _OF_SCHEDULER = ("ca.crt", "client.crt")
 _PUBLIC = 0o644
 _SECRET = 0o600
@@ -66,9 +70,44 @@ def plan(
         files |= _files(AUTHORITY, authority, uid=0)
     for one in wanted:
         held = read_pair(existing, one.name)
-        if held is None or not _serves(held.certificate, one, authority, now):
+        if held is None or not _serves(
+            held.certificate, one, authority.certificate, now
+        ):
             files |= _files(one.name, issue(authority, one, now), one.uid)
     return files
+
+
+def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, bytes]:
+    """Give the webhook's certificate with its authority's; nothing while it is good.
+
+    Each comes with an authority of its own, whose key is kept nowhere: nothing in the
+    cluster can sign what its API server would believe.
+    """
+    authority = _certificate(existing.get(f"{AUTHORITY}.crt", b""))
+    held = read_pair(existing, WEBHOOK.name)
+    if authority and held and _serves(held.certificate, WEBHOOK, authority, now):
+        return {}
+    made = make_authority(now)
+    pair = issue(made, WEBHOOK, now)
+    return {
+        f"{AUTHORITY}.crt": made.certificate_pem,
+        f"{WEBHOOK.name}.crt": pair.certificate_pem,
+        f"{WEBHOOK.name}.key": pair.key_pem,
+    }
+
+
+def bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
+    """Put authorities together: the newest first, each once, none that has expired.
+
+    Both are PEM, of ``others`` any number; what of them cannot be read is left out.
+    """
+    try:
+        read = x509.load_pem_x509_certificates(others)
+    except ValueError:
+        read = []
+    good = [one for one in read if now <= one.not_valid_after_utc]
+    texts = [one.public_bytes(serialization.Encoding.PEM) for one in good]
+    return b"".join(dict.fromkeys([newest, *texts]))
 
 
 def scheduler_stamp(files: Mapping[str, bytes]) -> str:
@@ -94,10 +133,8 @@ def due(certificate: x509.Certificate, now: datetime) -> bool:
 
 def not_after(pem: bytes) -> datetime | None:
     """Say when the certificate in a file expires; None where there is none in it."""
-    try:
-        return x509.load_pem_x509_certificate(pem).not_valid_after_utc
-    except ValueError:
-        return None
+    found = _certificate(pem)
+    return None if found is None else found.not_valid_after_utc
 
 
 def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
@@ -114,12 +151,19 @@ def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
     return Pair(certificate, key)
 
 
+def _certificate(pem: bytes) -> x509.Certificate | None:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        return None
+
+
 def _serves(
-    held: x509.Certificate, wanted: Wanted, authority: Pair, now: datetime
+    held: x509.Certificate, wanted: Wanted, authority: x509.Certificate, now: datetime
 ) -> bool:
     """Tell whether it can stay: not due, of this authority, and what is wanted."""
     try:
-        held.verify_directly_issued_by(authority.certificate)
+        held.verify_directly_issued_by(authority)
         found = {type(each.value): each.value for each in held.extensions}
     except (InvalidSignature, ValueError, TypeError):
         return False

@@ -3,9 +3,10 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpusharectl.install.nodeview import NodeView, named
+from gpusharectl.install.webhookchoice import WebhookChoice
 from gpusharectl.scheduler.obstacle import Obstacle
 
 DEFAULT_TIMEOUT_S = 900.0
@@ -18,7 +19,7 @@ class Choice:
 
     ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
     nvidia; None lets the cluster decide. Without ``image``, and with None for ``tls``,
-    what runs there already is kept.
+    ``ui`` and the webhook's, what is there already is kept.
     """
 
     nodes: tuple[str, ...] = ()
@@ -30,7 +31,9 @@ class Choice:
     scheduler_image: str = ""
     runtime_class: bool | None = None
     tls: bool | None = None
+    ui: bool | None = None
     with_monitoring: bool = False
+    webhook: WebhookChoice = field(default_factory=WebhookChoice)
     restart: bool = False
     this_node: str = ""
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -48,11 +51,14 @@ class Choice:
             "--no-runtime-class": self.runtime_class is False,
             "--tls": self.tls is True,
             "--no-tls": self.tls is False,
+            "--ui": self.ui is True,
+            "--no-ui": self.ui is False,
             "--with-monitoring": self.with_monitoring,
             "--restart": self.restart,
             "--yes": self.yes,
         }
         words += [flag for flag, given in flags.items() if given]
+        words += self.webhook.words()
         words += _given("--image", self.image)
         words += _given("--scheduler-image", self.scheduler_image)
         words += _given("--this-node", self.this_node)

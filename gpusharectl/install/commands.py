@@ -24,6 +24,7 @@ from gpusharectl.install import run as installing
 from gpusharectl.install import uninstall as leaving
 from gpusharectl.install.choice import DEFAULT_TIMEOUT_S, Choice, Leaving, split
 from gpusharectl.install.cleaning import MOUNT, clean
+from gpusharectl.install.webhookoptions import webhook_choice, webhook_options
 from gpusharectl.install.wiring import hands_on
 from gpusharectl.scheduler.hostscheduler import Action
 from gpusharectl.scheduler.hostscheduler import host_scheduler as set_host_scheduler
@@ -101,11 +102,19 @@ _IMAGE = click.option(
     "there, and none at first.",
 )
 @click.option(
+    "--ui/--no-ui",
+    "ui",
+    default=None,
+    help="The extender's page for gpusharectl ui, or none; else as it is there, and "
+    "none at first.",
+)
+@click.option(
     "--with-monitoring",
     is_flag=True,
     help="The exporter too, with dashboards, and Prometheus Operator's rules where the "
     "cluster has it. Without it, what is there stays as it is.",
 )
+@webhook_options
 @_RESTART
 @_THIS_NODE
 @_TIMEOUT
@@ -121,8 +130,12 @@ def install(
     Run it on the control-plane host, as root. What is done already is left as it is:
     running it again goes on where it stopped, and changes nothing once all is done.
     """
-    wanted = split(nodes or "")
-    choice = Choice(nodes=wanted, access=_access_words(kubeconfig, context), **options)
+    choice = Choice(
+        nodes=split(nodes or ""),
+        access=_access_words(kubeconfig, context),
+        webhook=webhook_choice(options),
+        **options,
+    )
     _check(choice, named=nodes is not None)
     with _interruptible(), hands_on(kubeconfig, context, choice.timeout_s) as hands:
         code = installing.install(hands, choice)

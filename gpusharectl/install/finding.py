@@ -7,6 +7,7 @@ from gpushare.kube.errors import NotFound
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.labels import OURS, PLUGIN, SYSTEM
 from gpusharectl.install.overlays import WORKLOADS
+from gpusharectl.install.webhookobjects import CONFIGURATIONS, SECRET
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
 """The second scheduler makes it itself, so it bears no label of ours."""
@@ -30,14 +31,20 @@ def ours(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
         for body in _labelled(objects, api_version, kind, namespace):
             if not body["metadata"].get("ownerReferences"):
                 found[Ref.of(body)] = None
-    if objects.get(LEASE) is not None:
-        found[LEASE] = None
+    for ref in (LEASE, SECRET):
+        if objects.get(ref) is not None:
+            found[ref] = None
     return sorted(found, key=_rank)
 
 
 def is_plugin(ref: Ref) -> bool:
     """Tell whether it is the device plugin's DaemonSet, which goes before all else."""
     return ref.kind in WORKLOADS and ref.name == PLUGIN
+
+
+def is_asking(ref: Ref) -> bool:
+    """Tell whether by it the API server asks the webhook; it goes before that."""
+    return ref in CONFIGURATIONS
 
 
 def our_pods(objects: Objects) -> Sequence[Json]:

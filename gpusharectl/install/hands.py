@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 from gpushare.kube.cluster import Json
@@ -41,6 +42,10 @@ def _no_files(_: Wish) -> Sequence[FileChange]:
     return ()
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 def _nothing() -> None:
     """Show nothing."""
 
@@ -58,3 +63,4 @@ class Hands:
     certificates: Callable[[Wish], Sequence[FileChange]] = _no_files
     patience: Patience = field(default_factory=Patience)
     inspect: Callable[[], None] = _nothing
+    now: Callable[[], datetime] = _now

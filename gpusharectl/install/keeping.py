@@ -4,30 +4,36 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpusharectl.install.choice import Choice
-from gpusharectl.install.labels import EXPORTER
+from gpusharectl.install.labels import EXPORTER, WEBHOOK
 from gpusharectl.install.preflight import Facts, Finding, Weight
 
 
 def keeping(choice: Choice, facts: Facts) -> Choice:
-    """Settle what was left open: TLS stays where it is.
+    """Settle what was left open: TLS, page and webhook stay where they are.
 
     An install run again, for any reason, would else take away what the first was given.
     """
-    return replace(choice, tls=True) if facts.tls and choice.tls is None else choice
+    tls = facts.tls or None if choice.tls is None else choice.tls
+    ui = facts.ui or None if choice.ui is None else choice.ui
+    webhook = choice.webhook
+    if facts.webhook and webhook.wanted is not False:
+        webhook = webhook.keeping(facts.webhook.settings)
+    return replace(choice, tls=tls, ui=ui, webhook=webhook)
 
 
 def judge_kept(facts: Facts, choice: Choice) -> list[Finding]:
     """Say what stays because nothing was said of it."""
     found = []
-    images = {
-        name: image
-        for name, image in facts.images.items()
-        if name != EXPORTER or choice.with_monitoring
-    }
+    going = {EXPORTER} if not choice.with_monitoring else set()
+    going |= {WEBHOOK} if choice.webhook.wanted is False else set()
+    images = {name: image for name, image in facts.images.items() if name not in going}
     if images and not choice.image:
         found.append(Finding(Weight.OK, _images(images)))
     if facts.tls and choice.tls is None:
         text = "the extender has TLS here, and keeps it; --no-tls takes it away"
+        found.append(Finding(Weight.OK, text))
+    if facts.ui and choice.ui is None:
+        text = "the extender has its page here, and keeps it; --no-ui takes it away"
         found.append(Finding(Weight.OK, text))
     return found
 

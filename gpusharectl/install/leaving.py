@@ -7,7 +7,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.asking import nobody, weigh
 from gpusharectl.install.changes import label_diff
 from gpusharectl.install.choice import Leaving
-from gpusharectl.install.finding import is_plugin, ours
+from gpusharectl.install.finding import is_asking, is_plugin, ours
 from gpusharectl.install.flavour import Flavour, flavour
 from gpusharectl.install.hands import Hands, Wish
 from gpusharectl.install.holders import Holder, holders, listed
@@ -127,9 +127,15 @@ class LeavingPlan:
         return tuple(ref for ref in self.found if is_plugin(ref))
 
     @property
+    def asking(self) -> tuple[Ref, ...]:
+        """By which the API server asks the webhook; while they stay, that must."""
+        return tuple(ref for ref in self.found if is_asking(ref))
+
+    @property
     def others(self) -> tuple[Ref, ...]:
         """All other objects, in the order in which they go."""
-        return tuple(ref for ref in self.found if not is_plugin(ref))
+        first = (*self.asking, *self.plugin)
+        return tuple(ref for ref in self.found if ref not in first)
 
     def wish(self) -> Wish:
         """Say which kube-scheduler is to be set back."""

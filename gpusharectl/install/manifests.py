@@ -22,9 +22,11 @@ OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
 """What a cluster is given as a whole."""
 MONITORING = ("exporter", "monitoring")
 """What can be applied beside one of them; the second has the first in it."""
+WEBHOOK = ("webhook", "webhook-cert-manager")
+"""What can be applied beside one of them; the first lacks its certificate."""
 BIE = ("bie-daemonset", "bie-deployment")
 """What can be applied alone, for Baidu's edge agent."""
-COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict")
+COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void")
 """What can be laid over an overlay. Of a component's patches those count that meet
 something there."""
 IMAGE = "gpushare"
@@ -51,7 +53,7 @@ def load(
     overlay. Raises ``ManifestError``.
     """
     shipped = files("manifests")
-    wholes = (*OVERLAYS, *MONITORING, *BIE)
+    wholes = (*OVERLAYS, *MONITORING, *WEBHOOK, *BIE)
     for name in components:
         if name not in COMPONENTS:
             raise ManifestError(

@@ -14,6 +14,8 @@ from gpushare.kube.fields import Malformed
 
 CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
 OUR_RESOURCES = (names.CORE, names.MEMORY)
+_WITH_QUOTA = (*OUR_RESOURCES, names.BITFUSION_GPU)
+"""For quotas the device plugin may offer the last one too, which hands out no card."""
 _SIGNS = {
     "nvidia.com/gpu.present": "true",
     "feature.node.kubernetes.io/pci-10de.present": "true",
@@ -79,11 +81,11 @@ def node_view(node: Json) -> NodeView:
         label=names.GPU_NODE_LABEL in labels,
         labelled=labels.get(names.GPU_NODE_LABEL) == "true",
         signs=_signs(labels, cards),
-        others=tuple(one for one in _offered(allocatable) if not _is_ours(one)),
+        others=tuple(one for one in _offered(allocatable) if one not in _WITH_QUOTA),
         offered=tuple(one for one in _offered(allocatable) if _is_ours(one)),
-        leftover=tuple(one for one in OUR_RESOURCES if capacity.get(one) == "0"),
-        known=tuple(one for one in OUR_RESOURCES if one in capacity),
-        allocatable=tuple(one for one in OUR_RESOURCES if one in allocatable),
+        leftover=_leftover(capacity),
+        known=tuple(dict.fromkeys([*_ours(capacity), *_leftover(capacity)])),
+        allocatable=tuple(one for one in _WITH_QUOTA if one in allocatable),
         cards=cards,
         units=units,
         runtime=info.get("containerRuntimeVersion", ""),
@@ -152,6 +154,15 @@ def _offered(allocatable: Mapping[str, str]) -> list[str]:
         and not name.startswith(_OTHER_VENDORS)
         and str(amount) != "0"
     )
+
+
+def _ours(amounts: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(one for one in OUR_RESOURCES if one in amounts)
+
+
+def _leftover(capacity: Mapping[str, str]) -> tuple[str, ...]:
+    """Give those at 0; another plugin may be who offers the quota's, at more."""
+    return tuple(one for one in _WITH_QUOTA if capacity.get(one) == "0")
 
 
 def _is_ours(resource: str) -> bool:

@@ -12,7 +12,12 @@ WORKLOADS = ("DaemonSet", "Deployment")
 SECOND = "second-scheduler"
 MONITORING = "monitoring"
 """The exporter, dashboards, and what Prometheus Operator reads where it is served."""
-ALL = (Flavour.KUBEADM, SECOND, MONITORING)
+WEBHOOK = "webhook"
+BY_CERT_MANAGER = "webhook-cert-manager"
+"""The webhook with a certificate that is not ours to make."""
+VOID = "webhook-void"
+"""The component by which the API server also asks about pods that ask for no card."""
+ALL = (Flavour.KUBEADM, SECOND, MONITORING, BY_CERT_MANAGER)
 """These together name every object that an install may have made."""
 RUNTIME_CLASS = "nvidia"
 BY_RUNTIME_CLASS = "nvidia-runtime"

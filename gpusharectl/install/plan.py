@@ -15,22 +15,26 @@ from gpusharectl.install.choice import Choice, chosen
 from gpusharectl.install.flavour import Flavour, flavour
 from gpusharectl.install.hands import Hands, Wish
 from gpusharectl.install.keeping import judge_kept, keeping
+from gpusharectl.install.loading import loaded
 from gpusharectl.install.nodechecks import judge_nodes
 from gpusharectl.install.nodeview import named
 from gpusharectl.install.overlays import (
+    BY_CERT_MANAGER,
     BY_RUNTIME_CLASS,
-    MONITORING,
     image_of,
-    overlay_of,
     wants_runtime_class,
     with_images,
     with_scheduler,
 )
-from gpusharectl.install.preflight import Facts, judge_cluster
+from gpusharectl.install.preflight import Facts, judge_cluster, judge_rights
 from gpusharectl.install.progress import NoAnswerError
-from gpusharectl.install.rights import to_install
+from gpusharectl.install.rights import missing, to_install, to_take_away
 from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
+from gpusharectl.install.webhookchecks import judge_webhook
+from gpusharectl.install.webhookobjects import secret_of
+from gpusharectl.install.webhookplan import WebhookPlan, split
+from gpusharectl.install.webhookwork import leaving
 from gpusharectl.scheduler.hostfiles import FileChange
 from gpusharectl.scheduler.obstacle import Obstacle
 
@@ -53,6 +57,10 @@ class Planning:
     """Of a second kube-scheduler."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """The image that each workload of ours goes on running, by its name."""
+    by_cert_manager: bool = False
+    """Whether the webhook's certificate is not ours to make."""
+    webhook: WebhookPlan | None = None
+    """What is done about it beside applying ``manifests``; None where it is not."""
 
     def check(self) -> Trouble | None:
         """Look at all, say what is found, refuse what cannot go well."""
@@ -60,16 +68,18 @@ class Planning:
         hands.screen.begin("Checking")
         kind = flavour(hands.files)
         self._load()
-        rights = to_install(self.manifests, jobs=kind is Flavour.KUBEADM)
+        rights = to_install(self._all(), jobs=kind is Flavour.KUBEADM)
         self.facts = survey(hands.objects, hands.files, rights, told=choice.this_node)
         found = [*judge_cluster(self.facts, choice), *judge_kept(self.facts, choice)]
-        trouble = weigh(found, hands.screen)
+        trouble = weigh([*found, *judge_webhook(self.facts, choice)], hands.screen)
         if trouble is not None:
             return trouble
         self.choice = keeping(choice, self.facts)
         self.kept = {} if choice.image else self.facts.images
+        there = self.facts.webhook
+        self.by_cert_manager = there is not None and there.by_cert_manager
         self._load()
-        return self._files() or self._scheduler()
+        return self._rights() or self._files() or self._scheduler()
 
     def choose(self) -> Trouble | None:
         """Settle which nodes share their cards."""
@@ -89,7 +99,14 @@ class Planning:
 
     def rehearse(self) -> Trouble | None:
         """Let the API server judge every object; show all, or ask whether to go on."""
-        self.changes = object_changes(self.hands.objects, self.manifests)
+        bodies = list(self.manifests)
+        if self.choice.webhook.wanted:
+            hands, ours = self.hands, not self.by_cert_manager
+            now = hands.now()
+            found = split(hands.objects, self.manifests, now, ours=ours)
+            self.manifests, self.webhook = found
+            bodies = [*self.manifests, *self.webhook.beside()]
+        self.changes = object_changes(self.hands.objects, bodies)
         if self.choice.dry_run:
             self._show()
             return None
@@ -112,6 +129,13 @@ class Planning:
         )
 
     @property
+    def going(self) -> tuple[Json, ...]:
+        """The webhook's objects where it is to be taken away."""
+        if self.choice.webhook.wanted is not False or self.facts.webhook is None:
+            return ()
+        return served(self.hands.objects, self.hands.load(BY_CERT_MANAGER))
+
+    @property
     def other_hosts(self) -> tuple[str, ...]:
         """The other nodes whose kube-scheduler kubeadm has set up."""
         facts = self.facts
@@ -128,16 +152,34 @@ class Planning:
             return None
         return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
 
+    def _rights(self) -> Trouble | None:
+        """Ask for what only a webhook that is there already takes."""
+        if self.facts.webhook is None:
+            return None
+        rights = to_install(self._all())
+        if self.going:
+            rights = to_take_away([*self.going, secret_of({})])
+        lacking = missing(self.hands.objects, rights)
+        found = judge_rights(replace(self.facts, missing=lacking)) if lacking else []
+        return weigh(found, self.hands.screen)
+
+    def _all(self) -> Sequence[Json]:
+        """Give the manifests, and a Secret where one may have to be made."""
+        ours = self.choice.webhook.wanted and not self.by_cert_manager
+        return [*self.manifests, secret_of({})] if ours else self.manifests
+
     def _load(self, *components: str) -> None:
         """Put the manifests together, as far as it is known what they must be."""
-        overlay = overlay_of(flavour(self.hands.files), self.choice)
-        choice, load = self.choice, self.hands.load
         # There is one image for all parts: what is new gets that of what runs.
-        image = choice.image or next(iter(self.kept.values()), "")
-        loaded = load(overlay, image=image, components=components)
-        if choice.with_monitoring:
-            loaded += load(MONITORING, image=image, components=components)
-        found = with_images(served(self.hands.objects, loaded), self.kept)
+        bodies = loaded(
+            self.hands.load,
+            flavour(self.hands.files),
+            self.choice,
+            image=self.choice.image or next(iter(self.kept.values()), ""),
+            components=components,
+            by_cert_manager=self.by_cert_manager,
+        )
+        found = with_images(served(self.hands.objects, bodies), self.kept)
         self.manifests = with_scheduler(found, self.image) if self.image else found
 
     def _scheduler(self) -> Trouble | None:
@@ -185,6 +227,7 @@ class Planning:
         labels = to_label(self.facts.nodes, self.chosen)
         if labels:
             found.append(f"a label on {', '.join(labels)}")
+        found += ["the webhook taken away"] if self.going else []
         found += [change.path for change in self._file_changes()]
         return found
 
@@ -193,6 +236,9 @@ class Planning:
         screen = self.hands.screen
         for change in self.changes:
             screen.note(change.diff())
+        for ref in leaving(self.going) if self.going else ():
+            if self.hands.objects.get(ref) is not None:
+                screen.note(f"- {ref}")
         for name in to_label(self.facts.nodes, self.chosen):
             screen.note(label_diff(name, on=True))
         for file in self._file_changes():

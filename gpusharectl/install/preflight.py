@@ -9,6 +9,7 @@ from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.labels import EXPORTER
 from gpusharectl.install.nodeview import NodeView, minor, named, runtime
 from gpusharectl.install.rights import Right
+from gpusharectl.install.webhookobjects import WebhookThere
 
 OLDEST = (1, 26)
 """Below it, kubelet's pod resources are not what the device plugin reads."""
@@ -45,7 +46,7 @@ class Facts:
     ``images`` what each workload of ours runs, the scheduler's side first, and ``tls``
     whether the extender has certificates; ``guard`` whether the API server serves
     ValidatingAdmissionPolicies, ``operator`` whether it serves what Prometheus Operator
-    reads.
+    reads; ``ui`` whether the extender has its page, ``webhook`` what of that is there.
     """
 
     version: str
@@ -63,6 +64,8 @@ class Facts:
     images: Mapping[str, str] = field(default_factory=dict)
     tls: bool = False
     operator: bool = False
+    ui: bool = False
+    webhook: WebhookThere | None = None
 
     @property
     def control_plane(self) -> tuple[str, ...]:

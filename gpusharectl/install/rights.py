@@ -40,6 +40,8 @@ _LEASES = tuple(
     Right(verb, "leases.coordination.k8s.io", SYSTEM) for verb in ("get", "delete")
 )
 """The second scheduler leaves one."""
+_SECRET = tuple(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete"))
+"""The webhook's certificate."""
 STATUS = Right("patch", "nodes/status")
 """Needed only to take out what kubelet keeps at 0."""
 
@@ -58,11 +60,17 @@ def to_uninstall(
 ) -> tuple[Right, ...]:
     """Give the rights that taking these objects away takes."""
     more = (STATUS,) if wait else ()
-    found = dict.fromkeys(_ALWAYS + _LEASES + more + (_JOBS if jobs else ()))
+    found = dict.fromkeys(_ALWAYS + _LEASES + _SECRET + more + (_JOBS if jobs else ()))
     for body in manifests:
         for verb in ("list", "delete"):
             found[_right(verb, body)] = None
     return tuple(found)
+
+
+def to_take_away(manifests: Iterable[Json]) -> tuple[Right, ...]:
+    """Give the rights that taking these objects away takes, by their names."""
+    found = [_right(verb, body) for body in manifests for verb in ("get", "delete")]
+    return tuple(dict.fromkeys(found))
 
 
 def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:

@@ -15,13 +15,14 @@ from gpusharectl.install.changes import to_label
 from gpusharectl.install.choice import Choice
 from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.hands import Hands
-from gpusharectl.install.labels import EXPORTER, PLUGIN
+from gpusharectl.install.labels import EXPORTER, PLUGIN, WEBHOOK
 from gpusharectl.install.overlays import WORKLOADS
 from gpusharectl.install.plan import Planning
 from gpusharectl.install.schedulerwork import prove, put
 from gpusharectl.install.steps import Closing, Exit, Step, Trouble, follow
 from gpusharectl.install.survey import leads, read_nodes
 from gpusharectl.install.watching import run_as_told
+from gpusharectl.install.webhookwork import WebhookWork, taking_away
 
 UNDO = "gpusharectl uninstall"
 
@@ -59,12 +60,16 @@ class Work:
         second = self._choice.second_scheduler
         workloads = [one for one in self._plan.manifests if one["kind"] in WORKLOADS]
         refs = [Ref.of(one) for one in workloads]
-        scheduling = [ref for ref in refs if ref.name not in (PLUGIN, EXPORTER)]
+        later = (PLUGIN, EXPORTER, WEBHOOK)
+        scheduling = [ref for ref in refs if ref.name not in later]
         plugin = [ref for ref in refs if ref.name == PLUGIN]
         exporter = [ref for ref in refs if ref.name == EXPORTER]
+        webhook = self._webhook()
         what = "the second scheduler" if second else "the extender"
         return [
             *self._certificate_steps(),
+            *self._leaving_steps(),
+            *(webhook.before() if webhook else []),
             Step("the objects in kube-system", self.apply),
             *(self._scheduler_steps(self._early)),
             Step(f"{what} running", lambda: self._await(scheduling)),
@@ -73,6 +78,7 @@ class Work:
             Step("the labels on nodes", self.label),
             Step("the device plugins running", lambda: self._await(plugin)),
             Step("the cards found", self.cards),
+            *(webhook.after() if webhook else []),
             *self._monitoring_steps(exporter),
             Step("a first look", self.look),
         ]
@@ -80,13 +86,12 @@ class Work:
     def apply(self) -> Trouble | None:
         """Apply every object; one that is as it should be stays untouched."""
         self._screen.begin("Applying")
+        # An apply that changes nothing would yet make a new version of some.
         changing = {change.ref for change in self._plan.changes}
-        for body in self._plan.manifests:
-            # An apply that changes nothing would yet make a new version of some.
-            if Ref.of(body) in changing:
-                self._hands.objects.apply(body)
-        changed = len(changing)
-        told = f"{changed} changed" if changed else "all as they were"
+        due = [body for body in self._plan.manifests if Ref.of(body) in changing]
+        for body in due:
+            self._hands.objects.apply(body)
+        told = f"{len(due)} changed" if due else "all as they were"
         self._screen.say(f"{len(self._plan.manifests)} objects, {told}")
         return None
 
@@ -189,6 +194,17 @@ class Work:
 
     def _certificate_steps(self) -> list[Step]:
         return [Step("the certificates", self.certify)] if self._choice.tls else []
+
+    def _webhook(self) -> WebhookWork | None:
+        plan = self._plan
+        if plan.webhook is None:
+            return None
+        changing = frozenset(change.ref for change in plan.changes)
+        return WebhookWork(self._hands, plan.webhook, changing)
+
+    def _leaving_steps(self) -> list[Step]:
+        going = self._plan.going
+        return [taking_away(self._hands, going)] if going else []
 
     def _monitoring_steps(self, exporter: Sequence[Ref]) -> list[Step]:
         """Wait for the exporters last: cards are shared without them, too."""

@@ -9,18 +9,34 @@ from gpusharectl.install.flavour import (
     has_driver,
     this_node,
 )
-from gpusharectl.install.labels import EXPORTER, EXTENDER, OURS, PLUGIN, SYSTEM
+from gpusharectl.install.labels import (
+    EXPORTER,
+    EXTENDER,
+    OURS,
+    PLUGIN,
+    SECOND_SCHEDULER,
+    SYSTEM,
+    WEBHOOK,
+)
 from gpusharectl.install.nodeview import NodeView, named, node_view
 from gpusharectl.install.overlays import has_tls, image_of, scheduler_image
 from gpusharectl.install.preflight import Facts
-from gpusharectl.install.rights import Right, missing
+from gpusharectl.install.rights import Right, missing, resource
+from gpusharectl.install.webhookchoice import ON, UI
+from gpusharectl.install.webhookobjects import (
+    CONFIGURATIONS,
+    settings_of,
+    webhook_there,
+)
 from gpusharectl.scheduler.hostfiles import HostFiles
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")
+RUNTIME_CLASS = Ref("node.k8s.io/v1", "RuntimeClass", "nvidia")
 _NOT_EVERYWHERE = (
     *(GUARD[1], f"{GUARD[1]}Binding"),
     *(OPERATOR[1], "PodMonitor", "PrometheusRule"),
+    *("Issuer", "Certificate"),
 )
 _SCHEDULER_PODS = "component=kube-scheduler"
 
@@ -38,9 +54,14 @@ def survey(
     kind = flavour(files)
     here = told if named(nodes, told) else ""
     extender, plugin, exporter = (
-        _daemon_set(objects, name) for name in (EXTENDER, PLUGIN, EXPORTER)
+        _one(objects, Ref("apps/v1", "DaemonSet", name, SYSTEM))
+        for name in (EXTENDER, PLUGIN, EXPORTER)
     )
-    second = _second(objects)
+    second, webhook = (
+        _one(objects, Ref("apps/v1", "Deployment", name, SYSTEM))
+        for name in (SECOND_SCHEDULER, WEBHOOK)
+    )
+    asking = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
     return Facts(
         version=version,
         flavour=kind,
@@ -52,14 +73,16 @@ def survey(
         extended=bool(extender),
         second=bool(second),
         plugin=bool(plugin),
-        runtime_class=_has_runtime_class(objects),
+        runtime_class=bool(_one(objects, RUNTIME_CLASS)),
         guard=objects.serves(*GUARD),
         images={
             body["metadata"]["name"]: image_of([body])
-            for body in (*extender, *second, *plugin, *exporter)
+            for body in (*extender, *second, *plugin, *exporter, *webhook)
         },
         tls=has_tls(extender),
         operator=objects.serves(*OPERATOR),
+        ui=settings_of([*extender, *second], "extender").get(UI) == ON,
+        webhook=webhook_there(next(iter(webhook), None), asking),
     )
 
 
@@ -72,7 +95,8 @@ def read_nodes(objects: Objects) -> tuple[NodeView, ...]:
 def served(objects: Objects, manifests: Iterable[Json]) -> tuple[Json, ...]:
     """Leave out policies where the API server is too old for them.
 
-    And what is Prometheus Operator's where that is not installed; nothing else.
+    And what is Prometheus Operator's or cert-manager's where those are not installed;
+    nothing else.
     """
     return tuple(
         body
@@ -106,18 +130,12 @@ def kube_scheduler_image(objects: Objects) -> str:
     return found or scheduler_image(pod["spec"] for pod in pods)
 
 
-def _daemon_set(objects: Objects, name: str) -> Sequence[Json]:
+def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
     """Give one or none; of a kind that we may not read, none."""
-    if not objects.may("get", "daemonsets.apps", SYSTEM):
+    if not objects.may("get", resource(ref.api_version, ref.kind), ref.namespace):
         return ()
-    found = objects.get(Ref("apps/v1", "DaemonSet", name, SYSTEM))
+    found = objects.get(ref)
     return () if found is None else (found,)
-
-
-def _second(objects: Objects) -> Sequence[Json]:
-    if not objects.may("list", "deployments.apps", SYSTEM):
-        return ()
-    return objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
 
 
 def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]:
@@ -127,9 +145,3 @@ def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
     found = {pod["spec"].get("nodeName", "") for pod in pods}
     return tuple(sorted(name for name in found if name))
-
-
-def _has_runtime_class(objects: Objects) -> bool:
-    if not objects.may("get", "runtimeclasses.node.k8s.io"):
-        return False
-    return objects.get(Ref("node.k8s.io/v1", "RuntimeClass", "nvidia")) is not None

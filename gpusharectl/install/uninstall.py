@@ -1,7 +1,9 @@
 """``gpusharectl uninstall``, step after step: install's order, backwards.
 
-First the device plugins go, so that no card is offered which nobody would choose; then
-our stanza, so that kube-scheduler never calls an extender that is gone; then the rest.
+First the API server ceases to ask the webhook, without which it would make no pod that
+asks for cards; then the device plugins go, so that no card is offered which nobody
+would choose; then our stanza, so that kube-scheduler never calls an extender that is
+gone; then the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +61,9 @@ class Departure:
     def steps(self) -> list[Step]:
         """Give the steps in their order."""
         zeros = [Step("what kubelet counts", self.zeros)]
+        asking = [Step("the webhook asked no more", self.asking)]
         return [
+            *(asking if self._plan.asking else []),
             Step("the device plugins taken away", self.plugins),
             Step("their files on the nodes", self.files),
             *self._scheduler_steps(),
@@ -68,6 +72,14 @@ class Departure:
             *(zeros if self._plan.choice.wait else []),
             Step("nothing left behind", self.close),
         ]
+
+    def asking(self) -> Trouble | None:
+        """Delete the webhook's configurations."""
+        self._screen.begin("Webhook")
+        gone = [ref for ref in self._plan.asking if self._hands.objects.delete(ref)]
+        told = ", ".join(map(str, gone))
+        self._screen.say(f"{told} deleted" if gone else "nothing was left to delete")
+        return None
 
     def plugins(self) -> Trouble | None:
         """Delete the device plugins, and wait until the last has ended."""

@@ -69,7 +69,12 @@ def _deployment_waits(seen: Seen, log: Log) -> list[Waiting]:
     ready = min(status.get("availableReplicas", 0), status.get("updatedReplicas", 0))
     settled = status.get("replicas", 0) == wanted
     if _told(seen.workload) and ready >= wanted and settled:
-        return []
+        # It answers by what it was told before, on connections that it still has.
+        return [
+            Waiting(f"{seen.name} on {node_of(pod)}", "its old pod to end")
+            for pod in seen.pods
+            if is_leaving(pod) and condition(pod, "Ready").get("status") == "True"
+        ]
     found: list[Waiting] = []
     for pod in seen.pods:
         if not is_leaving(pod):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gpusharectl.access import Access, reach
 from gpusharectl.inspection.drawing import draw
-from gpusharectl.inspection.sources import look
+from gpusharectl.inspection.sources import look, with_quotas
 from gpusharectl.inspection.survey import survey
 from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.hands import Hands, Wish
@@ -73,7 +73,8 @@ def _certificates(files: HostFiles, wish: Wish) -> Sequence[FileChange]:
 
 
 def _inspect(access: Access, console: Console) -> None:
-    draw(console, survey(look(access, datetime.now(UTC))))
+    picture = with_quotas(look(access, datetime.now(UTC)), access.objects)
+    draw(console, survey(picture))
 
 
 def _run(command: Sequence[str]) -> str:

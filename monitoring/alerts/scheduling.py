@@ -6,9 +6,11 @@ from monitoring.queries import LARGEST_FREE, PENDING, UNITS, free_units
 _LATE_S = 60 * 86400
 _EXTENDER = ("gpushare-extender", "gpushare-scheduler")
 _PLUGIN = "gpushare-device-plugin"
+_WEBHOOK = "gpushare-webhook"
 _PODS = "kubectl -n kube-system get pods -o wide -l"
 _EXTENDERS = f"{_PODS} 'app.kubernetes.io/name in ({','.join(_EXTENDER)})'."
 _PLUGINS = f"{_PODS} app.kubernetes.io/name={_PLUGIN}."
+_WEBHOOKS = f"{_PODS} app.kubernetes.io/name={_WEBHOOK}."
 _WITH_OPTIONS = "with the other options that you installed with"
 
 _DOWN = (
@@ -120,4 +122,27 @@ _BOOKS = (
     ),
 )
 
-SCHEDULING = Group("vcuda-scheduling", "Scheduling", (*_DOWN, *_BOOKS))
+_ADMISSION = (
+    Alert(
+        "VcudaWebhookDown",
+        f'max(\n  up{{job=~"{_WEBHOOK}"}}\n'
+        f'  or up{{app_kubernetes_io_name=~"{_WEBHOOK}"}}\n) == 0',
+        "critical",
+        "No replica of the webhook answers",
+        "Pods that ask for cards are not made; all others are. In need: gpusharectl "
+        f"install --no-webhook, {_WITH_OPTIONS}. {_WEBHOOKS}",
+        "2m",
+    ),
+    Alert(
+        "VcudaWebhookCertificateEnds",
+        "min(vcuda_webhook_certificate_not_after_timestamp_seconds) - time()"
+        f" < {_LATE_S}",
+        "warning",
+        "The webhook's certificate ends in {{ $value | humanizeDuration }}",
+        "From then on no pod that asks for cards is made. gpusharectl install, "
+        f"{_WITH_OPTIONS}, renews it; nothing else does, but cert-manager where that "
+        "has made it.",
+    ),
+)
+
+SCHEDULING = Group("vcuda-scheduling", "Scheduling", (*_DOWN, *_BOOKS, *_ADMISSION))

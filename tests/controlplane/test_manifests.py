@@ -11,11 +11,18 @@ import yaml
 from gpushare.kube.apiobjects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.manifests import BIE, MONITORING, OVERLAYS, WORKLOADS, load
+from gpusharectl.install.manifests import (
+    BIE,
+    MONITORING,
+    OVERLAYS,
+    WEBHOOK,
+    WORKLOADS,
+    load,
+)
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.manifests import FOLDER
-from tests.testbed.operators import serve_operators_kinds
+from tests.testbed.operators import serve_cert_managers_kinds, serve_operators_kinds
 
 pytestmark = [
     pytest.mark.controlplane,
@@ -33,9 +40,10 @@ images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 BUILT_IN = ("system:kube-scheduler", "system:volume-scheduler")
-WHOLES = (*OVERLAYS, *MONITORING, *BIE)
+WHOLES = (*OVERLAYS, *MONITORING, *WEBHOOK, *BIE)
 WITH_DRIVER = (*OVERLAYS, "exporter", *BIE)
 """Those with a pod that needs the driver's library."""
+MORE = ("exporter", "webhook")
 EDGE = {
     "apiVersion": "v1",
     "kind": "Namespace",
@@ -59,6 +67,7 @@ def objects(alone: ControlPlane) -> Iterator[Objects]:
     made = ApiObjects.connect(str(path))
     made.create(EDGE)
     serve_operators_kinds(made)
+    serve_cert_managers_kinds(made)
     yield made
     made.close()
 
@@ -122,6 +131,10 @@ def essence(body: Json) -> Json:
     annotations = metadata.pop("annotations", {})
     kept = {k: v for k, v in annotations.items() if k != LAST_APPLIED}
     rest = {k: v for k, v in body.items() if k not in ("metadata", "status")}
+    if body["kind"] == "Service" and body["spec"].get("clusterIP") != "None":
+        # The API server deals them out.
+        dealt = ("clusterIP", "clusterIPs")
+        rest["spec"] = {k: v for k, v in body["spec"].items() if k not in dealt}
     return {**rest, "metadata": {**metadata, "annotations": kept}}
 
 
@@ -145,16 +158,24 @@ def test_kubectl_builds_the_same_from_a_users_own(
     assert built(alone, tmp_path) == by_ref(list(ours))
 
 
-def test_kubectl_lets_the_exporter_evict_likewise(
-    alone: ControlPlane, tmp_path: Path
+@pytest.mark.parametrize(
+    ("overlay", "component"),
+    [
+        ("exporter", "exporter-evict"),
+        ("webhook", "webhook-void"),
+        ("webhook-cert-manager", "webhook-void"),
+    ],
+)
+def test_kubectl_lays_a_component_over_it_likewise(
+    alone: ControlPlane, overlay: str, component: str, tmp_path: Path
 ) -> None:
-    """The component as a user adds it."""
+    """As a user adds it."""
     way = Path("../" * len(tmp_path.resolve().parts[1:])) / FOLDER.relative_to("/")
-    text = MINE.format(folder=way, overlay="exporter")
-    text = text.replace("nvidia-runtime", "exporter-evict")
+    text = MINE.format(folder=way, overlay=overlay)
+    text = text.replace("nvidia-runtime", component)
     (tmp_path / "kustomization.yaml").write_text(text)
-    image, components = "local.test/gpushare:9", ["exporter-evict"]
-    ours = load("exporter", image=image, components=components)
+    image, components = "local.test/gpushare:9", [component]
+    ours = load(overlay, image=image, components=components)
     assert built(alone, tmp_path) == by_ref(list(ours))
 
 
@@ -176,7 +197,7 @@ def test_the_api_server_takes_every_object(
 
 def test_the_api_server_takes_every_pod(objects: Objects) -> None:
     """A workload's template is looked at once more when a pod is made of it."""
-    for body in (body for each in (*OVERLAYS, "exporter") for body in load(each)):
+    for body in (body for each in (*OVERLAYS, *MORE) for body in load(each)):
         if body["kind"] in WORKLOADS:
             template = body["spec"]["template"]
             name = {"name": "tried", "namespace": "kube-system"}

@@ -17,6 +17,7 @@ from gpusharectl.install.manifests import (
     COMPONENTS,
     MONITORING,
     OVERLAYS,
+    WEBHOOK,
     WORKLOADS,
     ManifestError,
     assemble,
@@ -36,6 +37,9 @@ def every() -> Iterator[tuple[str, Json]]:
     """All objects of all overlays."""
     for overlay in OVERLAYS:
         for body in load(overlay, components=["nvidia-runtime"]):
+            yield overlay, body
+    for overlay in WEBHOOK:
+        for body in load(overlay, components=["webhook-void"]):
             yield overlay, body
 
 
@@ -276,7 +280,7 @@ def test_every_folder_is_an_overlay_or_a_part_of_one() -> None:
     """None is left out by the loader."""
     folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
     parts = {"base", "extender", *COMPONENTS}
-    assert folders == {*OVERLAYS, *MONITORING, *BIE, *parts}
+    assert folders == {*OVERLAYS, *MONITORING, *WEBHOOK, *BIE, *parts}
     listed = {path.parent.name for path in FOLDER.glob("*/*.yaml")}
     # Examples to copy from, and a chart's values.
     assert listed == {*folders, "autoscaling"}

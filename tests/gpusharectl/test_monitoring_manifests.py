@@ -131,7 +131,7 @@ def test_the_pod_monitor_finds_the_others() -> None:
     asked = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
     others = [
         body
-        for overlay in ("kubeadm", "second-scheduler")
+        for overlay in ("kubeadm", "second-scheduler", "webhook")
         for body in load(overlay)
         if body["kind"] in WORKLOADS
     ]

@@ -47,6 +47,8 @@ def said(seen: Picture, pod: Json) -> str:
         ("fragmented", "both"),
         ("unknown_policy", "big"),
         ("apart", "pair"),
+        ("selected", "picky"),
+        ("selected", "mine"),
         ("crowd", "p-00"),
         ("ready_soon", "next"),
         ("troubled", "left-behind"),

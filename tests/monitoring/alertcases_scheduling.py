@@ -49,6 +49,23 @@ def cards(*placed: int, cordoned: int = 0, unknown: int = 0) -> Series:
     )
 
 
+def webhooks(*values: str) -> Series:
+    """One series each; the first found by its job, the others by a label."""
+    first, *others = values
+    found = {one("up", job="gpushare-webhook", instance="10.0.0.1:8080"): first}
+    for number, value in enumerate(others):
+        label = {"app_kubernetes_io_name": "gpushare-webhook"}
+        found[one("up", job="pods", instance=f"10.1.0.{number}:8080", **label)] = value
+    return found
+
+
+def expiring(days: int, replica: int) -> Series:
+    """The webhook's certificate as one replica sees it."""
+    name = "vcuda_webhook_certificate_not_after_timestamp_seconds"
+    instance = f"10.0.0.{replica}:8080"
+    return {one(name, file="server", instance=instance): f"{days * DAY}x20"}
+
+
 SECOND = {
     "job": "gpushare-extender",
     "instance": "10.0.0.2:39998",
@@ -198,4 +215,24 @@ CASES = (
         1,
         extender(ENDS, f"{61 * DAY}x20", file="server"),
     ),
+    Case(
+        "VcudaWebhookDown",
+        "both replicas are",
+        3,
+        webhooks("0x20", "0x20"),
+        "No replica of the webhook answers",
+        CRITICAL,
+    ),
+    Case("VcudaWebhookDown", "one of two answers", 10, webhooks("0x20", "1x20")),
+    Case("VcudaWebhookDown", "both start anew", 1, webhooks("0x20", "0x20")),
+    Case("VcudaWebhookDown", "there is none", 10, {}),
+    Case(
+        "VcudaWebhookCertificateEnds",
+        "in 59 days on one of two",
+        0,
+        {**expiring(59, 1), **expiring(300, 2)},
+        "The webhook's certificate ends in 59d 0h 0m 0s",
+        WARNING,
+    ),
+    Case("VcudaWebhookCertificateEnds", "in 61 days", 1, expiring(61, 1)),
 )

@@ -1,8 +1,8 @@
 """Everything that we tell Prometheus, by those who really tell it.
 
 Two cards of one node with every metric that a card can have, two pods on one of them
-and a process outside Kubernetes; the extender's books of that node, and the device
-plugin's page.
+and a process outside Kubernetes; the extender's books of that node, the webhook's
+page and the device plugin's.
 """
 
 import time
@@ -26,6 +26,8 @@ from extender.bind import Bound, Outcome
 from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.readiness import Readiness
 from extender.tls import TlsFiles
+from extender.webhookmain import CERTIFICATE_ENDS
+from extender.webhookmetrics import Result, ReviewMetrics
 from extender.wire import FilterResult
 from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
@@ -117,6 +119,15 @@ def extender_page(folder: Path) -> str:
     )
     held = certificates(folder / "tls")
     registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+    return generate_latest(registry).decode()
+
+
+def webhook_page(folder: Path) -> str:
+    registry = CollectorRegistry()
+    ReviewMetrics(registry).of("/validate").reviewed(Result.ALLOWED, 1)
+    held = certificates(folder / "tls")
+    files = TlsFiles(*held.settings.values())
+    registry.register(CertificateCollector(files, CERTIFICATE_ENDS))
     return generate_latest(registry).decode()
 
 

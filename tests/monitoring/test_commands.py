@@ -86,5 +86,5 @@ def test_what_renews_a_certificate_keeps_tls() -> None:
     installs = [
         text for _, text in alerts() if re.search(r"gpusharectl install\b", text)
     ]
-    assert len(installs) == 2
+    assert len(installs) == 4
     assert all("options that you installed with" in text for text in installs)

@@ -25,6 +25,7 @@ from tests.monitoring.fullpage import (
     extender_page,
     labels_by_metric,
     plugin_page,
+    webhook_page,
 )
 from tests.monitoring.pages import Answer, PageServer
 from tests.monitoring.test_alerts import CASES, RULES
@@ -80,6 +81,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         "gpushare-exporter": exporter_page(),
         "gpushare-extender": extender_page(tmp_path_factory.mktemp("books")),
+        "gpushare-webhook": webhook_page(tmp_path_factory.mktemp("webhook")),
         "gpushare-device-plugin": plugin_page(),
     }
 

@@ -94,7 +94,7 @@ def test_the_operator_finds_the_others() -> None:
     (names,) = monitor["spec"]["selector"]["matchExpressions"]
     asked = [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]]
     seen = set()
-    for overlay in ("kubeadm", "second-scheduler"):
+    for overlay in ("kubeadm", "second-scheduler", "webhook"):
         for body in load(overlay):
             if body["kind"] not in ("DaemonSet", "Deployment"):
                 continue

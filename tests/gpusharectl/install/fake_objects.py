@@ -114,7 +114,12 @@ class FakeObjects:
         return self._called(f"merge {ref}", done, write=True)
 
     def json_patch(
-        self, ref: Ref, steps: Sequence[Mapping[str, Any]], *, subresource: str = ""
+        self,
+        ref: Ref,
+        steps: Sequence[Mapping[str, Any]],
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
     ) -> Json:
         def done() -> Json:
             old = self._there(ref)
@@ -127,15 +132,19 @@ class FakeObjects:
                 place = new
                 for part in way:
                     place = place[part]
+                if step["op"] == "add":
+                    place[last] = step["value"]
+                    continue
                 if last not in place:
                     raise Invalid(f"there is no {step['path']}")
                 if step["op"] == "test" and place[last] != step["value"]:
                     raise Invalid(f"{step['path']} is {place[last]}")
                 if step["op"] == "remove":
                     del place[last]
-            return self._keep(ref, old, new)
+            return new if dry_run else self._keep(ref, old, new)
 
-        return self._called(f"patch {ref}", done, write=True)
+        word = "try" if dry_run else "patch"
+        return self._called(f"{word} {ref}", done, write=not dry_run)
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
         return self._called(

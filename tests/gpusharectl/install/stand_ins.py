@@ -17,6 +17,7 @@ from gpusharectl.install.progress import NoAnswerError, Waiting
 from gpusharectl.install.watching import Patience
 from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
 from gpusharectl.scheduler.obstacle import Obstacle
+from tests.gpusharectl.install.deployments import READY, serve
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CARDS = json.dumps(
@@ -47,7 +48,7 @@ class Nodes:
     objects: Objects
     without_cards: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
-    """Nodes on which no pod becomes Ready."""
+    """Nodes on which no pod becomes Ready, and Deployments whose pods do not."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
@@ -56,6 +57,11 @@ class Nodes:
         sets = self.objects.list("apps/v1", "DaemonSet", namespace=SYSTEM)
         for one in sets:
             self._serve(one, nodes)
+        deployments = self.objects.list("apps/v1", "Deployment", namespace=SYSTEM)
+        for one in deployments:
+            stuck = one["metadata"]["name"] in self.stuck
+            serve(self.objects, one, nodes[0]["metadata"]["name"], stuck=stuck)
+        sets = [*sets, *deployments]
         for pod in self.objects.list("v1", "Pod", namespace=SYSTEM):
             self._live(pod, {one["metadata"]["name"] for one in sets})
         for node in nodes:
@@ -110,14 +116,6 @@ class Nodes:
             if capacity.get(names.MEMORY) != "0":
                 status = {"capacity": zeros, "allocatable": zeros}
                 self.objects.merge(ref, {"status": status}, subresource="status")
-
-
-READY: Json = {
-    "status": {
-        "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-}
 
 
 def _is_meant(daemonset: Json, node: Json) -> bool:

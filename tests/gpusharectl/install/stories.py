@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,12 @@ OPERATORS_KINDS = (
     ("monitoring.coreos.com/v1", "PrometheusRule"),
 )
 """Not on every cluster."""
-EVERY_KIND = (*KINDS, *OPERATORS_KINDS)
+WEBHOOKS_KINDS = (
+    ("v1", "Secret"),
+    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+)
+EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS)
 
 
 @cache
@@ -77,6 +83,7 @@ class World:
     files: HostFiles = field(init=False)
     scheduler: Scheduler = field(init=False)
     screen: Listener = field(default_factory=Listener)
+    now: datetime = datetime(2026, 11, 21, tzinfo=UTC)
 
     def __post_init__(self) -> None:
         behind = self.objects
@@ -111,6 +118,7 @@ class World:
             lambda _: self.scheduler,
             self.certificates,
             patience=self.clock.patience(),
+            now=lambda: self.now,
         )
 
     def install(self, *answers: str, **options: Any) -> Exit:

@@ -215,6 +215,25 @@ def test_a_deployment_counts_its_replicas(
     assert [one.what for one in found] == expected
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_deployments_old_pods_are_waited_for_while_they_answer(ready: bool) -> None:
+    """Not those of a node that is down: nobody would ever say that they have ended."""
+    body: Json = {
+        "kind": "Deployment",
+        "metadata": {"name": "gpushare-webhook", "generation": 1},
+        "spec": {"replicas": 1},
+        "status": {
+            "observedGeneration": 1,
+            **dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), 1),
+        },
+    }
+    old = pod(ready=ready)
+    old["metadata"]["deletionTimestamp"] = MOMENT
+    found = waits(Seen(body, [pod(ready=True), old], []), (), lambda _: "")
+    wait = Waiting("gpushare-webhook on gpu-1", "its old pod to end")
+    assert found == ([wait] if ready else [])
+
+
 def test_a_deployments_pod_says_what_it_lacks() -> None:
     body = {
         "kind": "Deployment",

@@ -1,0 +1,83 @@
+"""What an install is going to do about the webhook: its objects and its certificate.
+
+A new certificate brings a new authority. The API server is told of both before the
+webhook shows the new one, and forgets the old one when every replica does: so there is
+no moment in which it would not believe one of them.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.certificates import AUTHORITY, WEBHOOK, bundle, plan_webhook
+from gpusharectl.install.webhookobjects import (
+    SECRET,
+    bundle_of,
+    files_of,
+    is_configuration,
+    secret_of,
+    with_bundle,
+    with_stamp,
+)
+
+_AUTHORITY = f"{AUTHORITY}.crt"
+_CERTIFICATE = f"{WEBHOOK.name}.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPlan:
+    """What there is to do, beside the objects that are applied with all others.
+
+    ``asking`` are the configurations by which the API server asks; ``secret`` is a new
+    certificate, None while the old one is good, and ``trusting`` are those of the
+    configurations that are there already, for as long as either may be shown.
+    """
+
+    asking: tuple[Json, ...]
+    trusting: tuple[Json, ...] = ()
+    secret: Json | None = None
+
+    def beside(self) -> list[Json]:
+        """Give the objects that it brings beside those that are applied first."""
+        return [*([self.secret] if self.secret else []), *self.asking]
+
+
+def split(
+    objects: Objects, manifests: Iterable[Json], now: datetime, *, ours: bool
+) -> tuple[tuple[Json, ...], WebhookPlan]:
+    """Part the manifests in those to apply first, and what is done about the webhook.
+
+    ``ours`` says whose its certificate is: not ours where cert-manager has made it.
+    Of all Secrets it reads the webhook's own.
+    """
+    bodies = tuple(manifests)
+    others = tuple(body for body in bodies if not is_configuration(body))
+    asking = tuple(body for body in bodies if is_configuration(body))
+    there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
+    if not ours:
+        return others, WebhookPlan(tuple(_as_it_is(one, there) for one in asking))
+    held = files_of(objects.get(SECRET))
+    made = plan_webhook(held, now)
+    files = made or held
+    newest = files[_AUTHORITY]
+    both = bundle(newest, bundle_of(body for body in there.values() if body), now)
+    plan = WebhookPlan(
+        tuple(with_bundle(body, newest) for body in asking),
+        tuple(
+            with_bundle(body, both) for body in asking if made and there[Ref.of(body)]
+        ),
+        secret_of(made) if made else None,
+    )
+    stamp = hashlib.sha256(files[_CERTIFICATE]).hexdigest()
+    return with_stamp(others, stamp), plan
+
+
+def _as_it_is(body: Json, there: Mapping[Ref, Json | None]) -> Json:
+    """Leave a configuration the authorities that another has given it."""
+    old = there[Ref.of(body)]
+    authorities = bundle_of([old] if old else [])
+    # Applied without, it would lose those that were once ours.
+    return with_bundle(body, authorities) if authorities else body

@@ -1,0 +1,222 @@
+"""``install --with-webhook`` against a real API server, without controllers.
+
+What memory cannot tell: how lists are merged when the same hand applies less than
+before, and whose a field is. What the webhook answers: ``test_webhook.py``.
+"""
+
+import base64
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Ref
+from gpusharectl.authority import make_authority
+from gpusharectl.install.labels import OURS, SYSTEM
+from gpusharectl.install.steps import Exit
+from gpusharectl.install.webhookchoice import WebhookChoice
+from gpusharectl.install.webhookobjects import (
+    CONFIGURATIONS,
+    DEPLOYMENT,
+    SECRET,
+    settings_of,
+)
+from tests.gpusharectl.install.stories import KINDS, WEBHOOKS_KINDS, World
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.objects import pod
+from tests.testbed.operators import (
+    forget_cert_managers_kinds,
+    serve_cert_managers_kinds,
+)
+from tests.testbed.sweep import sweep
+
+pytestmark = [
+    pytest.mark.controlplane,
+    pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
+]
+
+ALL_KINDS = (*KINDS, *WEBHOOKS_KINDS)
+STILL = [one for one in ALL_KINDS if one[1] != "Pod"]
+WANTED = WebhookChoice(wanted=True)
+SET = WebhookChoice(
+    wanted=True, void=True, set_scheduler="vcuda-scheduler", bitfusion_quota=True
+)
+ACCOUNTS = ("extender", "device-plugin", "exporter", "webhook")
+INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
+
+
+@pytest.fixture
+def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
+    kubeconfig = plane.kubeconfig(plane.admin.token, "installer")
+    found = ApiObjects.connect(str(kubeconfig))
+    yield found
+    # The webhook's first, which would keep pods from being made.
+    for api_version, kind in reversed(ALL_KINDS):
+        for body in found.list(api_version, kind, label_selector=OURS):
+            found.delete(Ref.of(body), grace_period_s=0)
+    forget_cert_managers_kinds(found)
+    sweep(plane.rest)
+    found.close()
+
+
+@pytest.fixture
+def world(objects: ApiObjects, tmp_path: Path) -> World:
+    for name in ACCOUNTS:
+        objects.delete(Ref("v1", "ServiceAccount", f"gpushare-{name}", SYSTEM))
+    return World(objects, tmp_path).populate()
+
+
+def there(world: World, ref: Ref) -> Json:
+    body = world.objects.get(ref)
+    assert body is not None, ref
+    return body
+
+
+def entries(world: World) -> list[str]:
+    found = there(world, CONFIGURATIONS[0])["webhooks"]
+    return [one["name"].partition(".")[0] for one in found]
+
+
+def settings(world: World) -> dict[str, str]:
+    return dict(settings_of([there(world, DEPLOYMENT)], "webhook"))
+
+
+def bundles(world: World) -> set[str]:
+    return {
+        one["clientConfig"].get("caBundle", "")
+        for ref in CONFIGURATIONS
+        for one in there(world, ref)["webhooks"]
+    }
+
+
+def versions(world: World) -> dict[Ref, str]:
+    return {
+        Ref.of(body): body["metadata"]["resourceVersion"]
+        for kind in STILL
+        for body in world.objects.list(*kind)
+    }
+
+
+def test_there_and_back(world: World) -> None:
+    """From nothing to a webhook and back: not a field is other than before."""
+    before = world.picture(STILL)
+    assert world.install(webhook=SET) == Exit.DONE, world.screen.text
+    assert entries(world)[-1] == "void"
+    assert len(bundles(world)) == 1
+    assert there(world, SECRET)["type"] == "kubernetes.io/tls"
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert world.picture(STILL) == before
+
+
+def test_again_no_resource_version_changes(world: World) -> None:
+    assert world.install(webhook=SET) == Exit.DONE, world.screen.text
+    before = versions(world)
+    assert world.install() == Exit.DONE
+    assert versions(world) == before
+    assert "all as they were" in world.screen.text
+
+
+def test_a_dry_run_writes_nothing(world: World) -> None:
+    before = versions(world)
+    assert world.install(webhook=SET, dry_run=True) == Exit.DONE, world.screen.text
+    assert versions(world) == before
+    assert "its contents are not shown" in world.screen.text
+    assert "+  matchPolicy: Equivalent" in world.screen.text
+
+
+def test_settings_that_are_taken_away_are_gone(world: World) -> None:
+    """The same hand applies less: entries and variables are members of lists."""
+    assert world.install(webhook=SET) == Exit.DONE, world.screen.text
+    less = WebhookChoice(void=False, set_scheduler="", bitfusion_quota=False)
+    assert world.install(webhook=less) == Exit.DONE, world.screen.text
+    given = {"GPUSHARE_VOID", "GPUSHARE_SET_SCHEDULER", "GPUSHARE_BITFUSION_QUOTA"}
+    assert not given & set(settings(world))
+    assert "void" not in entries(world)
+    ref = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", SYSTEM)
+    assert "GPUSHARE_BITFUSION_QUOTA" not in str(there(world, ref)["spec"])
+
+
+def test_what_somebody_has_set_by_hand_stays(world: World) -> None:
+    """``kubectl set env`` is another's field."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    path = "/spec/template/spec/containers/0/env/-"
+    one = {"name": "TOTAL_GPU_MEMORY", "value": "16000"}
+    step = {"op": "add", "path": path, "value": one}
+    world.objects.json_patch(DEPLOYMENT, [step])
+    assert world.install(webhook=SET) == Exit.DONE, world.screen.text
+    assert settings(world)["TOTAL_GPU_MEMORY"] == "16000"
+    assert settings(world)["GPUSHARE_VOID"] == "on"
+
+
+def test_a_due_certificate_is_renewed(world: World) -> None:
+    """Whatever the install is run for; one authority is left at the end."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    first, before = bundles(world), there(world, SECRET)["data"]
+    world.now += timedelta(days=250)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert len(bundles(world)) == 1
+    assert bundles(world) != first
+    after = there(world, SECRET)["data"]
+    assert set(after) == set(before)
+    assert not set(after.values()) & set(before.values())
+
+
+def test_what_cert_manager_has_written_stays(world: World) -> None:
+    """Neither its annotation nor its authorities nor its Secret are touched."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    serve_cert_managers_kinds(world.objects)
+    for ref in CONFIGURATIONS:
+        world.objects.merge(ref, {"metadata": {"annotations": INJECTED}})
+    ours, secret = bundles(world), there(world, SECRET)["data"]
+    # Also before cert-manager has come round to it.
+    assert world.install() == Exit.DONE, world.screen.text
+    assert bundles(world) == ours
+    authority = make_authority(world.now).certificate_pem
+    before = {base64.b64encode(authority).decode()}
+    for ref in CONFIGURATIONS:
+        _injected(world, ref, before)
+    assert bundles(world) == before != ours
+    world.now += timedelta(days=250)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert "is cert-manager's, and is left to it" in world.screen.text
+    assert bundles(world) == before
+    assert there(world, SECRET)["data"] == secret
+    for kind in ("Issuer", "Certificate"):
+        there(world, Ref("cert-manager.io/v1", kind, "gpushare-webhook", SYSTEM))
+    assert world.uninstall() == Exit.DONE, world.screen.text
+    assert not world.objects.list("cert-manager.io/v1", "Certificate")
+
+
+def _injected(world: World, ref: Ref, authorities: set[str]) -> None:
+    """Write authorities as cert-manager does, so that they are no fields of ours."""
+    (text,) = authorities
+    body = there(world, ref)
+    steps = [
+        {
+            "op": "replace",
+            "path": f"/webhooks/{at}/clientConfig/caBundle",
+            "value": text,
+        }
+        for at in range(len(body["webhooks"]))
+    ]
+    world.objects.json_patch(ref, steps)
+
+
+def test_pods_that_ask_for_nothing_are_made_while_it_is_away(
+    plane: ControlPlane, world: World
+) -> None:
+    """There is no process behind its Service here. With cards they are refused."""
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    where = "/api/v1/namespaces/default/pods"
+    plain: Json = pod("plain", "default", units=0, cores=0)
+    plain["spec"]["containers"][0].pop("resources", None)
+    plane.rest.must("POST", where, plain)
+    asking = pod("asking", "default", units=4, cores=1)
+    status, answer = plane.rest.post(where, asking)
+    assert status == 500, answer
+    assert 'failed calling webhook "pods.vcuda.baidu.com"' in answer["message"]
+    assert world.install(webhook=WebhookChoice(wanted=False)) == Exit.DONE
+    plane.rest.must("POST", where, asking)

@@ -1,0 +1,236 @@
+"""``install --with-webhook``: beside the rest, with its settings, and gone with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.kube.objects import Ref
+from gpusharectl.install.labels import SYSTEM
+from gpusharectl.install.steps import Exit
+from gpusharectl.install.webhookchoice import WebhookChoice
+from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT, SECRET
+from tests.gpusharectl.install.believing import Believing, container, settings
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.stories import EVERY_KIND, WEBHOOKS_KINDS, World
+
+WANTED = WebhookChoice(wanted=True)
+ALL = WebhookChoice(
+    wanted=True,
+    void=True,
+    set_scheduler="vcuda-scheduler",
+    set_runtime_class="nvidia",
+    bitfusion_card_mib="auto",
+    bitfusion_shell="/bin/sh",
+    bitfusion_strict=True,
+    bitfusion_quota=True,
+)
+VARIABLES = {
+    "GPUSHARE_VOID": "on",
+    "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
+    "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
+    "GPUSHARE_BITFUSION_CARD_MIB": "auto",
+    "GPUSHARE_BITFUSION_SHELL": "/bin/sh",
+    "GPUSHARE_BITFUSION_STRICT": "on",
+    "GPUSHARE_BITFUSION_QUOTA": "on",
+}
+PLUGIN = "gpushare-device-plugin"
+
+
+@pytest.fixture
+def objects() -> Believing:
+    return Believing(World.now)
+
+
+@pytest.fixture
+def world(objects: Believing, tmp_path: Path) -> World:
+    return World(objects, tmp_path).populate()
+
+
+def entries(objects: FakeObjects) -> list[str]:
+    found = objects.kept[CONFIGURATIONS[0]]["webhooks"]
+    return [one["name"].partition(".")[0] for one in found]
+
+
+def given(objects: FakeObjects, name: str = "") -> dict[str, str]:
+    """The variables that an option gives."""
+    known = {*VARIABLES, "GPUSHARE_UI"}
+    return {k: v for k, v in settings(objects, name).items() if k in known}
+
+
+def test_it_comes_when_it_is_asked_for(world: World, objects: Believing) -> None:
+    """Without the option there is none of it; with it, the cards come first."""
+    assert world.install() == Exit.DONE
+    kinds = {kind for _, kind in WEBHOOKS_KINDS}
+    assert not kinds & {ref.kind for ref in objects.kept}
+    assert "webhook" not in world.screen.text
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert kinds <= {ref.kind for ref in objects.kept}
+    assert given(objects) == {}
+    lines = world.screen.lines
+    found = lines.index("gpu-1: 1 card, 29 units")
+    assert lines.index("gpushare-webhook: running") > found
+
+
+def test_its_settings_are_its_variables(world: World, objects: Believing) -> None:
+    """And the quota's is the device plugin's too."""
+    assert world.install(webhook=ALL) == Exit.DONE, world.screen.text
+    assert given(objects) == VARIABLES
+    assert given(objects, PLUGIN) == {"GPUSHARE_BITFUSION_QUOTA": "on"}
+    assert entries(objects)[-1] == "void"
+
+
+def test_again_keeps_all_of_them_and_says_so(world: World, objects: Believing) -> None:
+    world.install(webhook=ALL)
+    before = world.picture(EVERY_KIND)
+    objects.writes.clear()
+    assert world.install() == Exit.DONE
+    assert world.picture(EVERY_KIND) == before
+    assert objects.writes == []
+    kept = "the webhook is here, and stays; --no-webhook takes it away   ok"
+    assert kept in world.screen.lines
+    assert "of the webhook's settings stay GPUSHARE_VOID=on, " in world.screen.text
+
+
+def test_one_is_changed_and_the_others_stay(world: World, objects: Believing) -> None:
+    world.install(webhook=ALL)
+    assert world.install(webhook=WebhookChoice(set_scheduler="b")) == Exit.DONE
+    assert given(objects) == VARIABLES | {"GPUSHARE_SET_SCHEDULER": "b"}
+
+
+def test_each_can_be_taken_away(world: World, objects: Believing) -> None:
+    world.install(webhook=ALL)
+    none = WebhookChoice(
+        void=False,
+        set_scheduler="",
+        set_runtime_class="",
+        bitfusion_card_mib="",
+        bitfusion_shell="",
+        bitfusion_strict=False,
+        bitfusion_quota=False,
+    )
+    assert world.install(webhook=none) == Exit.DONE, world.screen.text
+    assert given(objects) == given(objects, PLUGIN) == {}
+    assert "void" not in entries(objects)
+
+
+def test_what_somebody_has_set_by_hand_is_no_setting_of_ours(
+    world: World, objects: Believing
+) -> None:
+    """The API server keeps it, since it is another's field."""
+    world.install(webhook=WANTED)
+    env = container(objects, DEPLOYMENT)["env"]
+    env.append({"name": "TOTAL_GPU_MEMORY", "value": "16000"})
+    assert world.install(dry_run=True) == Exit.DONE
+    assert "settings stay" not in world.screen.text
+
+
+def test_another_image_is_its_image_too(world: World, objects: Believing) -> None:
+    world.install(webhook=WANTED, image="x/gpushare:1")
+    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
+    assert world.install() == Exit.DONE
+    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
+    world.install(image="x/gpushare:2")
+    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:2"
+
+
+def test_a_later_one_gets_the_image_that_runs(world: World, objects: Believing) -> None:
+    world.install(image="x/gpushare:1")
+    assert world.install(webhook=WANTED) == Exit.DONE
+    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
+
+
+def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
+    before = world.picture(EVERY_KIND)
+    assert world.install(dry_run=True, webhook=ALL) == Exit.DONE, world.screen.text
+    assert world.picture(EVERY_KIND) == before
+    text = world.screen.text
+    assert "+++ Deployment kube-system/gpushare-webhook" in text
+    assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
+    assert text.endswith(
+        "gpusharectl install --nodes gpu-1 --yes --with-webhook --void "
+        "--set-scheduler vcuda-scheduler --set-runtime-class nvidia "
+        "--bitfusion-card-mib auto --bitfusion-shell /bin/sh --bitfusion-strict "
+        "--bitfusion-quota"
+    )
+
+
+def test_one_that_does_not_start_is_asked_nothing(
+    world: World, objects: Believing
+) -> None:
+    """Else no pod that asks for cards could be made."""
+    world.nodes.stuck.add("gpushare-webhook")
+    assert world.install(webhook=WANTED) == Exit.STOPPED
+    assert not set(CONFIGURATIONS) & set(objects.kept)
+    text = world.screen.text
+    assert "Not done: the webhook running, the API server asking it, " in text
+    assert "gpusharectl install --nodes gpu-1 --yes --with-webhook" in text
+
+
+def test_uninstalling_takes_all_of_it(world: World, objects: Believing) -> None:
+    """The asking first, before anything else goes."""
+    before = world.picture(EVERY_KIND)
+    world.install(webhook=ALL)
+    objects.writes.clear()
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert world.picture(EVERY_KIND) == before
+    assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
+
+
+def test_a_dry_run_of_uninstalling_names_all_of_it(world: World) -> None:
+    world.install(webhook=WANTED)
+    assert world.uninstall(dry_run=True) == Exit.DONE
+    for ref in (*CONFIGURATIONS, DEPLOYMENT, SECRET):
+        assert f"- {ref}" in world.screen.lines
+
+
+def test_it_alone_is_taken_away(world: World, objects: Believing) -> None:
+    """And the device plugin's part of it with it."""
+    world.install()
+    before = world.picture(EVERY_KIND)
+    world.install(webhook=ALL)
+    going = WebhookChoice(wanted=False)
+    with_it = world.picture(EVERY_KIND)
+    assert world.install(webhook=going, dry_run=True) == Exit.DONE
+    assert world.picture(EVERY_KIND) == with_it
+    assert f"- {DEPLOYMENT}" in world.screen.lines
+    objects.writes.clear()
+    assert world.install(webhook=going) == Exit.DONE, world.screen.text
+    assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
+    world.nodes.step()
+    assert set(world.picture(EVERY_KIND)) == set(before)
+    assert given(objects, PLUGIN) == {}
+    assert world.install(webhook=going) == Exit.DONE
+    assert "the webhook" not in world.screen.text
+
+
+def test_a_webhook_is_no_second_scheduler(world: World) -> None:
+    """It is a Deployment of ours as well."""
+    world.install(webhook=WANTED)
+    assert world.install() == Exit.DONE
+    assert "second scheduler" not in world.screen.text
+
+
+def test_beside_the_second_scheduler(tmp_path: Path) -> None:
+    objects = Believing(World.now)
+    world = World(objects, tmp_path).populate()
+    options = {"second_scheduler": True, "scheduler_image": "ks:1"}
+    assert world.install(webhook=WANTED, **options) == Exit.DONE, world.screen.text
+    assert DEPLOYMENT in objects.kept
+    assert world.install(ui=True, **options) == Exit.DONE
+    scheduler = objects.kept[Ref("apps/v1", "Deployment", "gpushare-scheduler", SYSTEM)]
+    kept: Any = scheduler["spec"]["template"]["spec"]["containers"]
+    extender = next(one for one in kept if one["name"] == "extender")
+    assert {"name": "GPUSHARE_UI", "value": "on"} in extender["env"]
+
+
+def test_the_page_likewise(world: World, objects: Believing) -> None:
+    """Given once it stays, until it is taken away."""
+    assert world.install(ui=True) == Exit.DONE, world.screen.text
+    assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
+    assert world.install() == Exit.DONE
+    assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
+    kept = "the extender has its page here, and keeps it; --no-ui takes it away   ok"
+    assert kept in world.screen.lines
+    assert world.install(ui=False) == Exit.DONE
+    assert given(objects, "gpushare-extender") == {}
