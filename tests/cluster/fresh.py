@@ -81,7 +81,8 @@ class Fresh(Site):
         kinds = (
             "daemonsets,deployments,configmaps,services,serviceaccounts,clusterroles,"
             "clusterrolebindings,roles,rolebindings,poddisruptionbudgets,"
-            "validatingadmissionpolicies,validatingadmissionpolicybindings"
+            "validatingadmissionpolicies,validatingadmissionpolicybindings,"
+            "mutatingwebhookconfigurations,validatingwebhookconfigurations,secrets"
         )
         label = "app.kubernetes.io/part-of=gpushare"
         items = self.get(kinds, "--all-namespaces", "-l", label)["items"]

@@ -1,0 +1,209 @@
+"""Pods written for Bitfusion on a real API server: seed 004, and what goes wrong."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controlplane.bitfusionpods import (
+    ALL,
+    AMOUNT,
+    BY_MEMORY,
+    BY_PERCENT,
+    CLIENT,
+    DEPLOYMENT,
+    IMAGE,
+    LINE,
+    MODE,
+    NAMESPACE,
+    PERCENT,
+    STATUS,
+    share,
+)
+from tests.controlplane.gate import Gate, raised, space_named
+from tests.controlplane.newpods import asking, container, limits_of
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.rest import Json
+from tests.testbed.sweep import sweep
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+WRAPPED = ["/bin/bash", "-c", LINE]
+LABEL = "baidu.com/vcuda-bitfusion"
+CODE = {
+    "volumeMounts": [{"name": "code", "mountPath": "/benchmark"}],
+    "volumes": [{"name": "code", "hostPath": {"path": "/home/benchmarks", "type": ""}}],
+}
+
+
+@pytest.fixture(scope="module")
+def house(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gate]:
+    """The webhook as seed 004 sets it: cards of 16000 MB."""
+    folder = tmp_path_factory.mktemp("webhook-bitfusion")
+    with (
+        space_named(plane, NAMESPACE),
+        plane.start_controller_manager(),
+        raised(plane, folder, TOTAL_GPU_MEMORY="16000") as gate,
+    ):
+        yield gate.at(NAMESPACE)
+
+
+@pytest.fixture
+def gate(house: Gate) -> Iterator[Gate]:
+    yield house
+    relabel(house, None)
+    sweep(house.rest)
+
+
+def relabel(gate: Gate, mode: str | None) -> None:
+    """Say how the namespace's pods are translated, or nothing."""
+    body: Json = {"metadata": {"labels": {LABEL: mode}}}
+    gate.rest.must("PATCH", f"/api/v1/namespaces/{NAMESPACE}", body)
+
+
+def assert_seeds(a_pod: Json, cores: int, units: int) -> None:
+    """Insist on all that a pod of the seed must have become, and stayed."""
+    assert limits_of(a_pod) == {CORE: str(cores), MEMORY: str(units)}
+    (one,) = a_pod["spec"]["containers"]
+    assert one["command"] == WRAPPED
+    assert "args" not in one
+    assert one["image"] == IMAGE
+    assert one["volumeMounts"] == CODE["volumeMounts"]
+    assert a_pod["spec"]["volumes"] == CODE["volumes"]
+    annotations = a_pod["metadata"]["annotations"]
+    assert annotations.items() >= {**ALL, STATUS: "injected"}.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "units"), [(BY_PERCENT, 29), (BY_MEMORY, 30)], ids=["percent", "memory"]
+)
+def test_the_seeds_pods(gate: Gate, text: str, units: int) -> None:
+    """Half a card of 16000 MB, and 8000M of it: unchanged YAML, by kubectl."""
+    done = gate.kubectl("create", "-f", "-", stdin=text)
+    assert done.returncode == 0, done.stderr
+    (made,) = gate.pods()
+    assert_seeds(made, 50, units)
+
+
+def test_the_seeds_deployment(gate: Gate) -> None:
+    """Whose pods come from a controller; they name their namespace nowhere."""
+    done = gate.kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
+    assert done.returncode == 0, done.stderr
+    made = wait_until(gate.pods, "two pods", accept=lambda found: len(found) == 2)
+    for one in made:
+        assert_seeds(one, 30, 17)
+    # What the pods became is no change of the Deployment's.
+    assert gate.kubectl("apply", "-f", "-", stdin=DEPLOYMENT).returncode == 0
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bfdeploy"
+    assert gate.rest.must("GET", path)["metadata"]["generation"] == 1
+
+
+def test_a_denied_deployment_says_so(gate: Gate) -> None:
+    """In an event of the ReplicaSet, which tries again."""
+    wrong = DEPLOYMENT.replace("gpu-percent: 30", "gpu-percent: 101")
+    assert gate.kubectl("apply", "-f", "-", stdin=wrong).returncode == 0
+    path = f"/api/v1/namespaces/{NAMESPACE}/events"
+
+    def said() -> list[str]:
+        events = gate.rest.items(path, fieldSelector="reason=FailedCreate")
+        return [event["message"] for event in events]
+
+    told = wait_until(said, "event of the denial")
+    assert "Invalid bitfusion.io/gpu-percent quantity: 101 " in told[0]
+    assert gate.pods() == []
+
+
+@pytest.mark.parametrize("annotations", [{MODE: "none"}, CLIENT], ids=["none", "no"])
+def test_without_the_annotation_nothing_changes(
+    gate: Gate, annotations: dict[str, str]
+) -> None:
+    """M12: not a field."""
+    a_pod = asking(container(share(), command=[LINE]), annotations=annotations)
+    made = gate.admitted(a_pod)
+    free = gate.at("kube-public").admitted(a_pod)
+    assert made["spec"] == free["spec"]
+    assert made["metadata"]["annotations"] == annotations
+
+
+@pytest.mark.parametrize("label", ["all", "injection"])
+@pytest.mark.parametrize("own", ["all", "injection", "none", None])
+def test_a_namespaces_label(gate: Gate, label: str, own: str | None) -> None:
+    """It holds for pods that name bitfusion.io and say nothing; the annotation wins."""
+    relabel(gate, label)
+    silent = asking(container(share(), command=[LINE]))
+    # The API server hears of the label a moment later.
+    wait_until(lambda: CORE in limits_of(gate.admitted(silent)), "label to hold")
+    mode = own or label
+    a_pod = asking(
+        container(share(), command=[LINE]), annotations={MODE: own} if own else None
+    )
+    made = gate.admitted(a_pod)
+    if mode == "none":
+        assert limits_of(made) == {AMOUNT: "1", PERCENT: "50"}
+    else:
+        assert limits_of(made) == {CORE: "50", MEMORY: "29"}
+    command = made["spec"]["containers"][0]["command"]
+    assert command == (WRAPPED if mode == "all" else [LINE])
+
+
+def test_in_a_labelled_namespace_others_are_not_reviewed(gate: Gate) -> None:
+    """Only those that name a resource of Bitfusion's."""
+    relabel(gate, "all")
+    entry = "bitfusion-all.vcuda.baidu.com"
+    before = gate.reviews(entry)["admit"]
+    silent = asking(container(share()))
+    wait_until(lambda: CORE in limits_of(gate.admitted(silent)), "label to hold")
+    after = gate.reviews(entry)["admit"]
+    assert after > before
+    gate.admitted(asking(container({"cpu": "1"}), annotations={"mine": "1"}))
+    assert gate.reviews(entry)["admit"] == after
+
+
+def test_injection_is_taken_whole(gate: Gate) -> None:
+    """M11: the stand-in's script lies in the pod itself, where scripts look for it."""
+    script = ["bitfusion run -n 1 -p 0.5 -- nvidia-smi; bitfusion health"]
+    a_pod = asking(
+        container(share(), command=script),
+        container(name="sidecar"),
+        annotations={**ALL, MODE: "injection"},
+    )
+    made = gate.admitted(a_pod, dry_run=False)
+    first, second = made["spec"]["containers"]
+    assert first["command"] == script
+    paths = {one["mountPath"] for one in first["volumeMounts"]}
+    assert "/usr/bin/bitfusion" in paths
+    assert "volumeMounts" not in second
+    text = made["metadata"]["annotations"]["baidu.com/vcuda-bitfusion-client"]
+    assert text.startswith("#!/bin/sh")
+    (volume,) = made["spec"]["volumes"]
+    (item,) = volume["downwardAPI"]["items"]
+    assert "baidu.com/vcuda-bitfusion-client" in item["fieldRef"]["fieldPath"]
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public"])
+def test_the_systems_pods_are_left_alone(gate: Gate, namespace: str) -> None:
+    """M18: whatever they carry."""
+    made = gate.at(namespace).admitted(asking(container(share()), annotations=ALL))
+    assert limits_of(made) == {AMOUNT: "1", PERCENT: "50"}
+    assert made["metadata"]["annotations"] == ALL
+
+
+def test_a_translated_pod_can_be_made_again(gate: Gate) -> None:
+    """M13: from what the API server gives, as backups do."""
+    a_pod = asking(container(share(), command=[LINE]), annotations=ALL)
+    made = gate.admitted(a_pod, dry_run=False)
+    again = gate.admitted(
+        {
+            **made,
+            "metadata": {
+                **a_pod["metadata"],
+                "name": "again",
+                "annotations": made["metadata"]["annotations"],
+            },
+        }
+    )
+    assert again["spec"] == made["spec"]
+    assert again["metadata"]["annotations"] == made["metadata"]["annotations"]

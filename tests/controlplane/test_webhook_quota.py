@@ -1,0 +1,152 @@
+"""Quotas and limits hold for what pods have become: seed 004's 50 of 100."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controlplane.bitfusionpods import (
+    ALL,
+    AMOUNT,
+    BY_PERCENT,
+    GPU,
+    GPU_MEMORY,
+    NAMESPACE,
+    QUOTA,
+    quota,
+    share,
+)
+from tests.controlplane.gate import Gate, raised, space_named
+from tests.controlplane.newpods import asking, container, limits_of
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.rest import Json
+from tests.testbed.sweep import sweep
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+DESCRIBED = ["Resource", "Used", "Hard"]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(f"requests.{GPU}", "on"), (f"requests.{CORE}", "off")],
+    ids=["theirs", "ours"],
+)
+def house(
+    plane: ControlPlane,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[Gate, str]]:
+    """The webhook once with its option that keeps their name, and once without it."""
+    resource, kept = request.param
+    folder = tmp_path_factory.mktemp("webhook-quota")
+    settings = {"TOTAL_GPU_MEMORY": "16000", "GPUSHARE_BITFUSION_QUOTA": kept}
+    with (
+        space_named(plane, NAMESPACE),
+        plane.start_controller_manager(["resourcequota-controller"]),
+        raised(plane, folder, **settings) as gate,
+    ):
+        yield gate.at(NAMESPACE), resource
+
+
+def clean(gate: Gate) -> None:
+    sweep(gate.rest)
+    for kind in ("resourcequotas", "limitranges"):
+        gate.rest.must("DELETE", f"/api/v1/namespaces/{NAMESPACE}/{kind}")
+
+
+@pytest.fixture
+def gate(house: tuple[Gate, str]) -> Iterator[Gate]:
+    yield house[0]
+    clean(house[0])
+
+
+@pytest.fixture
+def resource(house: tuple[Gate, str]) -> str:
+    return house[1]
+
+
+def described(gate: Gate) -> list[str]:
+    """Give the last line of ``kubectl describe quota``, word by word."""
+    done = gate.kubectl("describe", "quota", "bitfusion-quota")
+    assert done.returncode == 0, done.stderr
+    head, _, *rows = (line.split() for line in done.stdout.strip().splitlines()[2:])
+    assert head == DESCRIBED
+    return rows[-1]
+
+
+def half(name: str, percent: int = 50) -> Json:
+    made = asking(container(share(percent)), annotations=ALL)
+    made["metadata"]["name"] = name
+    return made
+
+
+def test_fifty_of_a_hundred(gate: Gate, resource: str) -> None:
+    """As the seed shows it; who would go over it hears the API server's own words."""
+    text = QUOTA.replace(f"requests.{GPU}", resource)
+    assert gate.kubectl("apply", "-f", "-", stdin=text).returncode == 0
+    wait_until(lambda: described(gate), "quota", accept=[resource, "0", "100"].__eq__)
+    done = gate.kubectl("create", "-f", "-", stdin=BY_PERCENT)
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: described(gate), "use", accept=[resource, "50", "100"].__eq__)
+    over = gate.kubectl("create", "-f", "-", stdin=half("over", 51))
+    assert over.returncode != 0
+    assert over.stderr.strip().endswith(
+        'pods "over" is forbidden: exceeded quota: bitfusion-quota, '
+        f"requested: {resource}=51, used: {resource}=50, limited: {resource}=100"
+    )
+    assert gate.kubectl("create", "-f", "-", stdin=half("fits")).returncode == 0
+    wait_until(lambda: described(gate), "both", accept=[resource, "100", "100"].__eq__)
+    gate.kubectl("delete", "pod", "fits", "--now")
+    wait_until(lambda: described(gate), "one", accept=[resource, "50", "100"].__eq__)
+
+
+def test_memory_counts_by_its_part_of_a_card(gate: Gate, resource: str) -> None:
+    """8000M of 16000 MB are 50, and a byte more is 51."""
+    body = quota("bitfusion-quota", resource, 100)
+    assert gate.kubectl("create", "-f", "-", stdin=body).returncode == 0
+    wait_until(lambda: described(gate), "quota", accept=[resource, "0", "100"].__eq__)
+    for name, size, used in (("half", "8000M", "50"), ("tenth", "1600M", "60")):
+        made = asking(container({AMOUNT: 1, GPU_MEMORY: size}), annotations=ALL)
+        made["metadata"]["name"] = name
+        gate.admitted(made, dry_run=False)
+        wait_until(
+            lambda used=used: described(gate),
+            f"{used} used",
+            accept=[resource, used, "100"].__eq__,
+        )
+
+
+def bound(gate: Gate, **limits: dict[str, str]) -> None:
+    """Set limits of containers, and wait until they hold, as one without GPUs shows."""
+    default = {"cpu": "1", **limits.pop("default", {})}
+    one = {"type": "Container", "default": default, **limits}
+    body = {"metadata": {"name": "bounds"}, "spec": {"limits": [one]}}
+    gate.rest.must("POST", f"/api/v1/namespaces/{NAMESPACE}/limitranges", body)
+    wait_until(lambda: limited(gate.admitted(asking(container()))), "limits to hold")
+
+
+def limited(a_pod: Json) -> bool:
+    resources = a_pod["spec"]["containers"][0]["resources"]
+    return "cpu" in resources.get("limits", {})
+
+
+def test_limits_hold_for_what_the_pod_has_become(gate: Gate) -> None:
+    """Q2: nobody gets round them by asking in Bitfusion's words.
+
+    The default is there because the API server would else give the most to everybody.
+    """
+    bound(gate, max={CORE: "40"}, default={CORE: "0"})
+    assert limits_of(gate.admitted(asking(container())))[CORE] == "0"
+    told = gate.denied(half("half"))
+    assert f"maximum {CORE} usage per Container is 40, but limit is 50" in told
+    assert limits_of(gate.admitted(half("less", 40)))[CORE] == "40"
+
+
+def test_defaults_of_a_namespace_come_first(gate: Gate) -> None:
+    """A default of memory is a request for a card, and gets its core from us."""
+    bound(gate, default={MEMORY: "4"})
+    made = gate.admitted(asking(container({"cpu": "1"})))
+    asked = limits_of(made)
+    assert (asked[MEMORY], asked[CORE]) == ("4", "1")

@@ -1,0 +1,136 @@
+"""What may yet work is warned of, and kubectl shows it; what --set-… sets is there."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.domain.model import Card, CardUUID
+from gpushare.kube.annotations import encode_cards
+from tests.controlplane.gate import Gate, raised
+from tests.controlplane.newpods import asking, container, limits_of
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.objects import CORE, MEMORY, post_node
+from tests.testbed.sweep import new_namespace, sweep
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+@pytest.fixture(scope="module")
+def house(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gate]:
+    """A webhook that sets scheduler and runtime class, and hides cards."""
+    own = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    plane.rest.must("POST", RUNTIME_CLASSES, own)
+    settings = {
+        "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
+        "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
+    }
+    folder = tmp_path_factory.mktemp("webhook-setting")
+    with raised(plane, folder, "webhook-void", **settings) as gate:
+        yield gate
+    plane.rest.must("DELETE", f"{RUNTIME_CLASSES}/nvidia")
+
+
+@pytest.fixture
+def gate(house: Gate) -> Iterator[Gate]:
+    yield house.at(new_namespace(house.rest))
+    sweep(house.rest)
+
+
+def warnings(gate: Gate, units: int) -> str:
+    """Give what kubectl prints beside its success."""
+    asked = asking(container({MEMORY: units, CORE: 1}))
+    done = gate.kubectl("create", "--dry-run=server", "-f", "-", stdin=asked)
+    assert done.returncode == 0, done.stderr
+    assert "pod/tried created" in done.stdout
+    return done.stderr
+
+
+def cards(gate: Gate, name: str, *units: int) -> None:
+    own = [Card(CardUUID(f"{name}-{n}"), n, size) for n, size in enumerate(units)]
+    annotations = {"baidu.com/vcuda-cards": encode_cards(own)}
+    total = {"units": sum(units), "cores": 100 * len(units)}
+    post_node(gate.rest, name, **total, annotations=annotations)
+
+
+def test_no_node_has_the_resource_and_then_one_has(gate: Gate) -> None:
+    """It may come with the next node: a warning, which ends by itself."""
+    told = wait_until(lambda: warnings(gate, 4), "warning of no node")
+    assert told.startswith("Warning: "), told
+    assert "no node" in told.lower(), told
+    cards(gate, "edge", 16, 29)
+    wait_until(lambda: warnings(gate, 4), "silence", accept=lambda said: not said)
+
+
+def test_more_units_than_any_card_has(gate: Gate) -> None:
+    """Although the node has them: it names the largest card. Equal is fine."""
+    cards(gate, "edge", 16, 29)
+    wait_until(lambda: warnings(gate, 29), "silence", accept=lambda said: not said)
+    told = warnings(gate, 30)
+    assert told.startswith("Warning: "), told
+    assert "30" in told
+    assert "29" in told
+
+
+def test_two_cards_hold_more_than_one(gate: Gate) -> None:
+    """Whole cards are counted together."""
+    cards(gate, "edge", 29, 29)
+    wait_until(lambda: warnings(gate, 29), "silence", accept=lambda said: not said)
+    two = asking(container({MEMORY: 58, CORE: 200}))
+    done = gate.kubectl("create", "--dry-run=server", "-f", "-", stdin=two)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_scheduler_and_runtime_class_are_set(gate: Gate) -> None:
+    """For those who ask for a card; whoever has said otherwise keeps it."""
+    share = container({MEMORY: 4, CORE: 1})
+    spec = gate.admitted(asking(share))["spec"]
+    assert spec["schedulerName"] == "vcuda-scheduler"
+    assert spec["runtimeClassName"] == "nvidia"
+    spec = gate.admitted(asking(share, schedulerName="mine"))["spec"]
+    assert spec["schedulerName"] == "mine"
+    spec = gate.admitted(asking(container()))["spec"]
+    assert spec["schedulerName"] == "default-scheduler"
+    assert "runtimeClassName" not in spec
+
+
+def test_who_asks_for_no_card_is_shown_none(gate: Gate) -> None:
+    """Under the nvidia runtime, which else shows all; a container with a share sees it.
+
+    Others' pods are left alone.
+    """
+    both = asking(
+        container({MEMORY: 4, CORE: 1}),
+        container(name="none"),
+        runtimeClassName="nvidia",
+    )
+    first, second = gate.admitted(both)["spec"]["containers"]
+    assert "env" not in first
+    assert second["env"] == [VOID]
+    alone = asking(container(), runtimeClassName="nvidia")
+    assert gate.admitted(alone)["spec"]["containers"][0]["env"] == [VOID]
+    elsewhere = gate.admitted(asking(container()))["spec"]["containers"][0]
+    assert "env" not in elsewhere
+    vendors = asking(container({"nvidia.com/gpu": 1}), runtimeClassName="nvidia")
+    made = gate.admitted(vendors)
+    assert "env" not in made["spec"]["containers"][0]
+    assert limits_of(made) == {"nvidia.com/gpu": "1"}
+
+
+def test_hiding_cards_stops_nobody_when_we_are_down(gate: Gate) -> None:
+    """The rest of the cluster must not wait for us: that entry fails open."""
+    gate.webhook.stop()
+    try:
+        gate.admitted(asking(container(), runtimeClassName="nvidia"))
+        assert (
+            "failed calling webhook"
+            in gate.post(asking(container({MEMORY: 4, CORE: 1})))[1]["message"]
+        )
+    finally:
+        gate.webhook.start()
+        gate.wait_standing()
