@@ -27,7 +27,8 @@ def serve(objects: Objects, deployment: Json, node: str, *, stuck: bool) -> None
     ]
     old = [pod for pod in pods if pod["metadata"]["annotations"]["of"] != template]
     if old:
-        objects.delete(Ref.of(old[0]))
+        # Its kubelet has ended it.
+        objects.delete(Ref.of(old[0]), grace_period_s=0)
     missing = next(
         number
         for number in range(wanted + 1)
