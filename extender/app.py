@@ -14,7 +14,7 @@ import orjson
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from werkzeug.exceptions import BadRequest, HTTPException
+from werkzeug.exceptions import BadRequest, HTTPException, UnsupportedMediaType
 
 from extender import wire
 from extender.bind import Binder, Bound, Outcome
@@ -194,6 +194,13 @@ def _not_ready(reasons: list[str]) -> str:
 
 
 def _body(incoming: Request) -> bytes:
+    """Read what kube-scheduler sends.
+
+    A web page in a browser on this host can make one send a POST here, but not of this
+    type: for that the browser would first ask us whether it may.
+    """
+    if incoming.mimetype != _JSON:
+        raise UnsupportedMediaType(f"Content-Type must be {_JSON}")
     return incoming.get_data(cache=False)
 
 

@@ -17,6 +17,7 @@ from tests.builders import cards, node_json, pod_json
 from tests.extender.stand_ins import binding
 from tests.testbed.waiting import wait_until
 
+JSON = "application/json"
 INNER = "http://127.0.0.1:39999"
 PUBLIC = "http://10.0.0.1:39998"
 VERBS = ("filter", "prioritize", "preempt", "bind")
@@ -44,7 +45,9 @@ class Running:
     def post(self, verb: str, body: Any, base: str = INNER) -> TestResponse:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         client = self.client if base == INNER else self.public
-        return client.post(f"/scheduler/{verb}", base_url=base, data=data)
+        return client.post(
+            f"/scheduler/{verb}", base_url=base, data=data, content_type=JSON
+        )
 
     def pod(self, name: str = "pod", **how: Any) -> Json:
         return self.cluster.create(Kind.PODS, pod_json(name, **how))
@@ -113,6 +116,22 @@ def test_a_malformed_request_gets_a_400_that_names_the_field(
     assert answer.json["error"].startswith(answer.json["field"] + ": ")
     assert field in (None, answer.json["field"])
     assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", ""]
+)
+def test_what_a_web_page_can_send_binds_nothing(running: Running, kind: str) -> None:
+    """A browser sends these to any address without asking there first."""
+    pod = running.pod(f"by-a-page-{kind.rpartition('/')[2]}x")
+    data = json.dumps(binding(pod)).encode()
+    answer = running.client.post(
+        "/scheduler/bind", base_url=INNER, data=data, content_type=kind
+    )
+    assert answer.status_code == 415
+    assert "application/json" in answer.text
+    found = running.cluster.get(Kind.PODS, "default", pod["metadata"]["name"])
+    assert "nodeName" not in found["spec"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
