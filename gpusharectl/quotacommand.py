@@ -105,10 +105,10 @@ def _check(old: str, new: str) -> None:
             )
     if old == new:
         raise click.UsageError(f"--from and --to are both {old}; give another --to")
-    if (old, new) == (OLD, _UNITS):
+    if new in (NEW, _UNITS) and (old, new) != (OLD, NEW):
         raise click.UsageError(
-            f"{OLD} counts hundredths of a card and {_UNITS} units of 256 MiB, so the "
-            f"number would mean something else; give --to {NEW}"
+            f"{old} and {new} do not count the same, so the number would mean "
+            f"something else; only {OLD} can become {NEW}, others are changed by hand"
         )
 
 

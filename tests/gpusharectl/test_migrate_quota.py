@@ -127,6 +127,8 @@ def test_two_numbers_are_left_and_said(objects: FakeObjects) -> None:
         (["--to", "limits.a.b/c"], "--to: 'limits.a.b/c' is not how a quota names"),
         (["--to", BITFUSION], f"--from and --to are both {BITFUSION}"),
         (["--to", MEMORY], "the number would mean something else"),
+        (["--from", "requests.nvidia.com/gpu"], "the number would mean something else"),
+        (["--from", MEMORY], "the number would mean something else"),
         (["--to", f"{CORE}\x1b[2J"], "is not how a quota names"),
     ],
 )
