@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 import orjson
 
@@ -38,9 +39,7 @@ class Window(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Bind, without asking DNS for the host's name as the parent would."""
-        self.allow_reuse_address = True
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     @property

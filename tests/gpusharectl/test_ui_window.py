@@ -192,3 +192,11 @@ def test_a_browser_is_opened_where_there_is_a_screen(
     assert lines[0] == f"The page is at {window.url}"
     assert says in "\n".join(lines)
     assert len(lines) == (3 if says else 2)
+
+
+def test_the_port_can_be_had_again_at_once(asked: Asked) -> None:
+    """Connections that have just ended do not keep it."""
+    with opened(asked) as first:
+        port = first.server_port
+        assert call(first, f"{first.place}/ui")[1] == PAGES["/ui"]
+    Window(port, asked.get).server_close()
