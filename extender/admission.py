@@ -13,6 +13,8 @@ from gpushare.kube.fields import Malformed
 
 EXCLUDED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 """Namespaces whose pods are let through as they are; we run in the first one."""
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation by which kubelet tells that a pod is a static one of its own."""
 MOST_DENIALS = 20
 """Told at once; a pod may have a thousand containers, each wrong in its own way."""
 MOST_OF_A_WARNING = 120
@@ -73,6 +75,9 @@ def review(  # noqa: PLR0913
         return Verdict(pod)
     try:
         insist_on_shape(pod)
+        if _MIRROR in ((pod.get("metadata") or {}).get("annotations") or {}):
+            # kubelet runs what its own file says, whatever stands here.
+            return Verdict(pod)
         if old is not None:
             insist_on_shape(old)
             return _debugging(pod, old, rules, mutating=mutating)
@@ -90,7 +95,7 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
     translated = told.pod is not pod
     after, warnings = told.pod, list(told.warnings)
     if rules.may_change or defaults.lacks_cores(after):
-        after = after if translated else opened(pod)
+        after = opened(after)
         warnings += _improve(after, rules)
     judged = judged_request(after)
     denials = [*told.denials, *_denials(after, judged, rules)]

@@ -5,8 +5,9 @@ leaves what it has done before as it is: the API server may ask twice about one 
 """
 
 from extender.forbidden import VISIBLE, VOID, brings_cards, shows_none
-from extender.podshape import APP, EPHEMERAL, INIT, Spot, spots
+from extender.podshape import APP, EPHEMERAL, INIT, PARTS, Spot, spots
 from gpushare.domain.model import CORES_PER_CARD, Amount
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.request import ContainerSpec, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -125,8 +126,19 @@ def _asks_nothing(spot: Spot) -> bool:
     """Tell whether neither we nor NVIDIA's own plugin or driver give it a card."""
     if (spot.container.get("resources") or {}).get("claims"):
         return False
-    theirs = any(name.startswith(_NVIDIAS_RESOURCES) for name in spot.resources())
-    return not theirs and not spot.is_ours
+    return not any(
+        name.startswith((_NVIDIAS_RESOURCES, names.PREFIX)) and not _is_none(raw)
+        for part in PARTS
+        for name, raw in spot.asked(part).items()
+    )
+
+
+def _is_none(quantity: object) -> bool:
+    """Tell whether it is 0, for which kubelet asks no plugin (contracts 2.4)."""
+    try:
+        return whole(quantity) == 0
+    except (NotAQuantity, NotWhole):
+        return False
 
 
 def _annotation(pod: Json, name: str) -> str | None:

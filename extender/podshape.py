@@ -14,7 +14,7 @@ from gpushare.kube.fields import Malformed, Reader
 
 INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
 _KINDS = (INIT, APP, EPHEMERAL)
-_PARTS = ("requests", "limits")
+PARTS = ("requests", "limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Spot:
 
     def resources(self) -> set[str]:
         """Give the names of all resources that it asks or limits."""
-        return {name for part in _PARTS for name in self.asked(part)}
+        return {name for part in PARTS for name in self.asked(part)}
 
     @property
     def is_ours(self) -> bool:
         """Whether it names cores or units of a card, be it 0 of them."""
         return any(
             names.CORE in asked or names.MEMORY in asked
-            for asked in map(self.asked, _PARTS)
+            for asked in map(self.asked, PARTS)
         )
 
 
@@ -73,7 +73,7 @@ def _opened(container: Json) -> Json:
     found = {**container}
     if found.get("resources"):
         resources = found["resources"] = {**found["resources"]}
-        for part in _PARTS:
+        for part in PARTS:
             if resources.get(part):
                 resources[part] = {**resources[part]}
     return found
@@ -116,7 +116,7 @@ def _container(container: Reader) -> None:
     if container.raw.get("resources") is not None:
         resources = container.object("resources")
         resources.optional_objects("claims")
-        for part in _PARTS:
+        for part in PARTS:
             resources.optional_object(part)
 
 

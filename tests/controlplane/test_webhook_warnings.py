@@ -122,6 +122,22 @@ def test_who_asks_for_no_card_is_shown_none(gate: Gate) -> None:
     assert limits_of(made) == {"nvidia.com/gpu": "1"}
 
 
+@pytest.mark.parametrize("amounts", [None, {MEMORY: 4, CORE: 1}], ids=["none", "some"])
+def test_a_debugging_container_sees_no_card(
+    gate: Gate, amounts: dict[str, int] | None
+) -> None:
+    """Whatever its image says, in a pod with a card too; ``kubectl debug`` adds it so."""
+    pod = asking(container(amounts), runtimeClassName="nvidia")
+    gate.admitted(pod, dry_run=False)
+    path = f"/api/v1/namespaces/{gate.namespace}/pods/tried"
+    extra = {"name": "debug", "image": "local.test/pause:1"}
+    patch = {"spec": {"ephemeralContainers": [extra]}}
+    kind = "application/strategic-merge-patch+json"
+    status, answer = gate.rest.patch(f"{path}/ephemeralcontainers", patch, kind)
+    assert status == 200, answer
+    assert answer["spec"]["ephemeralContainers"][0]["env"] == [VOID]
+
+
 def test_hiding_cards_stops_nobody_when_we_are_down(gate: Gate) -> None:
     """The rest of the cluster must not wait for us: that entry fails open."""
     gate.webhook.stop()

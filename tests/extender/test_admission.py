@@ -197,6 +197,29 @@ def debugged(env: list[Json]) -> Json:
 
 
 @pytest.mark.parametrize("mutating", [True, False])
+def test_a_mirror_of_a_static_pod_stays_as_it_is(mutating: bool) -> None:
+    """kubelet has given it what its file says, and nobody can change that here."""
+    pod = pod_json(units=4)
+    assert judged(pod).pod != pod
+    pod["metadata"]["annotations"] = {
+        "kubernetes.io/config.mirror": "4f1c",
+        names.CONTAINERS: "sideways",
+    }
+    verdict = judged(pod, mutating=mutating)
+    assert (verdict.pod, verdict.denials) == (pod, ())
+
+
+def test_a_default_beside_a_translated_container() -> None:
+    """Both are in the one patch, and what arrived is as it was."""
+    pod = pod_json(units=4)
+    asked = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
+    pod["spec"]["containers"].append({"name": "b", "resources": {"limits": asked}})
+    rules = Rules(bitfusion=BitfusionRules(total_bytes=16_000_000_000))
+    after = judged(pod, rules, mode="all").pod["spec"]["containers"]
+    assert [one["resources"]["limits"][names.CORE] for one in after] == ["1", "50"]
+
+
+@pytest.mark.parametrize("mutating", [True, False])
 def test_a_debugging_container(mutating: bool) -> None:
     """Of the pod only what is new is looked at, and nothing else is changed."""
     old = pod_json(units=4, node="n")

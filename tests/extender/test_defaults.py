@@ -115,6 +115,13 @@ def test_who_asks_for_a_card_keeps_it() -> None:
     assert voided(pod) == [[], [], [], [VOID]]
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", names.MEMORY])
+def test_to_ask_for_none_of_it_is_to_ask_for_nothing(name: str) -> None:
+    """kubelet asks no plugin then, so the image's own word would hold."""
+    zero = container_json("a") | {"resources": {"limits": {name: "0"}}}
+    assert voided(under("nvidia", zero)) == [[VOID]]
+
+
 def test_init_containers_too() -> None:
     """They run under the same class."""
     pod = under("nvidia", container_json("a"), key="initContainers")

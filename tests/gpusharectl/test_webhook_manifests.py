@@ -86,19 +86,30 @@ def test_which_path_answers_whom() -> None:
     assert validating["clientConfig"]["service"]["path"] == "/validate"
 
 
+MADE, DEBUGGED = ("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers")
+
+
+def rules(kind: str, *components: str) -> dict[str, set[tuple[str, ...]]]:
+    return {
+        each["name"].partition(".")[0]: {
+            (*rule["operations"], *rule["resources"]) for rule in each["rules"]
+        }
+        for each in one(kind, "webhook", *components)["webhooks"]
+    }
+
+
 def test_pods_are_changed_when_they_are_made_and_never_later() -> None:
     """Containers for debugging come later; those are only looked at."""
-    rules = {
-        kind: {
-            (*rule["operations"], *rule["resources"])
-            for each in one(kind, "webhook", "webhook-void")["webhooks"]
-            for rule in each["rules"]
-        }
-        for kind in KINDS
-    }
-    assert rules == {
-        KINDS[0]: {("CREATE", "pods")},
-        KINDS[1]: {("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers")},
+    assert set(map(frozenset, rules(KINDS[0]).values())) == {frozenset({MADE})}
+    assert rules(KINDS[1]) == {"pods": {MADE, DEBUGGED}}
+
+
+def test_void_hides_the_cards_from_debugging_containers_too() -> None:
+    """Whatever their image says: of pods with a card, and of all others."""
+    found = rules(KINDS[0], "webhook-void")
+    assert {name for name, asked in found.items() if DEBUGGED in asked} == {
+        "pods",
+        "void",
     }
 
 
