@@ -126,7 +126,7 @@ def test_who_asks_for_no_card_is_shown_none(gate: Gate) -> None:
 def test_a_debugging_container_sees_no_card(
     gate: Gate, amounts: dict[str, int] | None
 ) -> None:
-    """Whatever its image says, in a pod with a card too, as ``kubectl debug`` adds it."""
+    """Whatever its image says, in a pod with a card too: ``kubectl debug``."""
     pod = asking(container(amounts), runtimeClassName="nvidia")
     gate.admitted(pod, dry_run=False)
     path = f"/api/v1/namespaces/{gate.namespace}/pods/tried"
