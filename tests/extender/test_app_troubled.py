@@ -65,7 +65,9 @@ def test_a_bug_of_ours_is_an_error_without_its_secrets(
     """In Error where the verb has one; the traceback goes to the log alone."""
     client = client_of(Surprising(), Surprising())
     with caplog.at_level(logging.ERROR):
-        answer = client.post(f"/scheduler/{verb}", data=good_body(verb))
+        answer = client.post(
+            f"/scheduler/{verb}", data=good_body(verb), content_type="application/json"
+        )
     assert answer.status_code == status
     assert answer.json is not None
     words = answer.json["Error" if status == 200 else "error"]
@@ -80,7 +82,9 @@ def test_a_bug_of_ours_is_an_error_without_its_secrets(
 def test_an_extender_that_is_not_ready_says_why(verb: str) -> None:
     """In Error, asking neither ledger nor API server."""
     client = client_of(Surprising(), Surprising(), ready=False)
-    answer = client.post(f"/scheduler/{verb}", data=good_body(verb))
+    answer = client.post(
+        f"/scheduler/{verb}", data=good_body(verb), content_type="application/json"
+    )
     assert answer.status_code == 200
     assert answer.json is not None
     why = "vcuda extender is not ready: pods have not been listed yet"
