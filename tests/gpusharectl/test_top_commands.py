@@ -116,6 +116,8 @@ def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> N
     Ctrl-C is no error: it is how one ends it.
     """
     terminal.read_until("Ctrl-C ends it")
+    # A terminal hands out a picture in pieces.
+    terminal.read_until("default/here")
     shown, begun, _ = terminal.said.partition("\x1b[?1049h")
     assert begun
     assert "default/here" not in shown
