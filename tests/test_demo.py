@@ -233,7 +233,8 @@ def test_a_device_plugin_that_cannot_start_is_a_sentence(
     with demo(place, *args, cwd=tmp_path) as child:
         said, _ = child.communicate(timeout=WITHIN_S)
     assert child.returncode == 1
-    assert "the device plugin of node-1 did not come up" in said
+    # With --hold two of them start, and either may be the first to end.
+    assert re.search(r"the device plugin of node-[12] did not come up", said), said
     assert "no cards today" in said
     assert "Traceback" not in said
     assert list(place.iterdir()) == []

@@ -33,20 +33,12 @@ class Terminal:
         self.said = ""
 
     def read_until(self, words: str) -> None:
-        """Read until it has said this, or has ended."""
-        deadline = time.monotonic() + 60
-        while words not in self.said:
-            assert time.monotonic() < deadline, self.said
-            if not select.select([self.ours], [], [], 1)[0]:
-                continue
-            try:
-                self.said += os.read(self.ours, 65536).decode(errors="replace")
-            except OSError:
-                return
+        """Read until it has said this; it may not end before."""
+        assert self._read_until(words), self.said
 
     def end(self) -> int:
         """Read what is left, and give the exit code."""
-        self.read_until("\0")
+        self._read_until("\0")
         return self.process.wait(60)
 
     def close(self) -> None:
@@ -55,3 +47,16 @@ class Terminal:
             self.process.kill()
         self.process.wait()
         os.close(self.ours)
+
+    def _read_until(self, words: str) -> bool:
+        """Tell whether it said them; if not, it has ended."""
+        deadline = time.monotonic() + 60
+        while words not in self.said:
+            assert time.monotonic() < deadline, self.said
+            if not select.select([self.ours], [], [], 1)[0]:
+                continue
+            try:
+                self.said += os.read(self.ours, 65536).decode(errors="replace")
+            except OSError:
+                return False
+        return True
