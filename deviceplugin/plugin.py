@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -41,7 +42,8 @@ class DevicePlugin(Service):
     """One resource's service; the methods' names are kubelet's."""
 
     def __init__(self, resource: str, parts: Parts) -> None:
-        super().__init__(resource, resource, parts.offer, _OPTIONS)
+        devices = partial(parts.offer.devices, resource)
+        super().__init__(resource, devices, parts.offer, _OPTIONS)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
         self._admission = parts.admission
         self._starter = parts.starter

@@ -23,7 +23,7 @@ from deviceplugin.podresources import RESOURCES, PodResources
 from deviceplugin.pods import NodePods
 from deviceplugin.prestart import Starter
 from deviceplugin.publisher import OwnNode, Publisher
-from deviceplugin.quotaplugin import QuotaPlugin
+from deviceplugin.quotaplugin import MostCards, QuotaPlugin
 from deviceplugin.records import Records
 from deviceplugin.reporter import Reporter
 from deviceplugin.settings import DevicePluginSettings
@@ -169,7 +169,8 @@ def _services(settings: DevicePluginSettings, parts: Parts) -> Iterator[Service]
     for resource in RESOURCES:
         yield DevicePlugin(resource, parts)
     if settings.bitfusion_quota:
-        yield QuotaPlugin(parts.offer, parts.metrics)
+        file = MostCards(settings.state_dir / "quota-cards")
+        yield QuotaPlugin(parts.offer, file, parts.metrics)
 
 
 def _watcher(

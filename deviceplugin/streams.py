@@ -1,7 +1,7 @@
 """What kubelet listens to: the devices of one resource, told again when they change."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -39,12 +39,12 @@ class Streams:
 class Service(DevicePluginServicer):
     """One resource's service, as far as all are alike: options and lists.
 
-    ``counted`` is the resource of ours whose devices, card by card, are told. The
-    methods' names are kubelet's.
+    ``devices`` gives the ids that are told, each with whether it is healthy; it is
+    asked again after each change of the offer. The methods' names are kubelet's.
     """
 
     resource: str
-    counted: str
+    devices: Callable[[], Sequence[tuple[str, bool]]]
     offer: Offer
     options: pb.DevicePluginOptions
     streams: Streams = field(default_factory=Streams)
@@ -66,7 +66,7 @@ class Service(DevicePluginServicer):
             shown: Sequence[tuple[str, bool]] | None = None
             while context.is_active():
                 version = self.offer.version()
-                devices = self.offer.devices(self.counted)
+                devices = self.devices()
                 if devices != shown:
                     shown = devices
                     yield _listed(devices)

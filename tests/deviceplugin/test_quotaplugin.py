@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import kubelet
-from deviceplugin.cards import Found
+from deviceplugin.cards import DeviceId, Found
+from deviceplugin.quotaplugin import MostCards, QuotaPlugin
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.demo.devices import Devices
@@ -49,27 +50,76 @@ def test_without_the_option_nobody_counts_it(tmp_path: Path) -> None:
         assert not (tmp_path / "device-plugins" / SOCKET).exists()
 
 
-def test_a_hundred_for_each_card_that_is_well(house: House) -> None:
-    """As many as cores; a sick card's are still there, and not to be had."""
+def told(house: House) -> list[tuple[str, bool]]:
+    """What kubelet is told: ids, each with whether it is healthy."""
+    (service,) = [
+        one._plugin
+        for one in house.serving.registrars
+        if isinstance(one._plugin, QuotaPlugin)
+    ]
+    return list(service.devices())
+
+
+def test_no_card_makes_them_sick(house: House) -> None:
+    """kubelet mixes them, so a sick one would have pods of other cards refused."""
+    before = told(house)
     house.cards.failures[UUIDS[0]] = "it does not answer"
-    wait_for(house.devices, 100)
-    assert house.devices.capacity()[Q] == 200
-    house.cards.failures.clear()
-    wait_for(house.devices, 200)
+    house.serving.offer.set_cordoned([UUIDS[1]])
+    wait_until(house.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
+    assert told(house) == before
+    assert (house.devices.allocatable()[Q], house.devices.capacity()[Q]) == (200, 200)
 
 
-def test_a_cordoned_cards_are_counted(house: House) -> None:
-    """As its cores are: what runs there goes on, over a restart of kubelet too."""
-    house.serving.offer.set_cordoned([UUIDS[0]])
-    house.cards.failures[UUIDS[1]] = "it does not answer"
-    wait_for(house.devices, 100)
+def test_their_ids_name_no_card(house: House) -> None:
+    """They are numbers, the same for ever, and short enough for kubelet's list."""
+    ids = [name for name, _ in told(house)]
+    assert (ids[0], ids[-1], len(set(ids))) == ("quota-00000", "quota-00199", 200)
+    assert not [one for one in ids if DeviceId.parse(one)]
 
 
-def test_a_card_that_vanishes_stays_counted_as_sick(house: House) -> None:
-    """kubelet fails pods whose device ids are no more."""
+def test_a_card_that_vanishes_takes_none_along(house: House) -> None:
+    """Not while the plugin runs, and not when it starts anew, as after a reboot."""
+    before = told(house)
     house.cards.found = Found((found_card(1),))
-    wait_for(house.devices, 100)
-    assert house.devices.capacity()[Q] == 200
+    wait_until(house.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
+    assert told(house) == before
+    house.end()
+    house.start()
+    wait_until(house.devices.capacity, "one", accept=lambda seen: seen[C] == 100)
+    wait_for(house.devices, 200)
+    assert told(house) == before
+
+
+def test_a_card_that_comes_brings_a_hundred(house: House) -> None:
+    """And those before keep their ids."""
+    before = told(house)
+    house.cards.found = Found((found_card(0), found_card(1), found_card(2)))
+    wait_for(house.devices, 300)
+    assert told(house)[:200] == before
+
+
+@pytest.mark.parametrize("text", ["", "two\n", "1001", "99999999999", "\xb2"])
+def test_a_broken_file_is_told_and_counted_anew(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stops nobody."""
+    path = tmp_path / "quota-cards"
+    path.write_text(text)
+    most = MostCards(path)
+    (record,) = caplog.records
+    assert record.file == str(path)  # type: ignore[attr-defined]
+    assert most.with_now(2) == 2
+    assert MostCards(path).with_now(1) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number holds as long as the process."""
+    (tmp_path / "file").touch()
+    most = MostCards(tmp_path / "file" / "quota-cards")
+    assert (most.with_now(2), most.with_now(1)) == (2, 2)
+    assert "cannot be kept" in caplog.text
 
 
 def test_a_pod_gets_its_card_and_nothing_more(house: House) -> None:
