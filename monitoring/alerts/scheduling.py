@@ -11,6 +11,11 @@ _PODS = "kubectl -n kube-system get pods -o wide -l"
 _EXTENDERS = f"{_PODS} 'app.kubernetes.io/name in ({','.join(_EXTENDER)})'."
 _PLUGINS = f"{_PODS} app.kubernetes.io/name={_PLUGIN}."
 _WEBHOOKS = f"{_PODS} app.kubernetes.io/name={_WEBHOOK}."
+# kube-state-metrics tells it, where that is there.
+_CONFIGURED = (
+    "kube_mutatingwebhookconfiguration_info"
+    f'{{mutatingwebhookconfiguration="{_WEBHOOK}"}}'
+)
 _WITH_OPTIONS = "with the other options that you installed with"
 
 _DOWN = (
@@ -122,11 +127,22 @@ _BOOKS = (
     ),
 )
 
+
+def _of_webhook(wrapped: str) -> str:
+    """Choose the webhook's targets, by either mark that they may be found by."""
+    marks = ("job", "app_kubernetes_io_name")
+    return "\n  or ".join(wrapped.format(f'up{{{one}=~"{_WEBHOOK}"}}') for one in marks)
+
+
 _ADMISSION = (
     Alert(
         "VcudaWebhookDown",
-        f'max(\n  up{{job=~"{_WEBHOOK}"}}\n'
-        f'  or up{{app_kubernetes_io_name=~"{_WEBHOOK}"}}\n) == 0',
+        # Where it has no pod at all nothing is there to be 0: it must be gone since
+        # lately, or still be asked by the API server.
+        f"max(\n  {_of_webhook('{}')}\n) == 0\n"
+        f"or absent(\n  {_of_webhook('{}')}\n) and on() (\n"
+        f"  max(\n  {_of_webhook('max_over_time({}[30m])')}\n  )\n"
+        f"  or max({_CONFIGURED})\n)",
         "critical",
         "No replica of the webhook answers",
         "Pods that ask for cards are not made; all others are. In need: gpusharectl "

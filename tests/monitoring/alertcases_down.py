@@ -1,6 +1,7 @@
 """Cases of the alerts on an extender or a device plugin that does not answer."""
 
 from tests.monitoring.alertcases import Case, one
+from tests.monitoring.alertcases_scheduling import webhooks
 
 CRITICAL = {"severity": "critical"}
 EXTENDER, PLUGIN = "gpushare-extender", "gpushare-device-plugin"
@@ -43,7 +44,53 @@ def of(alert: str, app: str, what: str, port: int) -> tuple[Case, ...]:
 
 SECOND = {"job": "gpushare-scheduler", "instance": "10.0.0.5:39998", "node": "n"}
 
+WEBHOOK = "VcudaWebhookDown"
+SILENT = "No replica of the webhook answers"
+
+
+def configured(name: str) -> dict[str, str]:
+    """A configuration that the API server has, as kube-state-metrics tells it."""
+    metric = "kube_mutatingwebhookconfiguration_info"
+    return {one(metric, mutatingwebhookconfiguration=name): "1x60"}
+
+
+WITHOUT_PODS = (
+    Case(WEBHOOK, "its last pods went", 8, webhooks("1x3 stale"), SILENT, CRITICAL),
+    Case(
+        WEBHOOK,
+        "its last pods went, found by their labels",
+        8,
+        webhooks("_x60", "1x3 stale", "1x3 stale"),
+        SILENT,
+        CRITICAL,
+    ),
+    Case(WEBHOOK, "its last pods went just now", 5, webhooks("1x3 stale")),
+    Case(WEBHOOK, "it was taken out long ago", 45, webhooks("1x3 stale")),
+    Case(
+        WEBHOOK,
+        "its pods are others now",
+        20,
+        webhooks("1x3 stale", "_x4 1x30"),
+    ),
+    Case(
+        WEBHOOK,
+        "no pods since long, and it is asked still",
+        45,
+        configured("gpushare-webhook"),
+        SILENT,
+        CRITICAL,
+    ),
+    Case(WEBHOOK, "another's is asked", 45, configured("istio-sidecar-injector")),
+    Case(
+        WEBHOOK,
+        "it answers, and is asked",
+        45,
+        {**webhooks("1x60"), **configured("gpushare-webhook")},
+    ),
+)
+
 CASES = (
+    *WITHOUT_PODS,
     *of("VcudaExtenderDown", EXTENDER, "extender", 39998),
     Case(
         "VcudaExtenderDown",
