@@ -70,7 +70,7 @@ def prepared(path: str, names: list[str], units: int) -> bytes:
     }
     body = orjson.dumps({"Pod": pod, "Nodes": None, "NodeNames": names})
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

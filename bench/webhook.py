@@ -82,7 +82,7 @@ def measured(line: Line, path: str, pod: Json) -> dict[str, Any]:
 def prepared(path: str, body: bytes) -> bytes:
     """Write the bytes of one POST."""
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -113,7 +113,7 @@ def wait_ready(
     child: subprocess.Popen[bytes], port: int, context: ssl.SSLContext
 ) -> None:
     """Wait until the webhook has read its nodes."""
-    ask = b"GET /readyz HTTP/1.1\r\nHost: bench\r\n\r\n"
+    ask = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     deadline = time.monotonic() + _START_WITHIN_S
     while child.poll() is None and time.monotonic() < deadline:
         try:

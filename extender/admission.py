@@ -99,10 +99,12 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
         warnings += _improve(after, rules)
     judged = judged_request(after)
     denials = [*told.denials, *_denials(after, judged, rules)]
+    if any("share one card" in text for text in judged.complaints) and told.sharing:
+        denials.append(told.sharing)
     if not denials:
         warnings += unknown_resources(after)
-    # Of a translated pod its own warnings speak of the pool already.
-    if not translated and judged.request is not None:
+    # Of a translated pod its own warnings speak of the pool already, each container's.
+    if (told.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)
     return _verdict(pod, after, denials, warnings)
 

@@ -14,15 +14,22 @@ import orjson
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from werkzeug.exceptions import BadRequest, HTTPException, UnsupportedMediaType
+from werkzeug.exceptions import (
+    BadRequest,
+    HTTPException,
+    MisdirectedRequest,
+    UnsupportedMediaType,
+)
 
 from extender import wire
 from extender.bind import Binder, Bound, Outcome
+from extender.localnames import is_local
 from extender.metrics import VerbMetrics
 from extender.readiness import Readiness
 from extender.ui import Page
 from extender.verbs import Verbs
 from extender.wire import FilterResult
+from gpushare.domain.summary import users_words
 from gpushare.kube.fields import Malformed
 from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.kube.pagepolicy import STATE_HEADERS
@@ -70,6 +77,7 @@ def create_app(parts: Parts) -> Flask:
     """Make the application for loopback: verbs, /snapshot, and the read-only rest."""
     app = create_public_app(parts)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    app.before_request(_insist_on_local_name)
 
     def serve(verb: str, view: Callable[[Parts, bytes], bytes]) -> None:
         def call() -> Response:
@@ -110,10 +118,25 @@ def create_public_app(parts: Public) -> Flask:
         body = generate_latest(parts.registry)
         return Response(body, content_type=CONTENT_TYPE_LATEST)
 
-    app.register_error_handler(Malformed, _malformed)
+    app.register_error_handler(Malformed, malformed)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _surprise)
     return app
+
+
+def _insist_on_local_name() -> None:
+    """Refuse what a web page from elsewhere has a browser on this host ask for.
+
+    Not with TLS: then who has no client's certificate has not come this far, and
+    kube-scheduler may call by any name that the server's certificate has.
+    """
+    host = request.environ.get("HTTP_HOST", "")
+    if request.scheme == "https" or is_local(host):
+        return
+    raise MisdirectedRequest(
+        f'this server is for its own machine alone, and no "{users_words(host)}"; call '
+        "it by 127.0.0.1, [::1] or localhost, as in kube-scheduler's urlPrefix"
+    )
 
 
 def _show(app: Flask, page: Page) -> None:
@@ -208,7 +231,8 @@ def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, content_type=_JSON)
 
 
-def _malformed(error: Malformed) -> Response:
+def malformed(error: Malformed) -> Response:
+    """Say what is wrong with a request, and log it: nobody of ours sends such a one."""
     logger.warning("request not understood", extra={"because": str(error)})
     return _json(orjson.dumps({"error": str(error), "field": error.field}), 400)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from extender import bitfusionclient, bitfusionnames
 from extender.bitfusionfilter import wishes
 from extender.bitfusionpod import Asking, parts_of, read_pod
-from extender.bitfusionrewrite import Plan, rewritten
+from extender.bitfusionrewrite import Plan, rewritten, why_they_share
 from extender.bitfusionrules import BitfusionRules, CardTotal, total_of
 from extender.pool import Pool
 from gpushare.domain.summary import users_words
@@ -31,12 +31,14 @@ _MOST_SHOWN = 30
 class Translation:
     """A pod after its translation, or as it came where there was nothing to translate.
 
-    With ``denials``, all that is wrong with it, it is as it came.
+    With ``denials``, all that is wrong with it, it is as it came. ``sharing`` says why
+    several containers that ask are not apart, and what would make them so.
     """
 
     pod: Json
     denials: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    sharing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,19 @@ def translate(
         return Translation(pod, warnings=_nothing_asked(chosen))
     asking = tuple(found.asking)
     wished = wishes(_filters(annotations, asking), pool)
-    may_fail = [*wished.complaints, *_no_node(pool)]
+    may_fail = [*wished.complaints, *_no_node(pool), *sized.waits]
     if rules.strict and may_fail:
         return Translation(pod, tuple(may_fail))
     plan = Plan(asking, sized, wished, commands=chosen.word == _ALL)
-    warnings = [*_packing(annotations, chosen), *may_fail, *_commands(plan)]
-    return Translation(rewritten(pod, plan, rules), (), tuple(warnings))
+    warnings = [
+        *_packing(annotations, chosen),
+        *may_fail,
+        *sized.remarks,
+        *_commands(plan),
+    ]
+    after = rewritten(pod, plan, rules)
+    sharing = why_they_share(after["spec"], asking)
+    return Translation(after, (), tuple(warnings), sharing)
 
 
 def _mode(annotations: Json, of_namespace: str) -> _Mode:

@@ -21,13 +21,13 @@ _HALF = f"{AMOUNT}: 1 and {PERCENT}: 50"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one container's resources say; ``ask`` is None where they are silent.
+    """What one container's resources say, or its calls; ``asks`` is empty for neither.
 
     ``uneven``: its requests are not its limits, which the API server will refuse in
     words of its own, as long as it gets to see them.
     """
 
-    ask: Ask | None = None
+    asks: tuple[Ask, ...] = ()
     denials: tuple[str, ...] = ()
     uneven: bool = False
 
@@ -49,7 +49,8 @@ def asked_by(container: Json, path: str) -> Asked:
     asked = {name: found[name] for name in ASKED if name in found}
     uneven = any(_is_uneven(name, limits, requests) for name in asked)
     ask = _ask(asked, where, denials) if asked else None
-    return Asked(None if denials else ask, tuple(denials), uneven)
+    asks = () if denials or ask is None else (ask,)
+    return Asked(asks, tuple(denials), uneven)
 
 
 def _strangers(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:

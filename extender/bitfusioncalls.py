@@ -18,20 +18,14 @@ _MOST_DIGITS = 20
 
 
 def asked_by_calls(runs: Sequence[Run], path: str) -> Asked:
-    """Read the calls of one container; the most that one of them asks counts."""
+    """Read the calls of one container, each of which must have enough of its own."""
     denials: list[str] = []
     asks = [_ask(run, f"{path}.command", denials) for run in runs]
-    if denials or not asks:
-        return Asked(None, tuple(dict.fromkeys(denials)))
-    memories = [ask.memory for ask in asks if ask.memory is not None]
-    ask = Ask(
-        cards=max(ask.cards for ask in asks),
-        percent=max(ask.percent for ask in asks),
-        memory=max(memories) if len(memories) == len(asks) else None,
-    )
-    if ask.cards > 1 and not ask.whole:
-        denials.append(too_many(ask, f"{path}.command, bitfusion run -n"))
-    return Asked(ask, tuple(denials))
+    if not denials:
+        where = f"{path}.command, bitfusion run -n"
+        several = [ask for ask in asks if ask.cards > 1 and not ask.whole]
+        denials += [too_many(ask, where) for ask in several]
+    return Asked(tuple(asks), tuple(dict.fromkeys(denials)))
 
 
 def _ask(run: Run, where: str, denials: list[str]) -> Ask:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from extender.pool import Pool
 from gpushare.domain.summary import users_words
 from gpushare.kube import names
+from gpushare.kube.cardselection import MOST_ENTRIES
 from gpushare.kube.cluster import Json
 
 _HOSTNAME = "kubernetes.io/hostname"
 _CONDITION = re.compile(r"(?P<key>[a-z]+\.[\w-]+)=(?P<value>.+)", re.DOTALL)
 _LABEL = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_UUID = re.compile(r"(?:(?:GPU|MIG)-)?[0-9a-f]{8}[0-9a-f-]*", re.ASCII | re.IGNORECASE)
+_UUID = re.compile(
+    r"(?:(?:GPU|MIG)-)?[0-9a-f]{8}[0-9a-f-]{0,80}", re.ASCII | re.IGNORECASE
+)
 _MOST_SHOWN = 50
 _MOST_WORDS = 64
 _MOST_QUOTED = 10_000
@@ -45,6 +48,11 @@ def wishes(texts: Iterable[str], pool: Pool) -> Wishes:
         if complaint:
             shown = users_words(word)[:_MOST_SHOWN]
             found.complaints.append(f'Filter "{shown}" {complaint}')
+    for key, entries in (("device.name", found.models), ("device.id", found.uuids)):
+        if len(entries) > MOST_ENTRIES:
+            told = f"Filters by {key} after the first {MOST_ENTRIES} are left out"
+            found.complaints.append(told)
+            del entries[MOST_ENTRIES:]
     return found
 
 
@@ -122,12 +130,15 @@ def _note_hostname(found: Wishes, hostname: str, pool: Pool) -> str:
 
 
 def _note_card(found: Wishes, key: str, value: str) -> str:
-    if key == "device.name" and not set(value) & set(",*"):
+    if key == "device.name":
+        plain = value.replace("*", "").replace(",", " ").strip()
+        if plain != value.strip():
+            return f"is left out: a name, or part of one, without * and , ({plain})"
         # Bitfusion took a part of the name for it.
         found.models.append(f"*{value}*")
-    elif key == "device.id" and _UUID.fullmatch(value):
-        found.uuids.append(value)
-    else:
+        return ""
+    if not _UUID.fullmatch(value):
         fix = "give a UUID, as nvidia-smi -L shows it"
         return f"is left out: it names no card here; {fix}"
+    found.uuids.append(value)
     return ""

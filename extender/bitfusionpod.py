@@ -7,12 +7,13 @@ from extender.bitfusionasks import asked_by, bad_memory
 from extender.bitfusioncalls import asked_by_calls
 from extender.bitfusioncommand import Command, command_of
 from extender.bitfusionnames import MEMORY, PERCENT
-from extender.bitfusionrules import BitfusionRules
+from extender.bitfusionrules import MIB, BitfusionRules
 from extender.bitfusionsizes import (
     Ask,
     CardSize,
     Part,
     part_of,
+    peak_of,
     said_size,
     smallest,
 )
@@ -25,11 +26,14 @@ INIT, APP = "initContainers", "containers"
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A container that asks; ``command`` is its command as it is to be."""
+    """A container that asks; ``command`` is its command as it is to be.
+
+    ``asks`` is what its resources say, or else what each call in its command does.
+    """
 
     kind: str
     index: int
-    ask: Ask
+    asks: tuple[Ask, ...]
     command: Command
 
     @property
@@ -52,10 +56,14 @@ class Parts:
     """What each asking container gets, in their order.
 
     ``assumed``: the size of the cluster's smallest card, where a part was made of it.
+    ``remarks`` are about what works otherwise than a person may think, ``waits`` about
+    what no card of the cluster has room for.
     """
 
     parts: list[Part] = field(default_factory=list)
     denials: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
     assumed: CardSize | None = None
 
 
@@ -72,15 +80,16 @@ def read_pod(spec: Json, *, shell: str, calls: bool) -> Findings:
     for kind, index, container in containers(spec):
         path = f"spec.{kind}[{index}]"
         asked = asked_by(container, path)
-        if asked.ask is None and not asked.denials and not calls:
+        silent = not asked.asks and not asked.denials
+        if silent and not calls:
             continue
         command = command_of(container, shell)
-        if asked.ask is None and not asked.denials:
+        if silent:
             asked = asked_by_calls(command.runs, path)
         found.denials += asked.denials
         found.uneven = found.uneven or asked.uneven
-        if asked.ask is not None:
-            found.asking.append(Asking(kind, index, asked.ask, command))
+        if asked.asks:
+            found.asking.append(Asking(kind, index, asked.asks, command))
     return found
 
 
@@ -89,32 +98,60 @@ def parts_of(asking: list[Asking], rules: BitfusionRules, pool: Pool) -> Parts:
     found = Parts()
     said = said_size(rules, pool)
     for one in asking:
+        percents = [ask.percent for ask in one.asks if ask.memory is None]
         card = said
-        if card is None and (one.ask.memory is None or rules.quota):
+        if card is None and (percents or rules.quota):
             card = smallest(pool)
-        if card is None and one.ask.memory is None:
-            found.denials.append(_unknown_size(one))
+        if card is None and percents:
+            found.denials.append(_unknown_size(one, percents[0]))
             continue
         if card is not None and card.assumed:
             found.assumed = card
-        part = part_of(one.ask, card)
-        found.parts.append(part)
-        most = pool.largest_units or (card.units if card else None)
-        if one.ask.memory is not None and most and part.amount.units > most:
-            found.denials.append(_too_large(one, most))
+        parts = [part_of(ask, card) for ask in one.asks]
+        found.parts.append(peak_of(parts))
+        for ask, part in zip(one.asks, parts, strict=True):
+            _compare(found, one.path, ask, part, card=card, pool=pool)
     return found
 
 
-def _unknown_size(one: Asking) -> str:
+def _compare(
+    found: Parts,
+    path: str,
+    ask: Ask,
+    part: Part,
+    *,
+    card: CardSize | None,
+    pool: Pool,
+) -> None:
+    """Note what is more than one card has: than those there are, or than was said."""
+    units, most = part.amount.units, pool.largest_units
+    if ask.memory is None:
+        if most and units > most * ask.cards:
+            found.waits.append(
+                f"{path}: {ask.percent} percent of TOTAL are {units // ask.cards} "
+                f"units, the largest card has {most}; the pod waits"
+            )
+        return
+    most = most or (card.units if card else None)
+    if most and units > most:
+        found.denials.append(_too_large(path, ask.memory, most))
+    elif card is not None and ask.memory > card.total:
+        found.remarks.append(
+            f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "
+            "it gets a whole card, 100 cores"
+        )
+
+
+def _unknown_size(one: Asking, percent: int) -> str:
     return (
-        f"Invalid {PERCENT} quantity: {one.ask.percent} ({one.path}): no card is known "
+        f"Invalid {PERCENT} quantity: {percent} ({one.path}): no card is known "
         "to take it of; ask bitfusion.io/gpu-memory, or have the webhook's "
         "TOTAL_GPU_MEMORY set"
     )
 
 
-def _too_large(one: Asking, most: int) -> str:
-    shown = f"{one.ask.memory} bytes"
-    where = f'{one.path}, "{MEMORY}"'
+def _too_large(path: str, memory: int, most: int) -> str:
+    where = f'{path}, "{MEMORY}"'
     mib = most * UNIT_MIB
-    return bad_memory(where, shown, f"the largest card has {mib} MiB; ask {mib}Mi")
+    because = f"the largest card has {mib} MiB; ask {mib}Mi"
+    return bad_memory(where, f"{memory} bytes", because)

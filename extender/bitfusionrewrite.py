@@ -38,7 +38,8 @@ def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
             _set_command(container, one)
         if not plan.commands or bitfusionclient.is_called(container):
             callers.append(container)
-    if _are_apart(spec, plan.asking):
+    if len(plan.asking) > 1 and not _handing_on(spec):
+        # Each of them ran a client of its own.
         annotations.setdefault(names.CONTAINERS, names.APART)
     limit_nodes(spec, plan.wishes.hostnames)
     limit_cards(annotations, plan.wishes)
@@ -49,7 +50,7 @@ def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
 
 def _copied(pod: Json) -> Json:
     """Copy as deep as changes go: a whole copy costs more than all the rest."""
-    metadata, spec = dict(pod["metadata"]), dict(pod["spec"])
+    metadata, spec = dict(pod.get("metadata") or {}), dict(pod["spec"])
     metadata["annotations"] = dict(metadata.get("annotations") or {})
     for kind in (INIT, APP):
         if spec.get(kind):
@@ -78,13 +79,31 @@ def _set_command(container: Json, one: Asking) -> None:
             container.pop(key, None)
 
 
-def _are_apart(spec: Json, asking: Sequence[Asking]) -> bool:
-    """Tell whether several containers ask, each of which ran a client of its own.
+def why_they_share(spec: Json, asking: Sequence[Asking]) -> str:
+    """Say why several containers share a card; empty where they do not."""
+    handing_on = _handing_on(spec)
+    if len(asking) < 2 or not handing_on:  # noqa: PLR2004
+        return ""
+    them = " and ".join(handing_on)
+    return (
+        f"a card asked in {them} is handed on to the others, so they share it; "
+        f"ask none in {them}, and each of the others gets one"
+    )
 
-    Not with an init container that ends: its card is handed on to the others.
-    """
-    for one in asking:
-        stays = spec[one.kind][one.index].get("restartPolicy") == "Always"
-        if one.kind == INIT and not stays:
-            return False
-    return len(asking) > 1
+
+def _handing_on(spec: Json) -> list[str]:
+    """Name the init containers that end and ask for a card, in whatever words."""
+    return [
+        f"spec.{INIT}[{index}]"
+        for index, container in enumerate(spec.get(INIT) or ())
+        if container.get("restartPolicy") != "Always" and _asks(container)
+    ]
+
+
+def _asks(container: Json) -> bool:
+    resources = container.get("resources") or {}
+    return any(
+        str((resources.get(part) or {}).get(name, "0")) != "0"
+        for part in ("limits", "requests")
+        for name in (names.CORE, names.MEMORY)
+    )

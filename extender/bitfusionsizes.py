@@ -1,6 +1,8 @@
 """From what a container asked of Bitfusion to a share of a card here. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 from extender.bitfusionrules import MIB, BitfusionRules
 from extender.pool import Pool
@@ -86,13 +88,24 @@ def part_of(ask: Ask, card: CardSize | None) -> Part:
     return Part(Amount(ask.percent, max(units, 1)), quota)
 
 
+def peak_of(parts: Iterable[Part]) -> Part:
+    """Give what is enough for each of these, one at a time; there is one at least."""
+    return reduce(
+        lambda one, other: Part(
+            one.amount.peak(other.amount), max(one.quota, other.quota)
+        ),
+        parts,
+    )
+
+
 def _by_memory(memory: int, card: CardSize | None) -> Part:
     units = -(-memory // UNIT_BYTES)
     if card is None:
         return Part(Amount(1, units), 1)
     share = -(-CORES_PER_CARD * memory // card.total)
     if memory > card.total:
-        return Part(Amount(CORES_PER_CARD, units), share)
+        # A whole card, if of a larger kind, and no quota counts it for more.
+        return Part(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
     # A card's last bytes, less than a unit, cannot be asked for.
     units = min(units, card.units)
     # All of a card's cores would ask for one that nobody else is on.

@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import ssl
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,8 +58,6 @@ class PatientContext(ssl.SSLContext):
     """
 
     handshake_s = 2.0
-    request_s: float | None = None
-    """In which a request has to come in, and its answer to go out; None for ever."""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Shake hands; ``ssl.SSLError`` for who is not let in or is too slow."""
@@ -70,52 +67,23 @@ class PatientContext(ssl.SSLContext):
         except TimeoutError as error:
             # gunicorn takes this one for a client that went away, which it is.
             raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "no handshake in time") from error
-        if isinstance(wrapped, PromptSocket):
-            wrapped.request_s = self.request_s
         wrapped.setblocking(True)  # noqa: FBT003
         return wrapped
 
 
-class PromptSocket(ssl.SSLSocket):
-    """Hangs up on who takes too long over one request, however he spends the time.
-
-    gunicorn makes a connection blocking when it begins to read a request, and waits for
-    its end in one of the threads that answer: a few clients that send a byte now and
-    then would take them all.
-    """
-
-    request_s: float | None = None
-    _until: float | None = None
-
-    def setblocking(self, flag: bool) -> None:  # noqa: FBT001
-        """Begin a request, or end it."""
-        super().setblocking(flag)
-        limited = flag and self.request_s is not None
-        self._until = time.monotonic() + (self.request_s or 0) if limited else None
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Read, while there is time; ``ssl.SSLEOFError`` for who is too slow."""
-        if self._until is None:
-            return super().recv(buflen, flags)
-        # Not 0, which would be a socket that does not wait at all.
-        self.settimeout(max(self._until - time.monotonic(), 0.001))
-        try:
-            return super().recv(buflen, flags)
-        except TimeoutError as error:
-            # gunicorn takes this one for a client that went away.
-            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "no request in time") from error
-
-
-def server_context(files: TlsFiles, request_s: float | None = None) -> PatientContext:
+def server_context(
+    files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
+) -> PatientContext:
     """Make a server's context, which wants a client's certificate if the files say so.
+
+    Its connections are of the class ``sockets``.
 
     ``OSError`` where a file cannot be read, ``ssl.SSLError`` where it is not what it
     should be or the files do not belong together.
     """
     context = PatientContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = PromptSocket
-    context.request_s = request_s
+    context.sslsocket_class = sockets
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(files.client_ca)
@@ -126,9 +94,11 @@ def server_context(files: TlsFiles, request_s: float | None = None) -> PatientCo
 class ServerTls:
     """Gives gunicorn the context for each new connection."""
 
-    def __init__(self, files: TlsFiles, request_s: float | None = None) -> None:
+    def __init__(
+        self, files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
+    ) -> None:
         self._files = files
-        self._request_s = request_s
+        self._sockets = sockets
         self._current: tuple[Stamp, PatientContext] | None = None
         self._told = ""
 
@@ -151,7 +121,7 @@ class ServerTls:
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
-        made = server_context(self._files, self._request_s)
+        made = server_context(self._files, self._sockets)
         self._current = stamp, made
         self._told = ""
         if last is not None:

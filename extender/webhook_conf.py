@@ -14,14 +14,15 @@ from typing import Any
 from extender.tls import ServerTls
 from extender.webhookmain import complaints
 from extender.webhooksettings import WebhookSettings
+from extender.wholerequest import WholeRequestSocket
 
 _settings, _ = WebhookSettings.read(os.environ)
-_REQUEST_S = 10.0
-"""The API server itself gives a review 5 s, as the configurations say."""
 
 bind = [str(_settings.listen)]
 workers = 1
-worker_class = "gthread"
+# gunicorn's threaded one, but for those who take long to say what they want.
+worker_class = "extender.waitingroom.WaitingWorker"
+worker_connections = 900
 threads = _settings.threads
 keepalive = 120
 backlog = 2048
@@ -34,9 +35,8 @@ if Path("/dev/shm").is_dir():  # noqa: S108
     # A read-only root has no other place for the worker's heartbeat (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
 certfile, keyfile = _settings.tls_cert, _settings.tls_key
-ssl_context = ServerTls(_settings.tls, _REQUEST_S).context
-# In wrap_socket, which has a deadline, and not after it.
-do_handshake_on_connect = True
+ssl_context = ServerTls(_settings.tls, WholeRequestSocket).context
+do_handshake_on_connect = False
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401

@@ -13,7 +13,7 @@ LIMITS: Mapping[Limit, str] = MappingProxyType(
 )
 """The annotation of each list."""
 
-_MOST = 32
+MOST_ENTRIES = 32
 """Entries of a list: filter looks them up for every card of the cluster."""
 _UUID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,99}", re.ASCII)
 
@@ -44,8 +44,8 @@ def _wrong(limit: Limit, entries: tuple[str, ...]) -> str:
     if not entries:
         example = "Tesla T4, A10*" if limit is Limit.MODELS else "GPU-9f12f917"
         return f'names nothing; name some, as in "{example}", or leave it out'
-    if len(entries) > _MOST:
-        return f"names {len(entries)} things; it may name {_MOST}"
+    if len(entries) > MOST_ENTRIES:
+        return f"names {len(entries)} things; it may name {MOST_ENTRIES}"
     check = _wrong_model if limit is Limit.MODELS else _wrong_uuid
     return next(filter(None, map(check, entries)), "")
 

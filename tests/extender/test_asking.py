@@ -92,7 +92,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         UNITS.replace("[0]", "[1]"),
     ]
     assert found[0].endswith(
-        'no policy "bestfit"; known are first-fit, best-fit, spread'
+        'no policy "bestfit"; known are first-fit, best-fit, spread, frag'
     )
 
 

@@ -1,18 +1,21 @@
-"""TLS for the webhook: clients without a certificate, and only prompt ones."""
+"""TLS for the webhook: clients without a certificate, heard without waiting."""
 
 import socket
 import ssl
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from extender.metrics import CertificateCollector
-from extender.tls import PromptSocket, ServerTls, TlsFiles, complaints, server_context
+from extender.tls import ServerTls, TlsFiles, complaints
+from extender.wholerequest import Heard, WholeRequestSocket
 from tests.testbed.certificates import Certificates, certificates
+from tests.testbed.waiting import wait_until
+
+REQUEST = b"POST /mutate HTTP/1.1\r\nContent-Length: 4\r\n\r\n"
 
 
 @pytest.fixture
@@ -26,28 +29,101 @@ def files(held: Certificates) -> TlsFiles:
 
 @contextmanager
 def meeting(
-    held: Certificates, request_s: float | None
-) -> Iterator[tuple[ssl.SSLSocket, PromptSocket]]:
+    held: Certificates,
+) -> Iterator[tuple[ssl.SSLSocket, WholeRequestSocket]]:
     """Give both ends of a connection, shaken hands without a client's certificate."""
-    context = ServerTls(files(held), request_s).context(None, None)
+    context = ServerTls(files(held), WholeRequestSocket).context(None, None)
     far, near = socket.socketpair()
-    with ThreadPoolExecutor(1) as pool:
-        ready = pool.submit(context.wrap_socket, far, server_side=True)
-        with (
-            held.client(None).wrap_socket(near, server_hostname="localhost") as client,
-            ready.result(10) as server,
-        ):
-            assert isinstance(server, PromptSocket)
+    wrapped = context.wrap_socket(far, server_side=True, do_handshake_on_connect=False)
+    with wrapped as server, ThreadPoolExecutor(1) as pool:
+        assert isinstance(server, WholeRequestSocket)
+        server.setblocking(False)
+        assert server.hear() is Heard.PART
+        meet = held.client(None).wrap_socket
+        shaking = pool.submit(meet, near, server_hostname="localhost")
+        wait_until(server.hear, "hands", accept=lambda one: one is Heard.NOTHING)
+        with shaking.result(30) as client:
             yield client, server
 
 
-def test_no_client_needs_a_certificate(held: Certificates) -> None:
-    """The API server shows none unless it is told to."""
-    with meeting(held, 30) as (client, server):
-        client.sendall(b"POST")
-        assert server.recv(10) == b"POST"
+def hears(server: WholeRequestSocket, wanted: Heard) -> None:
+    wait_until(server.hear, wanted.value, accept=lambda heard: heard is wanted)
+
+
+def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
+    """Whoever asks how much has come hears it at once; the last byte makes it whole."""
+    with meeting(held) as (client, server):
+        for piece in (REQUEST[:9], REQUEST[9:], b"bod"):
+            client.sendall(piece)
+            before = len(server.pieces.kept)
+            wait_until(
+                lambda: server.hear() and len(server.pieces.kept),
+                "a piece",
+                accept=lambda seen, before=before: seen > before,  # type: ignore[misc]
+            )
+            assert server.hear() is Heard.PART
+        client.sendall(b"y")
+        hears(server, Heard.WHOLE)
+        server.setblocking(True)
+        assert server.recv(9) == REQUEST[:9]
+        assert server.recv(1000) == REQUEST[9:] + b"body"
+        # Not a wait for more, whatever the parser thinks of it.
+        assert server.recv(1) == b""
         server.sendall(b"200")
         assert client.recv(10) == b"200"
+        assert not server.begin_anew(b"")
+        server.setblocking(False)
+        assert server.hear() is Heard.NOTHING
+
+
+def test_what_came_of_the_next_request_is_not_lost(held: Certificates) -> None:
+    """Some of it the parser may have read already."""
+    with meeting(held) as (client, server):
+        client.sendall(REQUEST + b"body" + REQUEST)
+        hears(server, Heard.WHOLE)
+        first = server.recv(len(REQUEST) + 8)
+        assert server.begin_anew(first[len(REQUEST) + 4 :])
+        assert server.hear() is Heard.PART
+        client.sendall(b"more")
+        hears(server, Heard.WHOLE)
+        assert server.recv(1000) == REQUEST + b"more"
+
+
+def gone(server: WholeRequestSocket) -> bool:
+    try:
+        server.hear()
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda client: client.close(),
+        lambda client: socket.socket.sendall(client, b"\x15\x03\x03 nonsense"),
+    ],
+    ids=["hangs up", "talks nonsense"],
+)
+def test_who_leaves_is_noticed(
+    held: Certificates, leave: Callable[[ssl.SSLSocket], None]
+) -> None:
+    """Before and after he has sent something."""
+    with meeting(held) as (client, server):
+        client.sendall(REQUEST)
+        hears(server, Heard.PART)
+        leave(client)
+        wait_until(lambda: gone(server), "it to be noticed")
+
+
+def test_an_answer_that_is_not_taken(held: Certificates) -> None:
+    """gunicorn hears of it as of a client that went away."""
+    with meeting(held) as (_, server):
+        server.answer_s = 0.2
+        server.setblocking(True)
+        with pytest.raises(ssl.SSLEOFError) as raised:
+            server.sendall(bytes(64 << 20))
+    assert raised.value.args[0] == ssl.SSL_ERROR_EOF
 
 
 def test_the_files_are_two(held: Certificates) -> None:
@@ -58,53 +134,3 @@ def test_the_files_are_two(held: Certificates) -> None:
     assert complaint.startswith("GPUSHARE_TLS_KEY: ")
     (family,) = CertificateCollector(files(held)).collect()
     assert [sample.labels for sample in family.samples] == [{"file": "server"}]
-
-
-def test_a_request_that_does_not_come_is_hung_up_on(held: Certificates) -> None:
-    """As gunicorn takes for a client that went away."""
-    with meeting(held, 0.2) as (_, server), pytest.raises(ssl.SSLEOFError) as raised:
-        server.recv(10)
-    assert raised.value.args[0] == ssl.SSL_ERROR_EOF
-
-
-def test_a_byte_now_and_then_does_not_help(held: Certificates) -> None:
-    """The time is for the whole request, however it is spent."""
-    with meeting(held, 0.5) as (client, server), ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(drained, server)
-        while not ended.done():
-            with suppress(OSError):
-                client.sendall(b"x")
-            time.sleep(0.01)
-        assert isinstance(ended.exception(), ssl.SSLEOFError)
-
-
-def drained(server: PromptSocket) -> None:
-    """Read until the time is up."""
-    while True:
-        server.recv(1)
-
-
-def test_each_request_of_a_connection_has_its_own_time(held: Certificates) -> None:
-    """And between two of them there is no limit: gunicorn waits elsewhere then."""
-    with meeting(held, 30) as (client, server):
-        first = server.gettimeout()
-        server.setblocking(False)
-        assert server.gettimeout() == 0
-        with pytest.raises(ssl.SSLWantReadError):
-            server.recv(1)
-        server.setblocking(True)
-        client.sendall(b"more")
-        assert server.recv(10) == b"more"
-        left = server.gettimeout()
-        assert first is None
-        assert left is not None
-        assert 0 < left <= 30
-
-
-def test_the_extenders_own_has_no_limit(held: Certificates) -> None:
-    """kube-scheduler's connection may be silent for as long as no pod comes."""
-    with meeting(held, None) as (client, server):
-        client.sendall(b"x")
-        assert server.recv(1) == b"x"
-        assert server.gettimeout() is None
-    assert server_context(files(held)).request_s is None

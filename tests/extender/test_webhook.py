@@ -2,27 +2,16 @@
 
 from typing import Any
 
-import orjson
 import pytest
-from prometheus_client import CollectorRegistry
 
 import extender.webhook
 from extender.admission import Rules
-from extender.app import MOST_BYTES
 from extender.bitfusion import BitfusionRules
-from extender.reviewing import API_VERSION
 from extender.webhook import PATHS
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
 from tests.extender.patching import patched
-from tests.extender.webhooks import answered, asked, steps_of, webhook
-
-JSON = "application/json"
-
-
-def count(registry: CollectorRegistry, path: str, result: str) -> float | None:
-    labels = {"path": path, "result": result}
-    return registry.get_sample_value("vcuda_webhook_reviews_total", labels)
+from tests.extender.webhooks import answered, asked, count, steps_of, webhook
 
 
 def test_a_pod_is_changed_by_a_patch() -> None:
@@ -148,80 +137,6 @@ def test_a_debugging_container_is_looked_at() -> None:
     for path in PATHS:
         response = answered(client, body, path)
         assert "spec.ephemeralContainers[0]" in response["status"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b"", "body"),
-        (b"nonsense", "body"),
-        (b'{"kind": ', "body"),
-        (b"[]", "body"),
-        (b"{}", "apiVersion"),
-        (orjson.dumps({"apiVersion": "admission.k8s.io/v1beta1"}), "apiVersion"),
-        (orjson.dumps({"apiVersion": API_VERSION, "kind": "Pod"}), "kind"),
-        (orjson.dumps(asked(None) | {"request": None}), "request"),
-        (orjson.dumps(asked({}, uid="")), "request.uid"),
-        (orjson.dumps(asked({}, kind=None)), "request.kind"),
-        (orjson.dumps(asked(None)), "request.object"),
-        (orjson.dumps(asked([])), "request.object"),
-        (orjson.dumps(asked({}, namespace=7)), "request.namespace"),
-    ],
-)
-def test_what_is_no_review_is_400(body: bytes, field: str) -> None:
-    """With the field; nothing of it is a 500."""
-    client, registry = webhook()
-    got = client.post("/mutate", data=body, content_type=JSON)
-    assert got.status_code == 400
-    assert orjson.loads(got.data)["field"] == field
-    assert count(registry, "/mutate", "malformed") == 1
-
-
-@pytest.mark.parametrize("content_type", ["", "text/plain", "application/yaml"])
-def test_another_content_type_is_415(content_type: str) -> None:
-    """It is named which one is wanted."""
-    client, _ = webhook()
-    body = orjson.dumps(asked(pod_json()))
-    got = client.post("/mutate", data=body, content_type=content_type)
-    assert got.status_code == 415
-    assert b"application/json" in got.data
-    with_charset = "application/json; charset=utf-8"
-    assert client.post("/mutate", data=body, content_type=with_charset).status_code == (
-        200
-    )
-
-
-def test_a_body_too_large_is_413() -> None:
-    """Twice what the largest pod has, and not read to its end."""
-    client, _ = webhook()
-    got = client.post("/mutate", data=b" " * (MOST_BYTES + 1), content_type=JSON)
-    assert got.status_code == 413
-
-
-def test_three_megabytes_are_a_pod() -> None:
-    """And a thousand containers, each of them changed."""
-    client, _ = webhook()
-    pod = pod_json(
-        containers=[
-            container_json(f"c{i}", i % 2) | {"args": ["x" * 3000]} for i in range(1000)
-        ],
-        annotations={names.CONTAINERS: names.APART},
-    )
-    response = answered(client, asked(pod))
-    after = patched(pod, steps_of(response))
-    given = [
-        one["resources"]["limits"].get(names.CORE)
-        for one in after["spec"]["containers"]
-    ]
-    assert given == [None, "1"] * 500
-
-
-def test_only_post() -> None:
-    """And only where there is something."""
-    client, _ = webhook()
-    assert client.get("/mutate").status_code == 405
-    body = orjson.dumps(asked({}))
-    assert client.post("/other", data=body, content_type=JSON).status_code == 404
 
 
 def test_an_error_of_our_own_is_an_answer_too(

@@ -4,8 +4,8 @@ import base64
 from typing import Any
 
 import orjson
-from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry
+from werkzeug.test import Client
 
 from extender.admission import Rules
 from extender.pool import UNKNOWN, Pool
@@ -17,7 +17,7 @@ from gpushare.kube.cluster import Json
 
 def webhook(
     rules: Rules | None = None, pool: Pool = UNKNOWN
-) -> tuple[FlaskClient, CollectorRegistry]:
+) -> tuple[Client, CollectorRegistry]:
     """The application by its test client, and its metrics."""
     registry = CollectorRegistry()
     parts = WebhookParts(
@@ -27,7 +27,7 @@ def webhook(
         ReviewMetrics(registry),
         registry,
     )
-    return create_webhook_app(parts).test_client(), registry
+    return Client(create_webhook_app(parts)), registry
 
 
 def asked(pod: Any, *, uid: str = "u-1", **request: Any) -> Json:
@@ -51,7 +51,7 @@ def asked(pod: Any, *, uid: str = "u-1", **request: Any) -> Json:
     }
 
 
-def answered(client: FlaskClient, body: Json, path: str = "/mutate") -> Json:
+def answered(client: Client, body: Json, path: str = "/mutate") -> Json:
     """POST a review and give its response, whose envelope is in order."""
     got = client.post(path, data=orjson.dumps(body), content_type="application/json")
     assert got.status_code == 200, got.data
@@ -73,3 +73,9 @@ def steps_of(response: Json) -> list[Json]:
     found: list[Json] = orjson.loads(base64.b64decode(response["patch"]))
     assert found
     return found
+
+
+def count(registry: CollectorRegistry, path: str, result: str) -> float | None:
+    """How many reviews of this path came to that."""
+    labels = {"path": path, "result": result}
+    return registry.get_sample_value("vcuda_webhook_reviews_total", labels)

@@ -41,13 +41,16 @@ def test_parts(options: str, cores: str, units: str) -> None:
     [
         (("-p 0.2", "-p 0.5"), "50", "29"),
         (("-m 1000", "-m 8000"), "50", "30"),
-        (("-m 1000", "-p 0.5"), "100", "59"),
+        (("-m 1000", "-p 0.5"), "50", "29"),
+        (("-m 12000", "-p 0.5"), "75", "45"),
+        (("-m 12000", "-p 0.5", ""), "100", "59"),
+        (("-n 2", "-p 0.5", "-m 8000"), "200", "118"),
     ],
 )
 def test_of_several_calls_the_most_counts(
     calls: tuple[str, ...], cores: str, units: str
 ) -> None:
-    """They may run at the same time on cards of their own there, on one here."""
+    """One ends before the next begins, so each has enough with the most of them."""
     line = " && ".join(f"bitfusion run {options} -- a" for options in calls)
     assert asked(line) == (cores, units)
 
@@ -75,6 +78,22 @@ def test_denials(options: str, says: str) -> None:
     found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
     (told,) = found.denials
     assert says in told
+
+
+def test_of_two_kinds_without_a_cards_size() -> None:
+    """Nobody could tell which is more; memory alone needs no such size."""
+    line = "bitfusion run -m 8000 -- a; bitfusion run -p 0.5 -- b"
+    short = {"annotations": ALL, "containers": [{"command": [line]}]}
+    (told,) = translated(short, total_mb="").denials
+    assert told.startswith("Invalid bitfusion.io/gpu-percent quantity: 50 ")
+
+
+def test_a_call_that_cannot_be_had_beside_one_that_can() -> None:
+    """It is not hidden by the one that asks more."""
+    line = "bitfusion run -n 2 -p 0.5 -- a; bitfusion run -n 4 -- b"
+    found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
+    (told,) = found.denials
+    assert "2 cards with 50 percent of each cannot be had" in told
 
 
 def test_of_wrong_calls_resources_make_right_ones() -> None:

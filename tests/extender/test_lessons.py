@@ -1,0 +1,132 @@
+"""When the policy frag learns, and what kube-scheduler hears of it."""
+
+from threading import Event, Thread
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from extender.lessons import LessonCollector, Lessons
+from extender.prioritize import prioritize
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName
+from gpushare.domain.packer import ENOUGH, Packer
+from gpushare.domain.policies import Choice, Policy
+from tests.builders import card, placement, request
+from tests.testbed.waiting import wait_until
+
+NAMES = [NodeName("a"), NodeName("b")]
+
+
+class Scene:
+    """Two nodes of one card, the second half full, and who packs them."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.packer = Packer(self.ledger, Hosts())
+        for name in NAMES:
+            self.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
+        self.ledger.record(placement("p", "b-0", 50, 1, node="b"))
+
+    def policy(self, name: str = "frag") -> Policy:
+        found = Choice(packer=self.packer).policy(name)
+        assert isinstance(found, Policy)
+        return found
+
+    def see(self, times: int = ENOUGH) -> None:
+        for number in range(times):
+            self.packer.see(request(f"p{number}", 50, 1))
+
+    def scores(self, name: str = "frag") -> list[int]:
+        asked = request("new", 50, 1)
+        found = prioritize(NAMES, self.ledger.node, self.policy(name), asked)
+        return [score for _, score in found]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def values(lessons: Lessons) -> dict[str, float]:
+    """What Prometheus would scrape."""
+    registry = CollectorRegistry()
+    registry.register(LessonCollector(lessons))
+    return {s.name: s.value for family in registry.collect() for s in family.samples}
+
+
+def test_the_winner_takes_all(scene: Scene) -> None:
+    """At the stanza's weight no other score then stands against it."""
+    scene.see()
+    assert scene.scores() == [0, 5], "best-fit until something is learnt"
+    assert Lessons(scene.packer, wanted=True).take()
+    assert scene.scores() == [0, 10]
+
+
+def test_other_policies_know_nothing_of_it(scene: Scene) -> None:
+    """Their scores are as ever, and it is not for them that anything is learnt."""
+    scene.see()
+    lessons = Lessons(scene.packer, wanted=False)
+    assert scene.scores("best-fit") == [0, 5]
+    assert not lessons.take()
+
+
+def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
+    """The first one starts the lessons."""
+    scene.see()
+    lessons = Lessons(scene.packer, wanted=False)
+    scene.scores()
+    assert lessons.take()
+    assert scene.scores() == [0, 10]
+
+
+def test_not_before_enough_was_seen_and_not_twice(scene: Scene) -> None:
+    """A lesson is due after so many pods, not after so much time."""
+    lessons = Lessons(scene.packer, wanted=True)
+    scene.see(ENOUGH - 1)
+    assert not lessons.take()
+    scene.packer.see(request("last", 50, 1))
+    assert lessons.take()
+    assert not lessons.take()
+
+
+def test_what_prometheus_sees(scene: Scene) -> None:
+    """No time of a lesson that never was."""
+    lessons = Lessons(scene.packer, wanted=True, clock=lambda: 1234.0)
+    scene.see()
+    assert values(lessons) == {"vcuda_extender_frag_pods_seen": ENOUGH}
+    lessons.take()
+    assert values(lessons) == {
+        "vcuda_extender_frag_pods_seen": ENOUGH,
+        "vcuda_extender_frag_learnt_timestamp_seconds": 1234.0,
+    }
+
+
+def test_a_lesson_that_fails_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods are placed as before, and the log says it."""
+    scene.see()
+
+    def fail(*_args: object) -> None:
+        raise ArithmeticError("no price")
+
+    monkeypatch.setattr(scene.packer.learner, "tables", fail)
+    lessons = Lessons(scene.packer, wanted=True)
+    assert not lessons.take()
+    assert lessons.learnt_at is None
+    assert scene.scores() == [0, 5]
+
+
+def test_the_thread_learns_by_itself(scene: Scene) -> None:
+    """And ends when it is told to."""
+    lessons, stop = Lessons(scene.packer, wanted=True), Event()
+    thread = Thread(target=lessons.run, args=(stop,))
+    thread.start()
+    try:
+        scene.see()
+        wait_until(lambda: lessons.learnt_at is not None, "a lesson")
+    finally:
+        stop.set()
+        thread.join()
+    assert scene.packer.tables is not None
