@@ -25,6 +25,7 @@ from gpusharectl.install.commands import (
     uninstall,
 )
 from gpusharectl.quotacommand import migrate_quota
+from gpusharectl.simulator.commands import simulate
 from gpusharectl.top.commands import top
 from gpusharectl.ui.commands import ui
 
@@ -37,6 +38,7 @@ from gpusharectl.ui.commands import ui
         inspect,
         why,
         top,
+        simulate,
         ui,
         cordon_card,
         uncordon_card,

@@ -1,0 +1,1 @@
+"""What if: nodes, arrivals and departures, decided as it is for real."""

@@ -1,0 +1,52 @@
+"""What a simulation begins with: a file, or a cluster that runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gpushare.kube.errors import ClusterError, Forbidden
+from gpusharectl.access import reach
+from gpusharectl.simulator.live import LiveError, WhatIf
+from gpusharectl.simulator.liveread import Further, missing_rights, read_live
+from gpusharectl.simulator.scenario import Scenario
+from gpusharectl.simulator.scenariofile import read_scenario
+from gpusharectl.simulator.yamlfields import ScenarioError
+
+
+def from_file(path: Path) -> Scenario:
+    """Read a scenario's file; what is wrong with it is a sentence and exit code 1."""
+    try:
+        return read_scenario(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise click.ClickException(
+            f"{path} cannot be read: {error.strerror}; docs/simulator.md has an example"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is no text in UTF-8: {error}") from error
+    except ScenarioError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def from_cluster(
+    kubeconfig: str | None,
+    context: str | None,
+    what: WhatIf,
+    more: Sequence[Further],
+) -> Scenario:
+    """Read the cluster that runs, and write nothing there."""
+    # Rights are asked for when one was missing: not every API server can be asked.
+    access = reach(kubeconfig, context, needs=())
+    try:
+        return read_live(access, what, more, access.objects.host)
+    except LiveError as error:
+        raise click.ClickException(str(error)) from error
+    except Forbidden as error:
+        raise click.ClickException(
+            f"{missing_rights(access, more) or error}; take the administrator's "
+            "kubeconfig by --kubeconfig, or have the right granted"
+        ) from error
+    except ClusterError as error:
+        raise click.ClickException(f"{access.objects.host}: {error}") from error
+    finally:
+        access.close()

@@ -1,0 +1,222 @@
+"""``simulate``: what would come of nodes, pods and policies that are not so.
+
+Exit codes:
+
+====  ==================================================================
+0     it was played, and came out as the scenario expects, if it does
+1     it could not be played; a sentence says why
+2     the command line is not understood
+3     it came out otherwise than the scenario's ``expect`` says
+====  ==================================================================
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gpushare.domain.policies import Choice
+from gpusharectl.access import access_options
+from gpusharectl.output import give
+from gpusharectl.simulator import made
+from gpusharectl.simulator.beginnings import from_cluster, from_file
+from gpusharectl.simulator.drawing import draw_report
+from gpusharectl.simulator.engine import play
+from gpusharectl.simulator.live import WhatIf
+from gpusharectl.simulator.liveread import Further
+from gpusharectl.simulator.openbdrawing import (
+    draw_replays,
+    plot_replays,
+    replays_csv,
+)
+from gpusharectl.simulator.openbfile import FOLDER_VARIABLE, SOURCE, pod_lists
+from gpusharectl.simulator.openbreplay import Wanted, replay_data, replays
+from gpusharectl.simulator.options import (
+    ALL,
+    choices,
+    read_plot,
+    what_if,
+    what_to_play,
+    which_trace,
+)
+from gpusharectl.simulator.outcome import Run, summed
+from gpusharectl.simulator.plot import plot_report
+from gpusharectl.simulator.plotting import PlotError
+from gpusharectl.simulator.progress import shown
+from gpusharectl.simulator.report import Report, reported
+from gpusharectl.simulator.rooms import SizeError, rooms
+from gpusharectl.simulator.scenario import Scenario
+from gpusharectl.simulator.shapes import report_csv, report_data
+
+_OTHERWISE = 3
+_CODES = (
+    "Exit codes: 0 it was played, and came out as the scenario expects; 3 it came out "
+    "otherwise; 1 it could not be played; 2 the command line is not understood."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How to play it, and how to show it."""
+
+    policy: str | None
+    compare: tuple[str, ...]
+    sizes: tuple[made.Asked, ...]
+    output: str
+    plot: Path | None
+
+
+@click.command(epilog=_CODES)
+@what_to_play
+@what_if
+@which_trace
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml", "csv"]),
+    default="table",
+    show_default=True,
+    help="A screen, all as data, or the curves as lines.",
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    callback=read_plot,
+    help="Draw the curves, too: a file.png or file.svg (needs matplotlib).",
+)
+@access_options
+@click.pass_context
+def simulate(  # noqa: PLR0913
+    context_: click.Context,
+    *,
+    scenario: Path | None,
+    live: bool,
+    trace: str | None,
+    policy: str | None,
+    compare: tuple[str, ...],
+    sizes: tuple[made.Asked, ...],
+    add: dict[str, int],
+    drain: tuple[str, ...],
+    more: tuple[Further, ...],
+    afresh: bool,
+    trace_dir: str | None,
+    lists: tuple[str, ...],
+    seeds: tuple[int, ...],
+    output: str,
+    plot: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Play what if: a SCENARIO's file, the running cluster, or a public trace.
+
+    Nodes, pods that come and pods that go, decided by the very code that decides in
+    the cluster; nothing is written there. Says what is placed, what is refused and
+    why, and how full the cards get. docs/simulator.md has the format of a scenario.
+    """
+    _one_of(scenario, live=live, trace=trace)
+    _fitting(context_, live=live, trace=trace)
+    if policy and compare:
+        raise click.UsageError("--policy is one, --compare several: give one of them")
+    asked = _Asked(policy, compare, sizes, output, plot)
+    if trace is not None:
+        _replay(asked, trace_dir, lists, seeds)
+        return
+    if live:
+        what = WhatIf(add, drain, (), afresh)
+        played = from_cluster(kubeconfig, context, what, more)
+    else:
+        played = from_file(scenario or Path())
+    report = _played(played, asked)
+    _show(report, asked, _next_step(scenario, asked))
+    sys.exit(0 if report.as_expected else _OTHERWISE)
+
+
+def _one_of(scenario: Path | None, *, live: bool, trace: str | None) -> None:
+    if sum((scenario is not None, live, trace is not None)) != 1:
+        raise click.UsageError(
+            "give one of the three: a SCENARIO's file, --live, or --trace openb"
+        )
+
+
+def _fitting(context: click.Context, *, live: bool, trace: str | None) -> None:
+    """Refuse options that would have no effect on what is played."""
+    only_live = ("add", "drain", "more", "afresh", "kubeconfig", "context")
+    only_trace = ("trace_dir", "lists", "seeds")
+    for wrong, belongs, names in (
+        (not live, "--live", only_live),
+        (trace is None, "--trace", only_trace),
+        (trace is not None, "a SCENARIO or --live", ("sizes",)),
+    ):
+        for parameter in context.command.params:
+            source = context.get_parameter_source(parameter.name or "")
+            given = source is click.core.ParameterSource.COMMANDLINE
+            if wrong and given and parameter.name in names:
+                option = max(parameter.opts, key=len)
+                raise click.UsageError(f"{option} goes with {belongs} alone")
+
+
+def _played(scenario: Scenario, asked: _Asked) -> Report:
+    runs: list[Run] = []
+    with shown(Console(stderr=True)) as began:
+        for choice in choices(scenario.choice, asked.policy, asked.compare):
+            played = play(scenario, choice, began(choice.default))
+            run = summed(scenario, played)
+            try:
+                found = tuple(rooms(played.world, asked.sizes))
+            except SizeError as error:
+                raise click.ClickException(f"--room: {error}") from error
+            runs.append(replace(run, rooms=found))
+    return reported(scenario, runs)
+
+
+def _replay(
+    asked: _Asked, folder: str | None, lists: tuple[str, ...], seeds: tuple[int, ...]
+) -> None:
+    if folder is None:
+        raise click.UsageError(
+            f"say where the trace's files are, by --trace-dir or ${FOLDER_VARIABLE}; "
+            f"{SOURCE}"
+        )
+    place = Path(folder)
+    names = tuple(pod_lists(place)) if ALL in lists else lists
+    names = names or ("default",)
+    under = tuple(choices(Choice(), asked.policy, asked.compare))
+    try:
+        with shown(Console(stderr=True)) as began:
+            found = list(replays(Wanted(place, names, seeds, under), began))
+        if asked.plot:
+            plot_replays(found, asked.plot)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if asked.output in ("json", "yaml"):
+        give(replay_data(found), asked.output)
+    elif asked.output == "csv":
+        click.echo(replays_csv(found), nl=False)
+    else:
+        step = (
+            "" if asked.compare else "--compare first-fit,frag, to see the difference"
+        )
+        draw_replays(Console(highlight=False), found, step)
+
+
+def _show(report: Report, asked: _Asked, next_step: str) -> None:
+    if asked.plot:
+        try:
+            plot_report(report, asked.plot)
+        except PlotError as error:
+            raise click.ClickException(str(error)) from error
+    if asked.output in ("json", "yaml"):
+        give(report_data(report), asked.output)
+    elif asked.output == "csv":
+        click.echo(report_csv(report.runs), nl=False)
+    else:
+        draw_report(Console(highlight=False), report, next_step)
+
+
+def _next_step(scenario: Path | None, asked: _Asked) -> str:
+    if asked.compare:
+        return "" if asked.plot else "the curves: --plot curves.svg"
+    what = scenario or "--live"
+    return f"gpusharectl simulate {what} --compare first-fit,frag"

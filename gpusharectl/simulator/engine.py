@@ -1,0 +1,82 @@
+"""Playing a scenario: what comes, what goes, and what is decided meanwhile."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpushare.domain.policies import Choice
+from gpusharectl.simulator.fates import Fate, Moment
+from gpusharectl.simulator.gauge import Gauge
+from gpusharectl.simulator.scenario import Scenario
+from gpusharectl.simulator.stage import (
+    Stage,
+    happen,
+    moment_of,
+    take_away,
+    try_again,
+)
+from gpusharectl.simulator.world import World
+
+LOOKS = 200
+"""How often, in a long run, fragmentation is looked at: that costs time."""
+Progress = Callable[[int, int], None]
+"""Called with steps done and steps there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One scenario under one policy: what came of each pod, and how full it got."""
+
+    policy: str
+    fates: Sequence[Fate]
+    moments: Sequence[Moment]
+    world: World
+
+
+def play(
+    scenario: Scenario,
+    choice: Choice,
+    progress: Progress = lambda _done, _all: None,
+    *,
+    looks: int = LOOKS,
+) -> Played:
+    """Play it all, under the choice's policy where a pod does not name its own.
+
+    ``looks`` is how often fragmentation is looked at on the way; 0: never.
+    """
+    world = World(choice)
+    for node in scenario.nodes:
+        world.add_node(node)
+    stage = Stage(world, Gauge(world), scenario.waits)
+    for pod in scenario.there:
+        ref = world.add_bound(pod)
+        stage.there[ref.namespace, ref.name] = (ref, pod)
+    moments = [moment_of(stage, look=bool(looks))]
+    total = len(scenario.steps)
+    every = max(1, total // looks) if looks else total + 1
+    for number, step in enumerate(scenario.steps):
+        _end_until(stage, step.at_s, moments)
+        world.clock.now_s = step.at_s
+        happen(stage, step.what)
+        moments.append(moment_of(stage, look=number % every == every - 1))
+        progress(number + 1, total)
+    _end_until(stage, None, moments)
+    moments.append(moment_of(stage, look=bool(looks)))
+    return Played(choice.default, stage.fates, moments, world)
+
+
+def _end_until(stage: Stage, at_s: float | None, moments: list[Moment]) -> None:
+    """End the pods whose time is up by then; all, one after the other, by None."""
+    while stage.ends and (at_s is None or stage.ends[0][0] <= at_s):
+        end, _, uid, pod = heapq.heappop(stage.ends)
+        key = (pod.fate.pod.namespace, pod.fate.pod.name)
+        found = stage.running.get(key)
+        if found is None or found.fate.pod.uid != uid:
+            continue
+        if at_s is None and not stage.waiting:
+            # Nobody waits for it: how the cluster empties is of no interest.
+            continue
+        stage.world.clock.now_s = end
+        take_away(stage, key)
+        try_again(stage)
+        moments.append(moment_of(stage, look=False))

@@ -1,0 +1,176 @@
+"""A cluster that runs as the beginning of a scenario; nothing is written. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpushare.domain.policies import Choice
+from gpushare.kube import codec, names, words
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Json
+from gpushare.kube.fields import Malformed
+from gpusharectl.inspection import facts
+from gpusharectl.inspection.books import chosen
+from gpusharectl.simulator import made
+from gpusharectl.simulator.scenario import (
+    Arrive,
+    Drain,
+    Happening,
+    Join,
+    Scenario,
+    Step,
+)
+
+_HOSTNAME = "kubernetes.io/hostname"
+_OURS = (names.PLACEMENT, names.ACTUAL)
+_MOST_NODES = 10
+_PASSING = "node.kubernetes.io/"
+"""What the taints of a node that ails begin with; a new one is well."""
+
+
+class LiveError(ValueError):
+    """The question cannot be asked of this cluster; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What is to be different from the cluster that runs.
+
+    ``add``: how many nodes like one that is there; ``more``: how many pods of a
+    template, by what people call it. ``afresh``: the pods with cards that run are
+    placed anew, in the order in which they came.
+    """
+
+    add: Mapping[str, int] = field(default_factory=dict)
+    drain: Sequence[str] = ()
+    more: Sequence[tuple[str, Json, int]] = ()
+    afresh: bool = False
+
+
+def live_scenario(
+    nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
+) -> Scenario:
+    """Make a scenario of nodes and unfinished pods; ``LiveError``.
+
+    Nodes are added, then the pods that wait are tried, then nodes are drained, and the
+    further pods come last. The policy is the extender's.
+    """
+    by_name = {facts.name_of(node): node for node in nodes}
+    for name in (*what.add, *what.drain):
+        if name not in by_name:
+            known = words.listed(sorted(by_name), _MOST_NODES)
+            raise LiveError(f'there is no node "{name}"; there are: {known}')
+    there = [pod for pod in pods if facts.node_of(pod) in by_name]
+    again: list[Json] = []
+    if what.afresh:
+        again = sorted(filter(_moves, there), key=_came)
+        there = [pod for pod in there if not _moves(pod)]
+    waiting = sorted(filter(_waits, pods), key=_came)
+    happenings: list[Happening] = [
+        *(Join(node) for node in _added(by_name, what.add)),
+        *(Arrive(_unbound(pod)) for pod in (*again, *waiting)),
+        *(Drain(name) for name in what.drain),
+        *(Arrive(pod) for pod in _further(what.more)),
+    ]
+    extender = next(filter(facts.is_extender, pods), None)
+    choice = chosen({} if extender is None else facts.settings_of(extender))
+    return Scenario(
+        name=host,
+        nodes=tuple(nodes),
+        steps=tuple(Step(0.0, one) for one in happenings),
+        there=tuple(there),
+        choice=choice,
+        remarks=tuple(_remarks(choice, extender, len(again), len(waiting))),
+    )
+
+
+def _remarks(
+    choice: Choice, extender: Json | None, again: int, waiting: int
+) -> Iterator[str]:
+    if extender is None:
+        yield f"No extender was found; {choice.default} is taken for its policy."
+    else:
+        yield f"The extender's own policy is {choice.default}."
+    if again:
+        yield f"{words.counted(again, 'pod')} with cards are placed afresh."
+    if waiting:
+        yield f"{words.counted(waiting, 'pod')} that wait now are tried first."
+
+
+def _moves(pod: Json) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    bound_here = any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
+    return codec.is_ours(pod) and not bound_here
+
+
+def _waits(pod: Json) -> bool:
+    return codec.is_ours(pod) and not facts.node_of(pod) and not facts.gates(pod)
+
+
+def _came(pod: Json) -> tuple[str, str]:
+    return (facts.created(pod), facts.full_name(pod))
+
+
+def _unbound(pod: Json) -> Json:
+    """Give a pod as it was before anybody placed it."""
+    metadata = pod["metadata"]
+    told = metadata.get("annotations") or {}
+    kept = {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "labels": metadata.get("labels") or {},
+        "annotations": {k: text for k, text in told.items() if k not in _OURS},
+    }
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    return {**pod, "metadata": kept, "spec": spec}
+
+
+def _further(more: Sequence[tuple[str, Json, int]]) -> Iterator[Json]:
+    for number, (name, template, count) in enumerate(more):
+        space, _, plain = name.rpartition("/")
+        for index in range(count):
+            own = f"{plain}-more-{number}-{index}"
+            yield made.named_after(template, space, own)
+
+
+def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json]:
+    for like, count in add.items():
+        taken = 0
+        for _ in range(count):
+            taken += 1
+            while (name := f"{like}-new-{taken}") in by_name:
+                taken += 1
+            yield _like(by_name[like], name)
+
+
+def _like(node: Json, name: str) -> Json:
+    """Give a new node like one that is there: empty, well, with cards of its own."""
+    metadata: dict[str, Any] = node["metadata"]
+    try:
+        cards = [
+            replace(made.card(name, card.index, card.units, card.model), healthy=True)
+            for card in codec.cards(node)
+        ]
+    except Malformed as error:
+        like = metadata["name"]
+        raise LiveError(f"a node like {like} cannot be added: {error}") from error
+    labels = dict(metadata.get("labels") or {})
+    if _HOSTNAME in labels:
+        labels[_HOSTNAME] = name
+    spec = node.get("spec") or {}
+    taints = [
+        taint
+        for taint in spec.get("taints") or ()
+        if not str(taint.get("key", "")).startswith(_PASSING)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {names.CARDS: encode_cards(cards)} if cards else {},
+        },
+        "spec": {"taints": taints},
+        "status": {"allocatable": (node.get("status") or {}).get("allocatable") or {}},
+    }

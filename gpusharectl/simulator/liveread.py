@@ -1,0 +1,87 @@
+"""Reading a running cluster for a what-if: lists and single objects, never a write."""
+
+from collections.abc import Sequence
+
+from gpushare.kube.bookkeeper import UNFINISHED
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.objects import Ref
+from gpusharectl.access import READ_ALL, Access
+from gpusharectl.inspection.sources import everything
+from gpusharectl.simulator.live import LiveError, WhatIf, live_scenario
+from gpusharectl.simulator.scenario import Scenario
+
+_KINDS = {
+    "deployment": ("apps/v1", "Deployment", "deployments.apps"),
+    "statefulset": ("apps/v1", "StatefulSet", "statefulsets.apps"),
+    "replicaset": ("apps/v1", "ReplicaSet", "replicasets.apps"),
+    "job": ("batch/v1", "Job", "jobs.batch"),
+    "pod": ("v1", "Pod", "pods"),
+}
+_MOST_MORE = 100_000
+_WITH_KIND = 3
+
+
+class Further:
+    """So many more pods of a controller's template, as the command line names it."""
+
+    def __init__(self, text: str) -> None:
+        """Read ``edge/app=10``, or ``statefulset/edge/db=3``; ``LiveError``."""
+        what, equals, number = text.rpartition("=")
+        parts = what.split("/")
+        kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
+        wrong = f'"{text}" names no pods'
+        if not equals or not number.isdecimal() or not 0 < int(number) <= _MOST_MORE:
+            raise LiveError(f"{wrong}; give NAMESPACE/NAME=N, such as edge/app=10")
+        if len(parts) not in (2, _WITH_KIND) or not all(parts):
+            raise LiveError(
+                f"{wrong}; give NAMESPACE/NAME=N for a Deployment, or KIND before it"
+            )
+        if kind not in _KINDS:
+            raise LiveError(f"{wrong}; a kind is one of {', '.join(_KINDS)}")
+        version, kind_name, self.resource = _KINDS[kind]
+        self.ref = Ref(version, kind_name, parts[-1], parts[-2])
+        self.number = int(number)
+
+
+def missing_rights(access: Access, more: Sequence[Further]) -> str:
+    """Say all rights that are needed and not there; empty where nobody can tell."""
+    needs = [*READ_ALL, *sorted({("get", one.resource) for one in more})]
+    try:
+        missing = [
+            f"{verb} {what}"
+            for verb, what in needs
+            if not access.objects.may(verb, what)
+        ]
+    except ClusterError:
+        return ""
+    if not missing:
+        return ""
+    host = access.objects.host
+    return f"{host} does not let you {', '.join(missing)} in all namespaces"
+
+
+def read_live(
+    access: Access, what: WhatIf, more: Sequence[Further], name: str
+) -> Scenario:
+    """Read the cluster once for a scenario; ``LiveError``, ``ClusterError``."""
+    templates = [(str(_path(one)), _template(access, one), one.number) for one in more]
+    nodes = list(everything(access.cluster, Kind.NODES))
+    pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+    asked = WhatIf(what.add, what.drain, templates, what.afresh)
+    return live_scenario(nodes, pods, asked, name)
+
+
+def _path(one: Further) -> str:
+    return f"{one.ref.namespace}/{one.ref.name}"
+
+
+def _template(access: Access, one: Further) -> Json:
+    found = access.objects.get(one.ref)
+    if found is None:
+        raise LiveError(f"there is no {one.ref}; kubectl get {one.resource} -A")
+    if one.ref.kind != "Pod":
+        template: Json = found["spec"]["template"]
+        return template
+    spec = {key: value for key, value in found["spec"].items() if key != "nodeName"}
+    return {**found, "spec": spec}

@@ -1,0 +1,226 @@
+"""What is on the stage of a simulation, and what happens to it."""
+
+import heapq
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.summary import Refusal
+from gpushare.kube import words
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import refusal_text
+from gpusharectl.simulator.fates import Fate, Moment, Outcome
+from gpusharectl.simulator.gauge import Gauge
+from gpusharectl.simulator.scenario import Arrive, Drain, Happening, Join, Leave
+from gpusharectl.simulator.world import Newcomer, World
+
+
+@dataclass(slots=True)
+class StagePod:
+    """A pod of the scenario, while it is there."""
+
+    fate: Fate
+    arrive: Arrive
+    newcomer: Newcomer
+    units: int
+
+
+@dataclass(slots=True)
+class Stage:
+    """Who runs, who waits, and what came of everybody so far."""
+
+    world: World
+    gauge: Gauge
+    waits: bool
+    fates: list[Fate] = field(default_factory=list)
+    running: dict[tuple[str, str], StagePod] = field(default_factory=dict)
+    waiting: dict[PodUID, StagePod] = field(default_factory=dict)
+    ends: list[tuple[float, int, PodUID, StagePod]] = field(default_factory=list)
+    there: dict[tuple[str, str], tuple[PodRef, Json]] = field(default_factory=dict)
+    arrived: int = 0
+    asked: int = 0
+    moved: int = 0
+    numbers: "count[int]" = field(default_factory=count)
+
+
+def happen(stage: Stage, what: Happening) -> None:
+    """Let one thing of the scenario happen."""
+    match what:
+        case Arrive():
+            _arrive(stage, what)
+        case Leave():
+            _leave(stage, what)
+        case Join():
+            stage.world.add_node(what.node)
+            try_again(stage)
+        case Drain():
+            _drain(stage, what)
+
+
+def _arrive(stage: Stage, arrive: Arrive) -> None:
+    world = stage.world
+    found = world.add(arrive.pod)
+    metadata = arrive.pod["metadata"]
+    if isinstance(found, Refusal):
+        ref = PodRef(PodUID(""), metadata["namespace"], metadata["name"])
+        never = Fate(ref, "n/a", world.clock.now_s, reasons={refusal_text(found): 0})
+        stage.fates.append(never)
+        return
+    stage.gauge.see(found.question)
+    fate = Fate(found.ref, asks(found), world.clock.now_s)
+    pod = StagePod(fate, arrive, found, _units(stage, found))
+    stage.fates.append(fate)
+    stage.arrived += pod.units
+    stage.asked += pod.units
+    if _place(stage, pod, Outcome.PLACED):
+        return
+    if stage.waits:
+        stage.waiting[found.ref.uid] = pod
+    else:
+        world.take_away(found.ref, None)
+        stage.asked -= pod.units
+
+
+def _place(stage: Stage, pod: StagePod, outcome: Outcome) -> bool:
+    world, fate = stage.world, pod.fate
+    decided = world.place(pod.newcomer)
+    if not isinstance(decided, Placement):
+        fate.reasons = decided.reasons
+        return False
+    fate.outcome, fate.placed_s = outcome, world.clock.now_s
+    fate.node, fate.placement = str(decided.node), decided
+    fate.cards, fate.reasons = _indexes(world, decided), {}
+    stage.running[fate.pod.namespace, fate.pod.name] = pod
+    if pod.arrive.lasts_s is not None:
+        end = world.clock.now_s + pod.arrive.lasts_s
+        heapq.heappush(stage.ends, (end, next(stage.numbers), fate.pod.uid, pod))
+    return True
+
+
+def try_again(stage: Stage) -> None:
+    """Try those that wait, the most important first; one of each kind is enough."""
+    hopeless: set[object] = set()
+    order = sorted(stage.waiting.values(), key=lambda pod: -pod.fate.pod.priority)
+    for pod in order:
+        kind = pod.newcomer.question.kind
+        if kind in hopeless:
+            continue
+        if _place(stage, pod, Outcome.WAITED):
+            del stage.waiting[pod.fate.pod.uid]
+        else:
+            hopeless.add(kind)
+
+
+def take_away(stage: Stage, key: tuple[str, str]) -> None:
+    """Delete a pod of the scenario that runs."""
+    pod = stage.running.pop(key)
+    stage.world.take_away(pod.fate.pod, NodeName(pod.fate.node))
+    pod.fate.left_s = stage.world.clock.now_s
+    stage.asked -= pod.units
+
+
+def _leave(stage: Stage, leave: Leave) -> None:
+    key = (leave.namespace, leave.name)
+    if key in stage.running:
+        take_away(stage, key)
+    elif key in stage.there:
+        ref, body = stage.there.pop(key)
+        stage.world.take_away(ref, NodeName(body["spec"]["nodeName"]))
+    else:
+        waits = (pod for pod in stage.waiting.values() if _key(pod) == key)
+        pod = next(waits, None)
+        if pod is None:
+            return
+        del stage.waiting[pod.fate.pod.uid]
+        stage.world.take_away(pod.fate.pod, None)
+        pod.fate.outcome, pod.fate.left_s = Outcome.LEFT, stage.world.clock.now_s
+        stage.asked -= pod.units
+    try_again(stage)
+
+
+def _drain(stage: Stage, drain: Drain) -> None:
+    """Close a node; its pods go, and come anew in the order in which they came."""
+    name = NodeName(drain.node)
+    stage.world.close_node(name)
+    again: list[Arrive] = []
+    for key, (ref, body) in list(stage.there.items()):
+        if body["spec"]["nodeName"] == name and not _stays(body):
+            del stage.there[key]
+            stage.world.take_away(ref, name)
+            again.append(Arrive(_anew(stage, body)))
+    for key, pod in list(stage.running.items()):
+        if pod.fate.node == name:
+            take_away(stage, key)
+            again.append(replace(pod.arrive, pod=_anew(stage, pod.arrive.pod)))
+    if drain.gone:
+        for key, (ref, body) in list(stage.there.items()):
+            if body["spec"]["nodeName"] == name:
+                del stage.there[key]
+                stage.world.take_away(ref, name)
+        stage.world.remove_node(name)
+    for arrive in again:
+        _arrive(stage, arrive)
+
+
+def _stays(pod: Json) -> bool:
+    """Tell whether a drain leaves a pod where it is: a DaemonSet's, or a static one."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
+
+
+def _anew(stage: Stage, pod: Json) -> Json:
+    """Give the pod that takes a drained one's place, under a name of its own."""
+    stage.moved += 1
+    metadata = pod["metadata"]
+    plain = str(metadata["name"]).partition("-moved-")[0]
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    own = {"namespace": metadata["namespace"], "name": f"{plain}-moved-{stage.moved}"}
+    return {**pod, "metadata": kept | own, "spec": spec}
+
+
+def moment_of(stage: Stage, *, look: bool) -> Moment:
+    """Take down how full it is; ``look``: at fragmentation, too."""
+    held, units, held_cores, cores = stage.gauge.full()
+    return Moment(
+        stage.world.clock.now_s,
+        stage.arrived,
+        stage.asked,
+        held,
+        units,
+        held_cores,
+        cores,
+        len(stage.waiting),
+        stage.gauge.fragmented() if look else None,
+    )
+
+
+def _units(stage: Stage, newcomer: Newcomer) -> int:
+    """Give what a pod asks in units; a whole card counts as an average card."""
+    a_card = stage.gauge.units_a_card()
+    return sum(
+        max(claim.amount.units, claim.whole_cards * a_card)
+        for claim in newcomer.question.request.claims
+    )
+
+
+def asks(newcomer: Newcomer) -> str:
+    """Say what a pod asks, of cards and beside them."""
+    request = newcomer.question.request
+    parts = [words.claims(request.claims)] if request.claims else []
+    host = request.host
+    if host is not None and host.cpu_milli:
+        parts.append(f"{host.cpu_milli / 1000:g} CPU")
+    if host is not None and host.memory_mib:
+        parts.append(f"{host.memory_mib / 1024:.3g} GiB of the node")
+    return ", ".join(parts) or "nothing"
+
+
+def _key(pod: StagePod) -> tuple[str, str]:
+    return (pod.fate.pod.namespace, pod.fate.pod.name)
+
+
+def _indexes(world: World, decided: Placement) -> tuple[int, ...]:
+    page = world.ledger.node(decided.node)
+    index = {card.uuid: card.index for card in page.cards} if page else {}
+    return tuple(sorted(index[uuid] for uuid in decided.cards() if uuid in index))

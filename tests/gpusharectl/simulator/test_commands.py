@@ -1,0 +1,140 @@
+"""``simulate`` as a user runs it: files, traces, and complaints."""
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from gpusharectl.__main__ import main
+from tests.gpusharectl.terminal import Terminal
+
+SCENARIO = """
+nodes: [{name: node-1, cards: 1x24259MiB}]
+pods:
+- {name: app-1, units: 50}
+- {name: app-2, units: 40}
+- {name: app-3, units: 10, at: 1m}
+"""
+
+
+def ran(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["simulate", *map(str, words)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "office.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_a_scenario(file: Path) -> None:
+    done = ran(file)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Placed: 2 of 3 pods.\n")
+    assert done.stdout.split()[-2:] == ["--compare", "first-fit,frag"]
+
+
+def test_two_policies_side_by_side(file: Path) -> None:
+    done = ran(file, "--compare", "first-fit, frag", "-o", "json", "--room", "4")
+    runs = orjson.loads(done.stdout)["runs"]
+    assert [run["policy"] for run in runs] == ["first-fit", "frag"]
+    assert [run["room"][0]["number"] for run in runs] == [1, 1]
+
+
+def test_as_yaml_and_as_lines(file: Path) -> None:
+    assert yaml.safe_load(ran(file, "-o", "yaml").stdout)["v"] == 1
+    lines = ran(file, "-o", "csv", "--policy", "spread").stdout.splitlines()
+    assert lines[0].startswith("policy,at_s,load,")
+    assert all(line.startswith("spread,") for line in lines[1:])
+    assert len(lines) == 6
+
+
+def test_a_picture_beside_it(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = ran(file, "--plot", tmp_path / "a.svg")
+    assert done.exit_code == 0
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+
+def test_it_says_where_it_came_out_otherwise(file: Path) -> None:
+    file.write_text(f"{SCENARIO}expect: {{placed: 3}}\n")
+    done = ran(file)
+    assert done.exit_code == 3
+    assert "pods placed: 2; expected: 3" in done.stdout
+    assert ran(file, "--policy", "spread").exit_code == 0, "asked of another policy"
+
+
+WRONG = {
+    "nothing": ([], 2, "give one of the three"),
+    "two": (["f", "--live"], 2, "give one of the three"),
+    "policy": (["f", "--compare", "best"], 2, 'no policy "best"; known are first-fit'),
+    "twice": (["f", "--compare", "frag,frag"], 2, "names a policy twice"),
+    "both": (["f", "--compare", "frag", "--policy", "frag"], 2, "give one of them"),
+    "room": (["f", "--room", "lots"], 2, '"lots" is no size of a pod; give 20, or'),
+    "quantity": (["f", "--room", "units=1,cpu=x"], 2, 'cpu is "x"'),
+    "cards": (["f", "--room", "cards=1,cores=5"], 2, "leave the cores out"),
+    "model": (["f", "--room", "units=1,model=a*b"], 1, "--room: Invalid vcuda request"),
+    "drain": (["f", "--drain", "n"], 2, "--drain goes with --live alone"),
+    "seeds": (["f", "--seeds", "4"], 2, "--seeds goes with --trace alone"),
+    "seed": (["--trace", "openb", "--seeds", "x"], 2, '"x" is no seed; give 42, or'),
+    "plot": (["f", "--plot", "a.gif"], 1, "--plot a.gif: the name must end in .png or"),
+    "more": (
+        ["--live", "--more", "app"],
+        2,
+        '"app" names no pods; give NAMESPACE/NAME',
+    ),
+    "kind": (["--live", "--more", "x/a/b=1"], 2, "a kind is one of deployment"),
+    "add": (["--live", "--add", "n=x"], 2, '"n=x" is no NODE or NODE=N'),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "told"), WRONG.values(), ids=WRONG)
+def test_what_is_not_understood(
+    file: Path, words: list[str], code: int, told: str
+) -> None:
+    done = ran(*(file if word == "f" else word for word in words))
+    assert done.exit_code == code, done.output
+    assert told in " ".join(done.stderr.split())
+
+
+def test_files_that_cannot_be_played(tmp_path: Path) -> None:
+    missing = ran(tmp_path / "none.yaml")
+    assert missing.exit_code == 1
+    assert "none.yaml cannot be read: No such file" in missing.stderr
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("nodes: []\npodz: []\n")
+    done = ran(wrong)
+    assert done.exit_code == 1
+    assert f"{wrong}:2: podz: there is no such field; did you mean pods?" in done.stderr
+    wrong.write_bytes(b"\xff\xfe\x00")
+    assert "is no text in UTF-8" in ran(wrong).stderr
+
+
+def test_words_for_the_shell() -> None:
+    shell = ShellComplete(main, {}, "gpusharectl", "")
+    before = ["simulate", "--compare"]
+    found = shell.get_completions(before, "first-fit,")
+    assert "first-fit,frag" in [one.value for one in found]
+    assert "first-fit,first-fit" not in [one.value for one in found]
+    options = shell.get_completions(["simulate"], "--tr")
+    assert {one.value for one in options} == {"--trace", "--trace-dir"}
+
+
+def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
+    """On a terminal alone; a pipe gets the answer and nothing else."""
+    path = tmp_path / "long.yaml"
+    path.write_text(
+        "nodes: [{name: n, count: 9, cards: 8x80GiB}]\n"
+        "pods: [{name: p, count: 600, units: 20}]\n"
+    )
+    words = ["-m", "gpusharectl", "simulate", str(path)]
+    terminal = Terminal([sys.executable, *words])
+    terminal.read_until("of 600")
+    terminal.read_until("Placed: 600 of 600 pods.")
+    assert terminal.end() == 0
+    assert "of 600 " not in ran(path).stderr
