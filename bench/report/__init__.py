@@ -1,0 +1,1 @@
+"""``python -m bench.report``: draws docs/performance.md from what was measured."""

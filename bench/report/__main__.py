@@ -1,0 +1,92 @@
+"""Reads ``bench/results`` and writes ``docs/performance.md`` with its drawings."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.report.calls import (
+    decision_section,
+    exporter_section,
+    filter_section,
+    plugin_section,
+    webhook_section,
+)
+from bench.report.page import Found, Section, flat, not_measured
+from bench.report.placing import packing_section, scheduler_section
+from bench.report.scaling import burst_section, scale_section
+from bench.report.soaking import soak_section
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+_HEAD = """# Performance
+
+Drawn by `make bench-report` from `bench/results`; nothing here is written by hand. Each
+figure stands beside its limit, which was measured in the same run. Milliseconds are to
+be read, not to be compared with those of another machine; ratios may be.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One section of the page, and where its figures come from."""
+
+    title: str
+    file: str
+    by: str
+    write: Callable[[Found, Path], Section]
+
+
+PARTS = (
+    Part("Packing", "packing.json", "python -m bench packing", packing_section),
+    Part(
+        "Packing through a real kube-scheduler",
+        "packing_scheduler.json",
+        "python -m bench.packing_scheduler",
+        scheduler_section,
+    ),
+    Part("A burst of pods", "burst.json", "python -m bench.burst", burst_section),
+    Part("A large cluster", "scale.json", "python -m bench.scale", scale_section),
+    Part("Soak", "soak.json", "make soak", soak_section),
+    Part("Filter over HTTP", "filter.json", "make bench", filter_section),
+    Part("One decision", "filter.json", "make bench", decision_section),
+    Part("A review by the webhook", "webhook.json", "make bench", webhook_section),
+    Part("The device plugin", "deviceplugin.json", "make bench", plugin_section),
+    Part("The exporter", "exporter.json", "make bench", exporter_section),
+)
+
+
+def main() -> int:
+    """Draw the page of this checkout."""
+    draw(RESULTS, PAGE)
+    print(f"Written to {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+def draw(results: Path, page: Path) -> None:
+    """Write the page, and its drawings into a folder of its name beside it."""
+    pictures = page.with_suffix("")
+    sections = [section(part, results, pictures) for part in PARTS]
+    known = {part.file for part in PARTS}
+    for path in sorted(results.glob("*.json")):
+        if path.name not in known:
+            found = json.loads(path.read_text())
+            sections.append(Section(f"`{path.stem}`", [flat(found)], found))
+    lines = [line for each in sections for line in each.lines(pictures.name)]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join([_HEAD, *lines]).rstrip() + "\n")
+
+
+def section(part: Part, results: Path, pictures: Path) -> Section:
+    """Write one section, or say that its figures are not there."""
+    path = results / part.file
+    if not path.exists():
+        return not_measured(part.title, part.file, part.by)
+    found: Found = json.loads(path.read_text())
+    return part.write(found, pictures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

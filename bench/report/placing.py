@@ -1,0 +1,123 @@
+"""How full policies pack a cluster, beside what no policy could do better."""
+
+from pathlib import Path
+from typing import Any
+
+from bench.report import plots
+from bench.report.page import Found, Picture, Section, Table, number
+
+_LOAD = "100"
+_WHERE = (
+    "The trace is `cluster-trace-gpu-v2023` of the repository `alibaba/clusterdata`: "
+    "the folder that `GPUSHARE_TRACE_DIR` names holds its "
+    "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`."
+)
+
+
+def packing_section(found: Found, pictures: Path) -> Section:
+    """The public trace's lists under each policy, beside the linear program's bound."""
+    lists: dict[str, Any] = found["lists"]
+    shown = {name: _panel(one) for name, one in lists.items()}
+    plots.panels(
+        pictures / "packing.svg",
+        {name: panel for name, panel in shown.items() if panel[0]},
+        "arrived load, percent of all cards",
+        "allocated, percent",
+    )
+    words = (
+        "Allocated share of all cards, in percent, when pods for 100 percent of them "
+        "have arrived; means over the seeds of a replay of the public trace "
+        "(cluster-trace-gpu-v2023). The limits are of the same lists: the ceiling is "
+        "the largest load of which a linear program can still place everything, the "
+        "bound the most that it can allocate of a load of 100."
+    )
+    picture = Picture("packing.svg", "Allocated share over arrived load, list by list")
+    parts: list[str | Table | Picture] = [words, _means(lists), picture]
+    if costs := _costs(lists):
+        parts += ["What a decision took, learning included:", costs]
+    if churn := _churn(found.get("churn", {})):
+        words = (
+            f"Pods of the list {found['churn']['list']} that come and go, at a steady "
+            "load; refused is the part of the demand that found no room:"
+        )
+        parts += [words, churn]
+    parts.append(_WHERE)
+    return Section("Packing", parts, found)
+
+
+def _policies(lists: dict[str, Any]) -> list[str]:
+    names = (name for one in lists.values() for name in one["policies"])
+    return list(dict.fromkeys(names))
+
+
+def _means(lists: dict[str, Any]) -> Table:
+    policies = _policies(lists)
+    peers = list(
+        dict.fromkeys(p for one in lists.values() for p in one.get("published", {}))
+    )
+    rows = []
+    for name, one in lists.items():
+        limits = one.get("limits", {})
+        ours = [_mean(one["policies"].get(policy)) for policy in policies]
+        told = [one.get("published", {}).get(peer, {}).get(_LOAD) for peer in peers]
+        edge = [limits.get("ceiling"), limits.get("bound")]
+        rows.append((name, *(number(each) for each in [*ours, *told, *edge])))
+    papers = [f"{peer} (published)" for peer in peers]
+    return Table(("list", *policies, *papers, "ceiling", "bound"), tuple(rows))
+
+
+def _mean(policy: dict[str, Any] | None) -> float | None:
+    return None if policy is None else policy["mean"].get(_LOAD)
+
+
+def _panel(one: dict[str, Any]) -> tuple[dict[str, plots.Points], dict[str, float]]:
+    curves: dict[str, plots.Points] = {
+        name: [(load, share) for load, share in policy["curve"] if load >= 80]
+        for name, policy in one["policies"].items()
+    }
+    ceiling = one.get("limits", {}).get("ceiling")
+    drawn = {name: points for name, points in curves.items() if points}
+    return drawn, {} if ceiling is None else {"ceiling": ceiling}
+
+
+def _costs(lists: dict[str, Any]) -> Table | None:
+    rows = tuple(
+        (
+            f"{name}, {policy}",
+            *(number(took[part], 0) for part in ("mean", "p50", "p99")),
+        )
+        for name, one in lists.items()
+        for policy, of in one["policies"].items()
+        if (took := of.get("decision_us"))
+    )
+    return Table(("list, policy", "mean µs", "p50", "p99"), rows) if rows else None
+
+
+def _churn(churn: dict[str, Any]) -> Table | None:
+    rows = tuple(
+        (policy, load, number(of["share"]), number(of["refused"]))
+        for policy, loads in churn.get("policies", {}).items()
+        for load, of in loads.items()
+    )
+    heads = ("policy", "load, percent", "allocated percent", "refused percent")
+    return Table(heads, rows) if rows else None
+
+
+def scheduler_section(found: Found, _pictures: Path) -> Section:
+    """A slice of the trace through a real kube-scheduler, beside the same in memory."""
+    memory, real = found["in_memory"], found["kube_scheduler"]
+    rows = tuple(
+        (policy, load, number(share), number(real.get(policy, {}).get(load)))
+        for policy, shares in memory.items()
+        for load, share in shares.items()
+    )
+    words = (
+        f"A slice of the list {found['list']}, seed {found['seed']}: {found['nodes']} "
+        f"nodes with {found['cards']} cards, {found['pods']} pods. Allocated share in "
+        "percent, by the same decisions in memory and through a real kube-scheduler, "
+        "extender and API server, in one run; pods without cards go where "
+        "kube-scheduler alone puts them, since it asks no extender about them."
+    )
+    heads = ("policy", "load, percent", "in memory", "kube-scheduler")
+    table = Table(heads, rows)
+    return Section("Packing through a real kube-scheduler", [words, table], found)

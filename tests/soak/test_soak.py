@@ -1,0 +1,162 @@
+"""The soak's own parts: the dice, the verdicts, the kills."""
+
+import threading
+from collections import Counter
+from itertools import count
+
+import pytest
+
+from tests.controlplane.world import PLACEMENT
+from tests.soak.hands import Hands
+from tests.soak.kills import Killer, Part
+from tests.soak.life import End, Life, life, reason_of
+from tests.soak.play import MADE, Play, Stage
+from tests.soak.run import Plan, told
+from tests.testbed.rest import Json, Rest
+from tests.testbed.waiting import wait_until
+
+STAGE = Stage(Rest(1, tls=False), "default", "soak", 7)
+INSUFFICIENT = "0/8 nodes are available: 8 Insufficient baidu.com/vcuda-memory."
+
+
+def waiting(reason: str, message: str) -> Json:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+    return {"status": {"conditions": [condition | {"message": message}]}}
+
+
+def test_the_same_seed_gives_the_same_lives() -> None:
+    """And all kinds of them: what is asked, and how they end."""
+    lives = [life(7, number) for number in range(400)]
+    assert lives == [life(7, number) for number in range(400)]
+    assert lives != [life(8, number) for number in range(400)]
+    assert {one.end for one in lives} == set(End)
+    assert 4 <= sum(one.doomed for one in lives) <= 40
+    assert any((one.cores or 0) >= 100 and not one.doomed for one in lives)
+    assert any(one.cores is None for one in lives)
+    assert any(one.units is None for one in lives)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "counts"),
+    [
+        ("Unschedulable", INSUFFICIENT, True),
+        ("Unschedulable", "Invalid vcuda request: 150 cores are neither", True),
+        ("SchedulerError", f"connection refused; {INSUFFICIENT}", False),
+        ("Unschedulable", "0/8 nodes are available: 8 Too many pods.", False),
+        ("Unschedulable", "", False),
+    ],
+)
+def test_what_counts_as_a_reason(reason: str, message: str, counts: bool) -> None:
+    """Words about cards, from a scheduler that has looked; no connection refused."""
+    assert bool(reason_of(waiting(reason, message))) is counts
+
+
+def seen(one: Life, **status: object) -> Json:
+    metadata: Json = {"name": one.name, "uid": one.name, "annotations": {PLACEMENT: ""}}
+    return {"metadata": metadata, "spec": {}, "status": {"phase": "Pending"} | status}
+
+
+def play_of(*lives: Life) -> Play:
+    play = Play(STAGE, Hands(), 10)
+    play._lives = {one.name: one for one in lives}
+    return play
+
+
+def alive(**more: object) -> Life:
+    usual = {"units": 1, "cores": 1, "doomed": False, "end": End.DELETED}
+    times = {"stay_s": 0.0, "grace_s": 0.0}
+    return Life(**{"name": "life-0", **usual, **times, **more})  # type: ignore[arg-type]
+
+
+def test_who_goes_without_a_verdict_is_a_fault() -> None:
+    """Unless its owner withdrew it; a placed and a refused one are counted."""
+    one = alive()
+    play = play_of(one)
+    play.gone(seen(one))
+    assert play.faults
+    kinds: dict[str, Json] = {
+        "withdrawn": {"end": End.WITHDRAWN},
+        "placed": {"bound": True},
+        "refused": {"reason": INSUFFICIENT},
+    }
+    for kind, fact in kinds.items():
+        one = alive(**fact)
+        play = play_of(one)
+        play.gone(seen(one))
+        assert (dict(play.ended), play.faults) == ({kind: 1}, [])
+
+
+def test_who_went_while_nobody_looked() -> None:
+    """A list without a pod that was there before ends it; not one that is younger."""
+    old, young = alive(bound=True, posted_at=1.0), alive(name="b", posted_at=3.0)
+    play = play_of(old, young)
+    play.all_pods([], asked_at=2.0)
+    assert play.left() == [young]
+    assert play.done == 1
+
+
+def test_who_fits_nowhere_and_is_bound_is_a_fault() -> None:
+    one = alive(doomed=True)
+    play = play_of(one)
+    a_pod = seen(one)
+    a_pod["spec"]["nodeName"] = "n"
+    play.changed(a_pod)
+    assert "fits nowhere and was bound" in play.faults[0]
+
+
+def test_hands_try_again_until_answered() -> None:
+    """Nobody listens, then a 503, then it is done, once."""
+    answers: list[tuple[int, Json] | OSError]
+    answers = [(201, {}), (503, {}), OSError("refused")]
+    done = threading.Event()
+
+    def call() -> tuple[int, Json]:
+        answer = answers.pop()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with Hands(1) as hands:
+
+        def act() -> None:
+            if hands.until_settled("create", call, MADE):
+                done.set()
+
+        hands.after(0.0, act)
+        wait_until(done.is_set, "write")
+    assert (hands.writes, hands.faults) == (1, [])
+
+
+def test_each_part_is_killed_before_one_comes_twice() -> None:
+    """In an order of the seed's; what others need is started first."""
+    turns = count()
+    calls: list[tuple[int, str]] = []
+    parts = [
+        Part(
+            name,
+            lambda name=name: calls.append((next(turns), f"-{name}")),  # type: ignore[misc]
+            lambda name=name: calls.append((next(turns), f"+{name}")),  # type: ignore[misc]
+        )
+        for name in "abc"
+    ]
+    orders = set()
+    for seed in range(12):
+        killer = Killer(seed, parts, 0.0)
+        deal = killer._deal()
+        assert Counter(part.name for (part,) in deal[:3]) == Counter("abc")
+        assert len({part.name for part in deal[3]}) == 2
+        orders.add("".join(part.name for (part,) in deal[:3]))
+    assert len(orders) > 1
+    killer._draw.uniform = lambda *_: 0.0  # type: ignore[method-assign]
+    killer._kill([parts[2], parts[0]])
+    assert [what for _, what in calls] == ["-c", "-a", "+a", "+c"]
+    assert killer.log[0].parts == ("c", "a")
+
+
+def test_a_failure_tells_seed_and_kills() -> None:
+    killer = Killer(5, [Part("etcd", lambda: None, lambda: None)], 1.0)
+    killer._draw.uniform = lambda *_: 0.0  # type: ignore[method-assign]
+    killer._kill(list(killer._parts))
+    text = told(Plan(1.0, 5, 1.0), killer.log, AssertionError("card x"))
+    assert text.startswith("card x\nseed 5, ")
+    assert "s etcd, ready again at" in text
