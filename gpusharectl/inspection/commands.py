@@ -29,7 +29,7 @@ from gpusharectl.inspection.drawing import draw, source
 from gpusharectl.inspection.facts import full_name, name_of
 from gpusharectl.inspection.near import nearest
 from gpusharectl.inspection.shapes import survey_data
-from gpusharectl.inspection.sources import everything, look, with_quotas
+from gpusharectl.inspection.sources import everything, look, with_quotas, with_webhook
 from gpusharectl.inspection.survey import survey
 from gpusharectl.inspection.thishost import host_troubles
 from gpusharectl.inspection.why import why as explain
@@ -81,6 +81,7 @@ def inspect(
         here = host_troubles(picture.nodes, version, HostFiles())
         picture = replace(picture, troubles=here)
         picture = with_quotas(picture, access.objects)
+        picture = with_webhook(picture, access.objects)
     if node is not None and picture.node(node) is None:
         known = words.listed(sorted(map(name_of, picture.nodes)), _MOST_NODES)
         raise click.ClickException(f'there is no node "{node}"; there are: {known}')

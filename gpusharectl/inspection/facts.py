@@ -17,6 +17,7 @@ EXTENDER = "gpushare-extender"
 DEVICE_PLUGIN = "gpushare-device-plugin"
 SECOND_SCHEDULER = "gpushare-scheduler"
 """A kube-scheduler of our own, with an extender beside it in the same pod."""
+WEBHOOK = "gpushare-webhook"
 SYSTEM = "kube-system"
 """The namespace in which our parts and kube-scheduler live."""
 

@@ -29,7 +29,8 @@ class Picture:
 
     ``pods`` are those that name our resources and have not ended; ``parts`` are our own
     pods and kube-scheduler's; ``troubles`` what others have found, such as on this
-    host's files; ``quotas`` all ResourceQuotas, None where they could not be read.
+    host's files; ``quotas`` all ResourceQuotas, None where they could not be read;
+    ``reviewed`` whether the API server asks our webhook, None where nobody may know.
     """
 
     books: Books
@@ -39,6 +40,7 @@ class Picture:
     now: datetime
     troubles: tuple[Trouble, ...] = ()
     quotas: tuple[Json, ...] | None = ()
+    reviewed: bool | None = None
 
     @cached_property
     def records(self) -> Mapping[PodUID, PodRecord]:

@@ -19,6 +19,10 @@ from gpusharectl.inspection.picture import Picture, Trouble
 
 _PAGE = 500
 _TO_READ_QUOTAS = "have `list` of resourcequotas granted, for all namespaces"
+_ASKING = Ref(
+    "admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", facts.WEBHOOK
+)
+"""By it the API server asks the webhook."""
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Who leads the cluster's own schedulers, and who leads ours."""
 
@@ -69,6 +73,17 @@ def with_quotas(picture: Picture, objects: Objects) -> Picture:
     except ClusterError as error:
         lost = Trouble("quotas", f"cannot be read: {error}", _TO_READ_QUOTAS)
     return replace(picture, quotas=None, troubles=(*picture.troubles, lost))
+
+
+def with_webhook(picture: Picture, objects: Objects) -> Picture:
+    """Add whether the API server asks the webhook; who may not read that, goes without.
+
+    No part of ours needs the right.
+    """
+    try:
+        return replace(picture, reviewed=objects.get(_ASKING) is not None)
+    except ClusterError:
+        return picture
 
 
 def everything(

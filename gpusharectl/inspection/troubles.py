@@ -69,6 +69,26 @@ def scheduler(picture: Picture) -> Iterator[Trouble]:
         yield Trouble(facts.name_of(pod), what, "gpusharectl install, on that host")
 
 
+def webhook(picture: Picture) -> Iterator[Trouble]:
+    """While the API server asks it and none is ready, no pod with cards is made."""
+    pods = [pod for pod in picture.parts if facts.is_part(pod, facts.WEBHOOK)]
+    if any(facts.holds(pod, "Ready") for pod in pods):
+        return
+    look = f"kubectl -n {facts.SYSTEM} describe"
+    if pods:
+        what = f"none of its pods in {facts.SYSTEM} is ready: {len(pods)} there"
+        look += f" pods -l {facts.PART_NAME}={facts.WEBHOOK}"
+    elif picture.reviewed:
+        what = f"the API server asks it, and no pod of it is in {facts.SYSTEM}"
+        look += f" deployment {facts.WEBHOOK}"
+    else:
+        return
+    so = "until one is, no pod that asks for a card is made"
+    if picture.reviewed is False:
+        so = "the API server does not ask it either, so pods are made unseen"
+    yield Trouble("webhook", f"{what}; {so}", look)
+
+
 def device_plugin(picture: Picture) -> Iterator[Trouble]:
     """A node that is to share its cards needs a device plugin that is ready."""
     for node in picture.nodes:
@@ -184,6 +204,7 @@ def not_started(picture: Picture) -> Iterator[Trouble]:
 _ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
     extender,
     scheduler,
+    webhook,
     device_plugin,
     node_ready,
     offered,
