@@ -14,6 +14,7 @@ from extender import tls
 from extender.app import Parts, create_app, create_public_app
 from extender.bind import Binder, Books
 from extender.inflight import Inflight
+from extender.lessons import LessonCollector, Lessons
 from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.patience import Patience
 from extender.public import serve_public
@@ -25,8 +26,10 @@ from extender.verbs import Verbs
 from extender.webhookmain import build as build_webhook
 from gpushare import logs
 from gpushare.domain.fitting import Fitting
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.policies import Choice
+from gpushare.domain.packer import Packer
+from gpushare.domain.policies import FRAG, Choice
 from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.bookkeeper import UNFINISHED, NodeBook, PodBook
 from gpushare.kube.cluster import Cluster, Kind
@@ -82,12 +85,14 @@ class Applications:
 def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
     """Put the parts together over a cluster; ``stop`` ends the threads."""
     ledger = Ledger()
-    choice = Choice(settings.policy, settings.card_order)
+    hosts = Hosts()
+    packer = Packer(ledger, hosts)
+    choice = Choice(settings.policy, settings.card_order, packer)
     inflight = Inflight(
         wait_s=settings.wait_for_bind_s, pending_for_s=settings.pending_for_s
     )
-    pods = PodBook(ledger, choice, on_gone=inflight.end)
-    nodes = NodeBook(ledger, on_change=pods.reconsider)
+    pods = PodBook(ledger, choice, on_gone=inflight.end, on_new=packer.see, hosts=hosts)
+    nodes = NodeBook(ledger, on_change=pods.reconsider, hosts=hosts)
     following = (
         ("nodes", Reflector(cluster, Kind.NODES, nodes)),
         ("pods", Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED)),
@@ -95,6 +100,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     readiness = Readiness(following, settings.stale_after_s)
     registry = CollectorRegistry()
     registry.register(LedgerCollector(ledger, pods, nodes, inflight, readiness))
+    lessons = Lessons(packer, wanted=settings.policy == FRAG)
+    registry.register(LessonCollector(lessons))
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
     books = Books(ledger, pods, nodes, inflight, choice)
@@ -119,6 +126,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         start(f"reflector-{name}", partial(reflector.run, stop))
     reflectors = [reflector for _, reflector in following]
     start("housekeeper", partial(_keep_house, parts.binder, stop))
+    start("learner", partial(lessons.run, stop))
     start("warmer", lambda: _warm(ledger, reflectors, stop))
     return Applications(create_app(parts), create_public_app(parts))
 

@@ -75,7 +75,7 @@ class Verbs:
         if isinstance(request, PodRequest) and request.claims:
             policy = self.choice.policy(request.policy)
             if isinstance(policy, Policy):
-                return prioritize(args.names, self.ledger.node, policy)
+                return prioritize(args.names, self.ledger.node, policy, request)
         return [(name, 0) for name in args.names]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:

@@ -1,6 +1,6 @@
 """What is left of a node's cards while the claims of one pod are being placed."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 
@@ -18,6 +18,8 @@ from gpushare.domain.policies import Policy, Rank
 from gpushare.domain.summary import Summary, summarize
 
 Cards = tuple[Card, ...]
+Costs = Callable[[Claim, Mapping[CardUUID, Amount]], Mapping[CardUUID, float]]
+"""What a share costs on each card, by what the cards have left."""
 
 
 @dataclass(slots=True)
@@ -31,13 +33,15 @@ class Room:
     policy: Policy
     free: dict[CardUUID, Amount]
     untouched: set[CardUUID] = field(default_factory=set)
+    costs: Costs | None = None
+    """Goes before the policy's own order, for the cards of which it tells."""
 
     @classmethod
-    def of(cls, node: Node, policy: Policy) -> "Room":
+    def of(cls, node: Node, policy: Policy, costs: Costs | None = None) -> "Room":
         """Begin with what the node has free."""
         cards = {card.uuid: card for card in node.cards if card.open}
         untouched = {card.uuid for card in node.untouched}
-        return cls(cards, policy, dict(node.free), untouched)
+        return cls(cards, policy, dict(node.free), untouched, costs)
 
     def summary(self) -> Summary:
         """Sum up what is left now."""
@@ -55,6 +59,8 @@ class Room:
             return self._whole(claim)
         fitting = [u for u, room in self.free.items() if claim.amount.fits(room)]
         ranked = sorted((self.cards[u] for u in fitting), key=self._rank)
+        if self.costs is not None and (costs := self.costs(claim, self.free)):
+            ranked.sort(key=lambda card: costs[card.uuid])
         return [(card,) for card in ranked]
 
     def distinct_choices(self, claim: Claim) -> Iterator[Cards]:

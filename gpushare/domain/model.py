@@ -1,6 +1,6 @@
 """The nouns of the house. All are frozen; a change is a new value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from gpushare.domain.cardselector import CardSelector, Limit
@@ -51,6 +51,35 @@ class Amount:
 
 
 NOTHING = Amount()
+
+
+@dataclass(frozen=True, slots=True)
+class HostAmount:
+    """So much CPU, in thousandths, and memory, in MiB, of the node itself."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    def __add__(self, other: "HostAmount") -> "HostAmount":
+        return HostAmount(
+            self.cpu_milli + other.cpu_milli, self.memory_mib + other.memory_mib
+        )
+
+    def __sub__(self, other: "HostAmount") -> "HostAmount":
+        return HostAmount(
+            self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib
+        )
+
+    def fits(self, room: "HostAmount | None") -> bool:
+        """Tell whether both parts are at most the room's; unknown room limits nothing.
+
+        As with kube-scheduler, what is not asked is never short.
+        """
+        if room is None:
+            return True
+        return (not self.cpu_milli or self.cpu_milli <= room.cpu_milli) and (
+            not self.memory_mib or self.memory_mib <= room.memory_mib
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +152,16 @@ class PodRequest:
     """A pod's claims; none at all for a pod that asks zero.
 
     ``policy`` is the name that the pod asks for, or None for the cluster's own;
-    ``cards`` are those that it may have, None where it does not say.
+    ``cards`` are those that it may have, None where it does not say; ``host`` is what
+    it asks of the node beside cards, None where that is not known; for taste alone, so
+    it does not tell requests apart.
     """
 
     pod: PodRef
     claims: tuple[Claim, ...]
     policy: str | None = None
     cards: CardSelector | None = None
+    host: HostAmount | None = field(default=None, compare=False)
 
     def limits(self, card: Card) -> tuple[Limit, ...]:
         """Give the pod's lists that shut the card out; none where it may have it."""

@@ -5,12 +5,12 @@ a line to ``POLICIES``, and a row to the tables in ``tests/gpushare/test_policie
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
-from gpushare.domain.model import Amount, Card
+from gpushare.domain.model import Amount, Card, CardUUID, Claim, NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.summary import Refusal, invalid, users_words
 
@@ -44,18 +44,46 @@ def _emptier(node: Node) -> int:
     return HIGHEST_SCORE - _fuller(node)
 
 
+class Chooser(Protocol):
+    """Who has learnt what each place costs, and so knows better than a fixed key."""
+
+    def best(
+        self, request: PodRequest, names: Sequence[NodeName], policy: "Policy"
+    ) -> NodeName | None:
+        """Name the node, of these on which the pod fits, where it costs least.
+
+        None while too little has been learnt.
+        """
+        ...
+
+    def costs(
+        self,
+        request: PodRequest,
+        node: Node,
+        claim: Claim,
+        free: Mapping[CardUUID, Amount],
+    ) -> Mapping[CardUUID, float]:
+        """Say what a share costs on each card that has room; nothing as with ``best``.
+
+        ``free`` is what the cards have left that the pod may have.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How to choose among what fits; whether something fits is never its business.
 
     ``card_key`` takes a card and what it has free and gives a sort key, least first;
-    ``node_score`` takes a node as it is now and gives 0 to 10, most first.
+    ``node_score`` takes a node as it is now and gives 0 to 10, most first. A
+    ``chooser`` goes before both, as soon as it has something to say.
     """
 
     name: str
     card_key: Callable[[Card, Amount], SortKey]
     node_score: Callable[[Node], int]
     card_order: CardOrder = "index"
+    chooser: Chooser | None = None
 
     def rank(self, card: Card, room: Amount) -> Rank:
         """Give the card's place in the choice: the key, then the card order."""
@@ -63,11 +91,15 @@ class Policy:
         return (self.card_key(card, room), last)
 
 
+FRAG = "frag"
+"""Learns what is asked, and keeps free what the rest of it needs (decision 0038)."""
+
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "first-fit": Policy("first-fit", _no_preference, _fuller),
         "best-fit": Policy("best-fit", _least_left, _fuller),
         "spread": Policy("spread", _most_left, _emptier),
+        FRAG: Policy(FRAG, _least_left, _fuller),
     }
 )
 DEFAULT_POLICY = "first-fit"
@@ -75,10 +107,14 @@ DEFAULT_POLICY = "first-fit"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The cluster's own policy and card order, and how a pod's wish bears on them."""
+    """The cluster's own policy and card order, and how a pod's wish bears on them.
+
+    ``packer`` is who chooses for ``frag``; without one, ``frag`` is best-fit.
+    """
 
     default: str = DEFAULT_POLICY
     card_order: CardOrder = "index"
+    packer: Chooser | None = None
 
     def policy(self, wish: str | None) -> Policy | Refusal:
         """Give the policy that the pod wishes, or the cluster's; refuse unknown names.
@@ -91,4 +127,10 @@ class Choice:
         if found is None:
             known = ", ".join(POLICIES)
             return invalid(f'no policy "{users_words(name)}"; known are {known}')
-        return Policy(found.name, found.card_key, found.node_score, self.card_order)
+        return Policy(
+            found.name,
+            found.card_key,
+            found.node_score,
+            self.card_order,
+            self.packer if name == FRAG else None,
+        )

@@ -1,5 +1,6 @@
-"""Kubernetes quantities, as whole numbers of cores or units."""
+"""Kubernetes quantities, as whole numbers of what we count in."""
 
+import math
 import re
 from decimal import Decimal, localcontext
 
@@ -13,6 +14,8 @@ _DECIMAL = {"": 0, "n": -9, "u": -6, "m": -3} | {
 }
 _BINARY = {f"{letter}i": power for power, letter in enumerate("KMGTPE", start=1)}
 _MOST_DIGITS = 40
+_MEBIBYTE = 1 << 20
+_MEBIBYTES = {"Mi": 1, "Gi": 1 << 10, "Ti": 1 << 20}
 
 
 class NotAQuantity(ValueError):
@@ -44,6 +47,37 @@ def whole(quantity: object) -> int:
     return int(value)
 
 
+def thousandths(quantity: object) -> int:
+    """Read CPU such as ``"500m"``, ``"2"`` or ``0.5``, rounded up to thousandths.
+
+    Raises ``NotAQuantity``.
+
+    >>> thousandths("500m"), thousandths("2"), thousandths("0.1"), thousandths("100u")
+    (500, 2000, 100, 1)
+    """
+    text = str(quantity)
+    number, factor = (text[:-1], 1) if text.endswith("m") else (text, 1000)
+    if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
+        return int(number) * factor
+    return _rounded_up(text, 1000)
+
+
+def mebibytes(quantity: object) -> int:
+    """Read memory such as ``"16Gi"``, ``"512M"`` or bytes, rounded up to MiB.
+
+    Raises ``NotAQuantity``.
+
+    >>> mebibytes("16Gi"), mebibytes("1M"), mebibytes(1048577), mebibytes("3Ki")
+    (16384, 1, 2, 1)
+    """
+    text = str(quantity)
+    factor = _MEBIBYTES.get(text[-2:])
+    number = text[:-2]
+    if factor and number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
+        return int(number) * factor
+    return _rounded_up(text, Decimal(1) / _MEBIBYTE)
+
+
 def is_in_bytes(quantity: object) -> bool:
     """Tell whether somebody wrote bytes, such as ``16Gi``, where units are meant."""
     match = _SHAPE.fullmatch(str(quantity))
@@ -61,3 +95,11 @@ def _value(text: str) -> Decimal:
         if suffix in _DECIMAL:
             return number.scaleb(_DECIMAL[suffix])
         return number.scaleb(int(suffix[1:]))
+
+
+def _rounded_up(text: str, scale: int | Decimal) -> int:
+    value = _value(text)
+    if value < 0:
+        raise NotAQuantity("it is below zero")
+    with localcontext(prec=400):
+        return math.ceil(value * scale)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
-from gpushare.domain.carving import Room
+from gpushare.domain.carving import Costs, Room
 from gpushare.domain.model import NOTHING, Claim, NodeName, Placement, PodRequest, Share
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
@@ -22,7 +23,9 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
     Cards that the pod's lists shut out are left alone.
     """
     seen = node.as_limited_by(request)
-    found = _place(request, seen, policy)
+    chooser = policy.chooser
+    costs = None if chooser is None else partial(chooser.costs, request, node)
+    found = _place(request, seen, policy, costs)
     if isinstance(found, Refusal) and seen is not node:
         return _limited(found, request)
     return found
@@ -68,17 +71,37 @@ def schedule(
             refused[node.name] = no
     if not fitting:
         return refused
-    best = min(fitting, key=lambda node: (-score(node, policy), node.name))
+    best = favourite(request, fitting, policy)
+    if best is None:
+        best = min(fitting, key=lambda node: (-score(node, policy), node.name))
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
 
 
-def _place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
+def favourite(
+    request: PodRequest, fitting: Iterable[Node], policy: Policy
+) -> Node | None:
+    """Give the one node that the policy wants of those on which the pod fits.
+
+    None for a policy that scores each node by itself, as all but ``frag`` do.
+    """
+    if policy.chooser is None:
+        return None
+    pages = {node.name: node for node in fitting}
+    name = policy.chooser.best(request, tuple(pages), policy)
+    return None if name is None else pages[name]
+
+
+def _place(
+    request: PodRequest, node: Node, policy: Policy, costs: Costs | None
+) -> Placement | Refusal:
+    if not request.claims:
+        return Placement(request.pod, node.name, ())
     if not node.free:
         return Refusal(Reason.NO_CARDS)
-    shares = _in_order(request.claims, Room.of(node, policy))
+    shares = _in_order(request.claims, Room.of(node, policy, costs))
     if isinstance(shares, Refusal) and _may_fit_otherwise(request, node):
-        found = _search(request.claims, Room.of(node, policy))
+        found = _search(request.claims, Room.of(node, policy, costs))
         shares = shares if found is None else found
     if isinstance(shares, Refusal):
         return shares

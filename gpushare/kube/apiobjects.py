@@ -124,12 +124,13 @@ class ApiObjects:
             path = self._paths.of(Ref.of(body))
         return self._send("PATCH", path, body, _APPLY, query)
 
-    def create(self, body: Json) -> Json:
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
         """Add an object; see ``Objects``."""
+        query = {**_OURS, **(_TRIED if dry_run else {})}
         with _well_formed():
             where = body["metadata"].get("namespace", "")
             path = self._paths.collection(body["apiVersion"], body["kind"], where)
-        return self._send("POST", path, body, _JSON, _OURS)
+        return self._send("POST", path, body, _JSON, query)
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
         """Merge a patch into an object; see ``Objects``."""

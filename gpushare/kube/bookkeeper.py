@@ -6,14 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodUID
+from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec
 from gpushare.kube.charges import Charges
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.fields import Malformed
+from gpushare.kube.hostcodec import follow_host
 from gpushare.kube.nodebook import NodeBook
 from gpushare.kube.nominations import Nominations
 
@@ -38,7 +40,9 @@ class PodBook:
     A bound pod is charged until its phase is terminal or it is gone, and on every card
     of its node while no placement of it can be believed; a deletion timestamp frees
     nothing; an event without our annotation never erases a reservation.
-    ``on_gone`` is called with the UID of each pod that has left.
+    ``on_gone`` is called with the UID of each pod that has left, ``on_new`` with each
+    request for cards when it is first heard of. ``hosts`` is the book of the nodes' own
+    CPU and memory, of which pods without cards have their part, if somebody wants it.
     """
 
     def __init__(
@@ -47,11 +51,15 @@ class PodBook:
         choice: Choice,
         *,
         on_gone: Callable[[PodUID], None] = lambda _uid: None,
+        on_new: Callable[[PodRequest], None] = lambda _request: None,
+        hosts: Hosts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._choice = choice
         self._on_gone = on_gone
+        self._on_new = on_new
+        self._hosts = hosts
         self._clock = clock
         self._lock = Lock()
         self._records: dict[PodUID, PodRecord] = {}
@@ -108,6 +116,8 @@ class PodBook:
         """
         with self._lock:
             before = self._records.keys() | self._ledger.holders()
+            if self._hosts is not None:
+                before |= self._hosts.holders()
         seen: set[PodUID] = set()
         for page in pages:
             for pod in page.items:
@@ -159,6 +169,8 @@ class PodBook:
 
     def _take(self, pod: Json) -> None:
         uid = PodUID(pod["metadata"]["uid"])
+        if self._hosts is not None:
+            follow_host(self._hosts, uid, pod)
         if uid not in self._records and not codec.is_ours(pod):
             return
         try:
@@ -184,6 +196,8 @@ class PodBook:
             self._by_name[record.pod.namespace, record.pod.name] = uid
             # Under the lock, since ``settle`` does the same.
             self._charges.follow(record)
+        if before is None and isinstance(record.request, PodRequest):
+            self._on_new(record.request)
         if (before is None or not before.node) and self._is_unplaced(record):
             facts = {"pod": str(record.pod), "node": record.node}
             logger.warning("pod bound without a placement", extra=facts)
@@ -195,6 +209,8 @@ class PodBook:
         return self._ledger.placement(record.pod.uid) is None
 
     def _drop(self, uid: PodUID) -> None:
+        if self._hosts is not None:
+            self._hosts.release(uid)
         with self._lock:
             self._ended[uid] = None
             if len(self._ended) > _MOST_ENDED:

@@ -22,6 +22,7 @@ from gpushare.kube.annotations import decode_cards, placements
 from gpushare.kube.cardselection import LIMITS, card_selector
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import MOST, Malformed, Reader
+from gpushare.kube.hostcodec import TERMINAL, host_amount
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -32,7 +33,6 @@ _WORDS = {
     Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
     Reason.NO_CARDS: "No shared cards",
 }
-_TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class Unmeetable(ValueError):
@@ -111,7 +111,8 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
     chosen = card_selector(annotations)
     if isinstance(chosen, Refusal):
         return chosen
-    return PodRequest(ref, found, annotations.get(names.POLICY), chosen)
+    policy = annotations.get(names.POLICY)
+    return PodRequest(ref, found, policy, chosen, host_amount(pod))
 
 
 def pod_record(pod: Json) -> PodRecord:
@@ -130,7 +131,7 @@ def pod_record(pod: Json) -> PodRecord:
         request=request,
         node=node,
         placement=found.get(names.ACTUAL, plan),
-        terminal=status.optional_text("phase") in _TERMINAL,
+        terminal=status.optional_text("phase") in TERMINAL,
         terminating=pod["metadata"].get("deletionTimestamp") is not None,
         nominated=NodeName(status.optional_text("nominatedNodeName")),
         labels=Reader(pod).object("metadata").optional_object("labels").texts(""),

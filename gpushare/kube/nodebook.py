@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Callable, Iterator
 
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import CardUUID, NodeName
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.fields import Malformed
+from gpushare.kube.hostcodec import host_capacity
 
 logger = logging.getLogger(__name__)
 
@@ -16,14 +18,20 @@ class NodeBook:
     """Sink for nodes: their cards, into the ledger.
 
     A node whose annotation is broken shares no cards until it is mended; the log says
-    what is wrong with it. ``on_change`` is called with each node that was heard of.
+    what is wrong with it. ``on_change`` is called with each node that was heard of;
+    ``hosts`` is the book of their own CPU and memory, where somebody wants to know.
     """
 
     def __init__(
-        self, ledger: Ledger, on_change: Callable[[NodeName], None] = lambda _name: None
+        self,
+        ledger: Ledger,
+        on_change: Callable[[NodeName], None] = lambda _name: None,
+        *,
+        hosts: Hosts | None = None,
     ) -> None:
         self._ledger = ledger
         self._on_change = on_change
+        self._hosts = hosts
         self._broken: dict[NodeName, str] = {}
         self._strays: dict[NodeName, frozenset[CardUUID]] = {}
         self._known: set[NodeName] = set()
@@ -64,6 +72,8 @@ class NodeBook:
         if cards:
             self._look_for_strays(name, codec.cordon(node) - {c.uuid for c in cards})
         self._ledger.set_cards(name, cards)
+        if self._hosts is not None:
+            self._hosts.set_allocatable(name, host_capacity(node))
         self._known.add(name)
         self._on_change(name)
         return name
@@ -80,3 +90,5 @@ class NodeBook:
         self._strays.pop(name, None)
         self._known.discard(name)
         self._ledger.forget(name)
+        if self._hosts is not None:
+            self._hosts.set_allocatable(name, None)

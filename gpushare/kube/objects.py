@@ -80,8 +80,8 @@ class Objects(Protocol):
         """Apply on the server's side, taking over fields of others; give the result."""
         ...
 
-    def create(self, body: Json) -> Json:
-        """Add an object; ``AlreadyExists``."""
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
+        """Add an object; ``AlreadyExists``. A dry run gives what it would be."""
         ...
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:

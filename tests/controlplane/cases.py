@@ -114,7 +114,7 @@ CASES = (
         THREE_NODES,
         (4, 1),
         '3 Invalid vcuda request: no policy "tetris"; '
-        "known are first-fit, best-fit, spread",
+        "known are first-fit, best-fit, spread, frag",
         annotations={POLICY: "tetris"},
     ),
     Case(

@@ -5,7 +5,15 @@ import pytest
 from extender.prioritize import prioritize
 from gpushare.domain.model import NodeName
 from gpushare.domain.policies import Policy
-from tests.builders import BEST_FIT, FIRST_FIT, SPREAD, cards, node, placement
+from tests.builders import (
+    BEST_FIT,
+    FIRST_FIT,
+    SPREAD,
+    cards,
+    node,
+    placement,
+    request,
+)
 
 NAMES = [NodeName(name) for name in ("full", "half", "empty", "unknown")]
 PAGES = {
@@ -25,11 +33,13 @@ PAGES = {
 )
 def test_each_name_gets_its_score(policy: Policy, scores: list[int]) -> None:
     """0 to 10, in the order given; 0 for a node that the ledger does not know."""
-    assert prioritize(NAMES, PAGES.get, policy) == list(zip(NAMES, scores, strict=True))
+    found = prioritize(NAMES, PAGES.get, policy, request())
+    assert found == list(zip(NAMES, scores, strict=True))
 
 
 def test_a_node_without_cards_is_no_surprise() -> None:
     """Filter refuses it, but whoever asks gets a score in bounds."""
     bare = node(*cards(0), name="bare")
-    scored = prioritize([NodeName("bare")], {NodeName("bare"): bare}.get, SPREAD)
+    pages = {NodeName("bare"): bare}
+    scored = prioritize([NodeName("bare")], pages.get, SPREAD, request())
     assert scored == [("bare", 0)]

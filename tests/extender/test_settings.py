@@ -81,7 +81,7 @@ def test_all_complaints_come_at_once() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "fix"),
     [
-        ("POLICY", "first", "use one of first-fit, best-fit, spread"),
+        ("POLICY", "first", "use one of first-fit, best-fit, spread, frag"),
         ("CARD_ORDER", "UUID", "use one of index, uuid"),
         ("THREADS", "1", "give a whole number from 2 to 256"),
         ("BIND_TIMEOUT_S", "10", "give a number of seconds from 0.1 to 9"),

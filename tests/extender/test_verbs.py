@@ -94,7 +94,7 @@ def test_an_unknown_policy_is_refused_with_the_names() -> None:
     """Everywhere in the same words; preempt names the field, having no Error."""
     house = House(n=(29,), m=(29,))
     pod = pod_json(units=4, annotations={names.POLICY: "tetris"})
-    words = 'no policy "tetris"; known are first-fit, best-fit, spread'
+    words = 'no policy "tetris"; known are first-fit, best-fit, spread, frag'
     refused = dict.fromkeys("nm", f"Invalid vcuda request: {words}")
     assert house.filter(pod, "n", "m").refused == refused
     assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]

@@ -30,6 +30,7 @@ def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
         ("spread", [(10, 10), (90, 90), (5, 5)], 1),
         ("spread", [(20, 10), (50, 10)], 1),
         ("spread", [(50, 10), (50, 10)], 0),
+        ("frag", [(10, 10), (90, 90), (5, 5)], 2),
     ],
 )
 def test_the_card_liked_best(
@@ -45,10 +46,14 @@ def test_the_card_liked_best(
         ("first-fit", [0, 1, 5, 10]),
         ("best-fit", [0, 1, 5, 10]),
         ("spread", [10, 9, 5, 0]),
+        ("frag", [0, 1, 5, 10]),
     ],
 )
 def test_the_node_score(name: str, scores: list[int]) -> None:
-    """Packing likes full nodes and spreading empty ones; any use at all counts."""
+    """Packing likes full nodes and spreading empty ones; any use at all counts.
+
+    Without somebody who has learnt, frag is best-fit.
+    """
     pages = [node(card(units=100), holds=[placement(units=n)]) for n in (1, 50, 100)]
     found = [POLICIES[name].node_score(page) for page in [node(), *pages]]
     assert found == scores
@@ -77,10 +82,10 @@ def test_the_card_order_breaks_ties(order: CardOrder, uuid: str) -> None:
     assert first.uuid == uuid
 
 
-def test_there_are_two_card_orders_and_three_policies() -> None:
+def test_there_are_two_card_orders_and_four_policies() -> None:
     """The names that settings and annotations may use."""
     assert CARD_ORDERS == ("index", "uuid")
-    assert list(POLICIES) == ["first-fit", "best-fit", "spread"]
+    assert list(POLICIES) == ["first-fit", "best-fit", "spread", "frag"]
 
 
 @pytest.mark.parametrize(("wish", "name"), [(None, "spread"), ("best-fit", "best-fit")])
@@ -102,12 +107,12 @@ def test_the_default_is_first_fit_by_index() -> None:
 
 @pytest.mark.parametrize(
     ("wish", "words"),
-    [("frag", '"frag"'), ("", '""'), ("a%sb\n", '"asb"'), ("First-Fit", '"First-Fit"')],
+    [("pack", '"pack"'), ("", '""'), ("a%sb\n", '"asb"'), ("First-Fit", '"First-Fit"')],
 )
 def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> None:
     """The user's own words lose what would spoil the event."""
     no = Choice().policy(wish)
     assert no == Refusal(
         Reason.INVALID,
-        f"no policy {words}; known are first-fit, best-fit, spread",
+        f"no policy {words}; known are first-fit, best-fit, spread, frag",
     )

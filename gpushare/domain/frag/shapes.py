@@ -1,0 +1,122 @@
+"""What a pod asks and what a node has left, in numbers alone.
+
+Milli are thousandths of one card, of whichever is scarcer there, cores or memory.
+"""
+
+from dataclasses import dataclass
+
+WHOLE = 1000
+"""Milli of one whole card."""
+
+Free = int | None
+"""What a host has free of its CPU or memory; None is unknown and limits nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod asks, as far as packing goes; equal shapes are one kind of pod."""
+
+    milli: int
+    """Of each card it asks: 1 to 1000; 0 for a pod that asks no card."""
+    cards: int
+    """0: CPU alone. 1: a share, or one whole card. 2 and more: whole cards."""
+    cpu_milli: int
+    memory_mib: int
+    models: frozenset[str] | None = None
+    """The card models that it may have; None is any."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no pod can ask: a ValueError names the field."""
+        if self.cards < 0 or self.cpu_milli < 0 or self.memory_mib < 0:
+            raise ValueError(f"{self}: cards, CPU and memory are 0 or more")
+        asked = self.milli == 0 if self.cards == 0 else 0 < self.milli <= WHOLE
+        if not asked or (self.cards > 1 and self.milli != WHOLE):
+            raise ValueError(
+                f"{self}: milli is 0 without a card, 1 to {WHOLE} of one card "
+                f"and {WHOLE} of each of several"
+            )
+
+    @property
+    def demand(self) -> int:
+        """Milli over all its cards."""
+        return self.milli * self.cards
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a node has free. Unknown CPU or memory (None) limits nothing."""
+
+    cpu_milli: Free
+    memory_mib: Free
+    residuals: tuple[int, ...]
+    """Milli free on each card, in the order of the cards; 1000 is untouched.
+
+    A card that may not be used stands as 0 (or below, when more is held than it has).
+    """
+    model: str = ""
+
+    @property
+    def untouched(self) -> int:
+        """How many cards nobody holds a part of."""
+        return sum(residual >= WHOLE for residual in self.residuals)
+
+    @property
+    def idle(self) -> int:
+        """Milli free on all its cards; one with more held than it has counts none."""
+        return sum(residual for residual in self.residuals if residual > 0)
+
+    def cards_for(self, shape: Shape) -> tuple[int, ...]:
+        """Give the first of each kind of card that would do, by position.
+
+        For a share: one card for each different residual with room. For whole cards:
+        the lowest untouched card, the first of those to be taken. ``(-1,)`` for a pod
+        without cards, and nothing where the pod does not fit.
+        """
+        if not self._admits(shape):
+            return ()
+        if shape.cards == 0:
+            return (-1,)
+        if shape.cards > 1 or shape.milli == WHOLE:
+            if self.untouched < shape.cards:
+                return ()
+            return (next(i for i, r in enumerate(self.residuals) if r >= WHOLE),)
+        first: dict[int, int] = {}
+        for position, residual in enumerate(self.residuals):
+            if residual >= shape.milli:
+                first.setdefault(residual, position)
+        return tuple(first.values())
+
+    def after(self, shape: Shape, card: int) -> "State":
+        """Give the state once the pod is there.
+
+        A share goes on the card at position ``card``; several whole cards are the
+        lowest untouched ones, whatever ``card`` says. The caller knows that it fits.
+        """
+        left = list(self.residuals)
+        if shape.cards > 1:
+            whole = [i for i, residual in enumerate(left) if residual >= WHOLE]
+            for position in whole[: shape.cards]:
+                left[position] = 0
+        elif shape.cards == 1:
+            left[card] -= shape.milli
+        return State(*self.host_after(shape), tuple(left), self.model)
+
+    def host_after(self, shape: Shape) -> tuple[Free, Free]:
+        """Give the CPU and the memory that the pod would leave."""
+        cpu, memory = self.cpu_milli, self.memory_mib
+        return (
+            None if cpu is None else cpu - shape.cpu_milli,
+            None if memory is None else memory - shape.memory_mib,
+        )
+
+    def _admits(self, shape: Shape) -> bool:
+        if shape.cards and shape.models is not None and self.model not in shape.models:
+            return False
+        return _room(shape.cpu_milli, self.cpu_milli) and _room(
+            shape.memory_mib, self.memory_mib
+        )
+
+
+def _room(asked: int, free: Free) -> bool:
+    """As NodeResourcesFit: who asks nothing fits, be the host over-committed or not."""
+    return asked == 0 or free is None or free >= asked

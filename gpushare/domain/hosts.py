@@ -1,0 +1,114 @@
+"""The book of the nodes' own CPU and memory, beside their cards.
+
+A card that is free is of no use where its node has no CPU left for a pod. So the policy
+``frag`` looks at both. All bound pods count here, also those that ask for no card.
+"""
+
+from threading import Lock
+
+from gpushare.domain.model import HostAmount, NodeName, PodUID
+
+__all__ = ["HostAmount", "Hosts"]
+
+_NOTHING = HostAmount()
+_MOST_KINDS = 10_000
+
+
+class Hosts:
+    """What each node can give its pods, and what is left of it.
+
+    Never a source of truth: written from what the API server says of nodes and pods.
+    The same value, the very one, is given until it changes. 100,000 pods take some
+    20 MB here: a name, a node and one of few amounts each.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._allocatable: dict[NodeName, HostAmount] = {}
+        self._held: dict[NodeName, HostAmount] = {}
+        self._free: dict[NodeName, HostAmount] = {}
+        self._pods: dict[PodUID, tuple[NodeName, HostAmount]] = {}
+        self._kinds: dict[HostAmount, HostAmount] = {}
+        self._names: dict[NodeName, NodeName] = {}
+        self._changed: set[NodeName] = set()
+
+    def free(self, name: NodeName) -> HostAmount | None:
+        """Give what a node has left, below zero where it is over-committed.
+
+        None where nobody has told what the node has.
+        """
+        found = self._free.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            has = self._allocatable.get(name)
+            if has is None:
+                return None
+            found = self._free[name] = has - self._held.get(name, _NOTHING)
+            return found
+
+    def allocatable(self, name: NodeName) -> HostAmount | None:
+        """Give what a node has for all its pods together; None if that is unknown."""
+        return self._allocatable.get(name)
+
+    def holders(self) -> frozenset[PodUID]:
+        """Give all pods that are on some node."""
+        with self._lock:
+            return frozenset(self._pods)
+
+    def set_allocatable(self, name: NodeName, amount: HostAmount | None) -> None:
+        """Write down what a node has; None for a node that is gone, or does not say."""
+        with self._lock:
+            if self._allocatable.get(name) == amount:
+                return
+            if amount is None:
+                del self._allocatable[name]
+                self._names.pop(name, None)
+            else:
+                self._allocatable[name] = amount
+            self._touch(name)
+
+    def hold(self, uid: PodUID, name: NodeName, amount: HostAmount) -> None:
+        """Write down a pod that is bound to a node, and what it asks now."""
+        with self._lock:
+            before = self._pods.get(uid)
+            if before == (name, amount):
+                return
+            if before is not None:
+                self._let_go(*before)
+            name = self._names.setdefault(name, name)
+            self._pods[uid] = (name, self._one(amount))
+            self._held[name] = self._held.get(name, _NOTHING) + amount
+            self._touch(name)
+
+    def release(self, uid: PodUID) -> None:
+        """Strike out a pod that has ended or is gone."""
+        with self._lock:
+            before = self._pods.pop(uid, None)
+            if before is not None:
+                self._let_go(*before)
+
+    def changes(self) -> frozenset[NodeName]:
+        """Give the nodes that changed since the one reader asked before."""
+        with self._lock:
+            found = frozenset(self._changed)
+            self._changed.clear()
+            return found
+
+    def _let_go(self, name: NodeName, amount: HostAmount) -> None:
+        left = self._held.get(name, _NOTHING) - amount
+        if left == _NOTHING:
+            self._held.pop(name, None)
+        else:
+            self._held[name] = left
+        self._touch(name)
+
+    def _touch(self, name: NodeName) -> None:
+        self._free.pop(name, None)
+        self._changed.add(name)
+
+    def _one(self, amount: HostAmount) -> HostAmount:
+        """Give one value for all pods that ask the same."""
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        return self._kinds.setdefault(amount, amount)

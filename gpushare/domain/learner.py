@@ -1,0 +1,88 @@
+"""What pods there are, counted as they come, and what is learnt of them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from threading import Event, Lock
+
+from gpushare.domain.frag.learning import due, learn
+from gpushare.domain.frag.merging import merged
+from gpushare.domain.frag.pool import Pool
+from gpushare.domain.frag.shapes import Shape
+from gpushare.domain.frag.tables import Tables
+from gpushare.domain.model import PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.packing import Kind, Yardstick
+
+_MOST_KINDS = 4000
+_MOST_SEEN = 100_000
+"""Counts are halved when they sum up to so many: what is old weighs less and less."""
+
+
+class Learner:
+    """Counts each pod once when it is first seen, and learns anew when that is due.
+
+    After a restart the running pods are seen again, so what was learnt comes back from
+    what the API server holds. Memory is bounded: the rarest kinds are forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: dict[Kind, int] = {}
+        self._sum = 0
+        self._seen = 0
+        self._due = Event()
+
+    @property
+    def seen(self) -> int:
+        """How many pods with cards were seen since the start."""
+        return self._seen
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of pods are told apart now."""
+        return len(self._counts)
+
+    @property
+    def due(self) -> bool:
+        """Whether enough came since the last time to learn anew."""
+        return self._due.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is due; False when it is not by then."""
+        return self._due.wait(timeout_s)
+
+    def see(self, request: PodRequest) -> None:
+        """Count a pod, unless it asks no card."""
+        if not request.claims:
+            return
+        kind = Kind.of(request)
+        with self._lock:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._sum += 1
+            self._seen += 1
+            if len(self._counts) > _MOST_KINDS or self._sum > _MOST_SEEN:
+                self._forget()
+            if due(self._seen):
+                self._due.set()
+
+    def tables(self, nodes: Iterable[Node], pool: Pool) -> Tables:
+        """Learn from all that was seen; some 10 ms, so not on a request's thread."""
+        with self._lock:
+            self._due.clear()
+            counts = tuple(self._counts.items())
+        yardstick = Yardstick.of(nodes)
+        shapes = Counter[Shape]()
+        for kind, count in counts:
+            for shape in yardstick.shapes(kind):
+                shapes[shape] += count
+        return learn(merged(shapes), pool)
+
+    def _forget(self) -> None:
+        """Let old counts fade, and keep the half of the kinds that comes most often."""
+        if self._sum > _MOST_SEEN:
+            halved = {kind: count // 2 for kind, count in self._counts.items()}
+            self._counts = {kind: count for kind, count in halved.items() if count}
+        if len(self._counts) > _MOST_KINDS:
+            ranked = sorted(self._counts, key=self._counts.__getitem__, reverse=True)
+            self._counts = {k: self._counts[k] for k in ranked[: _MOST_KINDS // 2]}
+        self._sum = sum(self._counts.values())
