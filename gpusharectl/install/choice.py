@@ -19,7 +19,7 @@ class Choice:
 
     ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
     nvidia; None lets the cluster decide. Without ``image``, and with None for ``tls``,
-    ``ui`` and the webhook's, what is there already is kept.
+    ``ui``, ``policy`` and the webhook's, what is there already is kept.
     """
 
     nodes: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Choice:
     runtime_class: bool | None = None
     tls: bool | None = None
     ui: bool | None = None
+    policy: str | None = None
     with_monitoring: bool = False
     webhook: WebhookChoice = field(default_factory=WebhookChoice)
     restart: bool = False
@@ -60,6 +61,7 @@ class Choice:
         words += [flag for flag, given in flags.items() if given]
         words += self.webhook.words()
         words += _given("--image", self.image)
+        words += _given("--policy", self.policy or "")
         words += _given("--scheduler-image", self.scheduler_image)
         words += _given("--this-node", self.this_node)
         if self.timeout_s != DEFAULT_TIMEOUT_S:

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from gpushare.domain.policies import POLICIES
 from gpusharectl.access import access_options
 from gpusharectl.install import run as installing
 from gpusharectl.install import uninstall as leaving
@@ -109,6 +110,12 @@ _IMAGE = click.option(
     "none at first.",
 )
 @click.option(
+    "--policy",
+    type=click.Choice(list(POLICIES)),
+    help="The extender's policy for pods that name none; else as it is there, and "
+    "first-fit at first. With frag, kube-scheduler scores all nodes.",
+)
+@click.option(
     "--with-monitoring",
     is_flag=True,
     help="The exporter too, with dashboards, and Prometheus Operator's rules where the "
@@ -181,14 +188,15 @@ def uninstall(
 @click.option("--into", type=_FOLDER, required=True, help="Where copies are tried.")
 @click.option("--kubernetes", required=True, help="The cluster's version.")
 @click.option("--tls", is_flag=True)
+@click.option("--packs", is_flag=True)
 def host_scheduler(
-    action: str, root: Path, into: Path, kubernetes: str, *, tls: bool
+    action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, packs: bool
 ) -> None:
     """Set kube-scheduler's files of a mounted host, or put them back.
 
     What the Job runs on each other control-plane node.
     """
-    asked = asked_of(kubernetes, tls=tls)
+    asked = asked_of(kubernetes, tls=tls, packs=packs)
     done = set_host_scheduler(Action(action), root, asked, into)
     click.echo(done.words, nl=False, err=bool(done.code))
     sys.exit(done.code)

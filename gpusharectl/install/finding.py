@@ -7,7 +7,7 @@ from gpushare.kube.errors import NotFound
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.labels import OURS, PLUGIN, SYSTEM
 from gpusharectl.install.overlays import WORKLOADS
-from gpusharectl.install.webhookobjects import CONFIGURATIONS, SECRET
+from gpusharectl.install.webhookobjects import CONFIGURATIONS, SECRETS
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
 """The second scheduler makes it itself, so it bears no label of ours."""
@@ -31,7 +31,7 @@ def ours(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
         for body in _labelled(objects, api_version, kind, namespace):
             if not body["metadata"].get("ownerReferences"):
                 found[Ref.of(body)] = None
-    for ref in (LEASE, SECRET):
+    for ref in (LEASE, *SECRETS):
         if objects.get(ref) is not None:
             found[ref] = None
     return sorted(found, key=_rank)

@@ -33,6 +33,8 @@ class Wish:
     version: str
     image: str
     tls: bool = False
+    packs: bool = False
+    """Whether the policy is ``frag``, whose word is to outweigh all others."""
     restart: bool = False
     timeout_s: float = 0.0
 

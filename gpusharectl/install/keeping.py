@@ -15,10 +15,11 @@ def keeping(choice: Choice, facts: Facts) -> Choice:
     """
     tls = facts.tls or None if choice.tls is None else choice.tls
     ui = facts.ui or None if choice.ui is None else choice.ui
+    policy = choice.policy or facts.policy or None
     webhook = choice.webhook
     if facts.webhook and webhook.wanted is not False:
         webhook = webhook.keeping(facts.webhook.settings)
-    return replace(choice, tls=tls, ui=ui, webhook=webhook)
+    return replace(choice, tls=tls, ui=ui, policy=policy, webhook=webhook)
 
 
 def judge_kept(facts: Facts, choice: Choice) -> list[Finding]:
@@ -34,6 +35,9 @@ def judge_kept(facts: Facts, choice: Choice) -> list[Finding]:
         found.append(Finding(Weight.OK, text))
     if facts.ui and choice.ui is None:
         text = "the extender has its page here, and keeps it; --no-ui takes it away"
+        found.append(Finding(Weight.OK, text))
+    if facts.policy and not choice.policy:
+        text = f"the policy is {facts.policy} here, and stays; --policy changes it"
         found.append(Finding(Weight.OK, text))
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
 from gpusharectl.install.choice import Choice
 from gpusharectl.install.flavour import Flavour
@@ -13,8 +14,9 @@ from gpusharectl.install.overlays import (
     WEBHOOK,
     overlay_of,
 )
-from gpusharectl.install.webhookchoice import ON, QUOTA, UI
+from gpusharectl.install.webhookchoice import ON, POLICY, QUOTA, UI
 from gpusharectl.install.webhookobjects import with_settings
+from gpusharectl.scheduler.stanza import packing_configuration
 
 
 def loaded(
@@ -46,4 +48,16 @@ def _configured(manifests: Iterable[Json], choice: Choice) -> tuple[Json, ...]:
     quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
     found = with_settings(manifests, "webhook", settings)
     found = with_settings(found, "device-plugin", quota)
-    return with_settings(found, "extender", {UI: ON} if choice.ui else {})
+    ours = {UI: ON} if choice.ui else {}
+    ours |= {POLICY: choice.policy} if choice.policy else {}
+    found = with_settings(found, "extender", ours)
+    return tuple(map(_packing, found)) if choice.policy == FRAG else found
+
+
+def _packing(body: Json) -> Json:
+    """Let the policy's word outweigh all others in a second kube-scheduler, too."""
+    if body["kind"] != "ConfigMap":
+        return body
+    texts = body.get("data") or {}
+    changed = {key: packing_configuration(text) for key, text in texts.items()}
+    return {**body, "data": changed} if texts else body

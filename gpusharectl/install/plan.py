@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Ref
 from gpusharectl.install.asking import nobody, weigh, which_nodes
 from gpusharectl.install.changes import (
     ObjectChange,
@@ -19,7 +21,6 @@ from gpusharectl.install.loading import loaded
 from gpusharectl.install.nodechecks import judge_nodes
 from gpusharectl.install.nodeview import named
 from gpusharectl.install.overlays import (
-    BY_CERT_MANAGER,
     BY_RUNTIME_CLASS,
     image_of,
     wants_runtime_class,
@@ -32,9 +33,9 @@ from gpusharectl.install.rights import missing, to_install, to_take_away
 from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
 from gpusharectl.install.webhookchecks import judge_webhook
-from gpusharectl.install.webhookobjects import secret_of
+from gpusharectl.install.webhookgoing import still_there
+from gpusharectl.install.webhookobjects import secret_of, with_replicas
 from gpusharectl.install.webhookplan import WebhookPlan, split
-from gpusharectl.install.webhookwork import leaving
 from gpusharectl.scheduler.hostfiles import FileChange
 from gpusharectl.scheduler.obstacle import Obstacle
 
@@ -61,6 +62,10 @@ class Planning:
     """Whether the webhook's certificate is not ours to make."""
     webhook: WebhookPlan | None = None
     """What is done about it beside applying ``manifests``; None where it is not."""
+    replicas: int | None = None
+    """As many as somebody has given the webhook that is there."""
+    going: tuple[Ref, ...] = ()
+    """What there is of a webhook that is to be taken away, in the order of that."""
 
     def check(self) -> Trouble | None:
         """Look at all, say what is found, refuse what cannot go well."""
@@ -69,15 +74,23 @@ class Planning:
         kind = flavour(hands.files)
         self._load()
         rights = to_install(self._all(), jobs=kind is Flavour.KUBEADM)
-        self.facts = survey(hands.objects, hands.files, rights, told=choice.this_node)
+        self.facts = survey(
+            hands.objects,
+            hands.files,
+            rights,
+            told=choice.this_node,
+            webhook=bool(choice.webhook.wanted),
+        )
         found = [*judge_cluster(self.facts, choice), *judge_kept(self.facts, choice)]
         trouble = weigh([*found, *judge_webhook(self.facts, choice)], hands.screen)
         if trouble is not None:
             return trouble
         self.choice = keeping(choice, self.facts)
         self.kept = {} if choice.image else self.facts.images
-        there = self.facts.webhook
-        self.by_cert_manager = there is not None and there.by_cert_manager
+        self.by_cert_manager = self.facts.by_cert_manager
+        self.replicas = there.replicas if (there := self.facts.webhook) else None
+        if choice.webhook.wanted is False:
+            self.going = still_there(hands)
         self._load()
         return self._rights() or self._files() or self._scheduler()
 
@@ -124,16 +137,10 @@ class Planning:
             self.facts.version,
             image_of(self.manifests),
             tls=bool(self.choice.tls),
+            packs=self.choice.policy == FRAG,
             restart=self.choice.restart,
             timeout_s=self.choice.timeout_s,
         )
-
-    @property
-    def going(self) -> tuple[Json, ...]:
-        """The webhook's objects where it is to be taken away."""
-        if self.choice.webhook.wanted is not False or self.facts.webhook is None:
-            return ()
-        return served(self.hands.objects, self.hands.load(BY_CERT_MANAGER))
 
     @property
     def other_hosts(self) -> tuple[str, ...]:
@@ -154,11 +161,12 @@ class Planning:
 
     def _rights(self) -> Trouble | None:
         """Ask for what only a webhook that is there already takes."""
-        if self.facts.webhook is None:
-            return None
-        rights = to_install(self._all())
         if self.going:
-            rights = to_take_away([*self.going, secret_of({})])
+            rights = to_take_away(self.going)
+        elif self.facts.webhook is not None or self.by_cert_manager:
+            rights = to_install(self._all())
+        else:
+            return None
         lacking = missing(self.hands.objects, rights)
         found = judge_rights(replace(self.facts, missing=lacking)) if lacking else []
         return weigh(found, self.hands.screen)
@@ -180,6 +188,7 @@ class Planning:
             by_cert_manager=self.by_cert_manager,
         )
         found = with_images(served(self.hands.objects, bodies), self.kept)
+        found = with_replicas(found, self.replicas)
         self.manifests = with_scheduler(found, self.image) if self.image else found
 
     def _scheduler(self) -> Trouble | None:
@@ -236,9 +245,8 @@ class Planning:
         screen = self.hands.screen
         for change in self.changes:
             screen.note(change.diff())
-        for ref in leaving(self.going) if self.going else ():
-            if self.hands.objects.get(ref) is not None:
-                screen.note(f"- {ref}")
+        for ref in self.going:
+            screen.note(f"- {ref}")
         for name in to_label(self.facts.nodes, self.chosen):
             screen.note(label_diff(name, on=True))
         for file in self._file_changes():

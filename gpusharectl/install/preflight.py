@@ -46,7 +46,10 @@ class Facts:
     ``images`` what each workload of ours runs, the scheduler's side first, and ``tls``
     whether the extender has certificates; ``guard`` whether the API server serves
     ValidatingAdmissionPolicies, ``operator`` whether it serves what Prometheus Operator
-    reads; ``ui`` whether the extender has its page, ``webhook`` what of that is there.
+    reads; ``ui`` whether the extender has its page, ``policy`` the one that it is given
+    by name, empty where it has its default; ``webhook`` what of that is there,
+    ``by_cert_manager`` whether its certificate is cert-manager's, and ``cert_manager``
+    whether the API server then serves what cert-manager reads.
     """
 
     version: str
@@ -65,7 +68,10 @@ class Facts:
     tls: bool = False
     operator: bool = False
     ui: bool = False
+    policy: str = ""
     webhook: WebhookThere | None = None
+    by_cert_manager: bool = False
+    cert_manager: bool = False
 
     @property
     def control_plane(self) -> tuple[str, ...]:

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.objects import Objects
+from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.labels import SYSTEM
+from gpusharectl.install.webhookobjects import is_configuration
+from gpusharectl.install.webhookway import NAMESPACE
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,6 +28,7 @@ _ALWAYS = (
     Right("patch", "nodes"),
     Right("list", "pods"),
     Right("create", "pods", SYSTEM),
+    Right("patch", "pods", SYSTEM),
     Right("delete", "pods", SYSTEM),
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
@@ -42,6 +45,8 @@ _LEASES = tuple(
 """The second scheduler leaves one."""
 _SECRET = tuple(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete"))
 """The webhook's certificate."""
+_TRIAL = Right("create", "pods", NAMESPACE)
+"""Of the way to the webhook; one that leads nowhere is taken back."""
 STATUS = Right("patch", "nodes/status")
 """Needed only to take out what kubelet keeps at 0."""
 
@@ -52,6 +57,8 @@ def to_install(manifests: Iterable[Json], *, jobs: bool = False) -> tuple[Right,
     for body in manifests:
         for verb in ("get", "create", "patch"):
             found[_right(verb, body)] = None
+        if is_configuration(body):
+            found |= dict.fromkeys((_TRIAL, _right("delete", body)))
     return tuple(found)
 
 
@@ -67,9 +74,13 @@ def to_uninstall(
     return tuple(found)
 
 
-def to_take_away(manifests: Iterable[Json]) -> tuple[Right, ...]:
+def to_take_away(refs: Iterable[Ref]) -> tuple[Right, ...]:
     """Give the rights that taking these objects away takes, by their names."""
-    found = [_right(verb, body) for body in manifests for verb in ("get", "delete")]
+    found = [
+        Right(verb, resource(ref.api_version, ref.kind), ref.namespace)
+        for ref in refs
+        for verb in ("get", "delete")
+    ]
     return tuple(dict.fromkeys(found))
 
 

@@ -22,7 +22,8 @@ from gpusharectl.install.schedulerwork import prove, put
 from gpusharectl.install.steps import Closing, Exit, Step, Trouble, follow
 from gpusharectl.install.survey import leads, read_nodes
 from gpusharectl.install.watching import run_as_told
-from gpusharectl.install.webhookwork import WebhookWork, taking_away
+from gpusharectl.install.webhookgoing import taking_away
+from gpusharectl.install.webhookwork import WebhookWork
 
 UNDO = "gpusharectl uninstall"
 
@@ -200,7 +201,7 @@ class Work:
         if plan.webhook is None:
             return None
         changing = frozenset(change.ref for change in plan.changes)
-        return WebhookWork(self._hands, plan.webhook, changing)
+        return WebhookWork(self._hands, plan.webhook, changing, plan.again())
 
     def _leaving_steps(self) -> list[Step]:
         going = self._plan.going

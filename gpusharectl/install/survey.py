@@ -22,9 +22,12 @@ from gpusharectl.install.nodeview import NodeView, named, node_view
 from gpusharectl.install.overlays import has_tls, image_of, scheduler_image
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.rights import Right, missing, resource
-from gpusharectl.install.webhookchoice import ON, UI
+from gpusharectl.install.webhookchoice import ON, POLICY, UI
 from gpusharectl.install.webhookobjects import (
+    CERTIFICATE,
     CONFIGURATIONS,
+    SECRET,
+    is_cert_managers,
     settings_of,
     webhook_there,
 )
@@ -42,11 +45,18 @@ _SCHEDULER_PODS = "component=kube-scheduler"
 
 
 def survey(
-    objects: Objects, files: HostFiles, rights: Iterable[Right], *, told: str = ""
+    objects: Objects,
+    files: HostFiles,
+    rights: Iterable[Right],
+    *,
+    told: str = "",
+    webhook: bool = False,
 ) -> Facts:
     """Gather the facts; ``told`` is this host's node where the operator says it.
 
-    Where a right to read is missing, the fact stays empty and ``missing`` names it.
+    ``webhook`` says that one is to be here after this, so that it counts whose its
+    certificate is. Where a right to read is missing, the fact stays empty and
+    ``missing`` names it.
     """
     version = objects.version()
     lacking = missing(objects, tuple(rights))
@@ -57,11 +67,14 @@ def survey(
         _one(objects, Ref("apps/v1", "DaemonSet", name, SYSTEM))
         for name in (EXTENDER, PLUGIN, EXPORTER)
     )
-    second, webhook = (
+    second, deployment = (
         _one(objects, Ref("apps/v1", "Deployment", name, SYSTEM))
         for name in (SECOND_SCHEDULER, WEBHOOK)
     )
+    settings = settings_of([*extender, *second], "extender")
     asking = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
+    there = webhook_there(next(iter(deployment), None), asking)
+    managed = _is_managed(objects, asking) if there or webhook else False
     return Facts(
         version=version,
         flavour=kind,
@@ -77,12 +90,16 @@ def survey(
         guard=objects.serves(*GUARD),
         images={
             body["metadata"]["name"]: image_of([body])
-            for body in (*extender, *second, *plugin, *exporter, *webhook)
+            for body in (*extender, *second, *plugin, *exporter, *deployment)
         },
         tls=has_tls(extender),
         operator=objects.serves(*OPERATOR),
-        ui=settings_of([*extender, *second], "extender").get(UI) == ON,
-        webhook=webhook_there(next(iter(webhook), None), asking),
+        ui=settings.get(UI) == ON,
+        policy=settings.get(POLICY, ""),
+        webhook=there,
+        by_cert_manager=managed,
+        cert_manager=managed
+        and objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
     )
 
 
@@ -128,6 +145,18 @@ def kube_scheduler_image(objects: Objects) -> str:
     found = scheduler_image(one["spec"]["template"]["spec"] for one in ours)
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
     return found or scheduler_image(pod["spec"] for pod in pods)
+
+
+def _is_managed(objects: Objects, asking: Sequence[Json]) -> bool:
+    """Tell whether the webhook's certificate is cert-manager's.
+
+    Also where the configurations, which say so, were deleted for a while: it would
+    write over ours.
+    """
+    if any(map(is_cert_managers, asking)):
+        return True
+    secret = _one(objects, SECRET)
+    return any(map(is_cert_managers, secret)) or bool(_one(objects, CERTIFICATE))
 
 
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:

@@ -8,6 +8,7 @@ from gpushare.settings import PREFIX
 
 ON = "on"
 UI = f"{PREFIX}UI"
+POLICY = f"{PREFIX}POLICY"
 """The extender's own, for its page."""
 _FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
 """All other options are called as their fields."""
@@ -25,6 +26,7 @@ class WebhookChoice:
     void: bool | None = None
     set_scheduler: str | None = None
     set_runtime_class: str | None = None
+    env_from: str | None = None
     bitfusion_card_mib: str | None = None
     bitfusion_shell: str | None = None
     bitfusion_strict: bool | None = None

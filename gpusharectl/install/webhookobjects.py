@@ -20,22 +20,26 @@ CONFIGURATIONS = tuple(
 DEPLOYMENT = Ref("apps/v1", "Deployment", WEBHOOK, SYSTEM)
 SECRET = Ref("v1", "Secret", f"{WEBHOOK}-tls", SYSTEM)
 """The only one that is ever read here."""
+SECRETS = (SECRET, Ref("v1", "Secret", f"{WEBHOOK}-ca", SYSTEM))
+"""With that of an authority of cert-manager's, which outlives its Certificate."""
+CERTIFICATE = Ref("cert-manager.io/v1", "Certificate", WEBHOOK, SYSTEM)
+"""By which cert-manager makes what the Secret holds."""
 STAMP = f"{names.PREFIX}-certificate"
 """Annotation of the pods: which certificate they began with."""
 _INJECTED = "cert-manager.io/inject-ca-from"
+_ISSUED = "cert-manager.io/certificate-name"
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookThere:
     """A webhook that is installed.
 
-    ``settings`` are its container's variables; ``asked`` tells whether the API server
-    asks it; ``by_cert_manager`` whose its certificate is.
+    ``settings`` are its container's variables; ``replicas`` how many are wanted, None
+    where its Deployment is not there.
     """
 
     settings: Mapping[str, str]
-    asked: bool = False
-    by_cert_manager: bool = False
+    replicas: int | None = None
 
 
 def webhook_there(
@@ -44,11 +48,20 @@ def webhook_there(
     """Read what is installed; None where nothing of it is."""
     if deployment is None and not configurations:
         return None
+    if deployment is None:
+        return WebhookThere({})
     return WebhookThere(
-        settings_of([deployment] if deployment else (), "webhook"),
-        asked=bool(configurations),
-        by_cert_manager=any(map(_is_injected, configurations)),
+        settings_of([deployment], "webhook"), deployment["spec"].get("replicas", 1)
     )
+
+
+def is_cert_managers(body: Json) -> bool:
+    """Tell by a configuration, or by the Secret, whether cert-manager's hand is in it.
+
+    It writes the one into what it makes, and an overlay of ours the other.
+    """
+    annotations = body["metadata"].get("annotations") or {}
+    return _INJECTED in annotations or _ISSUED in annotations
 
 
 def is_configuration(body: Json) -> bool:
@@ -73,6 +86,8 @@ def with_settings(
     """Give all containers of this name these variables, in place of such ones."""
 
     def put(body: Json) -> Json:
+        if all(each["name"] != container for each in _containers(body)):
+            return body
         found = deepcopy(body)
         for each in _containers(found):
             if each["name"] == container:
@@ -80,6 +95,20 @@ def with_settings(
                 new = [{"name": key, "value": settings[key]} for key in settings]
                 each["env"] = [*kept, *new]
         return found
+
+    return tuple(put(body) for body in manifests)
+
+
+def with_replicas(manifests: Iterable[Json], number: int | None) -> tuple[Json, ...]:
+    """Let the webhook have as many replicas as somebody has given it.
+
+    None was given to who has 0: no pod that asks for a card could be made.
+    """
+
+    def put(body: Json) -> Json:
+        if not number or Ref.of(body) != DEPLOYMENT:
+            return body
+        return {**body, "spec": {**body["spec"], "replicas": number}}
 
     return tuple(put(body) for body in manifests)
 
@@ -143,10 +172,6 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text)
     except (binascii.Error, ValueError):
         return b""
-
-
-def _is_injected(configuration: Json) -> bool:
-    return _INJECTED in (configuration["metadata"].get("annotations") or {})
 
 
 def _containers(body: Json) -> Sequence[Json]:

@@ -12,6 +12,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LONGEST_NAME = 253
 _AUTO = "auto"
+ENV_FROM = (_AUTO, "deny", "allow")
+"""What the webhook may be told of a container's ``envFrom``."""
 
 
 def webhook_options(command: Command) -> Command:
@@ -40,6 +42,17 @@ def _name(_context: object, parameter: click.Parameter, text: str | None) -> str
             f"{text!r} is no name that Kubernetes takes: small letters, digits, - and "
             f". only, such as vcuda-scheduler; an empty one, {parameter.opts[0]} '', "
             "takes the setting away"
+        )
+    return text
+
+
+def _env_from(
+    _context: object, parameter: click.Parameter, text: str | None
+) -> str | None:
+    if text and text not in ENV_FROM:
+        raise click.BadParameter(
+            f"{text!r} is none of {', '.join(ENV_FROM)}; an empty one, "
+            f"{parameter.opts[0]} '', takes the setting away, as {_AUTO}"
         )
     return text
 
@@ -88,6 +101,13 @@ _OPTIONS = (
         metavar="NAME",
         callback=_name,
         help="With the webhook: pods that ask for cards get this RuntimeClass.",
+    ),
+    click.option(
+        "--env-from",
+        metavar="auto|deny|allow",
+        callback=_env_from,
+        help="With the webhook: refuse envFrom in containers that ask for cards, since "
+        "it could lift their limits; auto: where their RuntimeClass is nvidia's.",
     ),
     click.option(
         "--bitfusion-card-mib",

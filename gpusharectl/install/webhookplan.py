@@ -7,7 +7,7 @@ no moment in which it would not believe one of them.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpushare.kube.cluster import Json
@@ -22,6 +22,7 @@ from gpusharectl.install.webhookobjects import (
     with_bundle,
     with_stamp,
 )
+from gpusharectl.install.webhookway import is_narrowed
 
 _AUTHORITY = f"{AUTHORITY}.crt"
 _CERTIFICATE = f"{WEBHOOK.name}.crt"
@@ -34,11 +35,22 @@ class WebhookPlan:
     ``asking`` are the configurations by which the API server asks; ``secret`` is a new
     certificate, None while the old one is good, and ``trusting`` are those of the
     configurations that are there already, for as long as either may be shown.
+    ``seen`` is what all this was planned on: each object as it was, None where there
+    was none; it is empty where the certificate is not ours.
     """
 
     asking: tuple[Json, ...]
     trusting: tuple[Json, ...] = ()
     secret: Json | None = None
+    there: Mapping[Ref, Json | None] = field(default_factory=dict)
+    seen: Mapping[Ref, Json | None] = field(default_factory=dict)
+
+    @property
+    def new(self) -> frozenset[Ref]:
+        """The configurations by which the API server does not ask about all yet."""
+        return frozenset(
+            ref for ref, body in self.there.items() if not body or is_narrowed(body)
+        )
 
     def beside(self) -> list[Json]:
         """Give the objects that it brings beside those that are applied first."""
@@ -58,19 +70,24 @@ def split(
     asking = tuple(body for body in bodies if is_configuration(body))
     there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
     if not ours:
-        return others, WebhookPlan(tuple(_as_it_is(one, there) for one in asking))
-    held = files_of(objects.get(SECRET))
+        left = tuple(_as_it_is(one, there) for one in asking)
+        return others, WebhookPlan(left, there=there)
+    secret = objects.get(SECRET)
+    held = files_of(secret)
     made = plan_webhook(held, now)
     files = made or held
     newest = files[_AUTHORITY]
     both = bundle(newest, bundle_of(body for body in there.values() if body), now)
     plan = WebhookPlan(
         tuple(with_bundle(body, newest) for body in asking),
-        tuple(
-            with_bundle(body, both) for body in asking if made and there[Ref.of(body)]
-        ),
-        secret_of(made) if made else None,
+        secret=secret_of(made) if made else None,
+        there=there,
+        seen={**there, SECRET: secret},
     )
+    if made:
+        trusting = [with_bundle(body, both) for body in asking]
+        old = tuple(body for body in trusting if Ref.of(body) not in plan.new)
+        plan = replace(plan, trusting=old)
     stamp = hashlib.sha256(files[_CERTIFICATE]).hexdigest()
     return with_stamp(others, stamp), plan
 

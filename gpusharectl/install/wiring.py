@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gpusharectl.access import Access, reach
 from gpusharectl.inspection.drawing import draw
-from gpusharectl.inspection.sources import look, with_quotas
+from gpusharectl.inspection.sources import look, with_quotas, with_webhook
 from gpusharectl.inspection.survey import survey
 from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.hands import Hands, Wish
@@ -56,7 +56,7 @@ def hands_on(
 
 
 def _host(access: Access, files: HostFiles, wish: Wish) -> SchedulerHost:
-    asked = asked_of(wish.version, tls=wish.tls)
+    asked = asked_of(wish.version, tls=wish.tls, packs=wish.packs)
     if wish.flavour is Flavour.K3S:
         run = _run if wish.restart else None
         return K3sScheduler(files, access.objects, wish.node, asked, run)
@@ -64,7 +64,7 @@ def _host(access: Access, files: HostFiles, wish: Wish) -> SchedulerHost:
 
 
 def _others(access: Access, wish: Wish) -> SchedulerJobs:
-    return SchedulerJobs(access.objects, wish.image, wish.version, wish.tls)
+    return SchedulerJobs(access.objects, wish.image, wish.version, wish.tls, wish.packs)
 
 
 def _certificates(files: HostFiles, wish: Wish) -> Sequence[FileChange]:
@@ -74,7 +74,7 @@ def _certificates(files: HostFiles, wish: Wish) -> Sequence[FileChange]:
 
 def _inspect(access: Access, console: Console) -> None:
     picture = with_quotas(look(access, datetime.now(UTC)), access.objects)
-    draw(console, survey(picture))
+    draw(console, survey(with_webhook(picture, access.objects)))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -33,6 +33,7 @@ class HostJob:
     image: str
     kubernetes: str
     tls: bool = False
+    packs: bool = False
 
     @property
     def name(self) -> str:
@@ -93,12 +94,13 @@ class HostJob:
 
     def _step(self, name: str, action: Action) -> Json:
         told = [f"--root={_ROOT}", f"--into={_INTO}", f"--kubernetes={self.kubernetes}"]
-        tls = ["--tls"] if self.tls else []
+        flags = {"--tls": self.tls, "--packs": self.packs}
+        more = [flag for flag, given in flags.items() if given]
         return {
             "name": name,
             "image": self.image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["gpusharectl", "host-scheduler", str(action), *told, *tls],
+            "command": ["gpusharectl", "host-scheduler", str(action), *told, *more],
             "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
             "securityContext": {
                 "runAsUser": 0,

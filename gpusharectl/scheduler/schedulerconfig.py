@@ -48,6 +48,8 @@ class Wanted:
     kubeconfig: str = ""
     """For who starts kube-scheduler in another way than by its flags (k3s)."""
     tls: TlsFiles | None = None
+    all_nodes: bool = False
+    """Score every node, not a part of them as kube-scheduler does from 100 on."""
 
 
 def api_for(version: str) -> str | Obstacle:
@@ -89,6 +91,8 @@ def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
         connection = config.setdefault("clientConnection", {}) or {}
         connection.setdefault("kubeconfig", wanted.kubeconfig)
         config["clientConnection"] = connection
+    if wanted.all_nodes:
+        config["percentageOfNodesToScore"] = 100
     config["extenders"] = [*_others(config), _extender(wanted)]
     return _text(config)
 

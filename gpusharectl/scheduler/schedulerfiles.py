@@ -40,6 +40,8 @@ class Asked:
     """Our stanza as it is shipped."""
     now: datetime
     tls: bool = False
+    packs: bool = False
+    """Whether kube-scheduler is to look at all nodes, as the policy ``frag`` needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class SchedulerFiles:
             found.flags,
             self._starter.kubeconfig(seen.bare),
             self.certificates.for_scheduler() if self._asked.tls else None,
+            all_nodes=self._asked.packs,
         )
         before = old.decode(errors="replace") if source else None
         text = schedulerconfig.with_stanza(before, wanted)

@@ -31,6 +31,7 @@ class SchedulerJobs:
     image: str
     kubernetes: str
     tls: bool = False
+    packs: bool = False
     patience: Patience = field(default_factory=Patience)
 
     def run(self, action: str, node: str, say: Say) -> str:
@@ -51,7 +52,7 @@ class SchedulerJobs:
             return (
                 f"there is no pod {PROGRAM}-{node}, so kubeadm did not make this node"
             )
-        job = HostJob(action, node, self.image, self.kubernetes, self.tls)
+        job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.packs)
         manifest = self._done(job, mirror, say)
         if isinstance(manifest, Obstacle):
             return str(manifest)

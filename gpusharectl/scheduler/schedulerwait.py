@@ -1,6 +1,12 @@
-"""Wait until kubelet runs kube-scheduler by the manifest as it is now."""
+"""Wait until kubelet runs kube-scheduler by the manifest as it is now.
+
+kubelet starts the new one when the old one has ended, but looks for that end only every
+ten to fifteen seconds, in which nobody schedules. It looks at once where the mirror pod
+changes, so it is given a reason to look.
+"""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
@@ -12,6 +18,8 @@ from gpusharectl.scheduler.shortpod import SYSTEM, is_ready, states, waits_for
 from gpusharectl.scheduler.staticpod import STAMP
 
 Say = Callable[[str], None]
+LOOK = "gpusharectl/look"
+"""Annotation that gives kubelet a reason to look; it goes with the old mirror pod."""
 _ENDED_TOO_OFTEN = 2
 """Ends after which it is not a slow start; kubelet waits longer with each."""
 _LOG_LINES = 20
@@ -42,6 +50,7 @@ class MirrorPod:
             if waiting != told:
                 told = waiting
                 say(f"{ref.name}: {waiting}")
+            self._hurry(ref, pod, manifest)
             return self._hopeless(ref, pod, manifest)
 
         try:
@@ -52,6 +61,18 @@ class MirrorPod:
             return seen
         return f"not within {timeout_s:g} s: {told or 'the API server gives no answer'}"
 
+    def _hurry(self, ref: Ref, pod: Json | None, manifest: SchedulerPod) -> None:
+        """Change the old one's mirror pod, so that kubelet looks whether it has ended.
+
+        Who may not change it waits for kubelet's own time.
+        """
+        if pod is None or _is_of(pod, manifest):
+            return
+        # What it is now differs from what any look before has written.
+        now = str(pod["metadata"].get("resourceVersion", ""))
+        with suppress(ClusterError):
+            self._objects.merge(ref, {"metadata": {"annotations": {LOOK: now}}})
+
     def _hopeless(
         self, ref: Ref, pod: Json | None, manifest: SchedulerPod
     ) -> str | None:
@@ -61,9 +82,7 @@ class MirrorPod:
         """
         if pod is None or not _is_of(pod, manifest):
             return None
-        down = [
-            each for each in states(pod) if "running" not in (each.get("state") or {})
-        ]
+        down = [each for each in states(pod) if _fell(each)]
         ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
         if ends < _ENDED_TOO_OFTEN:
             return None
@@ -86,6 +105,17 @@ def _waits(pod: Json | None, manifest: SchedulerPod) -> str:
     if is_ready(pod):
         return ""
     return waits_for(pod) or "it starts"
+
+
+def _fell(container: Json) -> bool:
+    """Tell whether a container is down by its own fault, as far as kubelet says.
+
+    One that was told to end has ended well, however often.
+    """
+    state = container.get("state") or {}
+    ends = (state, container.get("lastState") or {})
+    ended: Json = next((one["terminated"] for one in ends if one.get("terminated")), {})
+    return "running" not in state and ended.get("exitCode") != 0
 
 
 def _is_of(pod: Json, manifest: SchedulerPod) -> bool:

@@ -7,9 +7,13 @@ from importlib.resources import files
 import yaml
 
 from gpushare.kube.cluster import Json
+from gpusharectl.scheduler.schedulerconfig import KIND
 from gpusharectl.scheduler.schedulerfiles import Asked
 
 SHIPPED = "scheduler-extender.yaml"
+PACKING_WEIGHT = 100
+"""The winner's 10 are 10,000 then; all of kube-scheduler's own scores together are some
+1,200 at their default weights."""
 
 
 def shipped_extender() -> Json:
@@ -20,7 +24,27 @@ def shipped_extender() -> Json:
     return found
 
 
-def asked_of(kubernetes: str, *, tls: bool = False) -> Asked:
+def packing(extender: Json) -> Json:
+    """Give the stanza for the policy ``frag``, whose winner is to win."""
+    return {**extender, "weight": PACKING_WEIGHT}
+
+
+def packing_configuration(text: str) -> str:
+    """Give a KubeSchedulerConfiguration of ours for ``frag``; any other text as it is.
+
+    For the one that is shipped with a scheduler of our own, which scores all nodes.
+    """
+    if KIND not in text:
+        return text
+    config = yaml.safe_load(text)
+    config["extenders"] = [packing(each) for each in config["extenders"]]
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def asked_of(kubernetes: str, *, tls: bool = False, packs: bool = False) -> Asked:
     """Say what is wanted of a host now, in a cluster of this version (``v1.36.3``)."""
     now = datetime.now(UTC)
-    return Asked(kubernetes, version("gpushare"), shipped_extender(), now, tls)
+    extender = shipped_extender()
+    if packs:
+        extender = packing(extender)
+    return Asked(kubernetes, version("gpushare"), extender, now, tls, packs)

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.apiobjects import ApiObjects
-from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.authority import make_authority
-from gpusharectl.install.labels import OURS, SYSTEM
+from gpusharectl.install.labels import SYSTEM
 from gpusharectl.install.steps import Exit
 from gpusharectl.install.webhookchoice import WebhookChoice
 from gpusharectl.install.webhookobjects import (
@@ -24,55 +22,36 @@ from gpusharectl.install.webhookobjects import (
     SECRET,
     settings_of,
 )
-from tests.gpusharectl.install.stories import KINDS, WEBHOOKS_KINDS, World
+from tests.controlplane.installing import ALL_KINDS, Answered, bare, installing, there
+from tests.gpusharectl.install.stories import World
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod
 from tests.testbed.operators import (
-    forget_cert_managers_kinds,
     serve_cert_managers_kinds,
 )
-from tests.testbed.sweep import sweep
 
 pytestmark = [
     pytest.mark.controlplane,
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
 
-ALL_KINDS = (*KINDS, *WEBHOOKS_KINDS)
 STILL = [one for one in ALL_KINDS if one[1] != "Pod"]
 WANTED = WebhookChoice(wanted=True)
 SET = WebhookChoice(
     wanted=True, void=True, set_scheduler="vcuda-scheduler", bitfusion_quota=True
 )
-ACCOUNTS = ("extender", "device-plugin", "exporter", "webhook")
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
 
 
 @pytest.fixture
-def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
-    kubeconfig = plane.kubeconfig(plane.admin.token, "installer")
-    found = ApiObjects.connect(str(kubeconfig))
-    yield found
-    # The webhook's first, which would keep pods from being made.
-    for api_version, kind in reversed(ALL_KINDS):
-        for body in found.list(api_version, kind, label_selector=OURS):
-            found.delete(Ref.of(body), grace_period_s=0)
-    forget_cert_managers_kinds(found)
-    sweep(plane.rest)
-    found.close()
+def objects(plane: ControlPlane) -> Iterator[Answered]:
+    with installing(plane) as found:
+        yield found
 
 
 @pytest.fixture
-def world(objects: ApiObjects, tmp_path: Path) -> World:
-    for name in ACCOUNTS:
-        objects.delete(Ref("v1", "ServiceAccount", f"gpushare-{name}", SYSTEM))
-    return World(objects, tmp_path).populate()
-
-
-def there(world: World, ref: Ref) -> Json:
-    body = world.objects.get(ref)
-    assert body is not None, ref
-    return body
+def world(objects: Answered, tmp_path: Path) -> World:
+    return bare(objects, tmp_path)
 
 
 def entries(world: World) -> list[str]:
@@ -185,7 +164,14 @@ def test_what_cert_manager_has_written_stays(world: World) -> None:
     assert bundles(world) == before
     assert there(world, SECRET)["data"] == secret
     for kind in ("Issuer", "Certificate"):
-        there(world, Ref("cert-manager.io/v1", kind, "gpushare-webhook", SYSTEM))
+        for name in ("gpushare-webhook", "gpushare-webhook-ca"):
+            there(world, Ref("cert-manager.io/v1", kind, name, SYSTEM))
+    # Deleted in need, as docs/webhook.md tells: the Certificates say whose it is.
+    for ref in CONFIGURATIONS:
+        world.objects.delete(ref)
+    assert world.install() == Exit.DONE, world.screen.text
+    assert there(world, SECRET)["data"] == secret
+    assert bundles(world) == {""}
     assert world.uninstall() == Exit.DONE, world.screen.text
     assert not world.objects.list("cert-manager.io/v1", "Certificate")
 
@@ -211,7 +197,7 @@ def test_pods_that_ask_for_nothing_are_made_while_it_is_away(
     """There is no process behind its Service here. With cards they are refused."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     where = "/api/v1/namespaces/default/pods"
-    plain: Json = pod("plain", "default", units=0, cores=0)
+    plain = pod("plain", "default", units=0, cores=0)
     plain["spec"]["containers"][0].pop("resources", None)
     plane.rest.must("POST", where, plain)
     asking = pod("asking", "default", units=4, cores=1)

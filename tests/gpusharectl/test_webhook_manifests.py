@@ -133,7 +133,6 @@ def test_the_api_server_reaches_the_process() -> None:
         assert "caBundle" not in each["clientConfig"]
     host = f"{where['name']}.{where['namespace']}.svc"
     assert CERTIFICATE.hosts == (host,)
-    assert one("Certificate", "webhook-cert-manager")["spec"]["dnsNames"] == [host]
     (container,) = pod()["containers"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports == {
@@ -157,8 +156,6 @@ def test_its_certificate_is_where_its_settings_say() -> None:
     # Its own group may read it, and nobody else.
     assert volume["secret"] == {"secretName": SECRET.name, "defaultMode": 0o440}
     assert pod()["securityContext"]["fsGroup"] == 65532
-    made = one("Certificate", "webhook-cert-manager")["spec"]["secretName"]
-    assert made == SECRET.name
 
 
 def test_while_it_rolls_there_is_always_one_that_answers() -> None:
@@ -191,25 +188,6 @@ def test_the_installer_knows_them_by_name() -> None:
     made = {(body["kind"], body["metadata"]["name"]) for body in load("webhook")}
     for ref in (*CONFIGURATIONS, DEPLOYMENT):
         assert (ref.kind, ref.name) in made
-
-
-def test_cert_manager_is_told_of_both_configurations() -> None:
-    certificate = one("Certificate", "webhook-cert-manager")
-    where = certificate["metadata"]
-    for kind in KINDS:
-        annotations = one(kind, "webhook-cert-manager")["metadata"]["annotations"]
-        assert annotations == {
-            "cert-manager.io/inject-ca-from": f"{where['namespace']}/{where['name']}"
-        }
-        assert "annotations" not in one(kind)["metadata"]
-    issuer = one("Issuer", "webhook-cert-manager")["metadata"]
-    assert certificate["spec"]["issuerRef"]["name"] == issuer["name"]
-    # Renewed when less than a third of its time is left, as ours.
-    hours = {
-        key: int(certificate["spec"][key].removesuffix("h"))
-        for key in ("duration", "renewBefore")
-    }
-    assert hours["duration"] == 3 * hours["renewBefore"]
 
 
 def test_void_brings_its_setting_and_its_entry() -> None:

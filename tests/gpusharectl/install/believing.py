@@ -10,6 +10,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.labels import SYSTEM
 from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT, SECRET
+from gpusharectl.install.webhookway import is_narrowed
 from tests.gpusharectl.install.deployments import MOUNTED
 from tests.gpusharectl.install.fake_objects import FakeObjects
 
@@ -39,7 +40,8 @@ class Believing(FakeObjects):
 
     def look(self) -> None:
         """Judge the moment as the API server would, should a pod come now."""
-        asking = [self.kept[ref] for ref in CONFIGURATIONS if ref in self.kept]
+        there = [self.kept[ref] for ref in CONFIGURATIONS if ref in self.kept]
+        asking = [body for body in there if not is_narrowed(body)]
         if not asking:
             return
         self.moments += 1

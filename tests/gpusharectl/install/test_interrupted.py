@@ -1,7 +1,6 @@
 """Whatever call fails, and however: words, and the same command again goes on."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from gpusharectl.install.labels import WEBHOOK
 from gpusharectl.install.steps import Exit
 from gpusharectl.install.webhookchoice import WebhookChoice
 from gpusharectl.install.webhookobjects import DEPLOYMENT, STAMP
-from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.fake_objects import FakeObjects, copied
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 from tests.gpusharectl.install.stories import EVERY_KIND, World
 
@@ -34,13 +33,23 @@ def fresh(folder: Path) -> tuple[World, FakeObjects]:
 def calls_of(
     act: Callable[[World], Exit], world: World, objects: FakeObjects, *, writes: bool
 ) -> list[int]:
-    """Number the calls, or just those that write."""
+    """Number the calls that write, or those and others.
+
+    Of many questions of one kind in a row, such as of rights, the first and the last:
+    nothing is otherwise at those between.
+    """
     before = len(objects.calls)
     objects.writes.clear()
-    assert act(world) == Exit.DONE
+    assert act(world) == Exit.DONE, world.screen.text
     made = objects.calls[before:]
     written = set(objects.writes)
-    return [at for at, one in enumerate(made, 1) if not writes or one in written]
+    kinds = ["", *(one.partition(" ")[0] for one in made), ""]
+    among = [len(set(kinds[at - 1 : at + 2])) == 1 for at in range(1, len(made) + 1)]
+    return [
+        at
+        for at, one in enumerate(made, 1)
+        if one in written or not (writes or among[at - 1])
+    ]
 
 
 def install(world: World) -> Exit:
@@ -53,6 +62,10 @@ def with_monitoring(world: World) -> Exit:
 
 def with_webhook(world: World) -> Exit:
     return world.install(webhook=WebhookChoice(wanted=True, bitfusion_quota=True))
+
+
+def without_webhook(world: World) -> Exit:
+    return world.install(webhook=WebhookChoice(wanted=False))
 
 
 def uninstall(world: World) -> Exit:
@@ -85,7 +98,7 @@ def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
     before = world.picture(EVERY_KIND)
     with_monitoring(world)
     with_webhook(world)
-    installed = deepcopy(objects.kept)
+    installed = {ref: copied(body) for ref, body in objects.kept.items()}
     failure, done, writes = FAILURES[how]
     numbers = calls_of(uninstall, world, objects, writes=writes)
     assert world.picture(EVERY_KIND) == before
@@ -93,13 +106,38 @@ def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
         objects.kept.clear()
-        objects.kept.update(deepcopy(installed))
+        objects.kept.update({ref: copied(body) for ref, body in installed.items()})
         world.files.write(SCHEDULER, AFTER)
         objects.fails(number, failure, done=done)
         _ends_in_words(uninstall, world, objects.calls)
         assert uninstall(world) == Exit.DONE, (number, world.screen.text)
         assert world.picture(EVERY_KIND) == before, number
         assert world.files.read(SCHEDULER) == BEFORE
+
+
+@pytest.mark.parametrize("how", ["ctrl-c after", "refused"])
+def test_taking_the_webhook_away_goes_on_from_any_write(
+    tmp_path: Path, how: str
+) -> None:
+    """Whatever of it went already: its Deployment tells nobody that there was one."""
+    world, objects = fresh(tmp_path / "whole")
+    install(world)
+    plain = set(world.picture(EVERY_KIND))
+    with_webhook(world)
+    installed = {ref: copied(body) for ref, body in objects.kept.items()}
+    failure, done, writes = FAILURES[how]
+    numbers = calls_of(without_webhook, world, objects, writes=writes)
+    assert len(numbers) > 8
+    for number in numbers:
+        world, objects = fresh(tmp_path / str(number))
+        objects.kept.clear()
+        objects.kept.update({ref: copied(body) for ref, body in installed.items()})
+        world.files.write(SCHEDULER, AFTER)
+        objects.fails(number, failure, done=done)
+        _ends_in_words(without_webhook, world, objects.calls)
+        assert without_webhook(world) == Exit.DONE, (number, world.screen.text)
+        world.nodes.step()
+        assert set(world.picture(EVERY_KIND)) == plain, number
 
 
 @pytest.mark.parametrize("step", ["check", "apply", "wait", "probe", "roll back"])
@@ -152,7 +190,7 @@ def _uids_apart(picture: dict[Ref, dict[str, object]]) -> dict[Ref, dict[str, ob
 
 
 def _keys_apart(body: Json) -> Json:
-    found = deepcopy(body)
+    found = copied(body)
     if "data" in found:
         found["data"] = dict.fromkeys(found["data"])
     for one in found.get("webhooks", ()):

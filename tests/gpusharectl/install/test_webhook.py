@@ -20,6 +20,7 @@ ALL = WebhookChoice(
     void=True,
     set_scheduler="vcuda-scheduler",
     set_runtime_class="nvidia",
+    env_from="deny",
     bitfusion_card_mib="auto",
     bitfusion_shell="/bin/sh",
     bitfusion_strict=True,
@@ -29,6 +30,7 @@ VARIABLES = {
     "GPUSHARE_VOID": "on",
     "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
     "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
+    "GPUSHARE_ENV_FROM": "deny",
     "GPUSHARE_BITFUSION_CARD_MIB": "auto",
     "GPUSHARE_BITFUSION_SHELL": "/bin/sh",
     "GPUSHARE_BITFUSION_STRICT": "on",
@@ -104,6 +106,7 @@ def test_each_can_be_taken_away(world: World, objects: Believing) -> None:
         void=False,
         set_scheduler="",
         set_runtime_class="",
+        env_from="",
         bitfusion_card_mib="",
         bitfusion_shell="",
         bitfusion_strict=False,
@@ -140,6 +143,26 @@ def test_a_later_one_gets_the_image_that_runs(world: World, objects: Believing) 
     assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "kept"), [(1, 1), (3, 3), (0, 2)], ids=["one", "more", "none"]
+)
+def test_replicas_that_somebody_has_set_stay(
+    world: World, objects: Believing, wanted: int, kept: int
+) -> None:
+    """But for none at all, with which no pod that asks for a card could be made."""
+    world.install(webhook=WANTED)
+    objects.merge(DEPLOYMENT, {"spec": {"replicas": wanted}})
+    for number in range(wanted or 2, 2):
+        objects.kept.pop(Ref("v1", "Pod", f"{DEPLOYMENT.name}-{number}", SYSTEM))
+    assert world.install(image="x/gpushare:2") == Exit.DONE, world.screen.text
+    assert objects.kept[DEPLOYMENT]["spec"]["replicas"] == kept
+    said = f"the webhook's replicas stay {kept}   ok"
+    none = "the webhook has no replica, and gets 2 again   ok"
+    assert (said if wanted else none) in world.screen.lines
+    assert world.install() == Exit.DONE
+    assert ("replicas" in world.screen.text) == bool(wanted)
+
+
 def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
     before = world.picture(EVERY_KIND)
     assert world.install(dry_run=True, webhook=ALL) == Exit.DONE, world.screen.text
@@ -149,7 +172,7 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
     assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
     assert text.endswith(
         "gpusharectl install --nodes gpu-1 --yes --with-webhook --void "
-        "--set-scheduler vcuda-scheduler --set-runtime-class nvidia "
+        "--set-scheduler vcuda-scheduler --set-runtime-class nvidia --env-from deny "
         "--bitfusion-card-mib auto --bitfusion-shell /bin/sh --bitfusion-strict "
         "--bitfusion-quota"
     )

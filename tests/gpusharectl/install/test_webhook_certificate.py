@@ -11,9 +11,9 @@ from gpushare.kube.errors import Unavailable
 from gpusharectl.install.steps import Exit
 from gpusharectl.install.webhookchoice import WebhookChoice
 from gpusharectl.install.webhookobjects import (
-    CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
+    SECRETS,
     STAMP,
 )
 from tests.gpusharectl.install.believing import Believing, bundle, shown
@@ -22,7 +22,6 @@ from tests.gpusharectl.install.stories import EVERY_KIND, World
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)
 WANTED = WebhookChoice(wanted=True)
-INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
 
 
 @pytest.fixture
@@ -151,9 +150,11 @@ def test_of_all_secrets_it_reads_its_own(world: World, objects: Believing) -> No
     assert "tls.key:" not in world.screen.text
     world.install(webhook=WANTED)
     world.install()
-    world.uninstall()
     asked = {one for one in objects.calls if "ecret" in one and "may " not in one}
     assert {one.split(" ", 1)[1] for one in asked} == {str(SECRET)}
+    world.uninstall()
+    asked = {one for one in objects.calls if "ecret" in one and "may " not in one}
+    assert {one.split(" ", 1)[1] for one in asked} == set(map(str, SECRETS))
 
 
 def test_without_the_webhook_no_secret_is_read(
@@ -161,23 +162,3 @@ def test_without_the_webhook_no_secret_is_read(
 ) -> None:
     world.install()
     assert not [one for one in objects.calls if "ecret" in one]
-
-
-def test_cert_managers_is_left_to_it(world: World, objects: Believing) -> None:
-    """It stays so when the rest is applied anew, and is believed as before."""
-    world.install(webhook=WANTED)
-    for ref in CONFIGURATIONS:
-        world.objects.merge(ref, {"metadata": {"annotations": INJECTED}})
-    before, authorities = shown(objects), bundle(objects)
-    later(world, 250)
-    objects.calls.clear()
-    assert world.install() == Exit.DONE, world.screen.text
-    assert shown(objects) == before
-    assert bundle(objects) == authorities
-    assert not [one for one in objects.calls if "ecret" in one and "may" not in one]
-    said = "the webhook's certificate is cert-manager's, and is left to it   ok"
-    assert said in world.screen.lines
-    kinds = {ref.kind for ref in objects.kept}
-    assert {"Issuer", "Certificate"} <= kinds
-    for ref in CONFIGURATIONS:
-        assert objects.kept[ref]["metadata"]["annotations"] == INJECTED

@@ -113,6 +113,7 @@ def test_taking_it_away_takes_rights_too(tmp_path: Path) -> None:
         (["--set-scheduler", "A b"], "'A b' is no name that Kubernetes takes"),
         (["--set-scheduler", "-a"], "'-a' is no name that Kubernetes takes"),
         (["--set-runtime-class", "a" * 254], "is no name that Kubernetes takes"),
+        (["--env-from", "never"], "'never' is none of auto, deny, allow; an empty one"),
         (["--bitfusion-card-mib", "0"], "'0' is neither auto nor a number of MiB"),
         (["--bitfusion-card-mib", "16G"], "'16G' is neither auto nor a number of MiB"),
         (["--bitfusion-card-mib", "٣"], "is neither auto nor a number of MiB"),

@@ -1,0 +1,100 @@
+"""Whether the API server gets through to the webhook, by a pod that is never made.
+
+A firewall may stand between the two: control planes that somebody else runs often reach
+kubelet's port on the nodes and no other. Until the way is proved, the API server is
+told to ask about the pod of the trial alone, so that nobody's pods wait for who cannot
+be reached.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.objects import Objects
+
+NAME = "gpushare-webhook-probe"
+NAMESPACE = "default"
+"""Every cluster has it, and the webhook is asked about it."""
+WAY_S = 60.0
+"""A replica that is Ready is in the Service a moment later, and in its proxies then."""
+_ALONE = {
+    "name": "the-installers-trial-alone",
+    "expression": f"object.metadata.?name.orValue('') == '{NAME}'",
+}
+_CONTAINER = {
+    "name": "probe",
+    "image": "gpushare",
+    "resources": {"limits": {names.MEMORY: "1"}},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+"""It asks memory and says nothing of cores, which the webhook sets right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one try has told: ``words`` say why it is not ``through``, or not certain.
+
+    ``through`` None: the pod was refused for other reasons, so that nobody knows.
+    """
+
+    through: bool | None
+    words: str = ""
+
+
+def tried(objects: Objects) -> Trial:
+    """Have the API server try to make such a pod; a ``Forbidden`` is no error here."""
+    try:
+        made = objects.create(probe_pod(), dry_run=True)
+    except ClusterError as error:
+        # Of a webhook that it cannot reach it says 500; all that is definite is a no
+        # of others, such as a policy for that namespace.
+        return Trial(
+            None if error.definite and not error.retryable else False, str(error)
+        )
+    if _is_changed(made):
+        return Trial(through=True)
+    return Trial(through=False, words="it makes pods without asking the webhook")
+
+
+def probe_pod() -> Json:
+    """Give a pod that every level of pod security lets through."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "spec": {
+            "containers": [deepcopy(_CONTAINER)],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }
+
+
+def narrowed(configuration: Json) -> Json:
+    """Let the API server ask about the pod of the trial, and no other."""
+    found = deepcopy(configuration)
+    for one in found["webhooks"]:
+        one["matchConditions"] = [_ALONE, *one.get("matchConditions", ())]
+    return found
+
+
+def is_narrowed(configuration: Json) -> bool:
+    """Tell whether it is as an install that was cut off has left it."""
+    return any(
+        condition["name"] == _ALONE["name"]
+        for one in configuration.get("webhooks") or ()
+        for condition in one.get("matchConditions") or ()
+    )
+
+
+def _is_changed(pod: Json) -> bool:
+    (container,) = pod["spec"]["containers"]
+    return names.CORE in (container["resources"].get("limits") or {})

@@ -1,0 +1,99 @@
+"""install --policy: the extender's setting, and kube-scheduler's beside it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import yaml
+
+from gpushare.kube.cluster import Json
+from gpusharectl.install.choice import Choice
+from gpusharectl.install.flavour import Flavour
+from gpusharectl.install.keeping import judge_kept, keeping
+from gpusharectl.install.loading import loaded
+from gpusharectl.install.manifests import load
+from gpusharectl.install.preflight import Facts
+from gpusharectl.install.webhookobjects import settings_of
+from gpusharectl.scheduler.hostjob import HostJob
+from gpusharectl.scheduler.hostscheduler import Action
+from gpusharectl.scheduler.schedulerconfig import Wanted, with_stanza
+from gpusharectl.scheduler.stanza import asked_of, shipped_extender
+
+FACTS = Facts("v1.36.3", Flavour.KUBEADM, ())
+VERSION = "v1.36.3"
+
+
+def config_for(policy_packs: bool) -> Json:
+    """The configuration of kube-scheduler for frag, or for another policy."""
+    asked = asked_of(VERSION, packs=policy_packs)
+    text = with_stanza(None, Wanted(asked.extender, "v1", all_nodes=asked.packs))
+    assert isinstance(text, str)
+    found: Json = yaml.safe_load(text)
+    return found
+
+
+def test_frags_word_outweighs_all_others() -> None:
+    """The winner's 10 times 100, and every node is looked at."""
+    config = config_for(policy_packs=True)
+    (extender,) = config["extenders"]
+    assert extender == {**shipped_extender(), "weight": 100}
+    assert config["percentageOfNodesToScore"] == 100
+
+
+def test_other_policies_advise() -> None:
+    """As ever: the shipped weight, and as many nodes as kube-scheduler likes."""
+    config = config_for(policy_packs=False)
+    assert config["extenders"] == [shipped_extender()]
+    assert "percentageOfNodesToScore" not in config
+
+
+def test_other_hosts_are_told_too() -> None:
+    """By a flag of the Job that writes their files."""
+    mirror = {"spec": {"containers": [{"name": "kube-scheduler", "image": "i"}]}}
+    words = []
+    for packs in (True, False):
+        job = HostJob(Action.RESTORE, "n", "image", VERSION, packs=packs)
+        spec = job.body(mirror)["spec"]["template"]["spec"]
+        words.append("--packs" in spec["containers"][0]["command"])
+    assert words == [True, False]
+
+
+def test_the_extender_gets_the_policy_and_the_second_scheduler_the_weight() -> None:
+    """All else in its configuration stays."""
+    choice = Choice(second_scheduler=True, policy="frag")
+    plain, packed = (
+        loaded(load, Flavour.KUBEADM, replace(choice, policy=policy), image="i")
+        for policy in (None, "frag")
+    )
+    assert settings_of(packed, "extender")["GPUSHARE_POLICY"] == "frag"
+    assert "GPUSHARE_POLICY" not in settings_of(plain, "extender")
+    before, after = (configuration(manifests) for manifests in (plain, packed))
+    (extender,) = after.pop("extenders")
+    assert extender["weight"] == 100
+    assert before.pop("extenders") == [{**extender, "weight": 5}]
+    assert after == before
+
+
+def test_what_is_there_stays_where_nothing_was_said() -> None:
+    """An install run again must not take the policy away, and says so."""
+    facts = replace(FACTS, policy="frag")
+    assert keeping(Choice(), facts).policy == "frag"
+    assert keeping(Choice(policy="spread"), facts).policy == "spread"
+    assert keeping(Choice(), FACTS).policy is None
+    told = [one.text for one in judge_kept(facts, Choice())]
+    assert told == ["the policy is frag here, and stays; --policy changes it"]
+    assert judge_kept(facts, Choice(policy="spread")) == []
+
+
+def test_the_command_that_goes_on_has_it() -> None:
+    """Or an interrupted install would go on with another."""
+    assert Choice(policy="frag").again() == "gpusharectl install --policy frag"
+
+
+def configuration(manifests: Iterable[Json]) -> Json:
+    """The second scheduler's KubeSchedulerConfiguration."""
+    for body in manifests:
+        for text in (body.get("data") or {}).values():
+            if "KubeSchedulerConfiguration" in text:
+                found: Json = yaml.safe_load(text)
+                return found
+    raise AssertionError("no configuration")

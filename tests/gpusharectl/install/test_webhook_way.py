@@ -1,0 +1,207 @@
+"""The API server's way to the webhook: proved before anybody's pods depend on it."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Forbidden
+from gpushare.kube.objects import Ref
+from gpusharectl.install.manifests import load
+from gpusharectl.install.steps import Exit
+from gpusharectl.install.webhookchoice import WebhookChoice
+from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT
+from gpusharectl.install.webhookway import (
+    NAME,
+    is_narrowed,
+    narrowed,
+    probe_pod,
+    tried,
+)
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.stories import EVERY_KIND, World
+
+WANTED = WebhookChoice(wanted=True)
+LOST = (
+    'Internal error occurred: failed calling webhook "pods.vcuda.baidu.com": failed to '
+    'call webhook: Post "https://gpushare-webhook.kube-system.svc:443/mutate?'
+    'timeout=5s": context deadline exceeded'
+)
+TRY = f"try to create Pod default/{NAME}"
+
+
+@pytest.fixture
+def objects() -> FakeObjects:
+    return FakeObjects()
+
+
+@pytest.fixture
+def world(objects: FakeObjects, tmp_path: Path) -> World:
+    return World(objects, tmp_path).populate()
+
+
+def configurations(overlay: str = "webhook") -> list[Json]:
+    return [body for body in load(overlay) if Ref.of(body) in CONFIGURATIONS]
+
+
+def test_nobodys_pods_wait_until_it_is_proved(
+    world: World, objects: FakeObjects
+) -> None:
+    """At first the API server asks about the trial's pod alone."""
+    during = []
+    admit = objects.admit
+
+    def look(pod: Json) -> Json:
+        during.extend(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
+        return admit(pod)
+
+    objects.admit = look  # type: ignore[method-assign]
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert during == [True, True]
+    for body, ref in zip(configurations(), CONFIGURATIONS, strict=True):
+        conditions = [one["matchConditions"] for one in body["webhooks"]]
+        found = objects.kept[ref]["webhooks"]
+        assert [one["matchConditions"] for one in found] == conditions
+    assert not [ref for ref in objects.kept if ref.name == NAME]
+
+
+def test_one_that_cannot_be_reached_is_not_asked(
+    world: World, objects: FakeObjects
+) -> None:
+    """So pods are made as before it; words say what is in the way."""
+    objects.unreachable = LOST
+    assert world.install(webhook=WANTED) == Exit.STOPPED
+    assert not set(CONFIGURATIONS) & set(objects.kept)
+    assert DEPLOYMENT in objects.kept
+    text = world.screen.text
+    assert "Stopped at the API server asking it: the webhook's pods are Ready, but" in (
+        text
+    )
+    assert "context deadline exceeded. It was not told to ask it, so pods are made" in (
+        text
+    )
+    assert ", the webhook running. Not done: the API server asking it, " in text
+    assert (
+        f"To go on: let the control plane reach port {names.WEBHOOK_PORT} of the pods, "
+        "then: gpusharectl install --nodes gpu-1 --yes --with-webhook"
+    ) in text
+    assert any("deadline exceeded" in one.what for one in world.screen.waits)
+    objects.unreachable = ""
+    assert world.install() == Exit.DONE, world.screen.text
+    assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
+
+
+def test_a_moment_is_waited_for(world: World, objects: FakeObjects) -> None:
+    """A Service knows of a replica that is Ready a little later."""
+    objects.unreachable = LOST
+    pause = world.nodes.step
+
+    def step() -> None:
+        pause()
+        if objects.calls[-1] == TRY and objects.calls.count(TRY) > 2:
+            objects.unreachable = ""
+
+    world.nodes.step = step  # type: ignore[method-assign]
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert objects.calls.count(TRY) > 2
+
+
+def test_one_that_was_asked_before_goes_on_being_asked(
+    world: World, objects: FakeObjects
+) -> None:
+    """To let pods through unseen is the operator's to say, and how, he is told."""
+    world.install(webhook=WANTED)
+    before = world.picture(EVERY_KIND)
+    objects.unreachable = LOST
+    assert world.install() == Exit.STOPPED
+    assert world.picture(EVERY_KIND) == before
+    assert "It asks it as before, so no pod that asks for a card is made" in (
+        world.screen.text
+    )
+    assert "install --no-webhook would let them through" in world.screen.text
+
+
+def test_a_configuration_that_believes_nobody_is_mended_first(
+    world: World, objects: FakeObjects
+) -> None:
+    """Then it is the way that is tried, not the broken belief."""
+    world.install(webhook=WANTED)
+    whole = world.picture(EVERY_KIND)
+    for one in objects.kept[CONFIGURATIONS[0]]["webhooks"]:
+        one["clientConfig"]["caBundle"] = "eA=="
+    admit = objects.admit
+
+    def judged(pod: Json) -> Json:
+        good = whole[CONFIGURATIONS[0]]["webhooks"]
+        found = objects.kept[CONFIGURATIONS[0]]["webhooks"]
+        objects.unreachable = "" if found == good else "x509: unknown authority"
+        return admit(pod)
+
+    objects.admit = judged  # type: ignore[method-assign]
+    assert world.install() == Exit.DONE, world.screen.text
+    assert world.picture(EVERY_KIND) == whole
+
+
+def test_one_that_is_not_asked_at_all_is_no_way(
+    world: World, objects: FakeObjects
+) -> None:
+    """Somebody's tool may narrow what is asked about; nothing would be put right."""
+    objects.admit = lambda pod: pod  # type: ignore[method-assign]
+    assert world.install(webhook=WANTED) == Exit.STOPPED
+    assert "it makes pods without asking the webhook" in world.screen.text
+
+
+def test_who_refuses_such_pods_hides_the_way(
+    world: World, objects: FakeObjects
+) -> None:
+    """Another's policy for that namespace: it is said, and is no reason to stop."""
+
+    def forbid(pod: Json) -> Json:
+        raise Forbidden("no pods in default, says a policy")
+
+    objects.admit = forbid  # type: ignore[method-assign]
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
+    assert "is not known, since the trial's pod was refused: no pods in default" in (
+        world.screen.text
+    )
+
+
+def test_the_trials_pod_is_what_the_webhook_puts_right() -> None:
+    """And one that pod security lets through at every level."""
+    pod = probe_pod()
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {"limits": {names.MEMORY: "1"}}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert tried(FakeObjects()).through is False
+
+
+@pytest.mark.parametrize("overlay", ["webhook", "webhook-cert-manager"])
+def test_narrowing_adds_one_condition_and_nothing_else(overlay: str) -> None:
+    for body in configurations(overlay):
+        found = narrowed(body)
+        assert is_narrowed(found)
+        assert not is_narrowed(body)
+        for old, new in zip(body["webhooks"], found["webhooks"], strict=True):
+            first, *others = new.pop("matchConditions")
+            assert others == old.pop("matchConditions")
+            assert NAME in first["expression"]
+        assert found == body
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "create pods",
+        "delete mutatingwebhookconfigurations.admissionregistration.k8s.io",
+    ],
+)
+def test_the_rights_for_the_trial_are_asked_before_anything(
+    world: World, objects: FakeObjects, right: str
+) -> None:
+    objects.denied.add(right)
+    before = world.picture(EVERY_KIND)
+    assert world.install(webhook=WANTED) == Exit.REFUSED
+    assert f"you may not {right}" in world.screen.text
+    assert world.picture(EVERY_KIND) == before
