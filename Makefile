@@ -1,11 +1,13 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench testbed cluster cluster-down image picture proto format clean
+.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed cluster cluster-down image picture proto format clean
 
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MINUTES ?= 10
+EXAMPLES ?= 3000
 VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
 IMAGE ?= gpushare:$(VERSION)
 
@@ -18,9 +20,9 @@ demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under
 hold: $(VENV)/.runtime  ## The demo's cluster, left running for kubectl
 	@$(BIN)/gpusharectl demo --hold
 
-test: $(STAMP) check  ## All tests, on a real control plane and a real cluster where they can be had
-	@$(BIN)/python -m tests.setup
-	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 2 --dist loadscope \
+test: $(STAMP)  ## All tests, on a real control plane and a real cluster where they can be had
+	@$(MAKE) --no-print-directory --jobs=2 check testbed
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -n 3 --dist loadscope \
 		--no-loadscope-reorder --basetemp=$$folder/p --cov --cov-report=term \
 		&& rm -rf $$folder
 
@@ -33,8 +35,19 @@ check: $(STAMP)  ## Format, lint, types, and the law of the floors
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results
+bench: $(STAMP)  ## Speed, as ratios taken in one run, into bench/results and docs
 	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench.report
+
+bench-report: $(STAMP)  ## Draw docs/performance.md from bench/results
+	@$(BIN)/python -m bench.report
+
+soak: $(STAMP)  ## Pods live and die under kill -9, for MINUTES=10; SEED= as a failure told it
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(POLICY),--policy $(POLICY))
+
+fuzz: $(STAMP)  ## Bent requests to the real servers, EXAMPLES=3000 for each address
+	@FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --no-cov tests/fuzz
 
 testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes, once)
 	@$(BIN)/python -m tests.setup

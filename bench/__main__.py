@@ -7,36 +7,33 @@ Milliseconds are shown to be read, not to be compared with those of another mach
 import json
 import os
 import platform
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.burst import burst
 from bench.client import Line, Timing, in_turns, prepared
 from bench.decision import decisions
 from bench.exporter import exporter_table
+from bench.packing.command import packing
 from bench.plugin import plugin_table
 from bench.running import running_table
+from bench.scale import scale
 from bench.server import ECHO, POD_UNITS, UNITS
+from bench.serving import server
 from bench.webhook import ROUNDS as REVIEWS
 from bench.webhook import webhook_table
-from gpushare.listening import free_address
 
 RESULTS = Path(__file__).with_name("results")
 FILTER = "/scheduler/filter"
 NAMES = (0, 1_000, 5_000, 10_000)
 ROUNDS = 400
 MANY_PODS = 100_000
-_START_WITHIN_S = 300.0
 
 
 def main() -> int:
@@ -145,49 +142,10 @@ def ratio(one: Timing, other: Timing) -> float:
     return round(one.percentile(0.5) / other.percentile(0.5), 3)
 
 
-@contextmanager
-def server(nodes: int, pods: int) -> Iterator[int]:
-    """Run the extender over a cluster of this size; gives its port."""
-    port, public = free_address().port, free_address().port
-    environment = os.environ | {
-        "BENCH_NODES": str(nodes),
-        "BENCH_PODS": str(pods),
-        "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
-        "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public}",
-        "GPUSHARE_LOG_LEVEL": "WARNING",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "--config",
-        "python:bench.gunicorn_conf",
-    ]
-    child = subprocess.Popen([*command, "bench.server:build()"], env=environment)
-    try:
-        wait_ready(child, public)
-        yield port
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.wait()
-
-
-def wait_ready(child: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until the extender has read its cluster."""
-    deadline = time.monotonic() + _START_WITHIN_S
-    while child.poll() is None and time.monotonic() < deadline:
-        link = HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            link.request("GET", "/readyz")
-            if link.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        finally:
-            link.close()
-        time.sleep(0.1)
-    raise RuntimeError("the extender did not come up")
-
+ALONE: dict[str, click.Command] = {"packing": packing, "burst": burst, "scale": scale}
+"""What is asked for by its name: each takes minutes, or a machine with memory."""
 
 if __name__ == "__main__":
+    if command := ALONE.get("".join(sys.argv[1:2])):
+        command(sys.argv[2:], prog_name=f"python -m bench {sys.argv[1]}")
     sys.exit(main())

@@ -1,10 +1,15 @@
-"""One real cluster for all exercises; each begins with empty nodes."""
+"""Two real clusters: one with all of us in it, one that knows nothing of us.
+
+Each exercise on the first begins with empty nodes; whoever installs on the second takes
+it all away again. Its cards and whatever else belongs to nodes may stay.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.fresh import Fresh, fresh
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.testbed.kubeadm import Cluster
@@ -43,3 +48,16 @@ def app_image(whole_site: Site, app_archive: Path) -> str:
     """Our own image, as manifests name it; it is on every node."""
     whole_site.cluster.import_image(app_archive)
     return f"gpushare:{app_version()}"
+
+
+@pytest.fixture(scope="session")
+def bare(
+    cluster_programs: Programs,
+    app_archive: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fresh]:
+    """A cluster as kubeadm makes it, with our image on its node and its own audit."""
+    folder = tmp_path_factory.mktemp("bare")
+    with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
+        cluster.import_image(app_archive)
+        yield fresh(cluster, the_stub(), folder)

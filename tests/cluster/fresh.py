@@ -6,14 +6,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.cluster.gpus import ROOT
 from tests.cluster.site import SYSTEM, Site
 from tests.nvml.build import Stub
 from tests.nvml.cdi import cdi_spec, with_library
 from tests.nvml.driver import StubCard, StubDriver
+from tests.testbed.audit import Call
 from tests.testbed.kubeadm import Cluster
+from tests.testbed.kubeadm.files import STATIC_PODS
+from tests.testbed.waiting import wait_until
 
 FILES = "/etc/kubernetes"
 # What the cluster writes all the time by itself.
@@ -31,6 +34,19 @@ class Fresh(Site):
     """A site on which nothing of ours runs but what the installer makes."""
 
     drivers: dict[str, StubDriver] = field(default_factory=dict)
+    since: int = 0
+    """Where the audit log stood when this file's tests began."""
+
+    def begin(self, cards: Sequence[StubCard]) -> Self:
+        """Put these cards into ``cp``, and look at no call of before."""
+        self.put_cards("cp", cards)
+        self.since = self.cluster.audit.mark()
+        return self
+
+    def calls(self, user: str) -> list[Call]:
+        """Give what this user has asked of the API server since then."""
+        calls = self.cluster.audit.calls(self.since)
+        return [call for call in calls if call.user == user]
 
     def put_cards(self, name: str, cards: Sequence[StubCard]) -> StubDriver:
         """Put cards with their driver into a node, as its nvidia runtime finds them."""
@@ -102,7 +118,20 @@ def fresh(cluster: Cluster, stub: Stub, folder: Path) -> Fresh:
     """Make a site of a bare cluster, with the namespace of seed 001's applications."""
     made = Fresh(cluster, stub, folder)
     made.kubectl("create", "namespace", "baetyl-edge")
+    own = {f"{name}-cp" for name in STATIC_PODS}
+    # Some are shown a moment after they run, and would then be new to whoever compares.
+    wait_until(lambda: own <= _ready(made), "the control plane's own pods", 120)
     return made
+
+
+def _ready(site: Site) -> set[str]:
+    """Name the pods of kube-system that are Ready."""
+    return {
+        pod["metadata"]["name"]
+        for pod in site.get("pods", "-n", SYSTEM)["items"]
+        for each in pod["status"].get("conditions", ())
+        if (each["type"], each["status"]) == ("Ready", "True")
+    }
 
 
 def said(ran: subprocess.CompletedProcess[str]) -> str:

@@ -5,15 +5,13 @@ The tests of this file go on from one another, as an administrator's day does.
 """
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.cards import TWO_P4
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
-from tests.cluster.fresh import Fresh, Tree, fresh, said
+from tests.cluster.fresh import Fresh, Tree, said
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, deployment, pod
 from tests.cluster.monitored import PROMISED, USED, by_pod, disagreements, page
@@ -21,11 +19,8 @@ from tests.cluster.seed import TWO_CARD_APPS as APPS
 from tests.cluster.seen import refused_with
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
 from tests.cluster.sums import within_capacity
-from tests.nvml.build import the_stub
 from tests.testbed.audit import Call
-from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.appimage import app_version
-from tests.testbed.kubeadm.programs import Programs
 from tests.testbed.manifests import rights
 from tests.testbed.waiting import wait_until
 
@@ -44,17 +39,8 @@ Before = tuple[Tree, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
-def host(
-    cluster_programs: Programs,
-    app_archive: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fresh]:
-    folder = tmp_path_factory.mktemp("install")
-    with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
-        cluster.import_image(app_archive)
-        made = fresh(cluster, the_stub(), folder)
-        made.put_cards("cp", TWO_P4)
-        yield made
+def host(bare: Fresh) -> Fresh:
+    return bare.begin(TWO_P4)
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +134,7 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
 
 
 def calls(host: Fresh, account: str) -> list[Call]:
-    user = f"system:serviceaccount:{SYSTEM}:{account}"
-    return [call for call in host.cluster.audit.calls() if call.user == user]
+    return host.calls(f"system:serviceaccount:{SYSTEM}:{account}")
 
 
 def used(host: Fresh, account: str) -> set[tuple[str, str]]:
@@ -185,7 +170,7 @@ def test_a_newer_version_of_ours(host: Fresh) -> None:
     same without an image keeps the one that runs; the old one is asked for by name.
     """
     host.cluster.nodes["cp"].must(
-        *("ctr", "-n", "k8s.io", "images", "tag"),
+        *("ctr", "-n", "k8s.io", "images", "tag", "--force"),
         f"docker.io/library/gpushare:{app_version()}",
         "docker.io/library/gpushare:next",
     )

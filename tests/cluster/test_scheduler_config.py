@@ -1,12 +1,11 @@
 """kube-scheduler's configuration on a real control plane: put, tried, taken back.
 
-In a cluster of its own, because it is the scheduler itself that is broken and mended.
-The extender runs on the node as elsewhere; ours is what kubeadm has made.
+Where nothing of ours runs, because it is the scheduler itself that is broken and
+mended. The extender runs on the node as elsewhere; ours is what kubeadm has made.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -18,12 +17,10 @@ from gpusharectl.scheduler.kubeadmfile import KubeadmFile
 from gpusharectl.scheduler.schedulercheck import Said
 from gpusharectl.scheduler.schedulerjob import SchedulerJobs
 from gpusharectl.scheduler.stanza import asked_of
+from tests.cluster.fresh import Fresh
 from tests.cluster.site import EXTENDER, SYSTEM, Site
-from tests.nvml.build import the_stub
 from tests.testbed.credentials import grant
-from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.appimage import app_version
-from tests.testbed.kubeadm.programs import Programs
 from tests.testbed.manifests import rights
 
 NODE = "cp"
@@ -38,18 +35,17 @@ Tree = dict[str, tuple[int, bytes]]
 
 
 @pytest.fixture(scope="module")
-def bare_site(
-    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+def bare_site(bare: Fresh) -> Iterator[Site]:
     """A cluster as kubeadm makes it, and the extender that nobody asks yet."""
-    folder = tmp_path_factory.mktemp("scheduler-config")
-    with Cluster(cluster_programs, folder / "cluster") as cluster:
-        site = Site(cluster, the_stub(), folder)
-        user = f"system:serviceaccount:{SYSTEM}:{EXTENDER}"
-        grant(cluster.rest, user, rights(EXTENDER))
-        site._write_kubeconfig(EXTENDER)
-        site.start_extender()
-        yield site
+    user = f"system:serviceaccount:{SYSTEM}:{EXTENDER}"
+    grant(bare.cluster.rest, user, rights(EXTENDER))
+    bare._write_kubeconfig(EXTENDER)
+    bare.start_extender()
+    yield bare
+    assert bare.extender is not None
+    bare.extender.stop()
+    bare.kubectl("delete", "clusterrolebindings,clusterroles", f"testbed:{user}")
+    bare.kubectl("delete", "serviceaccount", EXTENDER, "-n", SYSTEM)
 
 
 @pytest.fixture
@@ -198,6 +194,7 @@ def test_own_configuration_is_kept(
     host: KubeadmScheduler, files: HostFiles, bare_site: Site
 ) -> None:
     """What an administrator configured stays in force, and comes back afterwards."""
+    kubeadms = files.read(MANIFEST)
     profiles = [{"schedulerName": "theirs"}, {"schedulerName": "default-scheduler"}]
     config = {**yaml.safe_load(HEAD), "profiles": profiles}
     bare_site.cluster.set_scheduler_config(yaml.safe_dump(config), leader_elect=True)
@@ -213,17 +210,14 @@ def test_own_configuration_is_kept(
     host.apply(host.restore())
     assert tree(files) == before
     assert host.wait(lambda _: None) == ""
+    files.write(MANIFEST, kubeadms)
+    assert host.wait(lambda _: None) == ""
 
 
 def test_job_on_a_control_plane_node(
-    bare_site: Site,
-    app_archive: Path,
-    files: HostFiles,
-    objects: ApiObjects,
-    host: KubeadmScheduler,
+    files: HostFiles, objects: ApiObjects, host: KubeadmScheduler
 ) -> None:
     """Our image does the same from a Job: tries first, writes, waits, puts back."""
-    bare_site.cluster.import_image(app_archive)
     before = tree(files)
     image = f"gpushare:{app_version()}"
     jobs = SchedulerJobs(objects, image, objects.version())

@@ -12,14 +12,11 @@ from click.testing import CliRunner, Result
 
 from gpusharectl.__main__ import main
 from tests.cluster.cards import TWO_P4
-from tests.cluster.fresh import Fresh, fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import container, pod
 from tests.extender.pagescene import drawn
-from tests.nvml.build import the_stub
 from tests.testbed.browser import Browser
-from tests.testbed.kubeadm import Cluster
-from tests.testbed.kubeadm.programs import Programs
 from tests.testbed.process import Launcher
 from tests.testbed.waiting import wait_until
 
@@ -32,18 +29,12 @@ CERTIFICATES = "/etc/kubernetes/vcuda/tls"
 
 
 @pytest.fixture(scope="module")
-def host(
-    cluster_programs: Programs,
-    app_archive: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fresh]:
-    folder = tmp_path_factory.mktemp("ui")
-    with Cluster(cluster_programs, folder / "cluster") as cluster:
-        cluster.import_image(app_archive)
-        made = fresh(cluster, the_stub(), folder)
-        made.put_cards("cp", TWO_P4)
-        made.must("install", "--nodes", "cp", "--yes")
-        yield made
+def host(bare: Fresh) -> Iterator[Fresh]:
+    bare.begin(TWO_P4)
+    bare.must("install", "--nodes", "cp", "--yes")
+    yield bare
+    bare.clear()
+    bare.must("uninstall", "--yes")
 
 
 def ran(host: Fresh, *words: str) -> Result:

@@ -3,9 +3,7 @@
 The tests of this file go on from one another, as an administrator's day does.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 
 import pytest
@@ -19,7 +17,7 @@ from tests.cluster.benchmark import (
     put_benchmark,
     running_of,
 )
-from tests.cluster.fresh import Fresh, Tree, fresh
+from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM
 from tests.cluster.webhooked import (
@@ -46,10 +44,7 @@ from tests.controlplane.bitfusionpods import (
     STATUS,
     share,
 )
-from tests.nvml.build import the_stub
-from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.appimage import app_version
-from tests.testbed.kubeadm.programs import Programs
 from tests.testbed.waiting import wait_until
 
 INSTALL = ("install", "--nodes", "cp", "--yes")
@@ -58,19 +53,10 @@ Before = tuple[Tree, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
-def host(
-    cluster_programs: Programs,
-    app_archive: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fresh]:
-    folder = tmp_path_factory.mktemp("webhook")
-    with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
-        cluster.import_image(app_archive)
-        made = fresh(cluster, the_stub(), folder)
-        made.put_cards("cp", TWO_T4)
-        put_benchmark(made, IMAGE)
-        make_namespace(made)
-        yield made
+def host(bare: Fresh) -> Fresh:
+    put_benchmark(bare, IMAGE)
+    make_namespace(bare)
+    return bare.begin(TWO_T4)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +180,7 @@ def test_a_newer_version_without_a_gap(host: Fresh) -> None:
     node = host.cluster.nodes["cp"]
     image = f"docker.io/library/gpushare:{app_version()}"
     newer = "docker.io/library/gpushare:next"
-    node.must("ctr", "-n", "k8s.io", "images", "tag", image, newer)
+    node.must("ctr", "-n", "k8s.io", "images", "tag", "--force", image, newer)
     stop = Event()
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(asked_all_the_time, host, stop) for _ in range(2)]

@@ -31,7 +31,7 @@ def denied(host: Fresh) -> str:
 
 
 def calls(host: Fresh) -> list[Call]:
-    return [call for call in host.cluster.audit.calls() if call.user == USER]
+    return host.calls(USER)
 
 
 def asked_all_the_time(host: Fresh, stop: Event) -> Sequence[str]:

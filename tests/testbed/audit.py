@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,8 @@ class Call:
     namespace: str
     name: str
     status: int
+    at: datetime
+    """When it was answered, by the API server's clock."""
     body: Json
     """The request's body where the level is ``Request``, else empty."""
 
@@ -82,5 +85,6 @@ def _call(event: Json) -> Call:
         namespace=target.get("namespace", ""),
         name=target.get("name", ""),
         status=event.get("responseStatus", {}).get("code", 0),
+        at=datetime.fromisoformat(event["stageTimestamp"]),
         body=event.get("requestObject", {}),
     )

@@ -64,6 +64,11 @@ class ControlPlane:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
+    @property
+    def etcd(self) -> Rest:
+        """Call etcd itself, past the API server, by its JSON gateway."""
+        return Rest(self._etcd_port, tls=False)
+
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +101,7 @@ class ControlPlane:
         data = self.folder / "etcd-data"
         flags = etcd_flags(data, self._etcd_port, self._etcd_peer_port)
         process = self._start("etcd", flags)
-        health = Rest(self._etcd_port, tls=False)
+        health = self.etcd
         process.wait_ready(lambda: health.get("/health")[0] == 200)
         return process
 

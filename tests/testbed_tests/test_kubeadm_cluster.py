@@ -3,13 +3,23 @@
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.kubeadm import Cluster, Node
+from tests.testbed.kubeadm import Cluster, Node, Programs
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
+from tests.testbed_tests.traces import (
+    outside,
+    processes,
+    record_of,
+    settings,
+    traces,
+    wait_for_end,
+)
 
 pytestmark = pytest.mark.cluster
 PODS = "/api/v1/namespaces/default/pods"
@@ -40,6 +50,34 @@ CARD: Json = {
         }
     ],
 }
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A cluster that ``end`` closes, and what the machine was like before it."""
+
+    cluster: Cluster
+    folder: Path
+    end: ExitStack
+    outside: dict[str, list[str]]
+    settings: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def lifetime(
+    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lifetime]:
+    folder = tmp_path_factory.mktemp("kubeadm")
+    before, calm = outside(), settings()
+    with ExitStack() as end:
+        cluster = end.enter_context(Cluster(cluster_programs, folder))
+        yield Lifetime(cluster, folder, end, before, calm)
+
+
+@pytest.fixture(scope="module")
+def kubeadm_cluster(lifetime: Lifetime) -> Cluster:
+    """A cluster of one node, ``cp``; a test may join more, under names of its own."""
+    return lifetime.cluster
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +231,24 @@ def test_kube_scheduler_takes_a_configuration(
     """When the call returns, the new one schedules."""
     kubeadm_cluster.set_scheduler_config(TWO_SCHEDULERS)
     start(kubeadm_cluster, running, pod("second", schedulerName="second"))
+
+
+def test_the_end_leaves_no_trace(lifetime: Lifetime) -> None:
+    """Neither files nor links, groups, mounts or processes; only the logs stay.
+
+    The last test here, because it ends the cluster, with a pod that still runs.
+    """
+    cluster, folder = lifetime.cluster, lifetime.folder
+    record = record_of(folder / "nodes")
+    cluster.rest.must("POST", PODS, pod("last"))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/last", "--timeout=60s")
+    made = processes(cluster.nodes["cp"].spaces.holder.pid)
+    there = traces(record)
+    lifetime.end.close()
+    assert len(there) >= 5
+    assert len(made) > len(cluster.nodes)
+    assert traces(record) == []
+    assert outside() == lifetime.outside
+    assert list(folder.glob("*.log"))
+    wait_for_end(made)
+    assert not lifetime.settings or settings() in ({}, lifetime.settings)

@@ -116,6 +116,8 @@ def test_kubeadm_documents() -> None:
     assert init["nodeRegistration"]["taints"] == []
     assert cluster["kubernetesVersion"] == "v1.2.3"
     assert kubelet["failCgroupV1"] is False
+    (folder,) = {str(Path(path).parent) for path in files.patches()}
+    assert init["patches"]["directory"] == folder
     assert join["discovery"]["bootstrapToken"]["apiServerEndpoint"] == "10.99.0.2:6443"
     assert join["nodeRegistration"]["imagePullPolicy"] == "Never"
 

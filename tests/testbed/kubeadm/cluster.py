@@ -182,6 +182,8 @@ class Cluster:
         )
         if self._audit:
             node.write(files.AUDIT_POLICY, json.dumps(policy("Metadata")))
+        for path, text in files.patches().items():
+            node.write(path, text)
         node.write(KUBEADM_YAML, document)
         wanted = [*images.everywhere, *images.control_plane]
         self._kubeadm(node, "init", f"--skip-phases={SKIPPED}", images=wanted)

@@ -1,7 +1,6 @@
-"""pytest fixtures: one real cluster for the whole run."""
+"""pytest fixtures: what real clusters are made of."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from tests.machine import needs
 from tests.testbed.binaries import cache_folder
 from tests.testbed.kubeadm.appimage import ensure_app_image
-from tests.testbed.kubeadm.cluster import Cluster
 from tests.testbed.kubeadm.programs import Programs, ensure_programs
 from tests.testbed.toolchain import BinariesUnavailableError
 
@@ -36,12 +34,3 @@ def app_archive(pytestconfig: pytest.Config) -> Path:
         except BinariesUnavailableError as error:
             needs(False, error.reason, error.cure)
             raise
-
-
-@pytest.fixture(scope="session")
-def kubeadm_cluster(
-    cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """A cluster of one node, ``cp``; a test may join more, under names of its own."""
-    with Cluster(cluster_programs, tmp_path_factory.mktemp("kubeadm")) as cluster:
-        yield cluster

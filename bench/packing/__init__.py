@@ -1,0 +1,1 @@
+"""How full policies pack cards: the public trace replayed, beside a linear program."""

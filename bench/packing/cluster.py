@@ -1,0 +1,120 @@
+"""The nodes of a replay as arrays, so that many of them are scored at once."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpusharectl.simulator.openb import WHOLE, TraceNode, TracePod
+
+Rows: TypeAlias = NDArray[np.int64]
+"""Numbers of nodes, from 0, in the order of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod asks; equal shapes are scored alike."""
+
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    milli: int
+    models: frozenset[str] | None
+
+    @classmethod
+    def of(cls, pod: TracePod) -> "Shape":
+        """Leave the pod's name out."""
+        return cls(pod.cpu_milli, pod.memory_mib, pod.cards, pod.milli, pod.models)
+
+    @property
+    def demand(self) -> int:
+        """Milli over all its cards."""
+        return self.cards * self.milli
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a pod goes; ``card`` is the card of a share, and tells nothing else."""
+
+    node: int
+    card: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that runs, and the cards it has."""
+
+    shape: Shape
+    node: int
+    cards: tuple[int, ...]
+
+
+class Cluster:
+    """What every node has free, and which nodes changed since when."""
+
+    def __init__(self, nodes: tuple[TraceNode, ...]) -> None:
+        """Begin with empty nodes."""
+        self.nodes = nodes
+        self.names = sorted({node.model for node in nodes})
+        model = {name: number for number, name in enumerate(self.names)}
+        self.model = np.array([model[node.model] for node in nodes])
+        self.cpu = np.array([node.cpu_milli for node in nodes])
+        self.memory = np.array([node.memory_mib for node in nodes])
+        self.free = np.zeros((len(nodes), max(node.cards for node in nodes)), int)
+        for row, node in enumerate(nodes):
+            self.free[row, : node.cards] = WHOLE
+        self.changes: list[int] = []
+        """Every node that took or gave back a pod, in order."""
+
+    @property
+    def all(self) -> Rows:
+        """Give the rows of all nodes."""
+        return np.arange(len(self.nodes))
+
+    def allowed(self, models: frozenset[str] | None) -> NDArray[np.bool_]:
+        """Tell of each model, in the order of ``names``, whether it may be had."""
+        return np.array([models is None or name in models for name in self.names])
+
+    def fits(self, shape: Shape, rows: Rows) -> NDArray[np.bool_]:
+        """Tell of each of these nodes whether the pod fits."""
+        fit = (self.cpu[rows] >= shape.cpu_milli) & (
+            self.memory[rows] >= shape.memory_mib
+        )
+        if shape.cards:
+            able = (self.free[rows] >= shape.milli).sum(axis=1) >= shape.cards
+            fit &= able & self.allowed(shape.models)[self.model[rows]]
+        return fit
+
+    def able(self, shape: Shape, node: int) -> Rows:
+        """Give the cards of a node that have room for one card's part of the pod."""
+        return np.flatnonzero(self.free[node] >= shape.milli)
+
+    def take(self, shape: Shape, spot: Spot) -> Held:
+        """Let a pod that fits have its place; whole cards are the lowest free ones."""
+        cards: tuple[int, ...] = ()
+        if shape.cards == 1:
+            cards = (spot.card,)
+        elif shape.cards:
+            cards = tuple(self.able(shape, spot.node)[: shape.cards].tolist())
+        held = Held(shape, spot.node, cards)
+        self._move(held, -1)
+        if (
+            self.cpu[spot.node] < 0
+            or self.memory[spot.node] < 0
+            or len(cards) != shape.cards
+            or (self.free[spot.node] < 0).any()
+        ):
+            raise AssertionError(f"{held} does not fit on {self.nodes[spot.node]}")
+        return held
+
+    def give_back(self, held: Held) -> None:
+        """Let a pod end."""
+        self._move(held, 1)
+
+    def _move(self, held: Held, sign: int) -> None:
+        self.cpu[held.node] += sign * held.shape.cpu_milli
+        self.memory[held.node] += sign * held.shape.memory_mib
+        for card in held.cards:
+            self.free[held.node, card] += sign * held.shape.milli
+        self.changes.append(held.node)

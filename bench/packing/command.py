@@ -1,0 +1,143 @@
+"""``python -m bench packing``: the public trace replayed under each policy.
+
+The trace is not ours to ship: see ``docs/performance.md`` for where it is.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import scipy
+from rich.console import Console
+
+from bench.packing.drawing import churn_table, list_table
+from bench.packing.policies import makers
+from bench.packing.running import CHURN_LOADS, Running, published
+from gpusharectl.simulator.openb import SEEDS
+from gpusharectl.simulator.openbfile import (
+    FOLDER_VARIABLE,
+    TraceError,
+    pod_lists,
+    read_trace,
+)
+
+RESULT = Path(__file__).parents[1] / "results" / "packing.json"
+BESIDE = Path(__file__).parents[3] / "shared" / "data" / "openb"
+_CHURN_LIST = "default"
+_CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
+
+
+@click.command("packing")
+@click.option(
+    "--lists", default="", help="Pod lists, such as default,cpu200; else all."
+)
+@click.option(
+    "--seeds", default=len(SEEDS), show_default=True, help="How many, from 42."
+)
+@click.option("--policies", default=",".join(makers()), show_default=True)
+@click.option(
+    "--trace-dir",
+    type=click.Path(path_type=Path),
+    envvar=FOLDER_VARIABLE,
+    default=BESIDE,
+    help=f"Where the trace's files are; {FOLDER_VARIABLE} may say it too.",
+)
+@click.option("--churn/--no-churn", default=True, help="Also with pods that end.")
+@click.option("--add", is_flag=True, help="Keep the other results in the file.")
+@click.option("--output", type=click.Path(path_type=Path), default=RESULT)
+def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    lists: str,
+    seeds: int,
+    policies: str,
+    trace_dir: Path,
+    churn: bool,  # noqa: FBT001
+    add: bool,  # noqa: FBT001
+    output: Path,
+) -> None:
+    """Replay the public trace, and write what came out as JSON."""
+    chosen = _known("--policies", policies, list(makers()))
+    try:
+        named = _known("--lists", lists, pod_lists(trace_dir)) if lists else []
+        named = named or pod_lists(trace_dir) or ["default"]
+        traces = {name: read_trace(trace_dir, name) for name in named}
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
+    record = _Record(output, keep=add)
+    for name, trace in traces.items():
+        record.begin(name, len(trace.pods), len(trace.nodes), trace.capacity)
+    numbers = range(SEEDS[0], SEEDS[0] + seeds)
+    with Running(trace_dir, numbers) as running:
+        for name in named:
+            record.limits(name, running.limits(name))
+            for policy in chosen:
+                record.policy(name, policy, running.replays(name, policy))
+            record.show(name)
+        if churn and _CHURN_LIST in named:
+            for policy in [name for name in _CHURN_POLICIES if name in chosen]:
+                for load in CHURN_LOADS:
+                    found = running.churn(_CHURN_LIST, policy, load)
+                    record.churn(_CHURN_LIST, policy, load, found)
+            record.show_churn()
+
+
+class _Record:
+    """The file of results, written after each step: a long run may be cut short."""
+
+    def __init__(self, path: Path, *, keep: bool) -> None:
+        self._path = path
+        self._console = Console(width=100)
+        self._found: dict[str, Any] = {"lists": {}, "churn": {}}
+        if keep and path.is_file():
+            self._found = json.loads(path.read_text())
+        self._found |= {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "python": platform.python_version(),
+            "scipy": scipy.__version__,
+        }
+
+    def begin(self, name: str, pods: int, nodes: int, capacity: int) -> None:
+        entry = self._found["lists"].setdefault(name, {"policies": {}})
+        facts = {"pods": pods, "nodes": nodes, "cards": capacity // 1000}
+        entry |= facts | {"published": published(name)}
+
+    def limits(self, name: str, found: dict[str, float]) -> None:
+        self._found["lists"][name]["limits"] = found
+        self._write()
+
+    def policy(self, name: str, policy: str, found: dict[str, Any]) -> None:
+        self._found["lists"][name]["policies"][policy] = found
+        self._write()
+        self._console.print(f"{name}, {policy}: {found['mean']}")
+
+    def churn(self, name: str, policy: str, load: int, found: dict[str, float]) -> None:
+        entry = self._found["churn"]
+        entry["list"] = name
+        entry.setdefault("policies", {}).setdefault(policy, {})[str(load)] = found
+        self._write()
+
+    def show(self, name: str) -> None:
+        self._console.print(list_table(name, self._found["lists"][name]))
+
+    def show_churn(self) -> None:
+        self._console.print(churn_table(self._found["churn"]))
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._found, indent=1) + "\n")
+
+
+def _known(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in allowed:
+            raise click.BadParameter(
+                f'there is no "{name}"; there are {", ".join(allowed) or "none"}',
+                param_hint=option,
+            )
+    return names

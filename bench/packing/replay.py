@@ -1,0 +1,49 @@
+"""One replay: the pods of a seed arrive one by one, and none leaves."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from bench.packing.cluster import Cluster, Shape, Spot
+from gpusharectl.simulator.openb import Meter, Trace
+
+
+class Policy(Protocol):
+    """What decides in a replay; it sees the cluster, and the pods as they come."""
+
+    def choose(self, shape: Shape) -> Spot | None:
+        """Find the pod its place; None where it fits nowhere."""
+        ...
+
+
+Making: TypeAlias = Callable[[Cluster, Trace, int], Policy]
+"""Make a policy for a cluster, a trace and a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What one replay gave."""
+
+    curve: dict[int, float]
+    """Load that has arrived to allocated share, both in percent."""
+    decisions_us: tuple[float, ...]
+    """Processor microseconds of each decision, sorted; learning is in them."""
+
+
+def replay(trace: Trace, making: Making, seed: int) -> Replayed:
+    """Place the pods of one seed."""
+    cluster = Cluster(trace.shuffled_nodes(seed))
+    policy = making(cluster, trace, seed)
+    meter = Meter(trace.capacity)
+    took = []
+    for pod in trace.arrivals(seed):
+        shape = Shape.of(pod)
+        # The processor's time: two replays and what else runs here share it.
+        began = time.thread_time()
+        spot = policy.choose(shape)
+        took.append(1e6 * (time.thread_time() - began))
+        if spot is not None:
+            cluster.take(shape, spot)
+        meter.arrived(shape.demand, placed=spot is not None)
+    return Replayed(dict(meter.curve()), tuple(sorted(took)))

@@ -1,0 +1,134 @@
+"""Many replays, two at a time, gathered into one record."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Self
+
+from bench.packing.churn import Churned, churn
+from bench.packing.linear import Limits, limits
+from bench.packing.policies import makers
+from bench.packing.published import PUBLISHED
+from bench.packing.replay import Replayed, replay
+from gpusharectl.simulator.openbfile import read_trace
+
+LOADS = (100, 130)
+"""Percent; the published figures are at these."""
+CHURN_LOADS = (95, 110)
+CHURN_SEEDS = 3
+_FIRST_OF_CURVE = 50
+_PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One replay; picklable, as another process does it."""
+
+    folder: Path
+    pod_list: str
+    policy: str
+    seed: int
+
+
+class Running:
+    """Replays by other processes."""
+
+    def __init__(self, folder: Path, seeds: Sequence[int]) -> None:
+        """Take the trace from this folder."""
+        self._folder = folder
+        self._seeds = seeds
+        # Not forked: the parent may have threads.
+        self._pool = ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn"))
+
+    def __enter__(self) -> Self:
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the other processes."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def replays(self, pod_list: str, policy: str) -> dict[str, Any]:
+        """Replay all seeds of a list under one policy."""
+        done = list(self._pool.map(replayed, self._jobs(pod_list, policy)))
+        shares = {load: [one.curve.get(load) for one in done] for load in LOADS}
+        took = sorted(us for one in done for us in one.decisions_us)
+        return {
+            "mean": {str(load): mean(shares[load]) for load in LOADS},
+            "deviation": {str(load): deviation(shares[load]) for load in LOADS},
+            "seeds": {
+                str(seed): [shares[load][number] for load in LOADS]
+                for number, seed in enumerate(self._seeds)
+            },
+            "decision_us": {
+                "mean": round(fmean(took), 1),
+                "p50": round(took[len(took) // 2], 1),
+                "p99": round(took[len(took) * 99 // 100], 1),
+            },
+            "curve": list(mean_curve(done)),
+        }
+
+    def limits(self, pod_list: str) -> dict[str, float]:
+        """Work out the bound and the ceiling of a list."""
+        found: Limits = self._pool.submit(limited, self._folder, pod_list).result()
+        return {"bound": round(found.bound, 3), "ceiling": round(found.ceiling, 3)}
+
+    def churn(self, pod_list: str, policy: str, load: int) -> dict[str, float]:
+        """Let pods come and go under one policy."""
+        jobs = self._jobs(pod_list, policy)[:CHURN_SEEDS]
+        done = list(self._pool.map(churned, jobs, [load] * len(jobs)))
+        return {
+            "share": round(fmean(one.share for one in done), 3),
+            "refused": round(fmean(one.refused for one in done), 3),
+        }
+
+    def _jobs(self, pod_list: str, policy: str) -> list[Job]:
+        return [Job(self._folder, pod_list, policy, seed) for seed in self._seeds]
+
+
+def replayed(job: Job) -> Replayed:
+    """Do one replay."""
+    trace = read_trace(job.folder, job.pod_list)
+    return replay(trace, makers()[job.policy], job.seed)
+
+
+def churned(job: Job, load: int) -> Churned:
+    """Do one run of churn at a load in percent."""
+    trace = read_trace(job.folder, job.pod_list)
+    return churn(trace, makers()[job.policy], job.seed, load / 100)
+
+
+def limited(folder: Path, pod_list: str) -> Limits:
+    """Work out a list's limits."""
+    return limits(read_trace(folder, pod_list))
+
+
+def published(pod_list: str) -> dict[str, dict[str, float]]:
+    """Give the paper's figures for a list; none for a list that it does not have."""
+    return {
+        policy: {str(load): share for load, share in zip(LOADS, shares, strict=True)}
+        for policy, shares in PUBLISHED.get(pod_list, {}).items()
+    }
+
+
+def mean(shares: Sequence[float | None]) -> float | None:
+    """Give the mean; None where one is missing."""
+    known = [share for share in shares if share is not None]
+    return round(fmean(known), 3) if len(known) == len(shares) else None
+
+
+def deviation(shares: Sequence[float | None]) -> float | None:
+    """Give the standard deviation over the seeds; None where one is missing."""
+    known = [share for share in shares if share is not None]
+    return round(stdev(known), 3) if len(known) == len(shares) > 1 else None
+
+
+def mean_curve(done: Sequence[Replayed]) -> Iterator[tuple[int, float]]:
+    """Give load and mean share where every seed has one, from half full on."""
+    loads = set.intersection(*(set(one.curve) for one in done))
+    for load in sorted(loads):
+        if load >= _FIRST_OF_CURVE:
+            yield load, round(fmean(one.curve[load] for one in done), 3)

@@ -1,0 +1,58 @@
+"""The extender over a cluster in memory, as a child process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+from gpushare.listening import free_address
+
+_START_WITHIN_S = 300.0
+
+
+@contextmanager
+def server(nodes: int, pods: int) -> Iterator[int]:
+    """Run the extender over a cluster of this size; gives its port."""
+    port, public = free_address().port, free_address().port
+    environment = os.environ | {
+        "BENCH_NODES": str(nodes),
+        "BENCH_PODS": str(pods),
+        "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
+        "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public}",
+        "GPUSHARE_LOG_LEVEL": "WARNING",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--config",
+        "python:bench.gunicorn_conf",
+    ]
+    child = subprocess.Popen([*command, "bench.server:build()"], env=environment)
+    try:
+        wait_ready(child, public)
+        yield port
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+
+
+def wait_ready(child: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the extender has read its cluster."""
+    deadline = time.monotonic() + _START_WITHIN_S
+    while child.poll() is None and time.monotonic() < deadline:
+        link = HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            link.request("GET", "/readyz")
+            if link.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            link.close()
+        time.sleep(0.1)
+    raise RuntimeError("the extender did not come up")

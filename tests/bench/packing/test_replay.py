@@ -1,0 +1,90 @@
+"""Replays and churn, on a small trace of our own and on the real one where it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.packing.churn import churn, drawn
+from bench.packing.cluster import Cluster, Shape, Spot
+from bench.packing.command import BESIDE
+from bench.packing.policies import makers
+from bench.packing.published import PUBLISHED
+from bench.packing.replay import replay
+from gpusharectl.simulator.openb import Trace
+from gpusharectl.simulator.openbfile import FOLDER_VARIABLE, pod_lists, read_trace
+from tests.bench.packing.building import CASES, node, pod
+
+
+class Refusing:
+    def choose(self, _shape: Shape) -> Spot | None:
+        return None
+
+
+def refusing(_cluster: Cluster, _trace: Trace, _seed: int) -> Refusing:
+    return Refusing()
+
+
+class Watched:
+    """Another policy, and whether it refused what fits somewhere."""
+
+    def __init__(self, cluster: Cluster, trace: Trace, name: str) -> None:
+        self._cluster = cluster
+        self._policy = makers()[name](cluster, trace, 42)
+
+    def choose(self, shape: Shape) -> Spot | None:
+        spot = self._policy.choose(shape)
+        fits = self._cluster.fits(shape, self._cluster.all)
+        assert (spot is None) == (not fits.any())
+        assert spot is None or fits[spot.node]
+        return spot
+
+
+@pytest.mark.parametrize("name", makers())
+@pytest.mark.parametrize("pod_list", ["small", "bare"])
+def test_a_pod_that_fits_somewhere_is_always_placed(name: str, pod_list: str) -> None:
+    """And a replay is the same each time."""
+    trace = read_trace(CASES, pod_list)
+    found = replay(trace, lambda c, t, _: Watched(c, t, name), 42)
+    assert found.curve == replay(trace, makers()[name], 42).curve
+    assert len(found.decisions_us) == len(trace.arrivals(42))
+
+
+def test_what_is_refused_is_not_allocated() -> None:
+    found = replay(read_trace(CASES, "small"), refusing, 42)
+    assert set(found.curve.values()) == {0.0}
+
+
+@pytest.mark.parametrize("name", ["bestfit", "frag"])
+def test_pods_that_end_make_room(name: str) -> None:
+    """At half the load nearly all find their place, and the share is the load."""
+    nodes = tuple(node(cards=4, cpu=10**6, memory=10**6) for _ in range(100))
+    trace = Trace(nodes, (pod("a", 500), pod("b", 250)))
+    found = churn(trace, makers()[name], 42, load=0.5)
+    assert found.refused == 0
+    assert found.share == pytest.approx(50, abs=4)
+
+
+def test_churn_counts_refused_demand_and_held_time() -> None:
+    trace = read_trace(CASES, "small")
+    found = churn(trace, refusing, 42, load=2)
+    assert (found.share, found.refused) == (0, 100)
+
+
+def test_the_same_pods_come_and_go_for_every_policy() -> None:
+    trace = read_trace(CASES, "small")
+    assert drawn(trace, 42, 1) == drawn(trace, 42, 1) != drawn(trace, 43, 1)
+    times = [at for at, _, _ in drawn(trace, 42, 1)]
+    assert times == sorted(times)
+
+
+def test_a_replay_of_the_real_trace_gives_the_published_figure() -> None:
+    """One seed of ten, so within a point; the bench replays them all."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE, BESIDE))
+    if "default" not in pod_lists(folder):
+        pytest.skip(
+            f"the public trace is missing; {FOLDER_VARIABLE} may name its folder"
+        )
+    found = replay(read_trace(folder), makers()["bestfit"], 42)
+    for load, share in zip((100, 130), PUBLISHED["default"]["bestfit"], strict=True):
+        assert found.curve[load] == pytest.approx(share, abs=1)
