@@ -65,7 +65,9 @@ class Way:
 WAYS = (
     Way("ours", "with the extender", ours=True),
     Way("bare", "without an extender"),
-    Way("bare, unbatched", "the same with OpportunisticBatching off", flags=(UNBATCHED,)),
+    Way(
+        "bare, unbatched", "the same with OpportunisticBatching off", flags=(UNBATCHED,)
+    ),
     Way("echo", "an extender whose filter gives all names back, no more", echo=True),
 )
 
@@ -210,7 +212,9 @@ def writes(found: Sequence[Burst], pods: int) -> float:
 @click.option("--pods", default=Size.pods, show_default=True)
 @click.option("--rounds", default=Size.rounds, show_default=True)
 @click.option("--ways", default=",".join(way.name for way in WAYS).replace(", ", "-"))
-@click.option("--output", type=click.Path(path_type=Path), default=RESULTS / "burst.json")
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=RESULTS / "burst.json"
+)
 def burst(nodes: int, pods: int, rounds: int, ways: str, output: Path) -> None:
     """Place a burst each way in turns, and write what came out as JSON."""
     size = Size(nodes=nodes, pods=pods, rounds=rounds)

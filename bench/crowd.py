@@ -69,7 +69,10 @@ def bind(rest: Rest, made: Json, node: str, card: str, amount: Amount) -> None:
 
 def template(rest: Rest) -> Template:
     """Make a node and a running pod, read them, and remove them."""
-    node_path, pod_path = f"/api/v1/nodes/{NODE}", f"/api/v1/namespaces/default/pods/{POD}"
+    node_path, pod_path = (
+        f"/api/v1/nodes/{NODE}",
+        f"/api/v1/namespaces/default/pods/{POD}",
+    )
     rest.must("POST", "/api/v1/nodes", node_body(NODE, CARDS))
     made = post_pod(rest, pod(POD, units=_UNITS, cores=_CORES))
     bind(rest, made, NODE, f"GPU-{NODE}-0", Amount(_CORES, _UNITS))

@@ -37,6 +37,10 @@ from tests.testbed.waiting import wait_until
 TARGETS = {"job", "instance", "node", "app_kubernetes_io_name", "le"}
 """What Prometheus puts there itself, and a histogram's own."""
 PROMETHEUS_OWN = {"up": set[str](), "ALERTS": {"alertname", "alertstate"}}
+KUBE_STATE_METRICS = {
+    # Told where kube-state-metrics runs: a cluster may have it or not.
+    "kube_mutatingwebhookconfiguration_info": {"mutatingwebhookconfiguration"},
+}
 ALL = [(str(one), one.filled) for one in queries()]
 RULED = [(rule.name, rule.expr) for group in GROUPS for rule in group.alerts]
 
@@ -89,7 +93,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def known(told: dict[str, str]) -> dict[str, set[str]]:
     """Each metric of ours and the labels that it has."""
-    return labels_by_metric(*told.values()) | PROMETHEUS_OWN
+    return labels_by_metric(*told.values()) | PROMETHEUS_OWN | KUBE_STATE_METRICS
 
 
 @pytest.fixture(scope="module")
