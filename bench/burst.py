@@ -37,6 +37,7 @@ from tests.testbed.scheduler import SchedulerSettings
 from tests.testbed.waiting import wait_until
 
 BINDINGS = "pods/binding"
+CARDS_A_NODE = 8
 POD_UNITS = 20
 POD_CORES = 10
 _SPACE = "/api/v1/namespaces/default/pods"
@@ -76,10 +77,9 @@ WAYS = (
 class Size:
     """How large it is."""
 
-    nodes: int = 500
-    cards: int = 8
-    pods: int = 2000
-    rounds: int = 2
+    nodes: int
+    pods: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def conflicts_percent(found: Sequence[Burst]) -> float:
 
 def report(found: dict[str, list[Burst]], pods: int) -> dict[str, Any]:
     """Give what the file has: each way's rounds, and the claims."""
-    ways = {
+    ways: dict[str, dict[str, Any]] = {
         way.name: {
             "means": way.means,
             "pods_per_s": middle([one.pods_per_s for one in found[way.name]], 1),
@@ -208,9 +208,9 @@ def writes(found: Sequence[Burst], pods: int) -> float:
 
 
 @click.command("burst")
-@click.option("--nodes", default=Size.nodes, show_default=True)
-@click.option("--pods", default=Size.pods, show_default=True)
-@click.option("--rounds", default=Size.rounds, show_default=True)
+@click.option("--nodes", default=500, show_default=True)
+@click.option("--pods", default=2000, show_default=True)
+@click.option("--rounds", default=2, show_default=True)
 @click.option("--ways", default=",".join(way.name for way in WAYS).replace(", ", "-"))
 @click.option(
     "--output", type=click.Path(path_type=Path), default=RESULTS / "burst.json"
@@ -221,8 +221,8 @@ def burst(nodes: int, pods: int, rounds: int, ways: str, output: Path) -> None:
     chosen = [w for w in WAYS if w.name.replace(", ", "-") in ways.split(",")]
     found: dict[str, list[Burst]] = {way.name: [] for way in chosen}
     with stage() as plane:
-        written = facts(plane) | {"nodes": nodes, "cards_a_node": size.cards}
-        bodies = [node_body(f"node-{n:05d}", size.cards) for n in range(nodes)]
+        written = facts(plane) | {"nodes": nodes, "cards_a_node": CARDS_A_NODE}
+        bodies = [node_body(f"node-{n:05d}", CARDS_A_NODE) for n in range(nodes)]
         post_nodes(plane.rest, bodies)
         for number in range(rounds):
             for way in chosen:
