@@ -16,13 +16,16 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.inspection import facts
 from gpusharectl.inspection.books import Books, chosen, reckoned, told
 from gpusharectl.inspection.picture import Picture, Trouble
+from gpusharectl.install.webhookobjects import CONFIGURATIONS
+from gpusharectl.install.webhookway import is_narrowed
 
 _PAGE = 500
 _TO_READ_QUOTAS = "have `list` of resourcequotas granted, for all namespaces"
-_ASKING = Ref(
-    "admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", facts.WEBHOOK
+_CUT_OFF = Trouble(
+    "webhook",
+    "an install was cut off: the API server asks it about no pod but that of a trial",
+    "run it again: gpusharectl install, with the same options",
 )
-"""By it the API server asks the webhook."""
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Who leads the cluster's own schedulers, and who leads ours."""
 
@@ -81,9 +84,16 @@ def with_webhook(picture: Picture, objects: Objects) -> Picture:
     No part of ours needs the right.
     """
     try:
-        return replace(picture, reviewed=objects.get(_ASKING) is not None)
+        found = [objects.get(ref) for ref in CONFIGURATIONS]
     except ClusterError:
         return picture
+    cut_off = any(is_narrowed(one) for one in found if one is not None)
+    more = (_CUT_OFF,) if cut_off else ()
+    return replace(
+        picture,
+        reviewed=found[0] is not None and not cut_off,
+        troubles=(*picture.troubles, *more),
+    )
 
 
 def everything(

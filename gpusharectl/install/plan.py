@@ -73,7 +73,11 @@ class Planning:
         hands.screen.begin("Checking")
         kind = flavour(hands.files)
         self._load()
-        rights = to_install(self._all(), jobs=kind is Flavour.KUBEADM)
+        rights = to_install(
+            self._all(),
+            probe=not choice.second_scheduler,
+            jobs=kind is Flavour.KUBEADM,
+        )
         self.facts = survey(
             hands.objects,
             hands.files,

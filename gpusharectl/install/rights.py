@@ -28,11 +28,12 @@ _ALWAYS = (
     Right("patch", "nodes"),
     Right("list", "pods"),
     Right("create", "pods", SYSTEM),
-    Right("patch", "pods", SYSTEM),
     Right("delete", "pods", SYSTEM),
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
 )
+_PROBE = Right("patch", "pods", SYSTEM)
+"""Of the proof that kube-scheduler asks the extender, which lets its pod through."""
 _JOBS = (
     Right("get", "leases.coordination.k8s.io", SYSTEM),
     Right("get", "jobs.batch", SYSTEM),
@@ -51,9 +52,16 @@ STATUS = Right("patch", "nodes/status")
 """Needed only to take out what kubelet keeps at 0."""
 
 
-def to_install(manifests: Iterable[Json], *, jobs: bool = False) -> tuple[Right, ...]:
-    """Give the rights that installing these objects takes; ``jobs`` for other hosts."""
-    found = dict.fromkeys(_ALWAYS + (_JOBS if jobs else ()))
+def to_install(
+    manifests: Iterable[Json], *, probe: bool = False, jobs: bool = False
+) -> tuple[Right, ...]:
+    """Give the rights that installing these objects takes.
+
+    ``probe`` where a kube-scheduler's configuration is to be proved, ``jobs`` for other
+    hosts.
+    """
+    more = (_PROBE,) if probe else ()
+    found = dict.fromkeys(_ALWAYS + more + (_JOBS if jobs else ()))
     for body in manifests:
         for verb in ("get", "create", "patch"):
             found[_right(verb, body)] = None

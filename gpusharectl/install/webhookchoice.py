@@ -8,8 +8,9 @@ from gpushare.settings import PREFIX
 
 ON = "on"
 UI = f"{PREFIX}UI"
-POLICY = f"{PREFIX}POLICY"
 """The extender's own, for its page."""
+POLICY = f"{PREFIX}POLICY"
+"""The extender's own: which card it chooses."""
 _FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
 """All other options are called as their fields."""
 

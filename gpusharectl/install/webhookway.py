@@ -39,7 +39,8 @@ _CONTAINER = {
 class Trial:
     """What one try has told: ``words`` say why it is not ``through``, or not certain.
 
-    ``through`` None: the pod was refused for other reasons, so that nobody knows.
+    ``through`` None: nobody knows, since the pod was refused for other reasons or has
+    come back as somebody else made it.
     """
 
     through: bool | None
@@ -53,10 +54,13 @@ def tried(objects: Objects) -> Trial:
     except ClusterError as error:
         # Of a webhook that it cannot reach it says 500; all that is definite is a no
         # of others, such as a policy for that namespace.
-        return Trial(
-            None if error.definite and not error.retryable else False, str(error)
-        )
-    if _is_changed(made):
+        if error.definite and not error.retryable:
+            return Trial(None, f"the trial's pod was refused: {error}")
+        return Trial(through=False, words=str(error))
+    changed = _is_changed(made)
+    if changed is None:
+        return Trial(None, "the trial's pod has come back changed by somebody else")
+    if changed:
         return Trial(through=True)
     return Trial(through=False, words="it makes pods without asking the webhook")
 
@@ -95,6 +99,14 @@ def is_narrowed(configuration: Json) -> bool:
     )
 
 
-def _is_changed(pod: Json) -> bool:
-    (container,) = pod["spec"]["containers"]
-    return names.CORE in (container["resources"].get("limits") or {})
+def _is_changed(pod: Json) -> bool | None:
+    """Tell whether the webhook has put the container right; None where it is not ours.
+
+    Others review pods too: one may add containers, or take ours out.
+    """
+    containers = pod["spec"].get("containers") or ()
+    ours = [one for one in containers if one.get("name") == _CONTAINER["name"]]
+    limits = ((ours[0].get("resources") or {}).get("limits") or {}) if ours else {}
+    if names.CORE in limits:
+        return True
+    return False if names.MEMORY in limits else None

@@ -87,8 +87,7 @@ class WebhookWork:
         self._apply(new)
         if trial.through is None:
             screen.say(
-                "whether the API server reaches it is not known, since the trial's pod "
-                f"was refused: {trial.words}"
+                f"whether the API server reaches it is not known, since {trial.words}"
             )
         told = "is asked from now on" if new or due else "is asked as it was"
         screen.say(f"about pods that ask for cards it {told}")

@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+from gpusharectl.scheduler.nodescores import Percentages
+
 NONE = ""
 """The sum of a file that is not there."""
 
@@ -40,6 +42,10 @@ class Record:
 
     program: str
     files: Mapping[str, Sums] = field(default_factory=dict)
+    scored: Percentages = field(default_factory=dict)
+    """What our configuration said of nodes to score, where we have set that to all."""
+    edited: bool = False
+    """Whether it has in it what somebody wrote into ours."""
 
     def encoded(self) -> bytes:
         """Give it as the file has it."""
@@ -47,7 +53,11 @@ class Record:
             path: {"before": sums.before, "was": sums.was, "after": sums.after}
             for path, sums in self.files.items()
         }
-        body = {"gpusharectl": self.program, "files": files}
+        body: dict[str, object] = {"gpusharectl": self.program, "files": files}
+        if self.scored:
+            body["scored"] = dict(self.scored)
+        if self.edited:
+            body["edited"] = True
         return orjson.dumps(
             body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         )
@@ -63,6 +73,11 @@ class Record:
                 )
                 for path, sums in body["files"].items()
             }
-            return cls(str(body["gpusharectl"]), files)
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            scored = {
+                str(name): None if number is None else int(number)
+                for name, number in body.get("scored", {}).items()
+            }
+            edited = bool(body.get("edited"))
+            return cls(str(body["gpusharectl"]), files, scored, edited)
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None

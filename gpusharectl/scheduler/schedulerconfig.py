@@ -14,11 +14,16 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
+from gpusharectl.scheduler import nodescores
+from gpusharectl.scheduler.nodescores import Percentages
 from gpusharectl.scheduler.obstacle import Obstacle
 from gpusharectl.scheduler.schedulerflags import configured_by
 
 GROUP = "kubescheduler.config.k8s.io"
 KIND = "KubeSchedulerConfiguration"
+PACKING_WEIGHT = 100
+"""The winner's 10 are 10,000 then; all of kube-scheduler's own scores together are some
+1,200 at their default weights."""
 _OLDEST = (1, 22)
 _SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), (_OLDEST, "v1beta2"))
 
@@ -49,7 +54,11 @@ class Wanted:
     """For who starts kube-scheduler in another way than by its flags (k3s)."""
     tls: TlsFiles | None = None
     all_nodes: bool = False
-    """Score every node, not a part of them as kube-scheduler does from 100 on."""
+    """For the policy ``frag``: score every node, not a part of them as kube-scheduler
+    does from 100 on, and let our word outweigh all others."""
+    scored: Percentages = field(default_factory=dict)
+    """What ``all_nodes`` has overwritten in the configuration that is there; it comes
+    back where it is off."""
 
 
 def api_for(version: str) -> str | Obstacle:
@@ -92,16 +101,22 @@ def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
         connection.setdefault("kubeconfig", wanted.kubeconfig)
         config["clientConnection"] = connection
     if wanted.all_nodes:
-        config["percentageOfNodesToScore"] = 100
+        nodescores.set_all(config)
+    else:
+        nodescores.set_back(config, wanted.scored)
     config["extenders"] = [*_others(config), _extender(wanted)]
     return _text(config)
 
 
-def without_stanza(text: str) -> str | Obstacle:
-    """Give the configuration without our stanza; the text itself where it has none."""
+def without_stanza(text: str, scored: Percentages) -> str | Obstacle:
+    """Give the configuration without our stanza; the text itself where it has none.
+
+    ``scored`` is what ``all_nodes`` has overwritten in it.
+    """
     config = read(text)
     if isinstance(config, Obstacle) or not has_stanza(text):
         return config if isinstance(config, Obstacle) else text
+    nodescores.set_back(config, scored)
     config["extenders"] = _others(config)
     if not config["extenders"]:
         del config["extenders"]
@@ -114,6 +129,23 @@ def has_stanza(text: str) -> bool:
     if isinstance(config, Obstacle):
         return False
     return len(_others(config)) < len(config.get("extenders") or [])
+
+
+def is_weighted(text: str, extender: Json) -> bool:
+    """Tell whether our extender has another weight than as shipped.
+
+    It has for ``frag``, or where somebody has changed it.
+    """
+    config = read(text)
+    if isinstance(config, Obstacle):
+        return False
+    ours = [each for each in config.get("extenders") or [] if _is_ours(each)]
+    return any(each.get("weight") != extender.get("weight") for each in ours)
+
+
+def packing(extender: Json) -> Json:
+    """Give the stanza for the policy ``frag``, whose winner is to win."""
+    return {**extender, "weight": PACKING_WEIGHT}
 
 
 def extended_by_another(text: str) -> str:
@@ -171,7 +203,7 @@ def _manages_ours(extender: Json) -> bool:
 
 
 def _extender(wanted: Wanted) -> Json:
-    extender = dict(wanted.extender)
+    extender = packing(wanted.extender) if wanted.all_nodes else dict(wanted.extender)
     if wanted.tls is None:
         return extender
     extender["urlPrefix"] = str(extender["urlPrefix"]).replace("http:", "https:", 1)

@@ -15,11 +15,11 @@ from pathlib import PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpusharectl.scheduler import schedulerconfig
+from gpusharectl.scheduler.configfile import ConfigFile, Made, Seen
 from gpusharectl.scheduler.hostcertificates import HostCertificates
 from gpusharectl.scheduler.hostfiles import NEW_FILE, UNFINISHED, FileChange, HostFiles
 from gpusharectl.scheduler.hostrecord import NONE, Record, Sums, sum_of
 from gpusharectl.scheduler.obstacle import Obstacle
-from gpusharectl.scheduler.schedulerconfig import Wanted
 from gpusharectl.scheduler.starter import Starter
 from gpusharectl.scheduler.staticpod import Ours
 
@@ -44,36 +44,6 @@ class Asked:
     """Whether kube-scheduler is to look at all nodes, as the policy ``frag`` needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What lies on the host."""
-
-    main: str | None
-    """The starter's file."""
-    bare: str | None
-    """The starter's file as it would be without us."""
-    config: bytes | None
-    record: Record | None
-
-    @property
-    def config_is_ours(self) -> bool:
-        """Tell whether our configuration is there and as we left it."""
-        return self.config is not None and self._left(self.config)
-
-    @property
-    def config_is_changed(self) -> bool:
-        """Tell whether it is there and we do not know it."""
-        return self.config is not None and not self._left(self.config)
-
-    def _left(self, config: bytes) -> bool:
-        files = self.record.files if self.record else {}
-        return any(
-            sums.made_by_us(config)
-            for path, sums in files.items()
-            if path.endswith(f"/{CONFIG}")
-        )
-
-
 class SchedulerFiles:
     """One host's files; every method reads them anew."""
 
@@ -91,16 +61,16 @@ class SchedulerFiles:
         seen = self._seen()
         if isinstance(seen, Obstacle):
             return seen
-        config = self._configuration(seen)
-        if isinstance(config, Obstacle):
-            return config
+        made = self._configuration().made(seen)
+        if isinstance(made, Obstacle):
+            return made
         tls = self._certificates()
-        main = self._starter.edited(seen.main, self._ours(config, tls))
+        main = self._starter.edited(seen.main, self._ours(made.text, tls))
         if isinstance(main, Obstacle):
             return self._about(main)
-        ours = [*tls, self._change(self.config, config, _READABLE)]
+        ours = [*tls, self._change(self.config, made.text, _READABLE)]
         changes = [*ours, self._change(self._starter.path, main)]
-        return [each for each in self._recorded(seen, changes) if _differs(each)]
+        return [each for each in self._recorded(seen, made, changes) if _differs(each)]
 
     def restore(self) -> Sequence[FileChange] | Obstacle:
         """Give the files to put back or remove, in order; none where none is ours.
@@ -111,7 +81,8 @@ class SchedulerFiles:
         seen = self._seen()
         if isinstance(seen, Obstacle):
             return seen
-        kept = self._kept(seen)
+        is_read = self._starter.is_edited(seen.main, self._ours("", ()))
+        kept = self._configuration().kept(seen) if is_read else None
         if isinstance(kept, Obstacle):
             return Obstacle(f"{self.config} {kept}")
         main: str | Obstacle | None = seen.bare
@@ -160,7 +131,7 @@ class SchedulerFiles:
         for folder in ("/backup", "/tls", ""):
             self._files.remove_empty(f"{self._starter.folder}{folder}")
 
-    def _seen(self) -> _Seen | Obstacle:
+    def _seen(self) -> Seen | Obstacle:
         content = self._files.read(self._starter.path)
         record = Record.decoded(self._files.read(self.state))
         backup = self._files.read(self.backup)
@@ -175,47 +146,19 @@ class SchedulerFiles:
             bare = None if backup is None else backup.decode()
         if isinstance(bare, Obstacle):
             return self._about(bare)
-        return _Seen(main, bare, self._files.read(self.config), record)
+        return Seen(main, bare, self._files.read(self.config), record)
 
-    def _configuration(self, seen: _Seen) -> str | Obstacle:
-        """Give our configuration: what was there, with our stanza."""
-        api = schedulerconfig.api_for(self._asked.kubernetes)
-        if isinstance(api, Obstacle):
-            return api
-        found = self._starter.found(seen.bare)
-        if isinstance(found, Obstacle):
-            return self._about(found)
-        source = self.config if seen.config_is_changed else found.config
-        old = self._files.read(source) if source else b""
-        if old is None:
-            return Obstacle(f"{self._starter.path} names {source}, which is not there")
-        wanted = Wanted(
-            self._asked.extender,
-            api,
-            found.flags,
-            self._starter.kubeconfig(seen.bare),
-            self.certificates.for_scheduler() if self._asked.tls else None,
-            all_nodes=self._asked.packs,
+    def _configuration(self) -> ConfigFile:
+        asked = self._asked
+        return ConfigFile(
+            self._files,
+            self._starter,
+            self.config,
+            asked.kubernetes,
+            asked.extender,
+            self.certificates.for_scheduler() if asked.tls else None,
+            asked.packs,
         )
-        before = old.decode(errors="replace") if source else None
-        text = schedulerconfig.with_stanza(before, wanted)
-        if isinstance(text, Obstacle):
-            return Obstacle(f"{source or self._starter.path}: {text}")
-        origin = f" from {found.config}" if found.config else ""
-        return f"# Made{origin} by gpusharectl install, which may be run again.\n{text}"
-
-    def _kept(self, seen: _Seen) -> str | Obstacle | None:
-        """Give our configuration without our stanza, if someone has changed it.
-
-        Where no record tells, it is compared with what we would write.
-        """
-        edited = self._starter.is_edited(seen.main, self._ours("", ()))
-        if seen.config is None or seen.config_is_ours or not edited:
-            return None
-        made = self._configuration(_Seen(seen.main, seen.bare, None, None))
-        if isinstance(made, str) and made.encode() == seen.config:
-            return None
-        return schedulerconfig.without_stanza(seen.config.decode(errors="replace"))
 
     def _unfinished(self) -> Sequence[str]:
         """Give the files that someone was killed over."""
@@ -228,7 +171,7 @@ class SchedulerFiles:
         ]
 
     def _recorded(
-        self, seen: _Seen, changes: Sequence[FileChange]
+        self, seen: Seen, made: Made, changes: Sequence[FileChange]
     ) -> Sequence[FileChange]:
         """Put the record and the backup before the changes that they are about."""
         files = dict(seen.record.files) if seen.record else {}
@@ -240,8 +183,9 @@ class SchedulerFiles:
             if not _differs(each) and each.path in files:
                 was = files[each.path].was
             files[each.path] = Sums(before, was, sum_of(each.after))
-        record = Record(self._asked.program, files).encoded().decode()
-        return [self._change(self.state, record), backup, *changes]
+        record = Record(self._asked.program, files, made.scored, made.edited)
+        told = record.encoded().decode()
+        return [self._change(self.state, told), backup, *changes]
 
     def _ours(self, config: str, tls: Sequence[FileChange]) -> Ours:
         digest = hashlib.sha256(config.encode())

@@ -64,14 +64,16 @@ class MirrorPod:
     def _hurry(self, ref: Ref, pod: Json | None, manifest: SchedulerPod) -> None:
         """Change the old one's mirror pod, so that kubelet looks whether it has ended.
 
-        Who may not change it waits for kubelet's own time.
+        Who may not change it, or comes too late, waits for kubelet's own time.
         """
         if pod is None or _is_of(pod, manifest):
             return
-        # What it is now differs from what any look before has written.
-        now = str(pod["metadata"].get("resourceVersion", ""))
+        # What it is now differs from what any look before has written, and the new one,
+        # which may be there by now under the same name, is of another version.
+        now = str(pod["metadata"]["resourceVersion"])
+        metadata = {"resourceVersion": now, "annotations": {LOOK: now}}
         with suppress(ClusterError):
-            self._objects.merge(ref, {"metadata": {"annotations": {LOOK: now}}})
+            self._objects.merge(ref, {"metadata": metadata})
 
     def _hopeless(
         self, ref: Ref, pod: Json | None, manifest: SchedulerPod

@@ -7,13 +7,10 @@ from importlib.resources import files
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpusharectl.scheduler.schedulerconfig import KIND
+from gpusharectl.scheduler.schedulerconfig import KIND, packing
 from gpusharectl.scheduler.schedulerfiles import Asked
 
 SHIPPED = "scheduler-extender.yaml"
-PACKING_WEIGHT = 100
-"""The winner's 10 are 10,000 then; all of kube-scheduler's own scores together are some
-1,200 at their default weights."""
 
 
 def shipped_extender() -> Json:
@@ -22,11 +19,6 @@ def shipped_extender() -> Json:
     (extender,) = yaml.safe_load(text)["extenders"]
     found: Json = extender
     return found
-
-
-def packing(extender: Json) -> Json:
-    """Give the stanza for the policy ``frag``, whose winner is to win."""
-    return {**extender, "weight": PACKING_WEIGHT}
 
 
 def packing_configuration(text: str) -> str:
@@ -44,7 +36,4 @@ def packing_configuration(text: str) -> str:
 def asked_of(kubernetes: str, *, tls: bool = False, packs: bool = False) -> Asked:
     """Say what is wanted of a host now, in a cluster of this version (``v1.36.3``)."""
     now = datetime.now(UTC)
-    extender = shipped_extender()
-    if packs:
-        extender = packing(extender)
-    return Asked(kubernetes, version("gpushare"), extender, now, tls, packs)
+    return Asked(kubernetes, version("gpushare"), shipped_extender(), now, tls, packs)

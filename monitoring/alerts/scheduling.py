@@ -12,10 +12,10 @@ _EXTENDERS = f"{_PODS} 'app.kubernetes.io/name in ({','.join(_EXTENDER)})'."
 _PLUGINS = f"{_PODS} app.kubernetes.io/name={_PLUGIN}."
 _WEBHOOKS = f"{_PODS} app.kubernetes.io/name={_WEBHOOK}."
 # kube-state-metrics tells it, where that is there.
-_CONFIGURED = (
-    "kube_mutatingwebhookconfiguration_info"
-    f'{{mutatingwebhookconfiguration="{_WEBHOOK}"}}'
-)
+_CONFIGURATIONS = "kube_mutatingwebhookconfiguration_info"
+_CONFIGURED = f'{_CONFIGURATIONS}{{mutatingwebhookconfiguration="{_WEBHOOK}"}}'
+# Ours may have been the only one. It goes some minutes before its pods do.
+_TOLD = f"max(max_over_time({_CONFIGURATIONS}[35m])) and on() max(kube_node_info)"
 _WITH_OPTIONS = "with the other options that you installed with"
 
 _DOWN = (
@@ -137,16 +137,18 @@ def _of_webhook(wrapped: str) -> str:
 _ADMISSION = (
     Alert(
         "VcudaWebhookDown",
-        # Where it has no pod at all nothing is there to be 0: it must be gone since
-        # lately, or still be asked by the API server.
+        # Where it has no pod at all nothing is there to be 0: it must still be asked by
+        # the API server, or, where nobody tells that, be gone since lately.
         f"max(\n  {_of_webhook('{}')}\n) == 0\n"
         f"or absent(\n  {_of_webhook('{}')}\n) and on() (\n"
         f"  max(\n  {_of_webhook('max_over_time({}[30m])')}\n  )\n"
+        f"  unless on() ({_TOLD})\n"
         f"  or max({_CONFIGURED})\n)",
         "critical",
         "No replica of the webhook answers",
         "Pods that ask for cards are not made; all others are. In need: gpusharectl "
-        f"install --no-webhook, {_WITH_OPTIONS}. {_WEBHOOKS}",
+        f"install --no-webhook, {_WITH_OPTIONS}. Without kube-state-metrics it "
+        f"comes for half an hour after a wanted removal, too. {_WEBHOOKS}",
         "2m",
     ),
     Alert(

@@ -15,6 +15,7 @@ from gpusharectl.inspection.sources import with_webhook
 from gpusharectl.inspection.survey import survey
 from gpusharectl.inspection.troubles import troubles
 from gpusharectl.install.webhookobjects import CONFIGURATIONS
+from gpusharectl.install.webhookway import narrowed
 from tests.builders import card
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.pictures import in_order, node_of, part, picture
@@ -27,13 +28,13 @@ class Hands:
         self._answer = answer
 
     def get(self, ref: Ref) -> Json | None:
-        assert ref == CONFIGURATIONS[0]
+        assert ref in CONFIGURATIONS
         if isinstance(self._answer, ClusterError):
             raise self._answer
         return self._answer
 
 
-ASKED: Json = {"webhooks": []}
+ASKED: Json = {"webhooks": [{"matchConditions": [{"name": "asks-for-cards"}]}]}
 UNKNOWN = Forbidden("mutatingwebhookconfigurations is forbidden")
 
 
@@ -105,6 +106,22 @@ def test_none_of_it_is_ready(
     assert one.about == "webhook"
     assert words in one.what
     assert one.do == f"kubectl -n kube-system {do}"
+
+
+@pytest.mark.parametrize("ref", CONFIGURATIONS, ids=lambda ref: ref.kind)
+def test_an_install_that_was_cut_off(ref: Ref) -> None:
+    """The API server asks about the trial's pod, and about no other."""
+
+    class Cut(Hands):
+        def get(self, asked: Ref) -> Json | None:
+            return narrowed(ASKED) if asked == ref else super().get(asked)
+
+    found = with_webhook(seen([True], ASKED), cast("Any", Cut(ASKED)))
+    (one,) = told(found)
+    assert one.about == "webhook"
+    assert one.what.startswith("an install was cut off: the API server asks it about")
+    assert one.do.startswith("run it again: gpusharectl install")
+    assert found.reviewed is False
 
 
 def test_its_screen() -> None:

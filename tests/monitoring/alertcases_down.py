@@ -50,8 +50,16 @@ SILENT = "No replica of the webhook answers"
 
 def configured(name: str) -> dict[str, str]:
     """A configuration that the API server has, as kube-state-metrics tells it."""
+    return {**configurations(name, "1x60"), **NODES}
+
+
+def configurations(name: str, value: str) -> dict[str, str]:
     metric = "kube_mutatingwebhookconfiguration_info"
-    return {one(metric, mutatingwebhookconfiguration=name): "1x60"}
+    return {one(metric, mutatingwebhookconfiguration=name): value}
+
+
+NODES = {one("kube_node_info", node="n"): "1x60"}
+"""What kube-state-metrics tells besides, as long as it is there."""
 
 
 WITHOUT_PODS = (
@@ -81,6 +89,45 @@ WITHOUT_PODS = (
         CRITICAL,
     ),
     Case(WEBHOOK, "another's is asked", 45, configured("istio-sidecar-injector")),
+    Case(
+        WEBHOOK,
+        "no pods since lately, and it is asked still",
+        8,
+        {**webhooks("1x3 stale"), **configured("gpushare-webhook")},
+        SILENT,
+        CRITICAL,
+    ),
+    Case(
+        WEBHOOK,
+        "it was taken away, and another's is asked still",
+        8,
+        {**webhooks("1x3 stale"), **configured("istio-sidecar-injector")},
+    ),
+    *(
+        Case(
+            WEBHOOK,
+            f"it was taken away {minute - 3} minutes ago, the only one",
+            minute,
+            {
+                **webhooks("1x4 stale"),
+                **configurations("gpushare-webhook", "1x2 stale"),
+                **NODES,
+            },
+        )
+        for minute in (8, 20, 34, 35)
+    ),
+    Case(
+        WEBHOOK,
+        "its last pods went, and kube-state-metrics with them",
+        8,
+        {
+            **webhooks("1x3 stale"),
+            **configurations("gpushare-webhook", "1x3 stale"),
+            one("kube_node_info", node="n"): "1x3 stale",
+        },
+        SILENT,
+        CRITICAL,
+    ),
     Case(
         WEBHOOK,
         "it answers, and is asked",

@@ -40,6 +40,7 @@ PROMETHEUS_OWN = {"up": set[str](), "ALERTS": {"alertname", "alertstate"}}
 KUBE_STATE_METRICS = {
     # Told where kube-state-metrics runs: a cluster may have it or not.
     "kube_mutatingwebhookconfiguration_info": {"mutatingwebhookconfiguration"},
+    "kube_node_info": set[str](),
 }
 ALL = [(str(one), one.filled) for one in queries()]
 RULED = [(rule.name, rule.expr) for group in GROUPS for rule in group.alerts]

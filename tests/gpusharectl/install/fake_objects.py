@@ -137,6 +137,9 @@ class FakeObjects:
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
         def done() -> Json:
             old = self._there(ref)
+            version = (patch.get("metadata") or {}).get("resourceVersion")
+            if version not in (None, old["metadata"].get("resourceVersion")):
+                raise Conflict(f"{ref} has been changed")
             wanted = patch
             if not subresource:
                 wanted = {key: patch[key] for key in patch if key != "status"}

@@ -340,6 +340,8 @@ def test_the_second_scheduler_touches_no_file(tmp_path: Path) -> None:
             world.objects.merge(ref, {"status": ready}, subresource="status")
 
     world.nodes.step = and_deployments
+    # Only the proof that a host's kube-scheduler asks us takes it.
+    fake(world).denied.add("patch pods")
     code = world.install(second_scheduler=True, scheduler_image="ks:1")
     assert code == Exit.DONE, world.screen.text
     assert world.scheduler.did == []

@@ -41,6 +41,13 @@ BAD: list[tuple[str, Callable[[World], None], dict[str, Any], Exit, str]] = [
         "you may not patch nodes, patch daemonsets.apps in kube-system",
     ),
     (
+        "no right to let the probe's pod through",
+        lambda w: fake(w).denied.add("patch pods"),
+        {},
+        Exit.REFUSED,
+        "you may not patch pods in kube-system",
+    ),
+    (
         "no right even to list",
         lambda w: fake(w).denied.update(("list nodes", "list pods")),
         {},

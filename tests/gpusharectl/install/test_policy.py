@@ -9,7 +9,8 @@ from gpushare.kube.cluster import Json
 from gpusharectl.install.choice import Choice
 from gpusharectl.install.flavour import Flavour
 from gpusharectl.install.keeping import judge_kept, keeping
-from gpusharectl.install.loading import loaded
+from gpusharectl.install.labels import SECOND_SCHEDULER
+from gpusharectl.install.loading import STAMP, loaded
 from gpusharectl.install.manifests import load
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.webhookobjects import settings_of
@@ -73,6 +74,25 @@ def test_the_extender_gets_the_policy_and_the_second_scheduler_the_weight() -> N
     assert after == before
 
 
+def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
+    """It reads it once, so its pods are stamped with it; the same is no change."""
+    choice = Choice(second_scheduler=True)
+    stamps = [
+        stamp(loaded(load, Flavour.MANAGED, replace(choice, policy=policy), image="i"))
+        for policy in (None, "spread", "frag", "frag")
+    ]
+    plain, spread, packed, again = stamps
+    assert plain == spread
+    assert packed == again
+    assert plain != packed
+
+
+def test_the_extenders_own_pods_have_no_such_stamp() -> None:
+    """Their kube-scheduler's configuration is a file of its host's."""
+    bodies = loaded(load, Flavour.KUBEADM, Choice(policy="frag"), image="i")
+    assert STAMP not in str(bodies)
+
+
 def test_what_is_there_stays_where_nothing_was_said() -> None:
     """An install run again must not take the policy away, and says so."""
     facts = replace(FACTS, policy="frag")
@@ -87,6 +107,16 @@ def test_what_is_there_stays_where_nothing_was_said() -> None:
 def test_the_command_that_goes_on_has_it() -> None:
     """Or an interrupted install would go on with another."""
     assert Choice(policy="frag").again() == "gpusharectl install --policy frag"
+
+
+def stamp(manifests: Iterable[Json]) -> str:
+    """Of the second scheduler's pods."""
+    (found,) = (
+        body["spec"]["template"]["metadata"]["annotations"][STAMP]
+        for body in manifests
+        if body["kind"] == "Deployment" and body["metadata"]["name"] == SECOND_SCHEDULER
+    )
+    return str(found)
 
 
 def configuration(manifests: Iterable[Json]) -> Json:

@@ -166,6 +166,12 @@ def test_missing_rights_are_named_at_once(world: World) -> None:
     ) in world.screen.text
 
 
+def test_nobody_is_asked_for_what_only_the_proof_takes(world: World) -> None:
+    """Nothing is proved at the end; kubelet looks after the old one by itself."""
+    fake(world).denied.add("patch pods")
+    assert world.uninstall() == Exit.DONE, world.screen.text
+
+
 def test_elsewhere_than_on_the_control_plane_it_is_refused(world: World) -> None:
     world.files.remove(SCHEDULER)
     assert world.uninstall() == Exit.REFUSED

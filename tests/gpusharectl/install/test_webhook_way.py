@@ -14,6 +14,7 @@ from gpusharectl.install.webhookchoice import WebhookChoice
 from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT
 from gpusharectl.install.webhookway import (
     NAME,
+    Trial,
     is_narrowed,
     narrowed,
     probe_pod,
@@ -28,6 +29,7 @@ LOST = (
     'call webhook: Post "https://gpushare-webhook.kube-system.svc:443/mutate?'
     'timeout=5s": context deadline exceeded'
 )
+CHANGED = "the trial's pod has come back changed by somebody else"
 TRY = f"try to create Pod default/{NAME}"
 
 
@@ -166,6 +168,49 @@ def test_who_refuses_such_pods_hides_the_way(
     assert "is not known, since the trial's pod was refused: no pods in default" in (
         world.screen.text
     )
+
+
+def beside(pod: Json) -> Json:
+    """A sidecar, which comes first."""
+    sidecar = {"name": "istio-proxy", "resources": {}}
+    spec = pod["spec"]
+    return {**pod, "spec": {**spec, "containers": [sidecar, *spec["containers"]]}}
+
+
+def test_a_sidecar_is_no_answer(world: World, objects: FakeObjects) -> None:
+    """The container that the webhook puts right is known by its name."""
+    admit = objects.admit
+    objects.admit = lambda pod: beside(admit(pod))  # type: ignore[method-assign]
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
+    assert "is not known" not in world.screen.text
+    objects.admit = beside  # type: ignore[method-assign]
+    assert tried(objects).through is False
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        None,
+        [],
+        [{"name": "another"}],
+        [{"name": "probe"}],
+        [{"name": "probe", "resources": {"limits": {}}}],
+    ],
+)
+def test_a_pod_that_somebody_else_made_hides_the_way(
+    world: World, objects: FakeObjects, containers: list[Json] | None
+) -> None:
+    """Nobody's crash: it is said, and is no reason to stop."""
+
+    def change(pod: Json) -> Json:
+        return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+    objects.admit = change  # type: ignore[method-assign]
+    assert tried(objects) == Trial(None, CHANGED)
+    if containers == []:
+        assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+        assert f"reaches it is not known, since {CHANGED}" in world.screen.text
 
 
 def test_the_trials_pod_is_what_the_webhook_puts_right() -> None:

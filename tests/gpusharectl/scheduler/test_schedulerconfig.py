@@ -159,13 +159,13 @@ def test_there_and_back() -> None:
     """Without our stanza it says what it said; a text without it is left alone."""
     text = with_stanza(OWN, WANTED)
     assert isinstance(text, str)
-    bare = without_stanza(text)
+    bare = without_stanza(text, {})
     assert isinstance(bare, str)
     assert yaml.safe_load(bare) == yaml.safe_load(OWN)
-    assert without_stanza(OWN) == OWN
+    assert without_stanza(OWN, {}) == OWN
     alone = with_stanza(HEAD, WANTED)
     assert isinstance(alone, str)
-    assert "extenders" not in str(without_stanza(alone))
+    assert "extenders" not in str(without_stanza(alone, {}))
 
 
 def test_tls() -> None:
@@ -230,7 +230,7 @@ def test_another_tool_is_refused(extender: str) -> None:
 def test_what_is_no_configuration(text: str, words: str) -> None:
     """It is said what it is instead."""
     assert words in refusal(text)
-    assert isinstance(without_stanza(text), Obstacle)
+    assert isinstance(without_stanza(text, {}), Obstacle)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,22 @@ def test_who_may_not_change_it_waits() -> None:
     assert kubelet.objects.writes == []
 
 
+def test_one_that_is_there_anew_is_left_alone() -> None:
+    """It may come between the look and the reason, and has the same name."""
+    kubelet = Kubelet(mirror(OLD, READY))
+    new = mirror(NEW, READY)
+    new["metadata"]["resourceVersion"] = "8"
+    merge = kubelet.objects.merge
+
+    def late(ref: Ref, patch: Json, *, subresource: str = "") -> Json:
+        kubelet.objects.kept[ref] = new
+        return merge(ref, patch, subresource=subresource)
+
+    kubelet.objects.merge = late  # type: ignore[method-assign]
+    assert kubelet.wait()[0] == ""
+    assert LOOK not in kubelet.objects.kept[POD]["metadata"].get("annotations", {})
+
+
 @pytest.mark.parametrize("code", [1, 137, None])
 def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
     """Its last words say why; an end that nobody knows of counts as bad."""
