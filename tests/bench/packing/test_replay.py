@@ -1,18 +1,13 @@
 """Replays and churn, on a small trace of our own and on the real one where it is."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bench.packing.churn import churn, drawn
 from bench.packing.cluster import Cluster, Shape, Spot
-from bench.packing.command import BESIDE
 from bench.packing.policies import makers
-from bench.packing.published import PUBLISHED
 from bench.packing.replay import replay
 from gpusharectl.simulator.openb import Trace
-from gpusharectl.simulator.openbfile import FOLDER_VARIABLE, pod_lists, read_trace
+from gpusharectl.simulator.openbfile import read_trace
 from tests.bench.packing.building import CASES, node, pod
 
 
@@ -76,15 +71,3 @@ def test_the_same_pods_come_and_go_for_every_policy() -> None:
     assert drawn(trace, 42, 1) == drawn(trace, 42, 1) != drawn(trace, 43, 1)
     times = [at for at, _, _ in drawn(trace, 42, 1)]
     assert times == sorted(times)
-
-
-def test_a_replay_of_the_real_trace_gives_the_published_figure() -> None:
-    """One seed of ten, so within a point; the bench replays them all."""
-    folder = Path(os.environ.get(FOLDER_VARIABLE, BESIDE))
-    if "default" not in pod_lists(folder):
-        pytest.skip(
-            f"the public trace is missing; {FOLDER_VARIABLE} may name its folder"
-        )
-    found = replay(read_trace(folder), makers()["bestfit"], 42)
-    for load, share in zip((100, 130), PUBLISHED["default"]["bestfit"], strict=True):
-        assert found.curve[load] == pytest.approx(share, abs=1)
