@@ -43,7 +43,7 @@ class _Kept:
 
     position: int = 0
     liked: dict[int, dict[NodeName, None]] = field(default_factory=dict)
-    refused: dict[NodeName, str] = field(default_factory=dict)
+    refused: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
 
     def drop(self, name: NodeName) -> None:
         """Take a node from wherever it is."""
@@ -51,12 +51,12 @@ class _Kept:
         for alike in self.liked.values():
             alike.pop(name, None)
 
-    def put(self, name: NodeName, judged: str | int) -> None:
-        """Put a node where it belongs: a reason, or the policy's score."""
-        if isinstance(judged, str):
-            self.refused[name] = judged
-        else:
+    def put(self, name: NodeName, judged: tuple[str, ...] | int) -> None:
+        """Put a node where it belongs: its reasons, or the policy's score."""
+        if isinstance(judged, int):
             self.liked.setdefault(judged, {})[name] = None
+        else:
+            self.refused[name] = judged
 
     def best(self) -> Iterator[NodeName]:
         """Give the nodes of the highest score there is."""
@@ -128,22 +128,24 @@ class Candidates:
         return self._first_of_each(names)
 
     def reasons(self, question: Question) -> Mapping[str, int]:
-        """Say how many nodes are refused for which reason."""
-        return Counter(self._mended(question).refused.values())
+        """Say how many nodes are refused for which reason; some have several."""
+        return Counter(chain.from_iterable(self._mended(question).refused.values()))
 
-    def judge(self, question: Question, name: NodeName) -> str | None:
-        """Say why a node that is there cannot take the pod, or None."""
+    def judge(self, question: Question, name: NodeName) -> tuple[str, ...]:
+        """Say why a node that is there cannot take the pod; nothing where it can."""
         traits = self._traits[name]
         slots = None if traits.pods is None else traits.pods - self._pods[name]
-        no = keeps_away(traits, question.wish)
-        no = no or lacks(question.wish, self._hosts.free(name), slots)
-        if no is not None or not question.request.claims:
-            return no
+        away = keeps_away(traits, question.wish)
+        if away is not None:
+            return (away,)
+        lacking = lacks(question.wish, self._hosts.free(name), slots)
+        if lacking or not question.request.claims:
+            return lacking
         page = self._ledger.node(name)
         if page is None:
-            return None
+            return ()
         found = refusal(question.request, page, question.policy)
-        return None if found is None else refusal_text(found)
+        return () if found is None else (refusal_text(found),)
 
     def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
         looks = self._looks
@@ -192,6 +194,6 @@ class Candidates:
             kept.drop(name)
             if name in self._traits:
                 no = self.judge(question, name)
-                kept.put(name, self._liking(question, name) if no is None else no)
+                kept.put(name, no or self._liking(question, name))
         kept.position = len(self._changed)
         return kept

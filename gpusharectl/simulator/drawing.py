@@ -54,10 +54,11 @@ def answer(report: Report) -> str:
     runs = report.runs
     if not runs[0].played.fates:
         return _room_answer(runs)
-    pods = words.counted(len(runs[0].played.fates), "pod")
+    pods = words.counted(runs[0].pods, "pod")
     best = max(runs, key=lambda run: run.placed)
     if len(runs) == 1:
-        return f"Placed: {best.placed} of {pods}."
+        moved = f"; {best.moved} had to move" if best.moved else ""
+        return f"Placed: {best.placed} of {pods}{moved}."
     others = [run for run in runs if run.placed < best.placed]
     if not others:
         return f"All policies place {best.placed} of {pods}."
@@ -123,12 +124,14 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
 
 
 def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
-    yield "pods placed", lambda run: f"{run.placed} of {len(run.played.fates)}"
+    yield "pods placed", lambda run: f"{run.placed} of {run.pods}"
     if report.scenario.waits and any(_waits(run) for run in report.runs):
         yield "  at once", lambda run: str(run.counts[Outcome.PLACED])
         yield "  after waiting", lambda run: str(run.counts[Outcome.WAITED])
         yield "  longest wait", _longest
     yield "not placed", lambda run: str(run.counts[Outcome.REFUSED])
+    if any(run.moved for run in report.runs):
+        yield "had to move, each counted once", lambda run: str(run.moved)
     if any(run.counts[Outcome.LEFT] for run in report.runs):
         yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
 
@@ -186,9 +189,8 @@ def because(one: Turned) -> str:
         return "there is no node"
     if not any(one.reasons.values()):
         return "; ".join(one.reasons)
-    total = sum(one.reasons.values())
     told = ", ".join(f"{number} {words_}" for words_, number in one.reasons.items())
-    return f"0/{total} nodes are available: {told}."
+    return f"0/{one.nodes} nodes are available: {told}."
 
 
 def _wrong(run: Run) -> Iterator[RenderableType]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpushare.domain.policies import Choice
 from gpusharectl.simulator.fates import Fate, Moment
 from gpusharectl.simulator.gauge import Gauge
-from gpusharectl.simulator.scenario import Scenario
+from gpusharectl.simulator.scenario import Arrive, Scenario
 from gpusharectl.simulator.stage import (
     Stage,
     happen,
@@ -47,7 +47,7 @@ def play(
     world = World(choice)
     for node in scenario.nodes:
         world.add_node(node)
-    stage = Stage(world, Gauge(world), scenario.waits)
+    stage = Stage(world, Gauge(world), scenario.waits, taken=_names(scenario))
     for pod in scenario.there:
         ref = world.add_bound(pod)
         stage.there[ref.namespace, ref.name] = (ref, pod)
@@ -63,6 +63,13 @@ def play(
     _end_until(stage, None, moments)
     moments.append(moment_of(stage, look=bool(looks)))
     return Played(choice.default, stage.fates, moments, world)
+
+
+def _names(scenario: Scenario) -> set[tuple[str, str]]:
+    """Give the names of all pods that are there or come, with their namespaces."""
+    arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
+    every = (pod["metadata"] for pod in (*scenario.there, *arriving))
+    return {(one["namespace"], one["name"]) for one in every}
 
 
 def _end_until(stage: Stage, at_s: float | None, moments: list[Moment]) -> None:

@@ -37,7 +37,16 @@ class Fate:
     node: str = ""
     cards: tuple[int, ...] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
+    nodes: int = 0
+    """How many refused it: fewer than the reasons say, where one had several."""
+    first: str = ""
+    """What the pod was called that came first, where this one took its place."""
     placement: Placement | None = None
+
+    @property
+    def came_as(self) -> tuple[str, str]:
+        """Namespace and first name: the same for all that took one pod's place."""
+        return (self.pod.namespace, self.first or self.pod.name)
 
     @property
     def waited_s(self) -> float | None:

@@ -112,7 +112,7 @@ class Gauge:
             page = self._world.ledger.node(name)
             value = 0
             if page is not None and page.cards and candidates.knows(name):
-                fits = candidates.judge(kind.question, name) is None
+                fits = not candidates.judge(kind.question, name)
                 value = useless(kind.question, page, fits=fits)
             kind.useless.put(name, value)
         kind.position = candidates.position()

@@ -1,5 +1,6 @@
 """A cluster that runs as the beginning of a scenario; nothing is written. Pure."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +13,7 @@ from gpushare.kube.fields import Malformed
 from gpusharectl.inspection import facts
 from gpusharectl.inspection.books import chosen
 from gpusharectl.simulator import made
+from gpusharectl.simulator.podtemplate import OURS, playable
 from gpusharectl.simulator.scenario import (
     Arrive,
     Drain,
@@ -22,8 +24,9 @@ from gpusharectl.simulator.scenario import (
 )
 
 _HOSTNAME = "kubernetes.io/hostname"
-_OURS = (names.PLACEMENT, names.ACTUAL)
 _MOST_NODES = 10
+_MOST_NAME = 200
+"""Of a name, so that it may get a number behind it."""
 _PASSING = "node.kubernetes.io/"
 """What the taints of a node that ails begin with; a new one is well."""
 
@@ -66,11 +69,12 @@ def live_scenario(
         again = sorted(filter(_moves, there), key=_came)
         there = [pod for pod in there if not _moves(pod)]
     waiting = sorted(filter(_waits, pods), key=_came)
+    taken = frozenset(map(facts.full_name, pods))
     happenings: list[Happening] = [
         *(Join(node) for node in _added(by_name, what.add)),
         *(Arrive(_unbound(pod)) for pod in (*again, *waiting)),
         *(Drain(name) for name in what.drain),
-        *(Arrive(pod) for pod in _further(what.more)),
+        *(Arrive(pod) for pod in _further(what.more, taken)),
     ]
     extender = next(filter(facts.is_extender, pods), None)
     choice = chosen({} if extender is None else facts.settings_of(extender))
@@ -119,18 +123,27 @@ def _unbound(pod: Json) -> Json:
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "labels": metadata.get("labels") or {},
-        "annotations": {k: text for k, text in told.items() if k not in _OURS},
+        "annotations": {k: text for k, text in told.items() if k not in OURS},
     }
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     return {**pod, "metadata": kept, "spec": spec}
 
 
-def _further(more: Sequence[tuple[str, Json, int]]) -> Iterator[Json]:
+def _further(
+    more: Sequence[tuple[str, Json, int]], taken: frozenset[str]
+) -> Iterator[Json]:
+    """Make the further pods, under names that no pod has of those in ``taken``."""
     for number, (name, template, count) in enumerate(more):
+        try:
+            pod = playable(template)
+        except Malformed as error:
+            raise LiveError(f"no more of {name} can come: {error}") from error
         space, _, plain = name.rpartition("/")
-        for index in range(count):
-            own = f"{plain}-more-{number}-{index}"
-            yield made.named_after(template, space, own)
+        begun = f"{plain[:_MOST_NAME]}-more-{number}"
+        told = (f"{begun}-{index}" for index in itertools.count())
+        free = (own for own in told if f"{space}/{own}" not in taken)
+        for own in itertools.islice(free, count):
+            yield made.named_after(pod, space, own)
 
 
 def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpushare.domain.summary import users_words
 from gpushare.kube.bookkeeper import UNFINISHED
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError
@@ -30,9 +31,13 @@ class Further:
         what, equals, number = text.rpartition("=")
         parts = what.split("/")
         kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
-        wrong = f'"{text}" names no pods'
-        if not equals or not number.isdecimal() or not 0 < int(number) <= _MOST_MORE:
-            raise LiveError(f"{wrong}; give NAMESPACE/NAME=N, such as edge/app=10")
+        wrong = f'"{users_words(text)}" names no pods'
+        counts = number.isdecimal() and len(number) <= len(str(_MOST_MORE))
+        if not equals or not counts or not 0 < int(number) <= _MOST_MORE:
+            raise LiveError(
+                f"{wrong}; give NAMESPACE/NAME=N, such as edge/app=10, with N of 1 to "
+                f"{_MOST_MORE}"
+            )
         if len(parts) not in (2, _WITH_KIND) or not all(parts):
             raise LiveError(
                 f"{wrong}; give NAMESPACE/NAME=N for a Deployment, or KIND before it"
@@ -80,8 +85,5 @@ def _template(access: Access, one: Further) -> Json:
     found = access.objects.get(one.ref)
     if found is None:
         raise LiveError(f"there is no {one.ref}; kubectl get {one.resource} -A")
-    if one.ref.kind != "Pod":
-        template: Json = found["spec"]["template"]
-        return template
-    spec = {key: value for key, value in found["spec"].items() if key != "nodeName"}
-    return {**found, "spec": spec}
+    template: Json = found if one.ref.kind == "Pod" else found["spec"]["template"]
+    return template

@@ -10,6 +10,7 @@ from gpusharectl.simulator.yamlfields import Entry
 from gpusharectl.simulator.yamltimes import quantity
 
 MOST_CARDS = 64
+MOST_NODES = 20_000
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
 _TERM = re.compile(r"(\d{1,3})x(\d{1,9})(MiB|GiB)")
 _MIB = {"MiB": 1, "GiB": 1024}
@@ -27,7 +28,7 @@ def read_nodes(entry: Entry) -> Iterator[Json]:
         *("labels", "unschedulable"),
     )
     name = read_name(entry)
-    count = entry.integer("count", 1)
+    count = read_count(entry)
     sizes = _sizes(entry)
     host = made.Host(
         quantity(entry, "cpu"),
@@ -42,12 +43,20 @@ def read_nodes(entry: Entry) -> Iterator[Json]:
         yield made.node(own, cards, host)
 
 
-def read_name(entry: Entry) -> str:
-    """Read the name of a node or a pod, or what it begins with."""
-    name = entry.text("name")
+def read_count(entry: Entry) -> int:
+    """Read of how many nodes an entry tells, 1 where it does not say."""
+    count = entry.integer("count", 1)
+    if count > MOST_NODES:
+        raise entry.wrong("count", f"is {count}; it may be {MOST_NODES}")
+    return count
+
+
+def read_name(entry: Entry, key: str = "name", default: str | None = None) -> str:
+    """Read the name of a node, pod or namespace, or what it begins with."""
+    name = entry.text(key, default)
     if not _NAME.fullmatch(name):
         problem = f'is "{name}"; a name has small letters, digits, - and .'
-        raise entry.wrong("name", problem)
+        raise entry.wrong(key, problem)
     return name
 
 
@@ -94,7 +103,10 @@ def _terms(entry: Entry, model: str) -> list[_Size]:
 def _cards(entry: Entry, model: str) -> list[_Size]:
     entry.known("count", "units", "model")
     size = entry.integer("units", least=1)
-    return [(size, entry.text("model", model))] * entry.integer("count", 1)
+    count = entry.integer("count", 1)
+    if count > MOST_CARDS:
+        raise entry.wrong("count", f"is {count}; it may be {MOST_CARDS}")
+    return [(size, entry.text("model", model))] * count
 
 
 def _card(node: str, index: int, size: _Size) -> Card:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpushare.domain.hosts import HostAmount
 from gpushare.kube.cluster import Json
+from gpusharectl.simulator.podtemplate import is_number
 
 _HARD = frozenset({"NoSchedule", "NoExecute"})
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -118,15 +119,22 @@ def keeps_away(traits: Traits, wish: Wish) -> str | None:
     return None
 
 
-def lacks(wish: Wish, room: HostAmount | None, slots: int | None) -> str | None:
-    """Say what of its CPU, memory and number of pods a node lacks, if anything."""
-    if slots is not None and slots < 1:
-        return "Too many pods"
-    if wish.amount is None or room is None or wish.amount.fits(room):
-        return None
-    if not wish.amount.cpu_milli <= room.cpu_milli:
-        return "Insufficient cpu"
-    return "Insufficient memory"
+def lacks(wish: Wish, room: HostAmount | None, slots: int | None) -> tuple[str, ...]:
+    """Say all that a node lacks of CPU, memory and number of pods; mostly nothing.
+
+    What is not asked is never short, however over-committed the node is.
+    """
+    asked = wish.amount
+    crowded = slots is not None and slots < 1
+    if not crowded and (asked is None or asked.fits(room)):
+        return ()
+    found = ["Too many pods"] if crowded else []
+    if asked is not None and room is not None:
+        if asked.cpu_milli and asked.cpu_milli > room.cpu_milli:
+            found.append("Insufficient cpu")
+        if asked.memory_mib and asked.memory_mib > room.memory_mib:
+            found.append("Insufficient memory")
+    return tuple(found)
 
 
 def _toleration(one: Json) -> Toleration:
@@ -163,7 +171,7 @@ def _matches(expression: Expression, labels: Mapping[str, str]) -> bool:
             return found is not None
         case "DoesNotExist":
             return found is None
-    if found is None or not found.lstrip("-").isdecimal() or not values:
+    if found is None or not values or not (is_number(found) and is_number(values[0])):
         return False
     limit = int(values[0])
     return int(found) > limit if operator == "Gt" else int(found) < limit

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.summary import users_words
 from gpusharectl.inspection.completion import node_names
 from gpusharectl.simulator import made
 from gpusharectl.simulator.live import LiveError
@@ -19,6 +20,7 @@ from gpusharectl.simulator.rooms import SizeError, read_size
 Command = TypeVar("Command", bound=Callable[..., Any])
 ALL = "all"
 _MOST_SEEDS = 100
+_MOST_DIGITS = 9
 
 
 def list_names(
@@ -46,6 +48,9 @@ def read_policies(
 ) -> tuple[str, ...]:
     """Read names of policies with commas between them."""
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if text is not None and not names:
+        known = ", ".join(POLICIES)
+        raise click.BadParameter(f'"{text}" names no policy; known are {known}')
     for name in names:
         if name not in POLICIES:
             known = ", ".join(POLICIES)
@@ -95,13 +100,18 @@ def read_seeds(
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise click.BadParameter(f'"{text}" is no seed; give 42, or 42-51')
+        if not _is_seed(first) or (dash and not _is_seed(last)):
+            told = users_words(text)
+            raise click.BadParameter(f'"{told}" is no seed; give 42, or 42-51')
         begin, end = int(first), int(last or first)
         if end < begin or end - begin >= _MOST_SEEDS:
             raise click.BadParameter(f'"{text}": give 1 to {_MOST_SEEDS} seeds')
         found += range(begin, end + 1)
     return tuple(dict.fromkeys(found))
+
+
+def _is_seed(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def read_plot(

@@ -28,11 +28,17 @@ class Turned:
     asks: str
     pods: tuple[str, ...]
     reasons: Mapping[str, int]
+    nodes: int
+    """How many refused them; some for several reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it under one policy."""
+    """What came of it under one policy.
+
+    A pod counts once: one that had to move by what came of it last. ``moved`` says how
+    many those were.
+    """
 
     policy: str
     played: Played
@@ -43,9 +49,15 @@ class Run:
     longest_wait_s: float | None
     untouched: int
     """Cards at the end of which nobody holds anything, and which are open."""
+    moved: int = 0
     wrong: tuple[str, ...] = ()
     """Where it came out otherwise than the scenario expects, as sentences."""
     rooms: tuple[Room, ...] = ()
+
+    @property
+    def pods(self) -> int:
+        """Pods that came, and those there at the beginning that had to move."""
+        return sum(self.counts.values())
 
     @property
     def placed(self) -> int:
@@ -55,7 +67,9 @@ class Run:
 
 def summed(scenario: Scenario, played: Played) -> Run:
     """Sum up what was played; of what asks for no card too."""
-    counts = Counter(fate.outcome for fate in played.fates)
+    last = {fate.came_as: fate for fate in played.fates}
+    moved = {fate.came_as for fate in played.fates if fate.first}
+    counts = Counter(fate.outcome for fate in last.values())
     moments = played.moments
     waits = [fate.waited_s for fate in played.fates if fate.outcome is Outcome.WAITED]
     pages = played.world.ledger.nodes()
@@ -70,7 +84,8 @@ def summed(scenario: Scenario, played: Played) -> Run:
         end=moments[-1],
         longest_wait_s=max((one for one in waits if one is not None), default=None),
         untouched=sum(len(page.untouched) for page in pages),
-        wrong=_wrong(scenario.expected, played.fates) if expected else (),
+        moved=len(moved),
+        wrong=_wrong(scenario.expected, tuple(last.values())) if expected else (),
     )
 
 
@@ -101,6 +116,7 @@ def _turned(fates: Sequence[Fate]) -> tuple[Turned, ...]:
             alike[-1].asks,
             tuple(str(fate.pod) for fate in alike),
             dict(sorted(alike[-1].reasons.items(), key=lambda one: (-one[1], one[0]))),
+            alike[-1].nodes,
         )
         for alike in groups.values()
     ]
@@ -108,7 +124,7 @@ def _turned(fates: Sequence[Fate]) -> tuple[Turned, ...]:
 
 
 def _wrong(expected: Expected, fates: Sequence[Fate]) -> tuple[str, ...]:
-    by_name = {fate.pod.name: fate for fate in fates}
+    by_name = {fate.came_as[1]: fate for fate in fates}
     found = []
     gone = (Outcome.REFUSED,)
     for what, wanted, number in (

@@ -14,7 +14,8 @@ from gpushare.kube.codec import refusal_text
 from gpushare.kube.fields import Malformed
 from gpusharectl.simulator import made
 from gpusharectl.simulator.nodefields import read_labels, read_name
-from gpusharectl.simulator.yamlfields import Entry
+from gpusharectl.simulator.podtemplate import playable
+from gpusharectl.simulator.yamlfields import MOST, Entry
 from gpusharectl.simulator.yamltimes import moment, quantity
 
 _SHORT = (
@@ -52,7 +53,7 @@ def read_group(entry: Entry) -> Group:
     entry.known(*_WHEN, *_SHORT, "template")
     name = read_name(entry)
     template = _template(entry) if entry.has("template") else _short(entry)
-    namespace = entry.text("namespace", _namespace(template))
+    namespace = read_name(entry, "namespace", _namespace(template))
     group = Group(
         entry,
         namespace,
@@ -65,6 +66,7 @@ def read_group(entry: Entry) -> Group:
         moment(entry, "lasts", 0.0) if entry.has("lasts") else None,
     )
     _check(group)
+    _check_length(group)
     return group
 
 
@@ -108,7 +110,21 @@ def _template(entry: Entry) -> Json:
     if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
         raise entry.wrong("template", "needs a spec, as a Pod or a Deployment has it")
     inner = found["spec"].get("template")
-    return inner if isinstance(inner, dict) and "spec" in inner else found
+    try:
+        return playable(inner if isinstance(inner, dict) and "spec" in inner else found)
+    except Malformed as error:
+        raise entry.wrong("template", str(error)) from error
+
+
+def _check_length(group: Group) -> None:
+    """Refuse pods that come, or end, beyond the times that a scenario knows."""
+    length = group.at_s + group.every_s * group.count + (group.lasts_s or 0.0)
+    if length > MOST:
+        times = {"every": group.every_s, "lasts": group.lasts_s, "at": group.at_s}
+        key = next(key for key, told_s in times.items() if told_s)
+        raise group.entry.wrong(
+            key, f"at + every x count + lasts is {length:.15g} s; it may be {MOST} s"
+        )
 
 
 def _check(group: Group) -> None:

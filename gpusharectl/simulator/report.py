@@ -8,14 +8,8 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.fields import Malformed
 from gpushare.kube.names import CARDS
 from gpusharectl.simulator.outcome import Run
-from gpusharectl.simulator.scenario import Drain, Scenario
-
-NOT_PLAYED = (
-    "kube-scheduler's own scores: it weighs them in beside the policy's",
-    "preemption, pod affinity, spreading, volumes and ports",
-)
-"""What a real cluster has and a simulation does not; the report says so."""
-_DRAINED = "disruption budgets: a drained node's pods all go at once"
+from gpusharectl.simulator.scenario import Scenario
+from gpusharectl.simulator.unplayed import not_played
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +25,7 @@ class Report:
     @property
     def not_played(self) -> tuple[str, ...]:
         """What a real cluster would have that was left out here, as sentences."""
-        drains = any(isinstance(step.what, Drain) for step in self.scenario.steps)
-        return (*NOT_PLAYED, _DRAINED) if drains else NOT_PLAYED
+        return tuple(not_played(self.scenario))
 
     @property
     def as_expected(self) -> bool:

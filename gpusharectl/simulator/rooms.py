@@ -4,17 +4,20 @@ from collections.abc import Sequence
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.domain.summary import Refusal
+from gpushare.domain.quantity import NotAQuantity
+from gpushare.domain.summary import Refusal, users_words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.simulator import made
 from gpusharectl.simulator.outcome import Room
+from gpusharectl.simulator.podtemplate import check_amount
 from gpusharectl.simulator.stage import asks
 from gpusharectl.simulator.world import World
 
 MOST = 10_000
 """Nobody counts on beyond this."""
-_NAMESPACE = "room"
+_NAMESPACE = "room:for-more"
+"""No pod's: a namespace in a cluster or a scenario has no colon."""
+_MOST_DIGITS = 9
 _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
@@ -90,15 +93,18 @@ def _cores(text: str, told: dict[str, str], units: int, cards: int) -> int:
 
 
 def _number(text: str, key: str, value: str) -> int:
-    if not value.isdecimal() or int(value) > MOST * CORES_PER_CARD:
-        raise SizeError(f'"{text}": {key} must be a whole number; {_EXAMPLE}')
+    most = MOST * CORES_PER_CARD
+    fits = value.isdecimal() and len(value) <= _MOST_DIGITS and int(value) <= most
+    if not fits:
+        raise SizeError(
+            f'"{users_words(text)}": {key} must be a whole number of 0 to {most}; '
+            f"{_EXAMPLE}"
+        )
     return int(value)
 
 
 def _check_quantity(text: str, key: str, value: str) -> None:
     try:
-        whole(value)
+        check_amount(value)
     except NotAQuantity as error:
         raise SizeError(f'"{text}": {key} is "{value}"; {_EXAMPLE}') from error
-    except NotWhole:
-        pass

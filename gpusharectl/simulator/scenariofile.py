@@ -2,27 +2,15 @@
 
 from collections.abc import Iterator
 
-from gpushare.domain.model import NodeName
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.kube.cluster import Json
-from gpusharectl.simulator.nodefields import read_nodes
+from gpusharectl.simulator.eventfields import PodName, name_of, read_events
+from gpusharectl.simulator.nodefields import MOST_NODES, read_count, read_nodes
 from gpusharectl.simulator.podfields import Group, read_group
-from gpusharectl.simulator.scenario import (
-    Arrive,
-    Drain,
-    Expected,
-    Happening,
-    Join,
-    Leave,
-    Scenario,
-    Step,
-)
+from gpusharectl.simulator.scenario import Arrive, Expected, Scenario, Step
 from gpusharectl.simulator.yamlfields import Entry
-from gpusharectl.simulator.yamltimes import moment
 
 MOST_PODS = 200_000
-MOST_NODES = 20_000
-_EVENTS = ("drain", "remove", "add", "delete")
 
 
 def read_scenario(text: str, file: str) -> Scenario:
@@ -35,7 +23,8 @@ def read_scenario(text: str, file: str) -> Scenario:
         raise top.wrong("nodes", "is missing; give the nodes that are there")
     nodes = _nodes(top)
     groups = [read_group(entry) for entry in top.entries("pods")]
-    steps = [*_arrivals(top, groups), *_events(top, {_name(node) for node in nodes})]
+    there = {name_of(node) for node in nodes}
+    steps = [*_arrivals(top, groups), *read_events(top, there, _coming(groups))]
     return Scenario(
         name=top.text("name", file),
         nodes=tuple(nodes),
@@ -57,14 +46,15 @@ def _choice(top: Entry) -> Choice:
 def _nodes(top: Entry) -> list[Json]:
     found: list[Json] = []
     seen: set[str] = set()
+    total = sum(map(read_count, top.entries("nodes")))
+    if total > MOST_NODES:
+        raise top.wrong("nodes", f"these are {total} nodes; it may be {MOST_NODES}")
     for entry in top.entries("nodes"):
         for node in read_nodes(entry):
-            if _name(node) in seen:
-                raise entry.wrong("name", f"there is a node {_name(node)} already")
-            seen.add(_name(node))
+            if name_of(node) in seen:
+                raise entry.wrong("name", f"there is a node {name_of(node)} already")
+            seen.add(name_of(node))
             found.append(node)
-            if len(found) > MOST_NODES:
-                raise entry.wrong("count", f"these are more than {MOST_NODES} nodes")
     return found
 
 
@@ -83,38 +73,17 @@ def _arrivals(top: Entry, groups: list[Group]) -> Iterator[Step]:
             yield Step(group.at_s + number * group.every_s, arrive)
 
 
+def _coming(groups: list[Group]) -> dict[PodName, float]:
+    """Give the pods by name, each with the second in which it comes."""
+    return {
+        (group.namespace, group.name_of(number)): group.at_s + number * group.every_s
+        for group in groups
+        for number in range(group.count)
+    }
+
+
 def _names(groups: list[Group]) -> set[str]:
     return {group.name_of(n) for group in groups for n in range(group.count)}
-
-
-def _events(top: Entry, nodes: set[str]) -> Iterator[Step]:
-    known = set(nodes)
-    for entry in top.entries("events"):
-        entry.known("at", *_EVENTS)
-        told = [key for key in _EVENTS if entry.has(key)]
-        if len(told) != 1:
-            raise entry.wrong("at", f"needs just one of {', '.join(_EVENTS)} beside it")
-        at_s = moment(entry, "at", 0.0)
-        for what in _happenings(entry, told[0], known):
-            yield Step(at_s, what)
-
-
-def _happenings(entry: Entry, kind: str, known: set[str]) -> Iterator[Happening]:
-    if kind == "add":
-        for node in read_nodes(entry.entry("add")):
-            if _name(node) in known:
-                raise entry.wrong("add", f"there is a node {_name(node)} already")
-            known.add(_name(node))
-            yield Join(node)
-        return
-    name = entry.text(kind)
-    if kind == "delete":
-        space, slash, pod = name.rpartition("/")
-        yield Leave(space if slash else "default", pod)
-    elif name not in known:
-        raise entry.wrong(kind, f"there is no node {name}")
-    else:
-        yield Drain(name, gone=kind == "remove")
 
 
 def _expected(top: Entry, pods: set[str]) -> Expected:
@@ -134,7 +103,3 @@ def _expected(top: Entry, pods: set[str]) -> Expected:
         entry.integer("refused") if entry.has("refused") else None,
         where,
     )
-
-
-def _name(node: Json) -> NodeName:
-    return NodeName(node["metadata"]["name"])

@@ -7,7 +7,7 @@ does not apply::
     v           1
     scenario    its name
     nodes       at the beginning; cards, units and pods (that arrive) beside it
-    runs        [{policy, placed, at_once, waited, refused, left, longest_wait_s,
+    runs        [{policy, placed, at_once, waited, refused, left, moved, longest_wait_s,
                 untouched_cards, fullest: moment, end: moment, not_placed, room, curve,
                 pods, unexpected}]
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
@@ -15,7 +15,8 @@ does not apply::
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
       room        [{asks, number, more}]
       pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
-                cards: [index], reasons}]
+                cards: [index], reasons, first}]; first: the name of the pod whose
+                place it took, which was drained; counts have the last of them alone
       unexpected  [sentence]
     remarks     [sentence]
     not_played  [sentence]
@@ -76,6 +77,7 @@ def _run(run: Run) -> dict[str, Any]:
         "waited": run.counts[Outcome.WAITED],
         "refused": run.counts[Outcome.REFUSED],
         "left": run.counts[Outcome.LEFT],
+        "moved": run.moved,
         "longest_wait_s": run.longest_wait_s,
         "untouched_cards": run.untouched,
         "fullest": _moment(run.fullest),
@@ -124,4 +126,5 @@ def _pods(fates: Sequence[Fate]) -> Iterator[dict[str, Any]]:
             "node": fate.node or None,
             "cards": list(fate.cards),
             "reasons": dict(fate.reasons),
+            "first": fate.first or None,
         }

@@ -11,8 +11,13 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpusharectl.simulator.fates import Fate, Moment, Outcome
 from gpusharectl.simulator.gauge import Gauge
+from gpusharectl.simulator.made import named_after
+from gpusharectl.simulator.podtemplate import before_it_ran
 from gpusharectl.simulator.scenario import Arrive, Drain, Happening, Join, Leave
 from gpusharectl.simulator.world import Newcomer, World
+
+_MOST_NAME = 200
+"""Of a name, so that it may get a number behind it."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,10 @@ class Stage:
     there: dict[tuple[str, str], tuple[PodRef, Json]] = field(default_factory=dict)
     arrived: int = 0
     asked: int = 0
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    """Names that no pod may get: of all that are there, or are to come."""
+    called: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    """What a pod that moved is called now, by what it was called first."""
     moved: int = 0
     numbers: "count[int]" = field(default_factory=count)
 
@@ -57,20 +66,22 @@ def happen(stage: Stage, what: Happening) -> None:
             _drain(stage, what)
 
 
-def _arrive(stage: Stage, arrive: Arrive) -> None:
+def _arrive(stage: Stage, arrive: Arrive, first: str = "") -> None:
+    """Let a pod come; ``first``: the name of the one whose place it takes, if any."""
     world = stage.world
     found = world.add(arrive.pod)
     metadata = arrive.pod["metadata"]
     if isinstance(found, Refusal):
         ref = PodRef(PodUID(""), metadata["namespace"], metadata["name"])
-        never = Fate(ref, "n/a", world.clock.now_s, reasons={refusal_text(found): 0})
+        reasons = {refusal_text(found): 0}
+        never = Fate(ref, "n/a", world.clock.now_s, reasons=reasons, first=first)
         stage.fates.append(never)
         return
     stage.gauge.see(found.question)
-    fate = Fate(found.ref, asks(found), world.clock.now_s)
+    fate = Fate(found.ref, asks(found), world.clock.now_s, first=first)
     pod = StagePod(fate, arrive, found, _units(stage, found))
     stage.fates.append(fate)
-    stage.arrived += pod.units
+    stage.arrived += 0 if first else pod.units
     stage.asked += pod.units
     if _place(stage, pod, Outcome.PLACED):
         return
@@ -85,7 +96,7 @@ def _place(stage: Stage, pod: StagePod, outcome: Outcome) -> bool:
     world, fate = stage.world, pod.fate
     decided = world.place(pod.newcomer)
     if not isinstance(decided, Placement):
-        fate.reasons = decided.reasons
+        fate.reasons, fate.nodes = decided.reasons, decided.nodes
         return False
     fate.outcome, fate.placed_s = outcome, world.clock.now_s
     fate.node, fate.placement = str(decided.node), decided
@@ -120,7 +131,8 @@ def take_away(stage: Stage, key: tuple[str, str]) -> None:
 
 
 def _leave(stage: Stage, leave: Leave) -> None:
-    key = (leave.namespace, leave.name)
+    first = (leave.namespace, leave.name)
+    key = stage.called.get(first, first)
     if key in stage.running:
         take_away(stage, key)
     elif key in stage.there:
@@ -142,24 +154,24 @@ def _drain(stage: Stage, drain: Drain) -> None:
     """Close a node; its pods go, and come anew in the order in which they came."""
     name = NodeName(drain.node)
     stage.world.close_node(name)
-    again: list[Arrive] = []
+    again: list[tuple[Arrive, str]] = []
     for key, (ref, body) in list(stage.there.items()):
         if body["spec"]["nodeName"] == name and not _stays(body):
             del stage.there[key]
             stage.world.take_away(ref, name)
-            again.append(Arrive(_anew(stage, body)))
+            again.append(_anew(stage, Arrive(body), str(ref.name)))
     for key, pod in list(stage.running.items()):
         if pod.fate.node == name:
             take_away(stage, key)
-            again.append(replace(pod.arrive, pod=_anew(stage, pod.arrive.pod)))
+            again.append(_anew(stage, pod.arrive, pod.fate.came_as[1]))
     if drain.gone:
         for key, (ref, body) in list(stage.there.items()):
             if body["spec"]["nodeName"] == name:
                 del stage.there[key]
                 stage.world.take_away(ref, name)
         stage.world.remove_node(name)
-    for arrive in again:
-        _arrive(stage, arrive)
+    for arrive, first in again:
+        _arrive(stage, arrive, first)
 
 
 def _stays(pod: Json) -> bool:
@@ -168,15 +180,18 @@ def _stays(pod: Json) -> bool:
     return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
 
 
-def _anew(stage: Stage, pod: Json) -> Json:
-    """Give the pod that takes a drained one's place, under a name of its own."""
-    stage.moved += 1
-    metadata = pod["metadata"]
-    plain = str(metadata["name"]).partition("-moved-")[0]
-    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-    own = {"namespace": metadata["namespace"], "name": f"{plain}-moved-{stage.moved}"}
-    return {**pod, "metadata": kept | own, "spec": spec}
+def _anew(stage: Stage, arrive: Arrive, first: str) -> tuple[Arrive, str]:
+    """Give the pod that takes a drained one's place, under a free name of its own."""
+    pod = before_it_ran(arrive.pod)
+    space = pod["metadata"]["namespace"]
+    while True:
+        stage.moved += 1
+        key = (space, f"{first[:_MOST_NAME]}-moved-{stage.moved}")
+        if key not in stage.taken:
+            break
+    stage.taken.add(key)
+    stage.called[space, first] = key
+    return replace(arrive, pod=named_after(pod, *key)), first
 
 
 def moment_of(stage: Stage, *, look: bool) -> Moment:

@@ -34,6 +34,8 @@ class Refused:
     """Why a pod was not placed: nodes by reason, or what is wrong with the pod."""
 
     reasons: Mapping[str, int]
+    nodes: int
+    """How many there are; some may have several reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ class World:
         fitting = self.candidates.offered(question)
         decided = self._decided(question, fitting)
         if not isinstance(decided, Placement):
-            return Refused(self.candidates.reasons(question))
+            reasons = self.candidates.reasons(question)
+            return Refused(reasons, len(self.candidates.names()))
         self._bind(newcomer.ref, decided)
         return decided
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from gpushare.domain.summary import users_words
+
 T = TypeVar("T")
 
 _NULL = "tag:yaml.org,2002:null"
@@ -39,6 +41,9 @@ class Entry:
             raise self._wrong_here(f"must be fields with values, not {_kind(node)}")
         for key, value in node.value:
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                problem = f"a field's name is a text, not {_kind(key)}"
+                raise ScenarioError(f"{file}:{line}: {problem}")
             name = str(key.value)
             if name in self._keys:
                 before = self._keys[name]
@@ -53,6 +58,11 @@ class Entry:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
             raise ScenarioError(f"{file}:{_where(error)}: {_problem(error)}") from error
+        except RecursionError as error:
+            line = _deepest(text)
+            raise ScenarioError(
+                f"{file}:{line}: this is no YAML: lists or fields too deep in others"
+            ) from error
         if node is None:
             raise ScenarioError(f"{file}: is empty; docs/simulator.md has an example")
         return cls(node, file)
@@ -94,7 +104,7 @@ class Entry:
         """Read a whole number of ``least`` or more."""
         if not self.has(key):
             return self._default(key, default)
-        found = _plain(self._values[key])
+        found = self._value(key)
         if isinstance(found, bool) or not isinstance(found, int):
             raise self.wrong(key, f"is {_shown(found)}; it must be a whole number")
         if not least <= found <= MOST:
@@ -103,7 +113,7 @@ class Entry:
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Read true or false."""
-        found = _plain(self._values[key]) if self.has(key) else default
+        found = self._value(key) if self.has(key) else default
         if not isinstance(found, bool):
             raise self.wrong(key, f"is {_shown(found)}; it must be true or false")
         return found
@@ -147,6 +157,20 @@ class Entry:
             return None if node is None else _plain(node)
         except yaml.YAMLError as error:
             raise self.wrong(key, _problem(error)) from error
+        except RecursionError as error:
+            raise self.wrong(key, "has lists or fields too deep in others") from error
+        except ValueError as error:
+            # Such as 2026-13-45, or a number of more digits than Python reads.
+            problem = users_words(f"holds a value that cannot be read: {error}")
+            raise self.wrong(key, problem) from error
+
+    def _value(self, key: str) -> Any:  # noqa: ANN401
+        """Read one value, as its text where YAML takes it for what cannot be."""
+        node = self._values[key]
+        try:
+            return _plain(node)
+        except (ValueError, RecursionError, yaml.YAMLError):
+            return str(node.value)
 
     def _list(self, key: str) -> list[yaml.Node]:
         if not self.has(key):
@@ -185,7 +209,8 @@ def _kind(node: yaml.Node) -> str:
 
 
 def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    text = users_words(str(value))
+    return f'"{text}"' if isinstance(value, str) else text
 
 
 def _list(names: tuple[str, ...]) -> str:
@@ -195,6 +220,13 @@ def _list(names: tuple[str, ...]) -> str:
 def _where(error: yaml.YAMLError) -> int:
     mark = getattr(error, "problem_mark", None)
     return 1 if mark is None else int(mark.line) + 1
+
+
+def _deepest(text: str) -> int:
+    """Find the line in which most brackets are opened: there it nests too deep."""
+    lines = text.splitlines() or [""]
+    opened = [line.count("[") + line.count("{") for line in lines]
+    return opened.index(max(opened)) + 1
 
 
 def _problem(error: yaml.YAMLError) -> str:

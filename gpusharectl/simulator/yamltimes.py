@@ -1,7 +1,8 @@
 """Times and amounts in a scenario's fields. Pure."""
 
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.quantity import NotAQuantity
 from gpusharectl.simulator.durations import seconds
+from gpusharectl.simulator.podtemplate import check_amount
 from gpusharectl.simulator.yamlfields import MOST, Entry
 
 
@@ -22,11 +23,9 @@ def quantity(entry: Entry, key: str) -> str:
         return ""
     text = entry.text(key)
     try:
-        whole(text)
+        check_amount(text)
     except NotAQuantity as error:
         raise entry.wrong(
             key, f'is "{text}"; give a quantity such as 4, 500m or 16Gi'
         ) from error
-    except NotWhole:
-        pass
     return text

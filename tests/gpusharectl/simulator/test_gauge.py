@@ -68,7 +68,7 @@ def test_it_is_what_a_look_at_everything_finds() -> None:
     pages = world.ledger.nodes()
     free = sum(room.units for page in pages for room in page.free.values())
     lost = [
-        useless(kind, page, fits=world.candidates.judge(kind, page.name) is None)
+        useless(kind, page, fits=not world.candidates.judge(kind, page.name))
         for kind in kinds
         for page in pages
     ]

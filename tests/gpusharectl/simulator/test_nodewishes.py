@@ -91,23 +91,27 @@ def test_a_cordoned_node() -> None:
 @pytest.mark.parametrize(
     ("asked", "room", "slots", "words"),
     [
-        ((1, 1), (1, 1), None, None),
-        ((2, 1), (1, 1), None, "Insufficient cpu"),
-        ((1, 2), (1, 1), None, "Insufficient memory"),
-        ((0, 1), (-5, 1), None, None),
-        ((1, 1), None, None, None),
-        ((1, 1), (1, 1), 0, "Too many pods"),
+        ((1, 1), (1, 1), None, []),
+        ((2, 1), (1, 1), None, ["Insufficient cpu"]),
+        ((1, 2), (1, 1), None, ["Insufficient memory"]),
+        ((2, 2), (1, 1), None, ["Insufficient cpu", "Insufficient memory"]),
+        ((0, 1), (-5, 1), None, []),
+        ((0, 100), (-1, 50), None, ["Insufficient memory"]),
+        ((1, 1), None, None, []),
+        ((1, 1), (1, 1), 0, ["Too many pods"]),
+        ((2, 1), (1, 1), 0, ["Too many pods", "Insufficient cpu"]),
     ],
 )
 def test_what_a_node_lacks(
     asked: tuple[int, int],
     room: tuple[int, int] | None,
     slots: int | None,
-    words: str | None,
+    words: list[str],
 ) -> None:
     """What nobody knows limits nothing, and what is not asked is never short."""
     wish = wish_of({}, HostAmount(*asked))
-    assert lacks(wish, None if room is None else HostAmount(*room), slots) == words
+    has = None if room is None else HostAmount(*room)
+    assert list(lacks(wish, has, slots)) == words
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_wishes_become_annotations() -> None:
 
 def test_events_stand_in_the_order_of_time() -> None:
     text = """
-pods: [{name: p, units: 1, at: 10}]
+pods: [{name: p, namespace: other, units: 1, at: 10}]
 events:
 - {at: 20, drain: n}
 - {at: 5, add: {name: m, cards: 1x8GiB}}
