@@ -24,28 +24,34 @@ from gpushare.domain.model import (
 )
 from gpushare.kube.annotations import encode_placement
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import pod, post_pod, set_running
+from tests.testbed.objects import pod, pod_path, post_pod, set_running
 from tests.testbed.rest import Json, Rest
+from tests.testbed.waiting import wait_until
 
 CARDS = 8
+PODS = "/registry/pods/default"
 NODE = "template-node"
 POD = "template-pod"
 PLACEMENT = "baidu.com/vcuda-placement"
 AT_ONCE: Json = {"gracePeriodSeconds": 0}
 _AT = "2026-01-01T00:00:00.000Z"
-_UNITS, _CORES = 4, 1
+_SMALL = Amount(1, 4)
+_CACHED = "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName=node-00000"
+_FULL_S = 180.0
 _BATCH = 100
 """etcd takes 128 in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One node and one pod as the API server stores them, as text."""
+    """One node, and one pod in its three states, as the API server stores them."""
 
     node: str
-    pod: str
-    pod_uid: str
     node_uid: str
+    pending: str
+    bound: str
+    running: str
+    pod_uid: str
 
 
 def node_name(number: int) -> str:
@@ -53,40 +59,44 @@ def node_name(number: int) -> str:
     return f"node-{number:05d}"
 
 
-def bind(rest: Rest, made: Json, node: str, card: str, amount: Amount) -> None:
-    """Bind a pod as the extender does: node and placement in one write."""
+def placement(made: Json, node: str, card: str, amount: Amount) -> str:
+    """Write what the extender writes of a pod on one card."""
     metadata = made["metadata"]
     ref = PodRef(PodUID(metadata["uid"]), metadata["namespace"], metadata["name"])
     share = Share(CardUUID(card), amount, (ContainerAmount("main", amount),))
-    text = encode_placement(Placement(ref, NodeName(node), (share,)), _AT)
-    path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/binding"
+    return encode_placement(Placement(ref, NodeName(node), (share,)), _AT)
+
+
+def bind(rest: Rest, made: Json, node: str, card: str, amount: Amount) -> None:
+    """Bind a pod as the extender does: node and placement in one write."""
+    name = made["metadata"]["name"]
+    annotations = {PLACEMENT: placement(made, node, card, amount)}
     binding = {
-        "metadata": {"name": ref.name, "annotations": {PLACEMENT: text}},
+        "metadata": {"name": name, "annotations": annotations},
         "target": {"kind": "Node", "name": node},
     }
-    rest.must("POST", path, binding)
+    rest.must("POST", f"{pod_path(made)}/binding", binding)
 
 
 def template(rest: Rest) -> Template:
-    """Make a node and a running pod, read them, and remove them."""
-    node_path, pod_path = (
-        f"/api/v1/nodes/{NODE}",
-        f"/api/v1/namespaces/default/pods/{POD}",
-    )
-    rest.must("POST", "/api/v1/nodes", node_body(NODE, CARDS))
-    made = post_pod(rest, pod(POD, units=_UNITS, cores=_CORES))
-    bind(rest, made, NODE, f"GPU-{NODE}-0", Amount(_CORES, _UNITS))
+    """Make a node and a pod, read each state of them, and remove them."""
+    node_path = f"/api/v1/nodes/{NODE}"
+    node = rest.must("POST", "/api/v1/nodes", node_body(NODE, CARDS))
+    made = post_pod(rest, pod(POD, units=_SMALL.units, cores=_SMALL.cores))
+    path = pod_path(made)
+    bind(rest, made, NODE, f"GPU-{NODE}-0", _SMALL)
+    bound = rest.must("GET", path)
     set_running(rest, made)
-    node, running = rest.must("GET", node_path), rest.must("GET", pod_path)
-    rest.must("DELETE", pod_path, AT_ONCE)
+    running = rest.must("GET", path)
+    rest.must("DELETE", path, AT_ONCE)
     rest.must("DELETE", node_path)
-    for each in (node, running):
-        del each["metadata"]["resourceVersion"]
     return Template(
-        node=json.dumps(node, separators=(",", ":")),
-        pod=json.dumps(running, separators=(",", ":")),
-        pod_uid=running["metadata"]["uid"],
+        node=_stored(node),
         node_uid=node["metadata"]["uid"],
+        pending=_stored(made),
+        bound=_stored(bound),
+        running=_stored(running),
+        pod_uid=made["metadata"]["uid"],
     )
 
 
@@ -101,15 +111,22 @@ def nodes(of: Template, count: int) -> Iterator[tuple[str, str]]:
 def pods(of: Template, count: int, node_count: int) -> Iterator[tuple[str, str]]:
     """Give etcd's key and value of each pod; they fill the nodes' cards in turn."""
     for number in range(count):
-        node, name = node_name(number % node_count), f"pod-{number:06d}"
         card = number // node_count % CARDS
-        swaps = {
-            f"GPU-{NODE}-0": f"GPU-{node}-{card}",
-            NODE: node,
-            POD: name,
-            of.pod_uid: _uid(2, number),
-        }
-        yield f"/registry/pods/default/{name}", swapped(of.pod, swaps)
+        swaps = names(of, f"pod-{number:06d}", 2, number, node_count, card)
+        yield f"{PODS}/pod-{number:06d}", swapped(of.running, swaps)
+
+
+def names(
+    of: Template, name: str, kind: int, number: int, node_count: int, card: int
+) -> dict[str, str]:
+    """Say what stands in a copy of the pod instead; ``kind`` keeps its UID apart."""
+    node = node_name(number % node_count)
+    return {
+        f"GPU-{NODE}-0": f"GPU-{node}-{card}",
+        NODE: node,
+        POD: name,
+        of.pod_uid: _uid(kind, number),
+    }
 
 
 def swapped(text: str, swaps: Mapping[str, str]) -> str:
@@ -123,7 +140,7 @@ def put(etcd: Rest, pairs: Iterable[tuple[str, str]]) -> None:
     """Write keys and values, a hundred in a transaction."""
     batch: list[Json] = []
     for key, value in pairs:
-        batch.append({"requestPut": {"key": _base64(key), "value": _base64(value)}})
+        batch.append({"requestPut": put_body(key, value)})
         if len(batch) == _BATCH:
             etcd.must("POST", "/v3/kv/txn", {"success": batch})
             batch = []
@@ -131,18 +148,34 @@ def put(etcd: Rest, pairs: Iterable[tuple[str, str]]) -> None:
         etcd.must("POST", "/v3/kv/txn", {"success": batch})
 
 
-def gather(plane: ControlPlane, node_count: int, pod_count: int) -> None:
+def put_body(key: str, value: str) -> Json:
+    """Write a request of etcd's gateway to keep a value."""
+    return {"key": base64_of(key), "value": base64_of(value)}
+
+
+def gather(plane: ControlPlane, node_count: int, pod_count: int) -> Template:
     """Fill the cluster; the API server comes back with all of it."""
     of = template(plane.rest)
     plane.stop_apiserver()
     put(plane.etcd, nodes(of, node_count))
     put(plane.etcd, pods(of, pod_count, node_count))
     plane.start_apiserver()
+    # Its own start is not what is measured: until its watch cache is full it refuses.
+    wait_until(
+        lambda: plane.rest.get(_CACHED)[0] == 200, "the API server's cache", _FULL_S
+    )
+    return of
+
+
+def _stored(read: Json) -> str:
+    """Write an object as it is in etcd, where its version is etcd's own."""
+    metadata = {k: v for k, v in read["metadata"].items() if k != "resourceVersion"}
+    return json.dumps(read | {"metadata": metadata}, separators=(",", ":"))
 
 
 def _uid(kind: int, number: int) -> str:
     return f"{number:08x}-0000-4000-8000-{kind:012x}"
 
 
-def _base64(text: str) -> str:
+def base64_of(text: str) -> str:
     return base64.b64encode(text.encode()).decode()

@@ -1,8 +1,8 @@
 """How old the extender's books are, seen from outside.
 
 A node of one card is full, and its pod is deleted: the books are as old as the time
-from then until filter lets a pod onto it. The extender's own ``ledger_age_seconds`` says
-less: it is the time since the API server said anything, however late that was.
+from then until filter lets a pod onto it. The extender's own metric, the ledger's age,
+says less: the time since the API server said anything, however late that was.
 """
 
 import time

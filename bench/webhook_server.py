@@ -13,11 +13,14 @@ import orjson
 from flask import Flask, Response, request
 
 from bench.server import ECHO, node_json
+from extender.app import create_public_app
 from extender.webhook import create_webhook_app
 from extender.webhookmain import assemble
 from extender.webhooksettings import WebhookSettings
 from gpushare.kube.cluster import Kind
 from gpushare.kube.embedded import Embedded
+
+READY = "/readyz"
 
 
 def build() -> WSGIApplication:
@@ -25,11 +28,12 @@ def build() -> WSGIApplication:
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("node-1"))
     settings, _ = WebhookSettings.read(os.environ)
-    webhook = create_webhook_app(assemble(settings, cluster, Event()))
-    echo = echo_app()
+    parts = assemble(settings, cluster, Event())
+    webhook = create_webhook_app(parts)
+    others = {ECHO: echo_app(), READY: create_public_app(parts)}
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        app = echo if environ["PATH_INFO"] == ECHO else webhook
+        app = others.get(environ["PATH_INFO"], webhook)
         return app(environ, start)
 
     return application

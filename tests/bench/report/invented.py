@@ -28,6 +28,19 @@ def policy(share: float) -> dict[str, Any]:
     }
 
 
+def placed(per_s: float) -> dict[str, Any]:
+    """What a burst placed one way came to."""
+    return {
+        "means": "one way",
+        "pods_per_s": per_s,
+        "seconds": 2_000 / per_s,
+        "rounds": [per_s - 1, per_s, per_s + 1],
+        "refused_bindings": 0,
+        "all_writes_per_pod": 2.0,
+        "cpu_ms_per_pod": {"etcd": 0.5},
+    }
+
+
 PACKING = {
     "mine": {
         "policies": {"frag": policy(96.25), "bestfit": policy(95.0)},
@@ -93,11 +106,32 @@ INVENTED: dict[str, dict[str, Any]] = {
     },
     "burst.json": {
         **MACHINE,
-        "ours": {"pods_per_s": 95.0, "seconds": 21.0},
-        "bare": {"pods_per_s": 100.0, "seconds": 20.0},
-        "ratio": 0.95,
+        "nodes": 5,
+        "cards_a_node": 8,
+        "pods": 2_000,
+        "qps": 5_000,
+        "ways": {"ours": placed(95.0), "bare": placed(100.0)},
+        "ratio": {"bare": 0.95},
+        "conflicts_percent": 0.1,
+        "writes_per_pod": 1.0,
+        "binds": {"bound": 2_000},
+        "verbs_ms": {"filter": 1.5, "bind": 2.5},
     },
-    "scale.json": {**MACHINE, "ready_s": 10.0},
+    "scale.json": {
+        **MACHINE,
+        "nodes": 10_000,
+        "pods": 100_000,
+        "start": {"ready_s": 10.0, "rss_mib": 200.0, "peak_mib": 210.0},
+        "filter": {
+            "names": 5_000,
+            "echo": ONE,
+            "small": ONE,
+            "large": MORE,
+            "ratio": 1.5,
+        },
+        "watch": {"events_per_s": 500.0, "without_load": ONE, "under_load": MORE},
+        "takeover": {"killed": {"without_placement_s": 17.0, "until_led_s": 16.0}},
+    },
     "soak.json": {
         **MACHINE,
         "runs": {

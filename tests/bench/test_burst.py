@@ -1,0 +1,64 @@
+"""What a burst came to, from calls and metrics that are invented."""
+
+from datetime import UTC, datetime, timedelta
+
+from bench.burstsums import WAYS, Burst, labelled, report, summed_up
+from tests.controlplane.extender import USER
+from tests.testbed.audit import Call
+
+BEGAN = datetime(2001, 2, 3, tzinfo=UTC)
+METRICS = {
+    'vcuda_extender_binds_total{outcome="bound"}': 3.0,
+    'vcuda_extender_binds_total{outcome="conflict"}': 1.0,
+    'vcuda_extender_binds_created{outcome="bound"}': 9.0,
+    'vcuda_extender_request_seconds_count{verb="bind"}': 4.0,
+    'vcuda_extender_request_seconds_sum{verb="bind"}': 0.01,
+    'vcuda_extender_request_seconds_count{verb="preempt"}': 0.0,
+    'vcuda_extender_request_seconds_sum{verb="preempt"}': 0.0,
+}
+
+
+def call(after_s: float, status: int = 201, user: str = USER.name) -> Call:
+    """A Binding, answered so long after the start."""
+    at = BEGAN + timedelta(seconds=after_s)
+    return Call(user, "create", "pods/binding", "default", "pod", status, at, {})
+
+
+def test_from_the_first_binding_to_the_last() -> None:
+    """Five in two seconds is two a second; a refused one is not among them."""
+    calls = [call(after) for after in (1, 1.5, 2, 2.5, 3)]
+    found = summed_up([*calls, call(9, 409)], "their-user", METRICS, {"etcd": 0.01}, 5)
+    assert (found.seconds, found.pods_per_s, found.failed) == (2.0, 2.0, 1)
+    assert found.outcomes == {"bound": 3, "conflict": 1}
+    assert found.verbs_ms == {"bind": 2.5}
+    assert found.cpu_ms == {"etcd": 2.0}
+
+
+def test_writes_are_each_users_own() -> None:
+    """Reads are none, and refused ones cost the API server as much."""
+    event = Call("sched", "create", "events", "default", "e", 201, BEGAN, {})
+    read = Call(USER.name, "list", "pods", "", "", 200, BEGAN, {})
+    bindings = [call(0), call(1), call(1, 409)]
+    found = summed_up([*bindings, event, read], "sched", {}, {}, 2)
+    assert (found.ours, found.schedulers) == (3, 1)
+
+
+def test_the_middle_of_the_rounds() -> None:
+    """Speeds are compared by their medians, and conflicts of all rounds."""
+
+    def bursts(*speeds: float, ours: int) -> list[Burst]:
+        outcomes = {"bound": 99, "conflict": 1} if ours else {}
+        return [Burst(1, each, 0, ours, 100, outcomes, {}, {}) for each in speeds]
+
+    found = {way.name: bursts(100, 110, 900, ours=0) for way in WAYS}
+    found["ours"] = bursts(10, 99, 120, ours=100)
+    told = report(found, 100)
+    assert told["ratio"]["bare"] == 0.9
+    assert told["conflicts_percent"] == 1.0
+    assert told["writes_per_pod"] == 1.0
+    assert told["binds"] == {"bound": 297, "conflict": 3}
+    assert "ours" not in told["ratio"]
+
+
+def test_samples_of_one_label() -> None:
+    assert labelled({'a{b="c"}': 1.0, 'd{b="c"}': 2.0}, 'a{b="') == {"c": 1.0}
