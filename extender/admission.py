@@ -99,7 +99,7 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
         warnings += _improve(after, rules)
     judged = judged_request(after)
     denials = [*told.denials, *_denials(after, judged, rules)]
-    if any("share one card" in text for text in judged.complaints) and told.sharing:
+    if judged.summed and told.sharing:
         denials.append(told.sharing)
     if not denials:
         warnings += unknown_resources(after)

@@ -71,13 +71,16 @@ class Parts:
     snapshot: Callable[[], dict[str, Any]]
     page: Page | None = None
     """None where it is not wanted."""
+    tls: bool = False
+    """Whether the verbs want a client's certificate."""
 
 
 def create_app(parts: Parts) -> Flask:
     """Make the application for loopback: verbs, /snapshot, and the read-only rest."""
     app = create_public_app(parts)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
-    app.before_request(_insist_on_local_name)
+    if not parts.tls:
+        app.before_request(_insist_on_local_name)
 
     def serve(verb: str, view: Callable[[Parts, bytes], bytes]) -> None:
         def call() -> Response:
@@ -101,7 +104,7 @@ def create_app(parts: Parts) -> Flask:
 
 def create_public_app(parts: Public) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
-    app = Flask("extender")
+    app = bare_app()
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -118,6 +121,12 @@ def create_public_app(parts: Public) -> Flask:
         body = generate_latest(parts.registry)
         return Response(body, content_type=CONTENT_TYPE_LATEST)
 
+    return app
+
+
+def bare_app() -> Flask:
+    """Make an application that has nothing yet but words for what goes wrong."""
+    app = Flask("extender")
     app.register_error_handler(Malformed, malformed)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _surprise)
@@ -128,10 +137,11 @@ def _insist_on_local_name() -> None:
     """Refuse what a web page from elsewhere has a browser on this host ask for.
 
     Not with TLS: then who has no client's certificate has not come this far, and
-    kube-scheduler may call by any name that the server's certificate has.
+    kube-scheduler may call by any name that the server's certificate has. Whether there
+    is TLS the settings say, since a header of the page's own may say so too.
     """
     host = request.environ.get("HTTP_HOST", "")
-    if request.scheme == "https" or is_local(host):
+    if is_local(host):
         return
     raise MisdirectedRequest(
         f'this server is for its own machine alone, and no "{users_words(host)}"; call '

@@ -5,7 +5,7 @@ its complaints is put to the field that a person wrote, all of them at once.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.podshape import APP, INIT, Spot, spots
@@ -32,6 +32,8 @@ class Judged:
     request: PodRequest | None
     """None where there are complaints."""
     complaints: tuple[str, ...] = ()
+    summed: bool = False
+    """Whether one of them is about the sum of what several containers ask."""
 
 
 def judged_request(pod: Json) -> Judged:
@@ -45,20 +47,26 @@ def judged_request(pod: Json) -> Judged:
     except Malformed as error:
         return Judged(None, (*found, *(_quantities(pod) or [str(error)])))
     if isinstance(request, Refusal):
-        return Judged(None, (*found, *_refused(pod, request)))
+        return _refused(pod, request, found)
     return Judged(None, tuple(found)) if found else Judged(request)
 
 
-def _refused(pod: Json, refusal: Refusal) -> list[str]:
+def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
     """Say all that is wrong, of which the refusal is the first that was found."""
-    found = []
+    before = len(found)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
     chosen = card_selector(_annotations(pod))
     if isinstance(chosen, Refusal):
         wrong.append(chosen.detail)
     found += [_of_annotation(detail, pod) for detail in wrong]
-    found += _quantities(pod) or _cores(pod, codec.containers(pod))
-    return found or [_of_annotation(refusal.detail, pod)]
+    quantities = _quantities(pod)
+    # Where a quantity is none, there is nothing to add up.
+    cores = [] if quantities else list(_cores(pod, codec.containers(pod)))
+    found += quantities or [_of_cores(*each) for each in cores]
+    if len(found) == before:
+        found.append(_of_annotation(refusal.detail, pod))
+    summed = any(len(fields) != 1 for fields, _ in cores)
+    return Judged(None, tuple(found), summed)
 
 
 def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
@@ -138,7 +146,10 @@ def _as_written(value: object) -> str:
     return f" ({value} is {units:g}); ask {math.ceil(units)}"
 
 
-def _cores(pod: Json, specs: list[ContainerSpec]) -> Iterator[str]:
+def _cores(
+    pod: Json, specs: list[ContainerSpec]
+) -> Iterator[tuple[list[str], Refusal]]:
+    """Give what is wrong with cores, each with the fields that ask them."""
     asking = [
         (spot, spec)
         for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)
@@ -151,15 +162,16 @@ def _cores(pod: Json, specs: list[ContainerSpec]) -> Iterator[str]:
     for group in groups:
         found = claims([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
-            yield f"{_where(group)}{found.detail}"
+            with_cores = (spot for spot, spec in group if spec.amount.cores)
+            yield [_resource(s, "limits", names.CORE) for s in with_cores], found
 
 
-def _where(group: Iterable[tuple[Spot, ContainerSpec]]) -> str:
+def _of_cores(fields: list[str], found: Refusal) -> str:
     """Name the one field that says so many cores, or tell that it is their sum."""
-    fields = [_resource(s, "limits", names.CORE) for s, c in group if c.amount.cores]
-    if len(fields) == 1:
-        return f"{fields[0]}: "
-    return f"the containers of a pod share one card, and {' + '.join(fields)}: "
+    where = " + ".join(fields)
+    if len(fields) != 1:
+        where = f"the containers of a pod share one card, and {where}"
+    return f"{where}: {found.detail}"
 
 
 def _of_annotation(detail: str, pod: Json) -> str:

@@ -26,6 +26,9 @@ threads = _settings.threads
 keepalive = 3600
 graceful_timeout = 10
 timeout = 60
+# Nobody stands between: what a client says of a proxy before us is not true.
+secure_scheme_headers: dict[str, str] = {}
+forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"

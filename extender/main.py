@@ -100,7 +100,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     readiness = Readiness(following, settings.stale_after_s)
     registry = CollectorRegistry()
     registry.register(LedgerCollector(ledger, pods, nodes, inflight, readiness))
-    lessons = Lessons(packer, wanted=settings.policy == FRAG)
+    synced = [reflector.synced for _, reflector in following]
+    lessons = Lessons(packer, wanted=settings.policy == FRAG, after=synced)
     registry.register(LessonCollector(lessons))
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
@@ -121,6 +122,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         registry=registry,
         snapshot=lambda: snapshot(ledger.nodes(), pods.records(), choice),
         page=make_page(books, readiness) if settings.ui else None,
+        tls=settings.tls is not None,
     )
     for name, reflector in following:
         start(f"reflector-{name}", partial(reflector.run, stop))

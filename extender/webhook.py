@@ -12,10 +12,15 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Response, request
 from prometheus_client import CollectorRegistry
-from werkzeug.exceptions import HTTPException, UnsupportedMediaType
+from werkzeug.exceptions import (
+    ExpectationFailed,
+    HTTPException,
+    LengthRequired,
+    UnsupportedMediaType,
+)
 
 from extender.admission import Rules, review
-from extender.app import MOST_BYTES, create_public_app, malformed
+from extender.app import MOST_BYTES, bare_app, malformed
 from extender.jsonpatch import patch_between
 from extender.pool import Pool
 from extender.readiness import Readiness
@@ -28,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 _MOST_DIGITS = 10
+_UNHEARD = {"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"}
+"""Of requests whose body has not come: ``extender.wholerequest`` waits for none."""
 _OOPS = (
     "the webhook of vcuda met an error of its own, and turned the pod away; the log of "
     "gpushare-webhook in kube-system has the details"
@@ -67,12 +74,12 @@ Review = Callable[[bytes], bytes]
 
 
 def create_webhook_app(parts: WebhookParts) -> WSGIApplication:
-    """Make the application for the API server: reviews, and the read-only rest.
+    """Make the application for the API server: reviews and nothing else.
 
     A request as an API server writes it is answered at once; whatever else comes goes
     the long way round by Flask, which costs as much again as most reviews.
     """
-    app = create_public_app(parts)
+    app = bare_app()
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     reviews: dict[str, Review] = {}
     for rule, path in PATHS.items():
@@ -101,13 +108,15 @@ def _plain_length(environ: WSGIEnvironment) -> int | None:
     """Give the body's length where a request is as an API server writes it."""
     plain = environ["REQUEST_METHOD"] == "POST" and environ.get("CONTENT_TYPE") == _JSON
     length = environ.get("CONTENT_LENGTH") or ""
-    if not plain or not length.isdigit() or len(length) > _MOST_DIGITS:
+    whole = not environ.keys() & _UNHEARD
+    if not (plain and whole and length.isdigit()) or len(length) > _MOST_DIGITS:
         return None
     return int(length) if int(length) <= MOST_BYTES else None
 
 
 def _by_flask(review: Review, metrics: PathMetrics) -> Response:
     try:
+        _insist_on_whole_body()
         if request.mimetype != _JSON:
             raise UnsupportedMediaType(f"Content-Type must be {_JSON}")
         body = request.get_data(cache=False)
@@ -115,6 +124,14 @@ def _by_flask(review: Review, metrics: PathMetrics) -> Response:
         metrics.reviewed(Result.MALFORMED)
         raise
     return Response(review(body), content_type=_JSON)
+
+
+def _insist_on_whole_body() -> None:
+    """Refuse bodies that come otherwise than whole, with their length before them."""
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequired("send a Content-Length; bodies in chunks are not read")
+    if "Expect" in request.headers:
+        raise ExpectationFailed("send the body at once, without Expect")
 
 
 def _timed(parts: WebhookParts, metrics: PathMetrics, path: Path, body: bytes) -> bytes:

@@ -28,6 +28,9 @@ keepalive = 120
 backlog = 2048
 graceful_timeout = 10
 timeout = 60
+# Nobody stands between: what a client says of a proxy before us is not true.
+secure_scheme_headers: dict[str, str] = {}
+forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"

@@ -4,7 +4,9 @@ Who answers requests in threads must not wait in one of them for somebody's next
 a few clients that send half a request would take all the threads.
 """
 
+import select
 import ssl
+import time
 from enum import Enum
 
 MOST_HEAD = 64 << 10
@@ -13,8 +15,11 @@ _RECORD = 16 << 10
 _RECORDS = 64
 """Heard at a time, so that nobody has the main loop for himself."""
 _END = b"\r\n\r\n"
-_LAST_CHUNK = b"0\r\n\r\n"
 _MOST_DIGITS = 15
+_UNHEARD = {b"transfer-encoding", b"expect"}
+"""Fields of requests whose body is not waited for; no API server sends one."""
+_LEAST_S = 0.001
+"""Left for a piece of an answer that there is room for."""
 
 
 class Heard(Enum):
@@ -29,14 +34,16 @@ class Heard(Enum):
 class Pieces:
     """The bytes of a request, one after the other; ``kept`` are those not read yet.
 
-    Of a body longer than ``most_body`` none is kept: its length alone is answered.
+    Of a body longer than ``most_body`` none is kept: its length alone is answered. One
+    whose end the head does not tell is not waited for.
     """
 
     def __init__(self, most_body: int) -> None:
         self.kept = bytearray()
         self._most_body = most_body
+        self.cut = False
+        """Whether some was thrown away, so that no other request can follow."""
         self._left: int | None = None
-        self._chunked = False
 
     def add(self, piece: bytes) -> None:
         """Take over what came."""
@@ -45,7 +52,8 @@ class Pieces:
             self._look_for_head()
             return
         self._left -= len(piece)
-        self._keep(piece)
+        if not self.cut:
+            self.kept += piece
 
     def heard(self) -> Heard:
         """Say whether there is enough to answer, if only that it is refused."""
@@ -53,11 +61,7 @@ class Pieces:
             return Heard.WHOLE if self._left <= 0 else Heard.PART
         if not self.kept:
             return Heard.NOTHING
-        most = MOST_HEAD + (self._most_body if self._chunked else 0)
-        if len(self.kept) > most:
-            return Heard.WHOLE
-        ended = self._chunked and self.kept.endswith(_LAST_CHUNK)
-        return Heard.WHOLE if ended else Heard.PART
+        return Heard.WHOLE if len(self.kept) > MOST_HEAD else Heard.PART
 
     def take(self, most: int) -> bytes:
         """Give the next bytes; none where all were given."""
@@ -67,22 +71,17 @@ class Pieces:
 
     def _look_for_head(self) -> None:
         end = self.kept.find(_END)
-        if end < 0 or self._chunked:
+        if end < 0:
             return
         fields = dict(_field(line) for line in self.kept[:end].split(b"\r\n")[1:])
-        if b"transfer-encoding" in fields:
-            self._chunked = True
-            return
         length = fields.get(b"content-length", b"0")
         right = length.isdigit() and len(length) <= _MOST_DIGITS
-        self._left = (int(length) if right else 0) - (len(self.kept) - end - len(_END))
-        if right and int(length) > self._most_body:
-            self._most_body = -1
+        known = right and not fields.keys() & _UNHEARD
+        body = int(length) if known else 0
+        self._left = body - (len(self.kept) - end - len(_END))
+        self.cut = not known or body > self._most_body
+        if self.cut:
             del self.kept[end + len(_END) :]
-
-    def _keep(self, piece: bytes) -> None:
-        if self._most_body >= 0:
-            self.kept += piece
 
 
 def _field(line: bytes | bytearray) -> tuple[bytes, bytes]:
@@ -98,9 +97,10 @@ class WholeRequestSocket(ssl.SSLSocket):
 
     most_body = 8 << 20
     """Bytes of a body that is kept."""
-    answer_s = 5.0
-    """In which each piece of an answer has to go out."""
+    answer_s = 1.0
+    """In which an answer has to go out, from its first byte on to its last."""
     _shaken = False
+    _until: float | None = None
     _pieces: Pieces | None = None
 
     @property
@@ -138,6 +138,7 @@ class WholeRequestSocket(ssl.SSLSocket):
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001
         """Begin an answer, which may not take for ever, or end it."""
+        self._until = None
         self.settimeout(self.answer_s if flag else 0.0)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
@@ -145,10 +146,22 @@ class WholeRequestSocket(ssl.SSLSocket):
         del flags
         return self.pieces.take(buflen)
 
+    def takes_answers(self) -> bool:
+        """Tell whether there is room for one; else he reads none, and has many."""
+        looking = select.poll()
+        looking.register(self, select.POLLOUT)
+        return bool(looking.poll(0))
+
     def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]
         """Send; ``ssl.SSLEOFError`` for who does not take his answer."""
+        del flags
+        if self._until is None:
+            self._until = time.monotonic() + self.answer_s
+        left = memoryview(data)
         try:
-            super().sendall(data, flags)
+            while left:
+                self.settimeout(max(self._until - time.monotonic(), _LEAST_S))
+                left = left[self.send(left) :]
         except TimeoutError as error:
             # gunicorn takes this one for a client that went away.
             raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "answer not taken") from error

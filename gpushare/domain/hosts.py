@@ -12,6 +12,7 @@ __all__ = ["HostAmount", "Hosts"]
 
 _NOTHING = HostAmount()
 _MOST_KINDS = 10_000
+_MOST_CHANGES = 16_384
 
 
 class Hosts:
@@ -30,7 +31,7 @@ class Hosts:
         self._pods: dict[PodUID, tuple[NodeName, HostAmount]] = {}
         self._kinds: dict[HostAmount, HostAmount] = {}
         self._names: dict[NodeName, NodeName] = {}
-        self._changed: set[NodeName] = set()
+        self._changed: set[NodeName] | None = set()
 
     def free(self, name: NodeName) -> HostAmount | None:
         """Give what a node has left, below zero where it is over-committed.
@@ -63,7 +64,6 @@ class Hosts:
                 return
             if amount is None:
                 del self._allocatable[name]
-                self._names.pop(name, None)
             else:
                 self._allocatable[name] = amount
             self._touch(name)
@@ -88,12 +88,14 @@ class Hosts:
             if before is not None:
                 self._let_go(*before)
 
-    def changes(self) -> frozenset[NodeName]:
-        """Give the nodes that changed since the one reader asked before."""
+    def changes(self) -> frozenset[NodeName] | None:
+        """Give the nodes that changed since the one reader asked before.
+
+        None where they were too many to write down: look at all nodes then.
+        """
         with self._lock:
-            found = frozenset(self._changed)
-            self._changed.clear()
-            return found
+            found, self._changed = self._changed, set()
+            return None if found is None else frozenset(found)
 
     def _let_go(self, name: NodeName, amount: HostAmount) -> None:
         left = self._held.get(name, _NOTHING) - amount
@@ -105,7 +107,13 @@ class Hosts:
 
     def _touch(self, name: NodeName) -> None:
         self._free.pop(name, None)
-        self._changed.add(name)
+        if name not in self._held and name not in self._allocatable:
+            self._names.pop(name, None)
+        if self._changed is not None:
+            self._changed.add(name)
+            if len(self._changed) > _MOST_CHANGES:
+                # Nobody reads them where nobody asks for frag, and nodes come and go.
+                self._changed = None
 
     def _one(self, amount: HostAmount) -> HostAmount:
         """Give one value for all pods that ask the same."""

@@ -3,50 +3,82 @@
 What each node costs for a kind of pod is kept, and mended for the nodes that changed.
 """
 
+import math
 from array import array
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import (
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableSequence,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from threading import Lock
 
 from gpushare.domain.costs import NEVER, Standing
-from gpushare.domain.frag.pool import Pool
 from gpushare.domain.frag.tables import Tables, plain
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.learner import Learner
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import (
-    Amount,
-    CardUUID,
-    Claim,
-    NodeName,
-    PodRequest,
-)
+from gpushare.domain.model import Amount, CardUUID, Claim, NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.packing import Kind
 from gpushare.domain.policies import Policy
+from gpushare.domain.roll import Build, Roll
 
 ENOUGH = 10
 """Pods to have seen before anything is learnt of them; best-fit chooses until then."""
 
-_MOST_KINDS = 64
-"""Kept at a time: at 10,000 nodes a kind takes 80 kB."""
-_LONGEST_LOG = 65_536
+_MOST_COSTS = 2_000_000
+"""Over all kinds, at 8 bytes each: 200 kinds are kept for 10,000 nodes."""
+_MOST_KINDS = 1024
+_EIGHTHS = 0.6
+"""A price must be off by so much before it is changed, since all nodes are priced
+anew then: at 0.5 two pods that come and go in turn would do it each time."""
+_STALE = math.nan
 
 
 @dataclass(slots=True)
 class _Row:
-    """What one kind of pod costs on each node; ``stale`` where that is not so now."""
+    """What one kind of pod costs at each place; ``_STALE`` where that must be asked."""
 
     costs: MutableSequence[float]
-    stale: set[int]
     upto: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One pod's costs by node, and what must be priced for it outside the lock."""
+
+    kind: Kind
+    row: _Row
+    tables: Tables
+    costs: dict[NodeName, float]
+    stale: list[tuple[NodeName, int, Standing | None]]
+    priced: list[Standing | None] = field(default_factory=list)
+    """The stale nodes by the tables, in their order."""
+
+    def price(self, request: PodRequest, policy: Policy) -> None:
+        """Price the stale ones, those that are alike once."""
+        known: dict[Hashable, float] = {None: NEVER}
+        for name, _, node in self.stale:
+            now, alike = node, None if node is None else node.alike(request)
+            if node is not None and (alike is None or alike not in known):
+                now = node.by(self.tables)
+                self.costs[name] = now.cost(request, policy, self.tables)
+                known.setdefault(alike, self.costs[name])
+            else:
+                self.costs[name] = known[alike]
+            self.priced.append(now)
 
 
 class Packer:
     """Chooses by what was learnt, over one ledger and the book of its hosts.
 
-    Safe for several threads. ``learn`` is for a thread of its own; all else is quick.
+    Safe for several threads. ``learn`` is for a thread of its own; all else is quick,
+    and nobody waits while another's pod is priced.
     """
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
@@ -54,17 +86,11 @@ class Packer:
         self._ledger = ledger
         self._hosts = hosts
         self._lock = Lock()
-        self._position = -1
+        self._roll = Roll(ledger, hosts)
         self._tables = plain()
-        self._learnt = False
+        self._learnt: Build | None = None
+        self._rebuilt = False
         self._wanted = False
-        self._places: dict[NodeName, int] = {}
-        self._names: list[NodeName] = []
-        self._nodes: list[Standing | None] = []
-        self._idle: Counter[str] = Counter()
-        self._untouched: Counter[int] = Counter()
-        self._log: list[int] = []
-        self._log_start = 0
         self._rows: OrderedDict[Kind, _Row] = OrderedDict()
 
     @property
@@ -87,8 +113,8 @@ class Packer:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to learn."""
-        return self.learner.due and self.learner.seen >= ENOUGH
+        """Whether there is something to learn: of new pods, or for other cards."""
+        return self.learner.seen >= ENOUGH and (self.learner.due or self._rebuilt)
 
     def see(self, request: PodRequest) -> None:
         """Count a pod; each once, when it is first heard of."""
@@ -96,14 +122,14 @@ class Packer:
 
     def learn(self) -> None:
         """Learn from the pods that were seen, and choose by that from now on."""
-        nodes = self._ledger.nodes()
+        totals = self._totals(self._ledger.nodes())
         with self._lock:
-            self._follow()
-            pool = self._pool(*self._totals(nodes))
-        tables = self.learner.tables(nodes, pool)
+            self._roll.follow(self._tables)
+            pool, build = self._roll.pool(*totals), self._roll.build()
+        tables = self.learner.tables(build.yardstick, pool)
         with self._lock:
             self._use(tables)
-            self._learnt = True
+            self._learnt, self._rebuilt = build, False
 
     def best(
         self, request: PodRequest, names: Sequence[NodeName], policy: Policy
@@ -111,27 +137,20 @@ class Packer:
         """Name the node of these where the pod costs least; of equals the first one."""
         self._wanted = True
         with self._lock:
-            if not self._learnt:
+            if self._learnt is None:
                 return None
-            if self._follow():
-                # Blocks and models get scarce and plenty with every pod.
-                under = self._tables.under(self._pool())
-                if under is not self._tables:
-                    self._use(under)
-            known = [name for name in names if name in self._places]
-            places = [self._places[name] for name in known]
-            row = self._row(Kind.of(request))
-            for at in row.stale.intersection(places):
-                node = self._nodes[at]
-                row.costs[at] = (
-                    NEVER if node is None else node.cost(request, policy, self._tables)
-                )
-            row.stale.difference_update(places)
-            found = [row.costs[at] for at in places]
-        least = min(found, default=NEVER)
+            self._follow(self._learnt)
+            asked = self._ask(request, names)
+        asked.price(request, policy)
+        if asked.stale:
+            with self._lock:
+                self._keep(asked)
+        for name, cost in self._seen_otherwise(request, policy, asked):
+            asked.costs[name] = cost
+        least = min(asked.costs.values(), default=NEVER)
         if least == NEVER:
             return None
-        return min(n for n, each in zip(known, found, strict=True) if each == least)
+        return min(name for name, cost in asked.costs.items() if cost == least)
 
     def costs(
         self,
@@ -149,47 +168,14 @@ class Packer:
         found = standing.share_costs(claim, request.host, tables)
         return {uuid: cost for cost, look in found for uuid in look.cards}
 
-    def _follow(self) -> bool:
-        """Take over what changed in the books; tell whether anything did."""
-        self._position, changed = self._ledger.changed_since(self._position)
-        hosts = self._hosts.changes()
-        if changed is None:
-            changed = [*self._names, *(node.name for node in self._ledger.nodes())]
-        names: Iterable[NodeName] = dict.fromkeys([*changed, *hosts])
-        moved = [self._take(name) for name in names]
-        return any(moved)
-
-    def _take(self, name: NodeName) -> bool:
-        page = self._ledger.node(name)
-        at = self._places.get(name)
-        if page is None and at is None:
-            return False
-        if at is None:
-            at = self._places[name] = len(self._names)
-            self._names.append(name)
-            self._nodes.append(None)
-        before, after = self._nodes[at], None
-        if page is not None:
-            after = Standing.of(page, self._hosts.free(name), self._tables)
-        if after and before and after.state == before.state and before.page is page:
-            return False
-        self._count(before, -1)
-        self._nodes[at] = after
-        self._count(after, +1)
-        self._note(at)
-        return True
-
-    def _count(self, node: Standing | None, sign: int) -> None:
-        if node is not None:
-            self._idle[node.state.model] += sign * node.state.idle
-            self._untouched[node.state.untouched] += sign
-
-    def _note(self, at: int) -> None:
-        self._log.append(at)
-        if len(self._log) > _LONGEST_LOG:
-            half = len(self._log) // 2
-            del self._log[:half]
-            self._log_start += half
+    def _follow(self, learnt: Build) -> None:
+        """Take over what changed; blocks and models get scarce with every pod."""
+        if not self._roll.follow(self._tables):
+            return
+        pool = self._roll.pool()
+        if self._tables.drifted(pool, _EIGHTHS):
+            self._use(self._tables.under(pool))
+        self._rebuilt = not self._roll.build().like(learnt)
 
     def _totals(self, nodes: Iterable[Node]) -> tuple[int, int | None, int | None]:
         """Sum up what the nodes with cards were built with, where they tell it."""
@@ -201,29 +187,62 @@ class Packer:
         cpu = sum(host.cpu_milli for host in hosts)
         return cards, cpu, sum(host.memory_mib for host in hosts)
 
-    def _pool(
-        self, cards: int = 0, cpu: int | None = None, memory: int | None = None
-    ) -> Pool:
-        """Sum up what is idle now."""
-        return Pool(cards, cpu, memory, dict(self._idle), dict(self._untouched))
-
     def _use(self, tables: Tables) -> None:
         self._tables = tables
         self._rows.clear()
-        self._nodes = [node and node.by(tables) for node in self._nodes]
+
+    def _ask(self, request: PodRequest, names: Sequence[NodeName]) -> _Asked:
+        kind, places = Kind.of(request), self._roll.places
+        row = self._row(kind)
+        asked = _Asked(kind, row, self._tables, {}, [])
+        for name in names:
+            at = places.get(name)
+            if at is None:
+                continue
+            cost = asked.costs[name] = row.costs[at]
+            if math.isnan(cost):
+                asked.stale.append((name, at, self._roll.nodes[at]))
+        return asked
+
+    def _keep(self, asked: _Asked) -> None:
+        """Write down what was priced, but where things have changed meanwhile."""
+        if self._tables is not asked.tables:
+            return
+        nodes, current = self._roll.nodes, self._rows.get(asked.kind) is asked.row
+        for (name, at, before), now in zip(asked.stale, asked.priced, strict=True):
+            if nodes[at] is before:
+                nodes[at] = now
+                if current:
+                    asked.row.costs[at] = asked.costs[name]
+
+    def _seen_otherwise(
+        self, request: PodRequest, policy: Policy, asked: _Asked
+    ) -> Iterator[tuple[NodeName, float]]:
+        """Price anew where room is kept that does not stand in this pod's way."""
+        pod = request.pod
+        own = self._ledger.placement(pod.uid)
+        for name in self._ledger.nominated() | ({own.node} if own else set()):
+            page = self._ledger.node(name)
+            if page is None or name not in asked.costs:
+                continue
+            seen = page.as_seen_by(pod)
+            if seen is not page:
+                there = Standing.of(seen, self._hosts.free(name), asked.tables)
+                yield name, there.cost(request, policy, asked.tables)
 
     def _row(self, kind: Kind) -> _Row:
-        now = self._log_start + len(self._log)
-        row = self._rows.get(kind)
-        if row is None or row.upto < self._log_start:
-            row = _Row(array("d"), set(), now)
+        roll, row = self._roll, self._rows.get(kind)
+        changed = None if row is None else roll.since(row.upto)
+        if row is None or changed is None:
+            row, changed = _Row(array("d"), 0), []
             self._rows[kind] = row
-            if len(self._rows) > _MOST_KINDS:
-                self._rows.popitem(last=False)
         self._rows.move_to_end(kind)
-        row.stale.update(self._log[row.upto - self._log_start :])
-        row.upto = now
-        new = range(len(row.costs), len(self._nodes))
-        row.stale.update(new)
-        row.costs.extend([NEVER] * len(new))
+        most = min(_MOST_KINDS, _MOST_COSTS // max(1, len(roll.nodes)))
+        while len(self._rows) > max(1, most):
+            self._rows.popitem(last=False)
+        # New places come in the log, too, and are stale from the start.
+        row.costs.extend([_STALE] * (len(roll.nodes) - len(row.costs)))
+        for at in changed:
+            row.costs[at] = _STALE
+        row.upto = roll.now()
         return row

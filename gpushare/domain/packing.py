@@ -1,5 +1,6 @@
 """Pages and requests in the numbers of ``gpushare.domain.frag``. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -86,12 +87,17 @@ class Yardstick:
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Self:
         """Measure by the cards of these nodes."""
-        sizes: dict[str, dict[int, int]] = {}
-        for node in nodes:
-            for card in node.cards:
-                for model in {card.model, ""}:
-                    count = sizes.setdefault(model, {})
-                    count[card.units] = count.get(card.units, 0) + 1
+        return cls.by(
+            Counter((card.model, card.units) for node in nodes for card in node.cards)
+        )
+
+    @classmethod
+    def by(cls, cards: Mapping[tuple[str, int], int]) -> Self:
+        """Measure by how many cards there are of each model and number of units."""
+        sizes: dict[str, Counter[int]] = {}
+        for (its_model, units), number in cards.items():
+            for model in {its_model, ""} if number else ():
+                sizes.setdefault(model, Counter())[units] += number
         return cls(
             {m: max(sorted(count), key=count.__getitem__) for m, count in sizes.items()}
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from gpushare.domain.carving import Costs, Room
+from gpushare.domain.carving import Room
 from gpushare.domain.model import NOTHING, Claim, NodeName, Placement, PodRequest, Share
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
@@ -20,22 +20,23 @@ def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusa
 
     One claim fits or not whatever the policy. Several are placed in the policy's order
     and, if that fails, by a bounded search, so that taste does not decide about fit.
-    Cards that the pod's lists shut out are left alone.
+    Cards that the pod's lists shut out are left alone. What a chooser likes better is
+    taken last, so that its costs are asked once a claim and not at each step.
     """
-    seen = node.as_limited_by(request)
-    chooser = policy.chooser
-    costs = None if chooser is None else partial(chooser.costs, request, node)
-    found = _place(request, seen, policy, costs)
-    if isinstance(found, Refusal) and seen is not node:
-        return _limited(found, request)
-    return found
+    found = _fit(request, node, policy)
+    if isinstance(found, Refusal) or policy.chooser is None:
+        return found
+    costs = partial(policy.chooser.costs, request, node)
+    room = Room.of(node.as_limited_by(request), policy, costs)
+    liked = _in_order(request.claims, room)
+    return found if isinstance(liked, Refusal) else replace(found, shares=liked)
 
 
 def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
     """Say why the node cannot take the pod, or None; ``place`` without the placement.
 
     For a single claim, or several of which one alone is too much, one comparison with
-    the summary is enough.
+    the summary is enough. Nobody is asked what a card costs: that is taste.
     """
     summary = node.summary_for(request)
     for claim in request.claims:
@@ -44,7 +45,7 @@ def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
             return no if summary is node.summary else _limited(no, request)
     if len(request.claims) == 1:
         return None
-    decision = place(request, node, policy)
+    decision = _fit(request, node, policy)
     return decision if isinstance(decision, Refusal) else None
 
 
@@ -92,16 +93,23 @@ def favourite(
     return None if name is None else pages[name]
 
 
-def _place(
-    request: PodRequest, node: Node, policy: Policy, costs: Costs | None
-) -> Placement | Refusal:
+def _fit(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
+    """Place a pod without asking a chooser."""
+    seen = node.as_limited_by(request)
+    found = _place(request, seen, policy)
+    if isinstance(found, Refusal) and seen is not node:
+        return _limited(found, request)
+    return found
+
+
+def _place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
     if not request.claims:
         return Placement(request.pod, node.name, ())
     if not node.free:
         return Refusal(Reason.NO_CARDS)
-    shares = _in_order(request.claims, Room.of(node, policy, costs))
+    shares = _in_order(request.claims, Room.of(node, policy))
     if isinstance(shares, Refusal) and _may_fit_otherwise(request, node):
-        found = _search(request.claims, Room.of(node, policy, costs))
+        found = _search(request.claims, Room.of(node, policy))
         shares = shares if found is None else found
     if isinstance(shares, Refusal):
         return shares

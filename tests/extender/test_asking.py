@@ -122,6 +122,15 @@ def test_cores_of_several_containers_are_one_sum() -> None:
         f"the containers of a pod share one card, and {CORES} + "
         f"{CORES.replace('[0]', '[2]')}: 120 cores are neither"
     )
+    assert judged_request(pod).summed
+
+
+def test_what_one_container_asks_is_no_sum() -> None:
+    """Whatever words are in the complaint."""
+    wrong = {names.POLICY: "share one card"}
+    assert not judged_request(pod_json(units=1, cores=150, annotations=wrong)).summed
+    assert not judged_request(pod_json(units="1.5")).summed
+    assert not judged_request(pod_json(units=1)).summed
 
 
 def test_apart_each_container_is_judged_alone() -> None:

@@ -1,17 +1,22 @@
 """When the policy frag learns, and what kube-scheduler hears of it."""
 
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from extender import main
 from extender.lessons import LessonCollector, Lessons
 from extender.prioritize import prioritize
+from extender.settings import ExtenderSettings
+from gpushare.domain import learner as learner_room
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.domain.packer import ENOUGH, Packer
 from gpushare.domain.policies import Choice, Policy
+from gpushare.kube.embedded import Embedded
 from tests.builders import card, placement, request
 from tests.testbed.waiting import wait_until
 
@@ -94,12 +99,14 @@ def test_what_prometheus_sees(scene: Scene) -> None:
     """No time of a lesson that never was."""
     lessons = Lessons(scene.packer, wanted=True, clock=lambda: 1234.0)
     scene.see()
-    assert values(lessons) == {"vcuda_extender_frag_pods_seen": ENOUGH}
-    lessons.take()
-    assert values(lessons) == {
+    counted: dict[str, float] = {
         "vcuda_extender_frag_pods_seen": ENOUGH,
-        "vcuda_extender_frag_learnt_timestamp_seconds": 1234.0,
+        "vcuda_extender_frag_lessons_failed_total": 0,
     }
+    assert values(lessons) == counted
+    lessons.take()
+    counted["vcuda_extender_frag_learnt_timestamp_seconds"] = 1234.0
+    assert values(lessons) == counted
 
 
 def test_a_lesson_that_fails_changes_nothing(
@@ -116,6 +123,53 @@ def test_a_lesson_that_fails_changes_nothing(
     assert not lessons.take()
     assert lessons.learnt_at is None
     assert scene.scores() == [0, 5]
+
+
+def test_a_lesson_that_fails_is_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may be 250 pods away, and a metric tells of it."""
+    scene.see()
+
+    def fail(*_args: object) -> None:
+        raise ArithmeticError("no price")
+
+    lessons = Lessons(scene.packer, wanted=True)
+    with monkeypatch.context() as troubled:
+        troubled.setattr(learner_room, "learn", fail)
+        assert not lessons.take()
+    assert values(lessons)["vcuda_extender_frag_lessons_failed_total"] == 1
+    assert lessons.take()
+
+
+def test_nothing_is_learnt_before_all_nodes_and_pods_are_read(scene: Scene) -> None:
+    """Pods alone could be measured by no card, and that would stand for long."""
+    nodes, pods = Event(), Event()
+    lessons = Lessons(scene.packer, wanted=True, after=(nodes, pods))
+    scene.see()
+    pods.set()
+    assert not lessons.take()
+    nodes.set()
+    assert lessons.take()
+
+
+def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nodes and of pods, as its reflectors read them."""
+    made: list[Lessons] = []
+
+    def note(*args: Any, **how: Any) -> Lessons:
+        made.append(Lessons(*args, **how))
+        return made[0]
+
+    monkeypatch.setattr(main, "Lessons", note)
+    stop = Event()
+    try:
+        main.assemble(ExtenderSettings(), Embedded(), stop)
+        after = made[0]._after
+        assert len(set(after)) == 2
+        wait_until(lambda: all(each.is_set() for each in after), "both lists")
+    finally:
+        stop.set()
 
 
 def test_the_thread_learns_by_itself(scene: Scene) -> None:

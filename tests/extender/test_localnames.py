@@ -1,6 +1,7 @@
 """By which names the verbs may be called: a page from elsewhere has none of them."""
 
 import http.client
+import importlib
 from collections.abc import Iterator
 from contextlib import closing
 from threading import Event, Thread
@@ -8,6 +9,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import orjson
 import pytest
+from gunicorn.config import Config
+from gunicorn.http import RequestParser
 from werkzeug.test import Client
 
 from extender.localnames import is_local
@@ -115,10 +118,33 @@ def test_it_binds_nothing_either() -> None:
 def test_with_tls_a_certificate_says_who_it_is() -> None:
     """A name of the server's own certificate may stand in urlPrefix then."""
     stop = Event()
-    client = Client(assemble(ExtenderSettings(), Embedded(), stop).inner)
+    tls = ExtenderSettings(tls_cert="a", tls_key="b", tls_client_ca="c")
+    client = Client(assemble(tls, Embedded(), stop).inner)
     stop.set()
     answer = client.get("/healthz", base_url="https://control-plane-1:39999")
     assert answer.status_code == 200
+
+
+def test_a_page_cannot_say_that_there_is_tls() -> None:
+    """Some servers believe such a header, of this host's own addresses at least."""
+    stop = Event()
+    client = Client(assemble(ExtenderSettings(), Embedded(), stop).inner)
+    stop.set()
+    answer = client.get("/snapshot", base_url="https://page.example:39999")
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("name", ["gunicorn_conf", "webhook_conf"])
+@pytest.mark.parametrize("header", ["X-Forwarded-Proto: https", "X-Forwarded-Ssl: on"])
+def test_gunicorn_believes_no_such_header(name: str, header: str) -> None:
+    """Its own default is to, from 127.0.0.1."""
+    module, config = importlib.import_module(f"extender.{name}"), Config()
+    for setting in ("secure_scheme_headers", "forwarded_allow_ips"):
+        config.set(setting, getattr(module, setting))
+    head = f"GET / HTTP/1.1\r\nHost: page.example\r\n{header}\r\n\r\n".encode()
+    read = next(RequestParser(config, [head], ("127.0.0.1", 1)))
+    assert read.scheme == "http"
+    assert config.forwarded_allow_ips == []
 
 
 def test_the_public_listener_asks_for_no_name() -> None:

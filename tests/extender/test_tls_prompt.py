@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -15,6 +16,7 @@ from extender.wholerequest import Heard, WholeRequestSocket
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.waiting import wait_until
 
+MANY = 500
 REQUEST = b"POST /mutate HTTP/1.1\r\nContent-Length: 4\r\n\r\n"
 
 
@@ -124,6 +126,39 @@ def test_an_answer_that_is_not_taken(held: Certificates) -> None:
         with pytest.raises(ssl.SSLEOFError) as raised:
             server.sendall(bytes(64 << 20))
     assert raised.value.args[0] == ssl.SSL_ERROR_EOF
+
+
+def test_an_answer_that_is_taken_bit_by_bit(held: Certificates) -> None:
+    """There is a time for all of it, not for each piece."""
+    with meeting(held) as (client, server), ThreadPoolExecutor(1) as pool:
+        over = Event()
+
+        def sips() -> int:
+            count = 0
+            while count < MANY and not over.wait(0.02):
+                client.recv(1 << 16)
+                count += 1
+            return count
+
+        assert server.takes_answers()
+        server.answer_s = 0.2
+        server.setblocking(True)
+        sipping = pool.submit(sips)
+        with pytest.raises(ssl.SSLEOFError):
+            server.sendall(bytes(64 << 20))
+        over.set()
+        assert sipping.result(60) < MANY
+
+
+def test_who_takes_no_answer_has_no_room_for_another(held: Certificates) -> None:
+    """It shows before a thread would wait for him."""
+    with meeting(held) as (_, server):
+        assert server.takes_answers()
+        server.answer_s = 0.2
+        server.setblocking(True)
+        with pytest.raises(ssl.SSLEOFError):
+            server.sendall(bytes(64 << 20))
+        assert not server.takes_answers()
 
 
 def test_the_files_are_two(held: Certificates) -> None:

@@ -64,7 +64,7 @@ class Slow:
 WAYS = (
     Slow("half a head", HEAD),
     Slow("half a body", HEAD + b"Content-Length: 99\r\n\r\n{"),
-    Slow("no end of chunks", HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"),
+    Slow("a handshake alone", b""),
     Slow("half a handshake", b"\x16\x03\x01\x02\x00\x01", shakes=False),
     Slow("nothing", b"", shakes=False),
 )
@@ -135,6 +135,30 @@ def posted(served: Served, body: bytes) -> http.client.HTTPResponse:
         answer = link.getresponse()
         answer.read()
         return answer
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"411"),
+        (b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n", b"417"),
+        (b"Content-Length: %d\r\n\r\n" % 10**16, b"413"),
+        (b"Content-Length: %d\r\n\r\n" % (9 << 20) + b" " * (9 << 20), b"413"),
+    ],
+    ids=["chunks", "expect", "no end", "long"],
+)
+def test_after_a_body_that_is_not_kept_nothing_follows(
+    served: Served, more: bytes, status: bytes
+) -> None:
+    """He is told at once, and hung up on: his next bytes may be the body's rest."""
+    with ExitStack() as stack:
+        link = come(served, stack, Slow("odd", HEAD + more), STRANGER)
+        heard = b""
+        while piece := link.recv(1 << 16):
+            heard += piece
+        assert heard.startswith(b"HTTP/1.1 " + status)
+        assert b"\r\nConnection: close\r\n" in heard
+        assert heard.endswith(b"}")
 
 
 def test_the_largest_review_and_one_too_large(served: Served) -> None:

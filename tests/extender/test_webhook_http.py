@@ -81,6 +81,25 @@ def test_a_body_too_large_is_413() -> None:
     assert count(registry, "/mutate", "malformed") == 1
 
 
+@pytest.mark.parametrize(
+    ("header", "status", "words"),
+    [
+        ({"Transfer-Encoding": "chunked"}, 411, b"send a Content-Length"),
+        ({"Expect": "100-continue"}, 417, b"without Expect"),
+    ],
+)
+def test_bodies_that_come_otherwise_than_whole(
+    header: dict[str, str], status: int, words: bytes
+) -> None:
+    """No API server sends one: it is said what to send, and counted."""
+    client, registry = webhook()
+    body = orjson.dumps(asked(pod_json()))
+    got = client.post("/mutate", data=body, content_type=JSON, headers=header)
+    assert got.status_code == status
+    assert words in got.data
+    assert count(registry, "/mutate", "malformed") == 1
+
+
 def test_three_megabytes_are_a_pod() -> None:
     """And a thousand containers, each of them changed."""
     client, _ = webhook()

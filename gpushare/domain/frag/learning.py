@@ -49,9 +49,11 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
     Shares weigh by the milli that they ask together; what one asks of CPU and memory is
     counted per price of its size, not per size, and a size of price 0 asks nothing. The
     weights of all kinds sum to 1, so that a model that some may not have is worth less.
-    Whole cards weigh among those of their own number, whatever numbers there are.
+    Whole cards weigh among those of their own number, whatever numbers there are. Pods
+    of more cards than the largest node has are left out, because nothing can be kept
+    for them, and one that asks a million would outweigh all others.
     """
-    histogram = merged(histogram)
+    histogram = merged(_placeable(histogram, pool.largest))
     counts: Counter[int] = Counter()
     demand: Counter[int] = Counter()
     sets: Counter[frozenset[str]] = Counter()
@@ -74,6 +76,14 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
         sets={allowed: sets[allowed] / total for allowed in sorted(sets, key=sorted)},
     )
     return tables.under(pool)
+
+
+def _placeable(
+    histogram: Mapping[Shape, int], largest: int | None
+) -> Mapping[Shape, int]:
+    if largest is None:
+        return histogram
+    return {shape: n for shape, n in histogram.items() if shape.cards <= largest}
 
 
 def _singles(

@@ -19,6 +19,8 @@ class Pool:
     """Milli free, by card model."""
     untouched: Mapping[int, int] = field(default_factory=dict)
     """How many nodes have so many untouched cards, by that number of cards."""
+    largest: int | None = None
+    """Cards of the node that has most; None where it is not known."""
 
     @classmethod
     def of(

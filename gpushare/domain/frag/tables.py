@@ -76,6 +76,18 @@ class Tables:
             return self
         return replace(self, block_prices=prices, pressures=pressures)
 
+    def drifted(self, pool: Pool, eighths: float) -> bool:
+        """Tell whether a price is off by more than so many eighths of its range."""
+        now = [
+            (EIGHTHS * self._scarcity(k, pool), EIGHTHS * price / BLOCK_PRICE)
+            for k, price in self.block_prices.items()
+        ]
+        now += [
+            (EIGHTHS * self._crowd(model, pool), EIGHTHS * pressure)
+            for model, pressure in self.pressures.items()
+        ]
+        return any(abs(wanted - used) > eighths for wanted, used in now)
+
     def value(self, state: State) -> float:
         """Give the worth of what the node has left (R), in cards."""
         return self.gauge(state).worth
@@ -152,18 +164,23 @@ class Tables:
         return self.charge(state.model, gauge.worth - after, left)
 
     def _block_price(self, k: int, pool: Pool) -> float:
-        blocks = pool.blocks(k)
-        wanted = pool.idle_cards * self.shares[k] / k
-        scarcity = min(1.0, wanted / blocks) if blocks else 1.0
-        return BLOCK_PRICE * round(EIGHTHS * scarcity) / EIGHTHS
+        return BLOCK_PRICE * round(EIGHTHS * self._scarcity(k, pool)) / EIGHTHS
 
     def _pressure(self, model: str, pool: Pool) -> float:
+        return round(EIGHTHS * self._crowd(model, pool)) / EIGHTHS
+
+    def _scarcity(self, k: int, pool: Pool) -> float:
+        blocks = pool.blocks(k)
+        wanted = pool.idle_cards * self.shares[k] / k
+        return min(1.0, wanted / blocks) if blocks else 1.0
+
+    def _crowd(self, model: str, pool: Pool) -> float:
         crowd = 0.0
         for models, share in self.sets.items():
             if model in models:
                 idle = pool.idle_of(models)
                 crowd += share * pool.idle_cards / idle if idle else 1.0
-        return round(EIGHTHS * min(1.0, crowd) ** 2) / EIGHTHS
+        return min(1.0, crowd) ** 2
 
 
 def plain() -> Tables:
