@@ -32,7 +32,7 @@ def packing_section(found: Found, pictures: Path) -> Section:
         "bound the most that it can allocate of a load of 100."
     )
     picture = Picture("packing.svg", "Allocated share over arrived load, list by list")
-    parts: list[str | Table | Picture] = [words, _means(lists), picture]
+    parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
     if costs := _costs(lists):
         parts += ["What a decision took, learning included:", costs]
     if churn := _churn(found.get("churn", {})):
@@ -43,6 +43,16 @@ def packing_section(found: Found, pictures: Path) -> Section:
         parts += [words, churn]
     parts.append(_WHERE)
     return Section("Packing", parts, found)
+
+
+def _seeds(lists: dict[str, Any]) -> str:
+    """Say of how many seeds each mean is: a mean of three is no mean of ten."""
+    counts = (
+        f"{name}: "
+        + ", ".join(f"{p} {len(v['seeds'])}" for p, v in one["policies"].items())
+        for name, one in lists.items()
+    )
+    return f"Seeds of each mean: {'; '.join(counts)}."
 
 
 def _policies(lists: dict[str, Any]) -> list[str]:
