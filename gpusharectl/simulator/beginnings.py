@@ -8,7 +8,8 @@ import click
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpusharectl.access import reach
 from gpusharectl.simulator.live import LiveError, WhatIf
-from gpusharectl.simulator.liveread import Further, missing_rights, read_live
+from gpusharectl.simulator.liveread import Further, read_live
+from gpusharectl.simulator.liverights import without_rights
 from gpusharectl.simulator.scenario import Scenario
 from gpusharectl.simulator.scenariofile import read_scenario
 from gpusharectl.simulator.yamlfields import ScenarioError
@@ -35,17 +36,15 @@ def from_cluster(
     more: Sequence[Further],
 ) -> Scenario:
     """Read the cluster that runs, and write nothing there."""
-    # Rights are asked for when one was missing: not every API server can be asked.
+    # The reads themselves show which rights are missing.
     access = reach(kubeconfig, context, needs=())
     try:
         return read_live(access, what, more, access.objects.host)
     except LiveError as error:
         raise click.ClickException(str(error)) from error
     except Forbidden as error:
-        raise click.ClickException(
-            f"{missing_rights(access, more) or error}; take the administrator's "
-            "kubeconfig by --kubeconfig, or have the right granted"
-        ) from error
+        gets = [(one.resource, one.ref) for one in more]
+        raise click.ClickException(without_rights(access, gets, error)) from error
     except ClusterError as error:
         raise click.ClickException(f"{access.objects.host}: {error}") from error
     finally:

@@ -10,6 +10,7 @@ Exit codes:
 ====  ==================================================================
 """
 
+import logging
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,7 +130,7 @@ def simulate(  # noqa: PLR0913
     else:
         played = from_file(scenario or Path())
     report = _played(played, asked)
-    _show(report, asked, _next_step(scenario, asked))
+    _show(report, asked, _next_step(scenario, asked, played.choice))
     sys.exit(0 if report.as_expected else _OTHERWISE)
 
 
@@ -158,6 +159,8 @@ def _fitting(context: click.Context, *, live: bool, trace: str | None) -> None:
 
 
 def _played(scenario: Scenario, asked: _Asked) -> Report:
+    # The books log what they find odd; here the report says it.
+    logging.getLogger("gpushare").addHandler(logging.NullHandler())
     runs: list[Run] = []
     with shown(Console(stderr=True)) as began:
         for choice in choices(scenario.choice, asked.policy, asked.compare):
@@ -215,8 +218,13 @@ def _show(report: Report, asked: _Asked, next_step: str) -> None:
         draw_report(Console(highlight=False), report, next_step)
 
 
-def _next_step(scenario: Path | None, asked: _Asked) -> str:
+def _next_step(scenario: Path | None, asked: _Asked, plain: Choice) -> str:
     if asked.compare:
         return "" if asked.plot else "the curves: --plot curves.svg"
-    what = scenario or "--live"
-    return f"gpusharectl simulate {what} --compare first-fit,frag"
+    own = asked.policy or plain.default
+    against = f"--compare {own},{'first-fit' if own == 'frag' else 'frag'}"
+    if scenario is not None:
+        return f"gpusharectl simulate {scenario} {against}"
+    # Whatever else was asked of the cluster belongs to the question.
+    place = " in place of --policy" if asked.policy else ""
+    return f"the same with {against}{place}, to see the difference"

@@ -57,8 +57,8 @@ def answer(report: Report) -> str:
     pods = words.counted(runs[0].pods, "pod")
     best = max(runs, key=lambda run: run.placed)
     if len(runs) == 1:
-        moved = f"; {best.moved} had to move" if best.moved else ""
-        return f"Placed: {best.placed} of {pods}{moved}."
+        room = f" {_room_answer(runs)}" if best.rooms else ""
+        return f"Placed: {best.placed} of {pods}{_moved(best)}.{room}"
     others = [run for run in runs if run.placed < best.placed]
     if not others:
         return f"All policies place {best.placed} of {pods}."
@@ -68,8 +68,17 @@ def answer(report: Report) -> str:
     return f"{' and '.join(equal)} {verb} {best.placed} of {pods}; {told}."
 
 
+def _moved(run: Run) -> str:
+    if not run.moved:
+        return ""
+    if run.moved == 1:
+        return f"; 1 had to move, and found {'' if run.rehoused else 'no '}room"
+    found = "all" if run.rehoused == run.moved else run.rehoused or "none"
+    return f"; {run.moved} had to move, {found} of them found room"
+
+
 def _room_answer(runs: Sequence[Run]) -> str:
-    """Say what fits, where nobody comes: that was the question then."""
+    """Say what fits at the end; where nobody asked for that, how full it is."""
     if not runs[0].rooms:
         return (
             f"No pod comes; {percent(runs[0].end.allotted)} of all units is allotted."
@@ -132,6 +141,7 @@ def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
     yield "not placed", lambda run: str(run.counts[Outcome.REFUSED])
     if any(run.moved for run in report.runs):
         yield "had to move, each counted once", lambda run: str(run.moved)
+        yield "  found room", lambda run: str(run.rehoused)
     if any(run.counts[Outcome.LEFT] for run in report.runs):
         yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
 

@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.domain.policies import Choice
 from gpushare.kube import codec, names, words
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import Malformed
 from gpusharectl.inspection import facts
 from gpusharectl.inspection.books import chosen
-from gpusharectl.simulator import made
+from gpusharectl.simulator import liveremarks, made
 from gpusharectl.simulator.podtemplate import OURS, playable
 from gpusharectl.simulator.scenario import (
     Arrive,
@@ -55,20 +54,20 @@ def live_scenario(
 ) -> Scenario:
     """Make a scenario of nodes and unfinished pods; ``LiveError``.
 
-    Nodes are added, then the pods that wait are tried, then nodes are drained, and the
-    further pods come last. The policy is the extender's.
+    Nodes are added, then the pods that wait are tried, the most important first, then
+    nodes are drained, and the further pods come last. The policy is the extender's.
     """
     by_name = {facts.name_of(node): node for node in nodes}
     for name in (*what.add, *what.drain):
         if name not in by_name:
-            known = words.listed(sorted(by_name), _MOST_NODES)
+            known = words.listed(sorted(by_name), _MOST_NODES) or "none"
             raise LiveError(f'there is no node "{name}"; there are: {known}')
     there = [pod for pod in pods if facts.node_of(pod) in by_name]
     again: list[Json] = []
     if what.afresh:
         again = sorted(filter(_moves, there), key=_came)
         there = [pod for pod in there if not _moves(pod)]
-    waiting = sorted(filter(_waits, pods), key=_came)
+    waiting = sorted(filter(_waits, pods), key=_queued)
     taken = frozenset(map(facts.full_name, pods))
     happenings: list[Happening] = [
         *(Join(node) for node in _added(by_name, what.add)),
@@ -78,37 +77,37 @@ def live_scenario(
     ]
     extender = next(filter(facts.is_extender, pods), None)
     choice = chosen({} if extender is None else facts.settings_of(extender))
+    counts = (len(again), len(waiting))
+    further = [(name, each) for name, _, each in what.more]
     return Scenario(
         name=host,
         nodes=tuple(nodes),
         steps=tuple(Step(0.0, one) for one in happenings),
         there=tuple(there),
         choice=choice,
-        remarks=tuple(_remarks(choice, extender, len(again), len(waiting))),
+        remarks=(
+            liveremarks.whose_policy(extender, choice),
+            *liveremarks.played(what.add, counts, what.drain, further),
+            *liveremarks.unknown(nodes, pods),
+        ),
     )
-
-
-def _remarks(
-    choice: Choice, extender: Json | None, again: int, waiting: int
-) -> Iterator[str]:
-    if extender is None:
-        yield f"No extender was found; {choice.default} is taken for its policy."
-    else:
-        yield f"The extender's own policy is {choice.default}."
-    if again:
-        yield f"{words.counted(again, 'pod')} with cards are placed afresh."
-    if waiting:
-        yield f"{words.counted(waiting, 'pod')} that wait now are tried first."
 
 
 def _moves(pod: Json) -> bool:
     owners = pod["metadata"].get("ownerReferences") or ()
     bound_here = any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
-    return codec.is_ours(pod) and not bound_here
+    return codec.is_ours(pod) and not bound_here and not facts.is_leaving(pod)
 
 
 def _waits(pod: Json) -> bool:
-    return codec.is_ours(pod) and not facts.node_of(pod) and not facts.gates(pod)
+    if facts.node_of(pod) or facts.is_leaving(pod):
+        return False
+    return codec.is_ours(pod) and not facts.gates(pod)
+
+
+def _queued(pod: Json) -> tuple[int, str, str]:
+    """Order pods as kube-scheduler's queue does: priority first, then age."""
+    return (-int(pod["spec"].get("priority") or 0), *_came(pod))
 
 
 def _came(pod: Json) -> tuple[str, str]:
@@ -167,6 +166,12 @@ def _like(node: Json, name: str) -> Json:
     except Malformed as error:
         like = metadata["name"]
         raise LiveError(f"a node like {like} cannot be added: {error}") from error
+    if liveremarks.is_dark(node):
+        like = metadata["name"]
+        raise LiveError(
+            f"a node like {like} cannot be added: it has not told its cards; "
+            "gpusharectl inspect says why"
+        )
     labels = dict(metadata.get("labels") or {})
     if _HOSTNAME in labels:
         labels[_HOSTNAME] = name

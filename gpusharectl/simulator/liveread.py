@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from gpushare.domain.summary import users_words
 from gpushare.kube.bookkeeper import UNFINISHED
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Ref
-from gpusharectl.access import READ_ALL, Access
+from gpusharectl.access import Access
 from gpusharectl.inspection.sources import everything
 from gpusharectl.simulator.live import LiveError, WhatIf, live_scenario
 from gpusharectl.simulator.scenario import Scenario
@@ -47,23 +46,6 @@ class Further:
         version, kind_name, self.resource = _KINDS[kind]
         self.ref = Ref(version, kind_name, parts[-1], parts[-2])
         self.number = int(number)
-
-
-def missing_rights(access: Access, more: Sequence[Further]) -> str:
-    """Say all rights that are needed and not there; empty where nobody can tell."""
-    needs = [*READ_ALL, *sorted({("get", one.resource) for one in more})]
-    try:
-        missing = [
-            f"{verb} {what}"
-            for verb, what in needs
-            if not access.objects.may(verb, what)
-        ]
-    except ClusterError:
-        return ""
-    if not missing:
-        return ""
-    host = access.objects.host
-    return f"{host} does not let you {', '.join(missing)} in all namespaces"
 
 
 def read_live(

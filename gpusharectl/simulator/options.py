@@ -21,6 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ALL = "all"
 _MOST_SEEDS = 100
 _MOST_DIGITS = 9
+_MOST_NODES_DIGITS = 4
 
 
 def list_names(
@@ -87,9 +88,14 @@ def read_added(
     found: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        if not name or (equals and not number.isdecimal()) or len(number) > 4:  # noqa: PLR2004
-            raise click.BadParameter(f'"{text}" is no NODE or NODE=N, such as gpu-1=2')
-        found[name] = found.get(name, 0) + (int(number) if equals else 1)
+        counts = number.isdecimal() and len(number) <= _MOST_NODES_DIGITS
+        each = int(number) if counts else 0 if equals else 1
+        if not name or not each:
+            told = users_words(text)
+            raise click.BadParameter(
+                f'"{told}" is no NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
+            )
+        found[name] = found.get(name, 0) + each
     return found
 
 

@@ -37,7 +37,7 @@ class Run:
     """What came of it under one policy.
 
     A pod counts once: one that had to move by what came of it last. ``moved`` says how
-    many those were.
+    many those were, ``rehoused`` how many of them found room.
     """
 
     policy: str
@@ -50,6 +50,7 @@ class Run:
     untouched: int
     """Cards at the end of which nobody holds anything, and which are open."""
     moved: int = 0
+    rehoused: int = 0
     wrong: tuple[str, ...] = ()
     """Where it came out otherwise than the scenario expects, as sentences."""
     rooms: tuple[Room, ...] = ()
@@ -85,6 +86,7 @@ def summed(scenario: Scenario, played: Played) -> Run:
         longest_wait_s=max((one for one in waits if one is not None), default=None),
         untouched=sum(len(page.untouched) for page in pages),
         moved=len(moved),
+        rehoused=sum(bool(last[pod].node) for pod in moved),
         wrong=_wrong(scenario.expected, tuple(last.values())) if expected else (),
     )
 

@@ -7,9 +7,9 @@ does not apply::
     v           1
     scenario    its name
     nodes       at the beginning; cards, units and pods (that arrive) beside it
-    runs        [{policy, placed, at_once, waited, refused, left, moved, longest_wait_s,
-                untouched_cards, fullest: moment, end: moment, not_placed, room, curve,
-                pods, unexpected}]
+    runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
+                longest_wait_s, untouched_cards, fullest: moment, end: moment,
+                not_placed, room, curve, pods, unexpected}]; rehoused: moved and placed
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
                 allotted, waiting, fragmented}
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
@@ -78,6 +78,7 @@ def _run(run: Run) -> dict[str, Any]:
         "refused": run.counts[Outcome.REFUSED],
         "left": run.counts[Outcome.LEFT],
         "moved": run.moved,
+        "rehoused": run.rehoused,
         "longest_wait_s": run.longest_wait_s,
         "untouched_cards": run.untouched,
         "fullest": _moment(run.fullest),

@@ -9,6 +9,7 @@ from gpushare.domain.summary import Refusal
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
+from gpusharectl.inspection.facts import is_leaving
 from gpusharectl.simulator.fates import Fate, Moment, Outcome
 from gpusharectl.simulator.gauge import Gauge
 from gpusharectl.simulator.made import named_after
@@ -159,7 +160,8 @@ def _drain(stage: Stage, drain: Drain) -> None:
         if body["spec"]["nodeName"] == name and not _stays(body):
             del stage.there[key]
             stage.world.take_away(ref, name)
-            again.append(_anew(stage, Arrive(body), str(ref.name)))
+            if not is_leaving(body):
+                again.append(_anew(stage, Arrive(body), str(ref.name)))
     for key, pod in list(stage.running.items()):
         if pod.fate.node == name:
             take_away(stage, key)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpushare.kube import names, words
 from gpushare.kube.cluster import Json
-from gpusharectl.simulator.scenario import Arrive, Drain, Scenario
+from gpusharectl.simulator.scenario import Arrive, Drain, Join, Scenario
 
 NOT_PLAYED = (
     "kube-scheduler's own scores: it weighs them in beside the policy's",
@@ -12,6 +12,7 @@ NOT_PLAYED = (
 )
 """What a real cluster has and a simulation does not, whatever is played."""
 _DRAINED = "disruption budgets: a drained node's pods all go at once"
+_DAEMONS = "DaemonSets' pods on added nodes: each begins empty"
 _WEBHOOK = "the webhook: it gives 1 core to a container that asks units and no cores"
 _PLAYED = frozenset({names.MEMORY, names.CORE, "cpu", "memory", "pods"})
 _MOST_NAMES = 5
@@ -23,6 +24,9 @@ def not_played(scenario: Scenario) -> Iterator[str]:
     drains = any(isinstance(step.what, Drain) for step in scenario.steps)
     if drains:
         yield _DRAINED
+    joins = any(isinstance(step.what, Join) for step in scenario.steps)
+    if joins and any(map(_is_daemon, scenario.there)):
+        yield _DAEMONS
     others: set[str] = set()
     lacks_cores = False
     for spec in _specs(scenario, drains=drains):
@@ -35,6 +39,11 @@ def not_played(scenario: Scenario) -> Iterator[str]:
     if others:
         told = words.listed(sorted(others), _MOST_NAMES)
         yield f"other resources that pods ask, whether nodes have them or not: {told}"
+
+
+def _is_daemon(pod: Json) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner.get("kind") == "DaemonSet" for owner in owners)
 
 
 def _specs(scenario: Scenario, *, drains: bool) -> Iterator[Json]:
