@@ -13,7 +13,7 @@ import orjson
 from flask import Flask, Response, request
 
 from bench.server import ECHO, node_json
-from extender.app import create_public_app
+from extender.publicapp import create_public_app
 from extender.webhook import create_webhook_app
 from extender.webhookmain import assemble
 from extender.webhooksettings import WebhookSettings

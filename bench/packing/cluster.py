@@ -66,6 +66,8 @@ class Cluster:
             self.free[row, : node.cards] = WHOLE
         self.changes: list[int] = []
         """Every node that took or gave back a pod, in order."""
+        self.ended: list[Held] = []
+        """The pods that gave back what they held, in order."""
 
     @property
     def all(self) -> Rows:
@@ -111,6 +113,7 @@ class Cluster:
     def give_back(self, held: Held) -> None:
         """Let a pod end."""
         self._move(held, 1)
+        self.ended.append(held)
 
     def _move(self, held: Held, sign: int) -> None:
         self.cpu[held.node] += sign * held.shape.cpu_milli

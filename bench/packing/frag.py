@@ -1,58 +1,76 @@
-"""The product's policy ``frag`` at work in a replay, in the numbers that it knows."""
+"""The product's policy ``frag`` at work in a replay: its books, its packer."""
 
-from collections import Counter
+from collections import defaultdict
+from dataclasses import replace
 
-from bench.packing.cluster import Cluster, Spot
-from bench.packing.cluster import Shape as Asked
-from gpushare.domain.frag.index import Index
-from gpushare.domain.frag.learning import due, learn
-from gpushare.domain.frag.shapes import Shape, State
+from bench.packing.cluster import Cluster, Held, Shape, Spot
+from bench.packing.nouns import cards_of, index_of, name_of, request_of
+from gpushare.domain.hosts import HostAmount, Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Placement, PodRequest, PodUID
+from gpushare.domain.packer import Packer
+from gpushare.domain.policies import FRAG, POLICIES
+from gpushare.domain.scheduling import schedule
+from gpusharectl.simulator.candidates import Candidates, Question
+from gpusharectl.simulator.nodewishes import Traits, Wish
+
+_OPEN = Traits({}, (), None)
+"""A node that keeps nobody away, however many pods it has."""
 
 
 class Frag:
-    """Learns from the pods as they arrive, and knows nothing of the trace before."""
+    """Learns from the pods as they arrive, and knows nothing of the trace before.
+
+    Decided and written down as the simulator does it, without an API server between.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
-        """Begin with empty tables."""
+        """Begin with empty nodes, and nothing learnt."""
         self._cluster = cluster
-        # The index ranks equal nodes by name; so it is the trace's order that counts.
-        self._names = [f"{number:06d}" for number in range(len(cluster.nodes))]
-        self._models = [node.model for node in cluster.nodes]
-        self._cards = [node.cards for node in cluster.nodes]
-        states = {name: self._state(row) for row, name in enumerate(self._names)}
-        self._index = Index(
-            states,
-            cards=sum(self._cards),
-            cpu_milli=int(cluster.cpu.sum()),
-            memory_mib=int(cluster.memory.sum()),
-        )
-        self._seen: Counter[Shape] = Counter()
+        self._ledger, self._hosts = Ledger(), Hosts()
+        self._packer = Packer(self._ledger, self._hosts)
+        self._policy = replace(POLICIES[FRAG], chooser=self._packer)
+        self._candidates = Candidates(self._ledger, self._hosts)
+        for row, node in enumerate(cluster.nodes):
+            name = name_of(row)
+            has = HostAmount(node.cpu_milli, node.memory_mib)
+            self._ledger.set_cards(name, cards_of(row, node))
+            self._hosts.set_allocatable(name, has)
+            self._candidates.put(name, _OPEN)
         self._arrivals = 0
-        self._upto = len(cluster.changes)
+        self._running: defaultdict[Held, list[PodUID]] = defaultdict(list)
+        self._upto = len(cluster.ended)
 
-    def choose(self, asked: Asked) -> Spot | None:
-        """Find the pod its place; None where it fits nowhere."""
-        for row in self._cluster.changes[self._upto :]:
-            self._index.put(self._names[row], self._state(row))
-        self._upto = len(self._cluster.changes)
-        shape = Shape(
-            asked.milli, asked.cards, asked.cpu_milli, asked.memory_mib, asked.models
-        )
-        self._learn(shape)
-        best = self._index.best(shape)
-        return None if best is None else Spot(int(best.node), best.card)
-
-    def _learn(self, shape: Shape) -> None:
-        self._seen[shape] += 1
+    def choose(self, shape: Shape) -> Spot | None:
+        """Find the pod its place, and write it down; None where it fits nowhere."""
+        self._follow()
         self._arrivals += 1
-        if due(self._arrivals):
-            self._index.swap(learn(self._seen, self._index.pool))
+        request = request_of(shape, f"{self._arrivals}")
+        self._packer.see(request)
+        if self._packer.due:
+            self._packer.learn()
+        question = Question(request, self._policy, Wish(request.host))
+        pages = map(self._ledger.node, self._candidates.offered(question))
+        found = schedule(request, filter(None, pages), self._policy)
+        if not isinstance(found, Placement):
+            return None
+        return self._bind(shape, request, found)
 
-    def _state(self, row: int) -> State:
-        free = self._cluster.free[row, : self._cards[row]].tolist()
-        return State(
-            int(self._cluster.cpu[row]),
-            int(self._cluster.memory[row]),
-            tuple(free),
-            self._models[row],
-        )
+    def _bind(self, shape: Shape, request: PodRequest, placed: Placement) -> Spot:
+        uid = request.pod.uid
+        self._ledger.record(placed)
+        self._hosts.hold(uid, placed.node, request.host or HostAmount())
+        self._candidates.count(placed.node, 1)
+        cards = tuple(sorted(map(index_of, placed.cards())))
+        held = Held(shape, int(placed.node), cards)
+        self._running[held].append(uid)
+        return Spot(held.node, cards[0] if cards else -1)
+
+    def _follow(self) -> None:
+        """Strike out pods that ended meanwhile; of equal ones it is all one which."""
+        for held in self._cluster.ended[self._upto :]:
+            uid = self._running[held].pop()
+            self._ledger.release(uid)
+            self._hosts.release(uid)
+            self._candidates.count(name_of(held.node), -1)
+        self._upto = len(self._cluster.ended)

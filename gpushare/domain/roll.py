@@ -50,6 +50,8 @@ class Roll:
         self._untouched: Counter[int] = Counter()
         self._sizes: Counter[tuple[str, int]] = Counter()
         self._numbers: Counter[int] = Counter()
+        self._build: Build | None = None
+        """None where cards came or went since it was summed up."""
         self._log: list[int] = []
         self._log_start = 0
 
@@ -72,8 +74,10 @@ class Roll:
 
     def build(self) -> Build:
         """Sum up what cards there are."""
-        cards = sum(self._sizes.values())
-        return Build(Yardstick.by(self._sizes), cards, self._largest)
+        if self._build is None:
+            cards = sum(self._sizes.values())
+            self._build = Build(Yardstick.by(self._sizes), cards, self._largest)
+        return self._build
 
     def now(self) -> int:
         """Give the log's end, to ask from later."""
@@ -128,6 +132,7 @@ class Roll:
         self._note(at)
 
     def _rebuild(self, cards: tuple[Card, ...], sign: int) -> None:
+        self._build = None
         self._numbers[len(cards)] += sign
         for card in cards:
             self._sizes[card.model, card.units] += sign

@@ -38,6 +38,8 @@ def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
     For a single claim, or several of which one alone is too much, one comparison with
     the summary is enough. Nobody is asked what a card costs: that is taste.
     """
+    if not request.claims:
+        return None
     summary = node.summary_for(request)
     for claim in request.claims:
         no = summary.refusal(claim)

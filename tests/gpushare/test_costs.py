@@ -87,7 +87,7 @@ def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
 @pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["id"])
 def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
     """Cards of cores and units come out as thousandths of a card do."""
-    request = request_of(case["ask"])
+    request, costs = request_of(case["ask"]), {}
     pages = [(page_of(seen), host_of(seen)) for seen in case["nodes"]]
     tables = tables_of(case, [state_of(p, host, p.free) for p, host in pages])
     for page, host in pages:
@@ -100,7 +100,29 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
         if wanted is None:
             assert cost == NEVER
         else:
+            costs[page.name] = cost
             assert cost == pytest.approx(wanted["score"], abs=1e-7)
+            assert card_of(standing, request) == wanted["card"]
+    assert min(costs, key=lambda n: (costs[n], n), default=None) == case["best"]
+
+
+def card_of(standing: Standing, request: PodRequest) -> int:
+    """The position of the card that costs least, or of the first whole one."""
+    if not request.claims:
+        return -1
+    (asked,) = request.claims
+    page, uuids = standing.page, [each.uuid for each in standing.page.cards]
+    if asked.whole_cards:
+        return uuids.index(page.untouched[0].uuid)
+    found = standing.share_costs(asked, request.host, standing.tables)
+    _, uuid = min((cost, look.cards[0]) for cost, look in found)
+    return uuids.index(uuid)
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    """Or a failure names the wrong one."""
+    names = [case["id"] for case in CASES["cases"]]
+    assert len(set(names)) == len(names)
 
 
 def test_cores_and_memory_are_left_apart() -> None:

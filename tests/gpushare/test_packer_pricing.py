@@ -113,7 +113,7 @@ def cost_of(there: Standing, placed: Placement) -> float:
         tuple(after),
         state.model,
     )
-    lost = tables.value(state) - tables.value(gone)
+    lost = tables.gauge(state).worth - tables.gauge(gone).worth
     return tables.charge(state.model, lost, rests)
 
 

@@ -3,6 +3,7 @@
 What a pod costs on a node is what the node's rest is then worth less to the pods that
 are expected, and those are the ones seen so far. In the order in which it is reckoned:
 ``shapes`` (what is asked, what is free), ``prices`` (what sizes of shares are worth),
-``learning`` (from pods seen to tables), ``tables`` (worth of a node, score of a place),
-``index`` (the best place of many nodes).
+``learning`` (from pods seen to tables), ``tables`` (worth of a node, charge for what is
+taken of it). Which cards a pod would take, and on which of many nodes, is known one
+floor up: ``gpushare.domain.costs`` and ``packer``.
 """

@@ -1,4 +1,4 @@
-"""What a node's rest is worth, and what a pod costs it on each card."""
+"""What a node's rest is worth, and what a pod pays for taking of it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from gpushare.domain.frag.pool import Pool
 from gpushare.domain.frag.prices import MILLI_PER_STEP, worth_curve
 from gpushare.domain.frag.ramps import Ladder, Ramp
-from gpushare.domain.frag.shapes import WHOLE, Free, Shape, State
+from gpushare.domain.frag.shapes import Free, State
 
 MILLI_PER_NOTCH = 80
 """Scores go in notches, so that nearly equal nodes tie and the first gets them all."""
@@ -88,31 +88,6 @@ class Tables:
         ]
         return any(abs(wanted - used) > eighths for wanted, used in now)
 
-    def value(self, state: State) -> float:
-        """Give the worth of what the node has left (R), in cards."""
-        return self.gauge(state).worth
-
-    def score(self, state: State, shape: Shape, card: int) -> float:
-        """Give what the pod costs there in milli, lower is better; the pod fits there.
-
-        ``card`` is the position of the card for a share, and any number for other pods.
-        """
-        return self._cost(self.gauge(state), state, shape, card)
-
-    def best_card(
-        self, state: State, shape: Shape, gauge: Gauge | None = None
-    ) -> tuple[float, int] | None:
-        """Give the least score on this node and its card's position; None: no room.
-
-        The position is that of the first card for several, and -1 for a pod without.
-        ``gauge`` is the state's own, from who has it at hand.
-        """
-        cards = state.cards_for(shape)
-        if not cards:
-            return None
-        gauge = gauge or self.gauge(state)
-        return min((self._cost(gauge, state, shape, card), card) for card in cards)
-
     def gauge(self, state: State) -> Gauge:
         """Measure a node once, for several questions."""
         cards = sum([self.rest_worth(residual) for residual in state.residuals])
@@ -147,21 +122,6 @@ class Tables:
             lost += pressure * sum(1 - self.rest_worth(rest) for rest in left)
         notches = math.floor(1000 * lost / MILLI_PER_NOTCH + 0.5 + ROUNDING)
         return MILLI_PER_NOTCH * notches + TIE_PER_MILLI * sum(left)
-
-    def _cost(self, gauge: Gauge, state: State, shape: Shape, card: int) -> float:
-        cards, untouched = gauge.cards, gauge.untouched
-        left = (0,) * shape.cards
-        if shape.cards == 1:
-            residual = state.residuals[card]
-            rest = residual - shape.milli
-            cards += self.rest_worth(rest) - self.rest_worth(residual)
-            untouched -= residual >= WHOLE
-            left = (rest,)
-        elif shape.cards:
-            cards -= shape.cards
-            untouched -= shape.cards
-        after = self.worth(state.model, cards, untouched, state.host_after(shape))
-        return self.charge(state.model, gauge.worth - after, left)
 
     def _block_price(self, k: int, pool: Pool) -> float:
         return BLOCK_PRICE * round(EIGHTHS * self._scarcity(k, pool)) / EIGHTHS

@@ -29,6 +29,7 @@ def test_whole_cards_are_the_lowest_untouched_ones_and_come_back() -> None:
     assert nodes.free[0].tolist() == [1000] * 4
     assert (nodes.cpu[0], nodes.memory[0]) == (32_000, 65_536)
     assert nodes.changes == [0, 0, 0, 0]
+    assert nodes.ended == [several, share]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
 """Replays and churn, on a small trace of our own and on the real one where it is."""
 
+from random import Random
+
 import pytest
 
 from bench.packing.churn import churn, drawn
 from bench.packing.cluster import Cluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import replay
+from gpushare.domain.policies import Choice
+from gpusharectl.simulator.engine import play
 from gpusharectl.simulator.openb import Trace
 from gpusharectl.simulator.openbfile import read_trace
+from gpusharectl.simulator.openbscenario import trace_scenario
 from tests.bench.packing.building import CASES, node, pod
 
 
@@ -45,6 +50,27 @@ def test_a_pod_that_fits_somewhere_is_always_placed(name: str, pod_list: str) ->
     assert len(found.decisions_us) == len(trace.arrivals(42))
 
 
+@pytest.mark.parametrize("pod_list", ["small", "bare"])
+def test_frag_is_the_simulators(pod_list: str) -> None:
+    """The bench leaves the API server out, and nothing else."""
+    trace = read_trace(CASES, pod_list)
+    scenario = trace_scenario(trace, pod_list, 42)
+    played = play(scenario, Choice("frag"), looks=0)
+    places = [
+        (int(fate.node.partition("-")[0]), fate.cards) if fate.node else None
+        for fate in played.fates
+    ]
+    assert any(places)
+    cluster, found = Cluster(trace.shuffled_nodes(42)), []
+    policy = makers()["frag"](cluster, trace, 42)
+    for arriving in trace.arrivals(42):
+        asked = Shape.of(arriving)
+        spot = policy.choose(asked)
+        held = None if spot is None else cluster.take(asked, spot)
+        found.append(None if held is None else (held.node, held.cards))
+    assert found == places
+
+
 def test_what_is_refused_is_not_allocated() -> None:
     found = replay(read_trace(CASES, "small"), refusing, 42)
     assert set(found.curve.values()) == {0.0}
@@ -58,6 +84,34 @@ def test_pods_that_end_make_room(name: str) -> None:
     found = churn(trace, makers()[name], 42, load=0.5)
     assert found.refused == 0
     assert found.share == pytest.approx(50, abs=4)
+
+
+def test_frag_gives_back_what_ended() -> None:
+    """Shares, blocks of cards and pods without any; none is left at the end."""
+    nodes = tuple(node(cards=4, cpu=64_000, model=model) for model in "AABB")
+    pods = (
+        *(pod("a", 500), pod("b", 250, models="B"), pod("c", 1000)),
+        *(pod("d", 1000, cards=2), pod("e", cpu=4000)),
+    )
+    trace = Trace(nodes, pods)
+    cluster = Cluster(nodes)
+    policy = makers()["frag"](cluster, trace, 42)
+    dice, held = Random(7), []
+    for _ in range(400):
+        asked = Shape.of(dice.choice(pods))
+        spot = policy.choose(asked)
+        assert (spot is None) == (not cluster.fits(asked, cluster.all).any())
+        if spot is not None:
+            held.append(cluster.take(asked, spot))
+        while held and dice.random() < len(held) / 40:
+            cluster.give_back(held.pop(dice.randrange(len(held))))
+    for each in held:
+        cluster.give_back(each)
+    for _ in range(8):
+        block = Shape.of(pod("d", 1000, cards=2))
+        spot = policy.choose(block)
+        assert spot is not None
+        cluster.take(block, spot)
 
 
 def test_churn_counts_refused_demand_and_held_time() -> None:

@@ -51,11 +51,10 @@ def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) 
     assert tables.curve[100] == pytest.approx(1)
     for model in ("T4", "none has this", ""):
         free = state(1000, 1000, cpu=64_000, memory=262_144, model=model)
-        assert 0 < tables.value(free) < math.inf
-        assert tables.value(state(0, 0, cpu=0, memory=0, model=model)) == 0
-        scored = tables.best_card(free, share(1))
-        assert scored is not None
-        assert math.isfinite(scored[0])
+        full = state(0, 0, cpu=0, memory=0, model=model)
+        assert 0 < tables.gauge(free).worth < math.inf
+        assert tables.gauge(full).worth == 0
+        assert math.isfinite(tables.charge(model, tables.gauge(free).worth, (0, 0)))
 
 
 def test_the_order_of_the_pods_is_all_one() -> None:
@@ -91,5 +90,6 @@ def test_models_are_pressed_by_those_who_need_them() -> None:
 def test_a_model_nobody_may_use_is_worth_less() -> None:
     """What others may not have counts for no one there."""
     tables = learn({share(500, 0, 0, "T4"): 1000}, POOL)
-    worths = [tables.value(state(1000, model=model)) for model in ("T4", "A10")]
+    nodes = [state(1000, model=model) for model in ("T4", "A10")]
+    worths = [tables.gauge(node).worth for node in nodes]
     assert worths == pytest.approx([1, 20 / 520])

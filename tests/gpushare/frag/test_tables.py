@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,11 @@ from gpushare.domain.frag.learning import learn
 from gpushare.domain.frag.pool import Pool
 from gpushare.domain.frag.prices import card_prices, steps_up
 from gpushare.domain.frag.shapes import Shape, State
-from gpushare.domain.frag.tables import Tables, plain
+from gpushare.domain.frag.tables import Tables
 from tests.gpushare.frag.invented import (
     few,
     histograms,
-    no_card,
     pool_of,
-    shapes,
     share,
     state,
     states,
@@ -36,64 +35,39 @@ def test_a_node_is_worth_what_the_formula_says(seen: Seen, nodes: list[State]) -
     tables = learn(seen, pool)
     for node in nodes:
         plainly = _worth(seen, pool, tables, node)
-        assert tables.value(node) == pytest.approx(plainly, abs=1e-9)
+        assert tables.gauge(node).worth == pytest.approx(plainly, abs=1e-9)
 
 
 @few
-@given(histograms, clusters, shapes)
-def test_a_score_is_what_is_lost_in_notches(
-    seen: Seen, nodes: list[State], asked: Shape
+@given(histograms, clusters, st.floats(0, 8), st.lists(st.integers(0, 999), max_size=4))
+def test_a_charge_is_what_is_lost_in_notches(
+    seen: Seen, nodes: list[State], lost: float, rests: list[int]
 ) -> None:
     """Within half a notch of 1000·(R before - R after + L·p), and the tie-break."""
     tables = learn(seen, pool_of(nodes))
     for node in nodes:
-        for card in node.cards_for(asked):
-            after = node.after(asked, card)
-            lost = tables.value(node) - tables.value(after)
-            part, rest = float(asked.cards), 0
-            if asked.cards == 1:
-                rest = after.residuals[card]
-                part = 1 - tables.curve[rest // 10]
-            lost += tables.pressures.get(node.model, 0.0) * part
-            score = tables.score(node, asked, card)
-            notches = (score - 1e-7 * rest) / 80
-            assert notches == pytest.approx(round(notches), abs=1e-6)
-            assert abs(80 * notches - 1000 * lost) <= 40 + 1e-6
+        part = sum(1 - tables.curve[rest // 10] for rest in rests)
+        wanted = lost + tables.pressures.get(node.model, 0.0) * part
+        charge = tables.charge(node.model, lost, rests)
+        notches = (charge - 1e-7 * sum(rests)) / 80
+        assert notches == pytest.approx(round(notches), abs=1e-6)
+        assert abs(80 * notches - 1000 * wanted) <= 40 + 1e-6
 
 
 @few
-@given(histograms, clusters, shapes)
-def test_a_pod_that_fits_has_a_score(
-    seen: Seen, nodes: list[State], asked: Shape
+@given(histograms, clusters, st.integers(0, 1000), st.integers(0, 16_000))
+def test_less_is_never_worth_more(
+    seen: Seen, nodes: list[State], taken: int, cpu_milli: int
 ) -> None:
-    """Whatever was learnt; the best card is the one of least score, then the lowest."""
+    """Nor is a node that has less CPU."""
     tables = learn(seen, pool_of(nodes))
     for node in nodes:
-        cards = node.cards_for(asked)
-        best = tables.best_card(node, asked)
-        assert (best is None) == (not cards)
-        if best is not None:
-            assert math.isfinite(best[0])
-            assert best == min((tables.score(node, asked, c), c) for c in cards)
-
-
-@few
-@given(histograms, clusters, shapes)
-def test_less_is_never_worth_more(seen: Seen, nodes: list[State], asked: Shape) -> None:
-    tables = learn(seen, pool_of(nodes))
-    for node in nodes:
-        for card in node.cards_for(asked):
-            assert tables.value(node) >= tables.value(node.after(asked, card)) - 1e-9
-
-
-def test_unlearnt_tables_are_best_fit() -> None:
-    """The tightest card of all, whatever CPU and memory are left."""
-    tables = plain()
-    scores = {
-        free: tables.score(state(free, cpu=0, memory=0), share(300), 0)
-        for free in (300, 500, 1000)
-    }
-    assert list(scores) == sorted(scores, key=scores.__getitem__)
+        less = replace(
+            node,
+            residuals=tuple(residual - taken for residual in node.residuals),
+            cpu_milli=None if node.cpu_milli is None else node.cpu_milli - cpu_milli,
+        )
+        assert tables.gauge(node).worth >= tables.gauge(less).worth - 1e-9
 
 
 def test_the_tables_stay_until_an_eighth_changes() -> None:
@@ -106,13 +80,17 @@ def test_the_tables_stay_until_an_eighth_changes() -> None:
     assert scarce.curve is tables.curve
 
 
-def test_a_pod_without_cards_pays_for_the_cpu_that_cards_need() -> None:
-    """On a node whose cards are full CPU costs nothing."""
+def test_cpu_is_worth_what_cards_need_of_it() -> None:
+    """On a node whose cards are full it is worth nothing."""
     pool = Pool(1, 8000, None, {"": 1000}, {1: 1})
     tables = learn({whole(1, 8000): 100}, pool)
-    assert tables.score(state(1000, cpu=8000), no_card(4000), -1) == 480
-    assert tables.score(state(1000, cpu=80000), no_card(4000), -1) == 0
-    assert tables.score(state(0, cpu=8000), no_card(4000), -1) == 0
+
+    def charge(free: int, cpu: int) -> float:
+        before, after = (state(free, cpu=has) for has in (cpu, cpu - 4000))
+        lost = tables.gauge(before).worth - tables.gauge(after).worth
+        return tables.charge("", lost, ())
+
+    assert (charge(1000, 8000), charge(1000, 80_000), charge(0, 8000)) == (480, 0, 0)
 
 
 def _worth(seen: Seen, pool: Pool, tables: Tables, node: State) -> float:
