@@ -2,61 +2,37 @@
 
 Two applications in one worker. Whoever reaches the verbs can bind pods, so they listen
 on loopback; Prometheus cannot reach loopback, so health and metrics, which are
-read-only, have a listener of their own (``extender.public``).
+read-only, have a listener of their own (``publicapp``, ``extender.public``).
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any
+from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 import orjson
 from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from werkzeug.exceptions import (
-    BadRequest,
-    HTTPException,
-    MisdirectedRequest,
-    UnsupportedMediaType,
-)
+from werkzeug.exceptions import BadRequest, MisdirectedRequest, UnsupportedMediaType
 
 from extender import wire
 from extender.bind import Binder, Bound, Outcome
 from extender.localnames import is_local
 from extender.metrics import VerbMetrics
+from extender.publicapp import create_public_app, json_response
 from extender.readiness import Readiness
+from extender.shortcut import JSON, MOST_BYTES, Answer, anybody, shortened
 from extender.ui import Page
 from extender.verbs import Verbs
 from extender.wire import FilterResult
 from gpushare.domain.summary import users_words
-from gpushare.kube.fields import Malformed
 from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.kube.pagepolicy import STATE_HEADERS
 from gpushare.logs import about
 
 logger = logging.getLogger(__name__)
-
-MOST_BYTES = 8 << 20
-"""Of one request; 10,000 names and the largest pod are under 3 MiB."""
-_JSON = "application/json"
-_OOPS = "the extender met an error of its own; its log has the details"
-
-Args = TypeVar("Args")
-
-
-class Public(Protocol):
-    """What everybody may look at, of any server of ours."""
-
-    @property
-    def readiness(self) -> Readiness:
-        """Whether it answers."""
-        ...
-
-    @property
-    def registry(self) -> CollectorRegistry:
-        """Its metrics."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,62 +51,45 @@ class Parts:
     """Whether the verbs want a client's certificate."""
 
 
-def create_app(parts: Parts) -> Flask:
-    """Make the application for loopback: verbs, /snapshot, and the read-only rest."""
+View = Callable[[Parts, bytes], bytes]
+
+
+def create_app(parts: Parts) -> WSGIApplication:
+    """Make the application for loopback: verbs, /snapshot, and the read-only rest.
+
+    A call as kube-scheduler writes it is answered without Flask (``shortcut``).
+    """
     app = create_public_app(parts)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     if not parts.tls:
         app.before_request(_insist_on_local_name)
-
-    def serve(verb: str, view: Callable[[Parts, bytes], bytes]) -> None:
-        def call() -> Response:
-            with parts.metrics.timed(verb):
-                return _json(view(parts, _body(request)))
-
-        rule = f"{EXTENDER_PREFIX}/{verb}"
-        app.add_url_rule(rule, verb, call, methods=["POST"])
-
+    answers: dict[str, Answer] = {}
     for verb, view in _VIEWS.items():
-        serve(verb, view)
+        rule = f"{EXTENDER_PREFIX}/{verb}"
+        answers[rule] = partial(_timed, parts, verb, view)
+        by_flask = partial(_by_flask, answers[rule])
+        app.add_url_rule(rule, verb, by_flask, methods=["POST"])
 
     @app.get("/snapshot")
     def snapshot() -> Response:
-        return _json(orjson.dumps(parts.snapshot()))
+        return json_response(orjson.dumps(parts.snapshot()))
 
     if parts.page:
         _show(app, parts.page)
-    return app
+    return shortened(app, answers, anybody if parts.tls else _by_local_name)
 
 
-def create_public_app(parts: Public) -> Flask:
-    """Make the application for everybody: health, readiness and metrics."""
-    app = bare_app()
-
-    @app.get("/healthz")
-    def healthz() -> Response:
-        return Response("ok\n", mimetype="text/plain")
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        reasons = parts.readiness.why_not()
-        text = "\n".join(reasons) or "ok"
-        return Response(text + "\n", 503 if reasons else 200, mimetype="text/plain")
-
-    @app.get("/metrics")
-    def metrics() -> Response:
-        body = generate_latest(parts.registry)
-        return Response(body, content_type=CONTENT_TYPE_LATEST)
-
-    return app
+def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
+    with parts.metrics.timed(verb):
+        return view(parts, body)
 
 
-def bare_app() -> Flask:
-    """Make an application that has nothing yet but words for what goes wrong."""
-    app = Flask("extender")
-    app.register_error_handler(Malformed, malformed)
-    app.register_error_handler(HTTPException, _http)
-    app.register_error_handler(Exception, _surprise)
-    return app
+def _by_flask(answer: Answer) -> Response:
+    return json_response(answer(_body(request)))
+
+
+def _by_local_name(environ: WSGIEnvironment) -> bool:
+    return is_local(environ.get("HTTP_HOST", ""))
 
 
 def _insist_on_local_name() -> None:
@@ -140,9 +99,9 @@ def _insist_on_local_name() -> None:
     kube-scheduler may call by any name that the server's certificate has. Whether there
     is TLS the settings say, since a header of the page's own may say so too.
     """
-    host = request.environ.get("HTTP_HOST", "")
-    if is_local(host):
+    if _by_local_name(request.environ):
         return
+    host = request.environ.get("HTTP_HOST", "")
     raise MisdirectedRequest(
         f'this server is for its own machine alone, and no "{users_words(host)}"; call '
         "it by 127.0.0.1, [::1] or localhost, as in kube-scheduler's urlPrefix"
@@ -159,7 +118,7 @@ def _show(app: Flask, page: Page) -> None:
     @app.get("/ui/state")
     def ui_state() -> Response:
         body = orjson.dumps(page.state())
-        return Response(body, content_type=_JSON, headers=dict(STATE_HEADERS))
+        return Response(body, content_type=JSON, headers=dict(STATE_HEADERS))
 
 
 def _filter(parts: Parts, body: bytes) -> bytes:
@@ -208,7 +167,7 @@ def _bind(parts: Parts, body: bytes) -> bytes:
     return wire.bind_reply(bound.error.replace("%", " percent"))
 
 
-_VIEWS: Mapping[str, Callable[[Parts, bytes], bytes]] = {
+_VIEWS: Mapping[str, View] = {
     "filter": _filter,
     "prioritize": _prioritize,
     "preempt": _preempt,
@@ -232,31 +191,6 @@ def _body(incoming: Request) -> bytes:
     A web page in a browser on this host can make one send a POST here, but not of this
     type: for that the browser would first ask us whether it may.
     """
-    if incoming.mimetype != _JSON:
-        raise UnsupportedMediaType(f"Content-Type must be {_JSON}")
+    if incoming.mimetype != JSON:
+        raise UnsupportedMediaType(f"Content-Type must be {JSON}")
     return incoming.get_data(cache=False)
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, content_type=_JSON)
-
-
-def malformed(error: Malformed) -> Response:
-    """Say what is wrong with a request, and log it: nobody of ours sends such a one."""
-    logger.warning("request not understood", extra={"because": str(error)})
-    return _json(orjson.dumps({"error": str(error), "field": error.field}), 400)
-
-
-def _http(error: HTTPException) -> Response:
-    text = f"{error.name}: {error.description}"
-    return _json(orjson.dumps({"error": text}), error.code or 500)
-
-
-def _surprise(error: Exception) -> Response:
-    """Answer a bug of ours: as an ``Error`` where the verb has one, else as a 500."""
-    logger.error("surprise", exc_info=error, extra={"path": request.path})
-    if request.path == f"{EXTENDER_PREFIX}/filter":
-        return _json(wire.filter_reply(FilterResult(error=_OOPS)))
-    if request.path == f"{EXTENDER_PREFIX}/bind":
-        return _json(wire.bind_reply(_OOPS))
-    return _json(orjson.dumps({"error": _OOPS}), 500)

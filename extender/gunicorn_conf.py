@@ -21,7 +21,8 @@ _settings, _ = ExtenderSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-worker_class = "gthread"
+# gunicorn's threaded one, but quicker to take up a client's next request.
+worker_class = "extender.lingering.LingeringWorker"
 threads = _settings.threads
 keepalive = 3600
 graceful_timeout = 10

@@ -11,13 +11,14 @@ from wsgiref.types import WSGIApplication
 from prometheus_client import CollectorRegistry
 
 from extender import tls
-from extender.app import Parts, create_app, create_public_app
+from extender.app import Parts, create_app
 from extender.bind import Binder, Books
 from extender.inflight import Inflight
 from extender.lessons import LessonCollector, Lessons
 from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.patience import Patience
 from extender.public import serve_public
+from extender.publicapp import create_public_app
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.threads import start
@@ -30,6 +31,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.packer import Packer
 from gpushare.domain.policies import FRAG, Choice
+from gpushare.domain.scores import Scores
 from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.bookkeeper import UNFINISHED, NodeBook, PodBook
 from gpushare.kube.cluster import Cluster, Kind
@@ -112,6 +114,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
             ledger,
             pods,
             Fitting(ledger),
+            Scores(ledger),
             inflight,
             choice,
             Patience(settings.wait_for_news_s),

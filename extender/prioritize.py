@@ -3,17 +3,15 @@
 Not called when a single node is left (contracts 1.4), so nothing may rest on it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.domain.model import NodeName, PodRequest
-from gpushare.domain.node import Node
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
-from gpushare.domain.scheduling import score
 
 
 def prioritize(
     names: Sequence[NodeName],
-    node: Callable[[NodeName], Node | None],
+    scores: Callable[[Policy], Mapping[NodeName, int]],
     policy: Policy,
     request: PodRequest,
 ) -> list[tuple[NodeName, int]]:
@@ -26,8 +24,5 @@ def prioritize(
         best = policy.chooser.best(request, names, policy)
         if best is not None:
             return [(n, HIGHEST_SCORE if n == best else 0) for n in names]
-    scores = []
-    for name in names:
-        page = node(name)
-        scores.append((name, 0 if page is None else score(page, policy)))
-    return scores
+    known = scores(policy)
+    return [(name, known.get(name, 0)) for name in names]

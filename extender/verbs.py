@@ -18,6 +18,7 @@ from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.preemption import Budget, Victims
 from gpushare.domain.scheduling import refusal
+from gpushare.domain.scores import Scores
 from gpushare.domain.summary import Refusal
 from gpushare.kube.bookkeeper import PodBook
 from gpushare.kube.budgets import budgets
@@ -39,6 +40,7 @@ class Verbs:
     ledger: Ledger
     pods: PodBook
     fitting: Fitting
+    scores: Scores
     inflight: Inflight
     choice: Choice
     patience: Patience
@@ -75,7 +77,7 @@ class Verbs:
         if isinstance(request, PodRequest) and request.claims:
             policy = self.choice.policy(request.policy)
             if isinstance(policy, Policy):
-                return prioritize(args.names, self.ledger.node, policy, request)
+                return prioritize(args.names, self.scores.of, policy, request)
         return [(name, 0) for name in args.names]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:

@@ -5,10 +5,10 @@ follows: as many replicas as one wishes answer alike.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.types import WSGIApplication
 
 from flask import Response, request
 from prometheus_client import CollectorRegistry
@@ -20,21 +20,18 @@ from werkzeug.exceptions import (
 )
 
 from extender.admission import Rules, review
-from extender.app import MOST_BYTES, bare_app, malformed
 from extender.jsonpatch import patch_between
 from extender.pool import Pool
+from extender.publicapp import bare_app
 from extender.readiness import Readiness
 from extender.reviewing import Question, allowed, denied, question
+from extender.shortcut import JSON, MOST_BYTES, Answer, shortened
 from extender.webhookmetrics import PathMetrics, Result, ReviewMetrics
 from gpushare.kube.fields import Malformed
 from gpushare.logs import about
 
 logger = logging.getLogger(__name__)
 
-_JSON = "application/json"
-_MOST_DIGITS = 10
-_UNHEARD = {"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"}
-"""Of requests whose body has not come: ``extender.wholerequest`` waits for none."""
 _OOPS = (
     "the webhook of vcuda met an error of its own, and turned the pod away; the log of "
     "gpushare-webhook in kube-system has the details"
@@ -70,60 +67,33 @@ class WebhookParts:
     registry: CollectorRegistry
 
 
-Review = Callable[[bytes], bytes]
-
-
 def create_webhook_app(parts: WebhookParts) -> WSGIApplication:
     """Make the application for the API server: reviews and nothing else.
 
-    A request as an API server writes it is answered at once; whatever else comes goes
-    the long way round by Flask, which costs as much again as most reviews.
+    A request as an API server writes it is answered without Flask (``shortcut``).
     """
     app = bare_app()
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
-    reviews: dict[str, Review] = {}
+    reviews: dict[str, Answer] = {}
     for rule, path in PATHS.items():
         metrics = parts.metrics.of(rule)
         reviews[rule] = partial(_timed, parts, metrics, path)
         by_flask = partial(_by_flask, reviews[rule], metrics)
         app.add_url_rule(rule, rule, by_flask, methods=["POST"])
 
-    def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        review = reviews.get(environ["PATH_INFO"])
-        length = _plain_length(environ)
-        if review is None or length is None:
-            return app(environ, start)
-        try:
-            answer = review(environ["wsgi.input"].read(length))
-        except Malformed as error:
-            return malformed(error)(environ, start)
-        headers = [("Content-Type", _JSON), ("Content-Length", str(len(answer)))]
-        start("200 OK", headers)
-        return [answer]
-
-    return application
+    return shortened(app, reviews)
 
 
-def _plain_length(environ: WSGIEnvironment) -> int | None:
-    """Give the body's length where a request is as an API server writes it."""
-    plain = environ["REQUEST_METHOD"] == "POST" and environ.get("CONTENT_TYPE") == _JSON
-    length = environ.get("CONTENT_LENGTH") or ""
-    whole = not environ.keys() & _UNHEARD
-    if not (plain and whole and length.isdigit()) or len(length) > _MOST_DIGITS:
-        return None
-    return int(length) if int(length) <= MOST_BYTES else None
-
-
-def _by_flask(review: Review, metrics: PathMetrics) -> Response:
+def _by_flask(review: Answer, metrics: PathMetrics) -> Response:
     try:
         _insist_on_whole_body()
-        if request.mimetype != _JSON:
-            raise UnsupportedMediaType(f"Content-Type must be {_JSON}")
+        if request.mimetype != JSON:
+            raise UnsupportedMediaType(f"Content-Type must be {JSON}")
         body = request.get_data(cache=False)
     except HTTPException:
         metrics.reviewed(Result.MALFORMED)
         raise
-    return Response(review(body), content_type=_JSON)
+    return Response(review(body), content_type=JSON)
 
 
 def _insist_on_whole_body() -> None:

@@ -10,10 +10,10 @@ from wsgiref.types import WSGIApplication
 from prometheus_client import CollectorRegistry
 
 from extender import tls
-from extender.app import create_public_app
 from extender.metrics import CertificateCollector
 from extender.poolbook import PoolBook
 from extender.public import serve_public
+from extender.publicapp import create_public_app
 from extender.readiness import Readiness
 from extender.threads import start
 from extender.webhook import WebhookParts, create_webhook_app

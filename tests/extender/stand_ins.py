@@ -15,6 +15,7 @@ from gpushare.domain.fitting import Fitting
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.policies import Choice
+from gpushare.domain.scores import Scores
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json, Kind, Page, Target
 from gpushare.kube.embedded import Embedded
@@ -132,6 +133,7 @@ class House:
             self.ledger,
             self.pods,
             Fitting(self.ledger),
+            Scores(self.ledger),
             self.inflight,
             choice,
             Patience(wait_for_news_s, saved_s=wait_for_news_s),

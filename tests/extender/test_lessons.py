@@ -16,6 +16,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
 from gpushare.domain.packer import ENOUGH, Packer
 from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.scores import Scores
 from gpushare.kube.embedded import Embedded
 from tests.builders import card, placement, request
 from tests.testbed.waiting import wait_until
@@ -44,7 +45,7 @@ class Scene:
 
     def scores(self, name: str = "frag") -> list[int]:
         asked = request("new", 50, 1)
-        found = prioritize(NAMES, self.ledger.node, self.policy(name), asked)
+        found = prioritize(NAMES, Scores(self.ledger).of, self.policy(name), asked)
         return [score for _, score in found]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from extender.app import MOST_BYTES
 from extender.reviewing import API_VERSION
+from extender.shortcut import MOST_BYTES
 from extender.webhook import PATHS
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
