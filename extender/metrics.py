@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -16,6 +16,8 @@ from extender.readiness import Readiness
 from extender.tls import TlsFiles, expires_at
 from extender.wire import FilterResult
 from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card
+from gpushare.domain.node import Node
 from gpushare.domain.summary import Refusal
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.codec import PodRecord
@@ -25,6 +27,32 @@ logger = logging.getLogger(__name__)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
 _INVALID = "Invalid vcuda request"
 _CARD = ("NodeName", "UUID")
+_OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
+    "vcuda_card_units": (
+        "Units of 256 MiB that the card has.",
+        lambda _, card: card.units,
+    ),
+    "vcuda_card_placed_units": (
+        "Units that pods hold of it.",
+        lambda node, card: node.charged.get(card.uuid, (0, 0))[1],
+    ),
+    "vcuda_card_placed_cores": (
+        "Cores of 100 that pods hold.",
+        lambda node, card: node.charged.get(card.uuid, (0, 0))[0],
+    ),
+    "vcuda_card_unknown_units": (
+        "Units kept on it for pods of its node of which nobody knows the card.",
+        lambda node, card: node.unknown[card.uuid].units,
+    ),
+    "vcuda_card_healthy": (
+        "1 when the node calls it well.",
+        lambda _, card: card.healthy,
+    ),
+    "vcuda_card_cordoned": (
+        "1 when it gets nothing new.",
+        lambda _, card: card.cordoned,
+    ),
+}
 
 
 class VerbMetrics:
@@ -138,26 +166,13 @@ class LedgerCollector(Collector):
         return family
 
     def _cards(self) -> Iterable[GaugeMetricFamily]:
-        units = _per_card("vcuda_card_units", "Units of 256 MiB that the card has.")
-        placed = _per_card("vcuda_card_placed_units", "Units that pods hold of it.")
-        cores = _per_card("vcuda_card_placed_cores", "Cores of 100 that pods hold.")
-        unknown = _per_card(
-            "vcuda_card_unknown_units",
-            "Units kept on it for pods of its node of which nobody knows the card.",
-        )
-        healthy = _per_card("vcuda_card_healthy", "1 when the node calls it well.")
-        cordoned = _per_card("vcuda_card_cordoned", "1 when it gets nothing new.")
-        for node in self._ledger.nodes():
-            for card in node.cards:
-                labels = [node.name, card.uuid]
-                held_cores, held_units = node.charged.get(card.uuid, (0, 0))
-                units.add_metric(labels, card.units)
-                placed.add_metric(labels, held_units)
-                cores.add_metric(labels, held_cores)
-                unknown.add_metric(labels, node.unknown[card.uuid].units)
-                healthy.add_metric(labels, card.healthy)
-                cordoned.add_metric(labels, card.cordoned)
-        return (units, placed, cores, unknown, healthy, cordoned)
+        """Give one family after another: in a large cluster each is large."""
+        for name, (text, value) in _OF_CARDS.items():
+            family = GaugeMetricFamily(name, text, labels=_CARD)
+            for node in self._ledger.nodes():
+                for card in node.cards:
+                    family.add_metric([node.name, card.uuid], value(node, card))
+            yield family
 
     def _largest_free(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -220,7 +235,3 @@ def _waits(pod: PodRecord) -> bool:
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
-
-
-def _per_card(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=_CARD)

@@ -138,17 +138,17 @@ def _card(card: Reader) -> Card:
 def _share(share: Reader) -> Share:
     held: dict[str, Any] = share.optional_object("containers").raw
     containers = tuple(
-        ContainerAmount(name, _pair(share.path(f"containers.{name}"), pair))
-        for name, pair in held.items()
+        ContainerAmount(name, _pair(share, name, pair)) for name, pair in held.items()
     )
     amount = Amount(share.integer("cores"), share.integer("units"))
     return Share(CardUUID(share.text("card")), amount, containers)
 
 
-def _pair(path: str, pair: object) -> Amount:
+def _pair(share: Reader, name: str, pair: object) -> Amount:
     match pair:
         case [int(cores), int(units)] if _is_amount(cores) and _is_amount(units):
             return Amount(cores, units)
+    path = share.path(f"containers.{name}")
     raise Malformed(path, "must be [cores, units], both 0 or more")
 
 

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from sys import intern
+
+import orjson
 
 from gpushare.domain.model import (
     UNIT_MIB,
     Amount,
     Card,
     CardUUID,
+    Claim,
     NodeName,
     Placement,
     PodRef,
@@ -21,8 +26,9 @@ from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards, placements
 from gpushare.kube.cardselection import LIMITS, card_selector
 from gpushare.kube.cluster import Json
+from gpushare.kube.essence import MOST_KINDS, essence
 from gpushare.kube.fields import MOST, Malformed, Reader
-from gpushare.kube.hostcodec import TERMINAL, host_amount
+from gpushare.kube.hostcodec import TERMINAL, amount_of
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -84,7 +90,7 @@ def pod_ref(pod: Json) -> PodRef:
     spec = Reader(pod).optional_object("spec")
     return PodRef(
         PodUID(metadata.text("uid")),
-        metadata.text("namespace"),
+        intern(metadata.text("namespace")),
         metadata.text("name"),
         spec.optional_integer("priority"),
     )
@@ -96,14 +102,22 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
     ``Malformed`` for what no API server would send; an invalid ``Refusal`` for what one
     would let through and no card can meet.
     """
-    annotations = _annotations(pod)
-    where = annotations.get(names.CONTAINERS)
+    return _request(pod, ref, _annotations(pod))
+
+
+def _request(
+    pod: Json, ref: PodRef, annotations: Mapping[str, str]
+) -> PodRequest | Refusal:
+    where, kind = annotations.get(names.CONTAINERS), essence(pod)
     if where not in (None, names.APART):
         return invalid(
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
     try:
-        found = claims(containers(pod), apart=where == names.APART)
+        if kind is None:
+            found = claims(containers(pod), apart=where == names.APART)
+        else:
+            found = _claims_of(kind, where == names.APART)
     except Unmeetable as error:
         return invalid(str(error))
     if isinstance(found, Refusal):
@@ -112,19 +126,22 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
     if isinstance(chosen, Refusal):
         return chosen
     policy = annotations.get(names.POLICY)
-    return PodRequest(ref, found, policy, chosen, host_amount(pod))
+    host = None if kind is None else amount_of(kind)
+    return PodRequest(ref, found, policy, chosen, host)
 
 
 def pod_record(pod: Json) -> PodRecord:
     """Read all that the house keeps of a pod; ``Malformed`` as with the parts."""
     ref = pod_ref(pod)
     status = Reader(pod).optional_object("status")
-    node = NodeName(Reader(pod).optional_object("spec").optional_text("nodeName"))
-    request = pod_request(pod, ref)
+    spec = Reader(pod).optional_object("spec")
+    node = NodeName(intern(spec.optional_text("nodeName")))
+    annotations = _annotations(pod)
+    request = _request(pod, ref, annotations)
     found: dict[str, Placement] = {}
     complaint = ""
     if node:
-        found, complaint = placements(_annotations(pod), ref, request, node)
+        found, complaint = placements(annotations, ref, request, node)
     plan = found.get(names.PLACEMENT)
     return PodRecord(
         pod=ref,
@@ -196,6 +213,11 @@ def containers(pod: Json) -> list[ContainerSpec]:
         name = container.text("name")
         found.append(ContainerSpec(name, Role.APP, _amount(container)))
     return found
+
+
+@lru_cache(MOST_KINDS)
+def _claims_of(kind: bytes, apart: bool) -> tuple[Claim, ...] | Refusal:  # noqa: FBT001
+    return claims(containers(orjson.loads(kind)), apart=apart)
 
 
 def _annotations(thing: Json) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
@@ -46,7 +47,7 @@ class Pace:
     whose data came back from a backup knows nothing of it, and says so in no one way.
     """
 
-    page_limit: int = 1000
+    page_limit: int = 500
     watch_s: float = 30.0
     hasty_s: float = 1.0
     first_wait_s: float = 0.2
@@ -113,20 +114,24 @@ class Reflector:
             logger.info("synced", extra={"kind": self._kind.value})
 
     def _pages(self, versions: list[str]) -> Iterator[Page]:
-        token = ""
-        while True:
-            page = self._cluster.list_page(
-                self._kind,
-                limit=self._pace.page_limit,
-                continue_token=token,
-                field_selector=self._field_selector,
-            )
-            self._hear()
-            versions.append(page.resource_version)
-            yield page
-            token = page.continue_token
-            if not token:
-                return
+        """Give page by page; while one is taken over, the next is on its way."""
+        with ThreadPoolExecutor(1) as ahead:
+            asked: Future[Page] | None = ahead.submit(self._page, "")
+            while asked is not None:
+                page = asked.result()
+                self._hear()
+                versions.append(page.resource_version)
+                token = page.continue_token
+                asked = ahead.submit(self._page, token) if token else None
+                yield page
+
+    def _page(self, token: str) -> Page:
+        return self._cluster.list_page(
+            self._kind,
+            limit=self._pace.page_limit,
+            continue_token=token,
+            field_selector=self._field_selector,
+        )
 
     def _watch(self, stop: Event) -> None:
         began, seen = self._clock(), 0

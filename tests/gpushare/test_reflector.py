@@ -194,7 +194,7 @@ def test_a_version_too_old_means_listing_again(second: ClusterError | Stream) ->
     """The sink compares then; ``synced`` stays set."""
     script = Script(page(version="1"), second, page(pod_json("b"), version="50"), [])
     reflector, notes = follow(script)
-    assert script.asked[-2:] == ["list pods 1000", "watch pods 50"]
+    assert script.asked[-2:] == ["list pods 500", "watch pods 50"]
     assert notes.lists == [[], ["b"]]
     assert reflector.synced.is_set()
 
@@ -208,7 +208,7 @@ def test_a_continue_token_too_old_means_listing_from_the_start() -> None:
         [],
     )
     _, notes = follow(script)
-    assert script.asked[2] == "list pods 1000"
+    assert script.asked[2] == "list pods 500"
     assert notes.lists == [["a"]]
 
 
@@ -319,7 +319,7 @@ def test_it_stops_in_the_middle_of_a_watch_and_closes_it() -> None:
     _, notes = follow(script)
     assert notes.changes == ["ADDED a", "ADDED b"]
     assert script.closed == 1
-    assert script.asked == ["list pods 1000", "watch pods 1"]
+    assert script.asked == ["list pods 500", "watch pods 1"]
 
 
 def test_it_never_begins_once_stopped() -> None:

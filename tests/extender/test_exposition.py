@@ -1,0 +1,37 @@
+"""/metrics as text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+from extender.exposition import exposition
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES = st.floats() | st.integers(-(10**20), 10**20).map(float)
+
+
+@given(st.dictionaries(st.tuples(WORDS, WORDS), VALUES, max_size=5), WORDS)
+def test_it_is_what_the_client_library_writes(
+    samples: dict[tuple[str, str], float], text: str
+) -> None:
+    """Byte for byte, for any label, value and help; counters and histograms too."""
+    registry = CollectorRegistry()
+    gauge = Gauge("cards", text, ["node", "UUID"], registry=registry)
+    for labels, value in samples.items():
+        gauge.labels(*labels).set(value)
+    Gauge("bare", "help", registry=registry).set(3)
+    Counter("calls", text, ["verb"], registry=registry).labels("filter").inc()
+    Histogram("seconds", text, registry=registry).observe(0.1)
+    assert b"".join(exposition(registry)) == generate_latest(registry)
+
+
+def test_many_lines_come_in_pieces() -> None:
+    """And none is lost between two of them."""
+    registry = CollectorRegistry()
+    gauge = Gauge("cards", "help", ["n"], registry=registry)
+    for number in range(2500):
+        gauge.labels(str(number)).set(number)
+    pieces = list(exposition(registry))
+    assert len(pieces) == 4
+    assert b"".join(pieces) == generate_latest(registry)

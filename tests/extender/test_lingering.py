@@ -1,0 +1,146 @@
+"""The real extender's gunicorn: busy clients, and those beside them."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+
+from extender.lingering import _asks_again
+from gpushare.kube.cluster import Kind
+from gpushare.kube.embedded import Embedded
+from gpushare.listening import free_address
+from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from tests.builders import card, node_json, pod_json
+from tests.controlplane.extender import COMMAND
+from tests.testbed.process import Launcher, Process
+from tests.testbed.rest import Rest
+
+THREADS = 2
+FILTER = orjson.dumps({"Pod": pod_json(units=4), "NodeNames": ["n"]})
+REQUEST = (
+    b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+) % (len(FILTER), FILTER)
+ANSWERED = b'"NodeNames":["n"]'
+
+
+@contextmanager
+def serving(folder: Path, threads: int) -> Iterator[tuple[int, Process]]:
+    """Run it as the DaemonSet does; gives its port."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json("n", card(units=29)))
+    launcher = Launcher(folder)
+    inner, public = free_address(), free_address()
+    with ApiServerOnLoopback(cluster) as api:
+        settings = {
+            "GPUSHARE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
+            "GPUSHARE_LISTEN": str(inner),
+            "GPUSHARE_PUBLIC_LISTEN": str(public),
+            "GPUSHARE_THREADS": str(threads),
+        }
+        process = launcher.start("extender", COMMAND, os.environ | settings)
+        asking = Rest(public.port, tls=False)
+        try:
+            process.wait_ready(lambda: asking.get("/readyz")[0] == 200)
+            yield inner.port, process
+        finally:
+            process.stop()
+            launcher.end_all()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Two threads, so that one of them may linger."""
+    with serving(tmp_path_factory.mktemp("extender"), THREADS) as (port, _):
+        yield port
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def answers(link: socket.socket, count: int = 1) -> bytes:
+    """Read so many answers, each of which ends with filter's last field."""
+    heard = b""
+    while heard.count(b'"Error":""}') < count:
+        more = link.recv(65536)
+        assert more, f"hung up after {heard!r}"
+        heard += more
+    return heard
+
+
+def test_one_answer_for_each_question(port: int) -> None:
+    """At once, after a pause longer than a thread waits, and two in one breath."""
+    with closing(connect(port)) as link:
+        for pause_s in (0.0, 0.0, 0.2, 0.0):
+            threading.Event().wait(pause_s)
+            link.sendall(REQUEST)
+            assert answers(link).count(ANSWERED) == 1
+        link.sendall(REQUEST * 2)
+        assert answers(link, 2).count(ANSWERED) == 2
+
+
+def test_the_busy_keep_nobody_waiting(port: int) -> None:
+    """As many clients as threads ask without a pause; others are answered meanwhile."""
+    stop, rounds = threading.Event(), [0] * THREADS
+
+    def hammer(number: int) -> None:
+        with closing(connect(port)) as link:
+            while not stop.is_set():
+                link.sendall(REQUEST)
+                answers(link)
+                rounds[number] += 1
+
+    busy = [threading.Thread(target=hammer, args=(n,)) for n in range(THREADS)]
+    for each in busy:
+        each.start()
+    try:
+        with ExitStack() as stack:
+            for _ in range(3 * THREADS):
+                link = stack.enter_context(closing(connect(port)))
+                link.sendall(REQUEST)
+                assert ANSWERED in answers(link)
+    finally:
+        stop.set()
+        for each in busy:
+            each.join()
+    assert all(rounds)
+
+
+def conn(sock: Any, unread: bytes = b"") -> Any:
+    buffer = SimpleNamespace(getvalue=lambda: unread)
+    unreader = SimpleNamespace(buf=buffer)
+    return SimpleNamespace(sock=sock, parser=SimpleNamespace(unreader=unreader))
+
+
+def test_what_has_been_read_already_is_a_request() -> None:
+    """By gunicorn, or by TLS, where a poll of the socket would wait for more."""
+    here, there = socket.socketpair()
+    with here, there:
+        assert not _asks_again(conn(here))
+        assert _asks_again(conn(here, unread=b"POST"))
+        decrypted = SimpleNamespace(fileno=here.fileno, pending=lambda: 1)
+        assert _asks_again(conn(decrypted))
+        there.sendall(b"P")
+        assert _asks_again(conn(here))
+
+
+def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:
+    """Told to stop while a client asks on and on, it says so and goes."""
+    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
+        link.sendall(REQUEST)
+        answers(link)
+        ending = threading.Thread(target=process.stop)
+        ending.start()
+        heard = b""
+        while b"connection: close" not in heard.lower():
+            link.sendall(REQUEST)
+            heard = answers(link)
+        ending.join()
