@@ -19,6 +19,7 @@ from gpushare.domain.summary import Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord
+from gpushare.kube.containers import Unmeetable, containers
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""
@@ -105,8 +106,8 @@ def node_pod(pod: Json) -> NodePod:
     """Read a pod; ``Malformed`` for what no API server would send."""
     record = codec.pod_record(pod)
     try:
-        specs = codec.containers(pod)
-    except codec.Unmeetable:
+        specs = containers(pod)
+    except Unmeetable:
         specs = []
     asking = tuple(Asking(s.name, s.role, s.amount) for s in specs if s.amount)
     created = str(pod["metadata"].get("creationTimestamp") or "")
@@ -150,8 +151,8 @@ class Listed:
 
     def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
         """Give pod, container, resource and device ids of all that holds any."""
-        for pod, containers in self.pods.items():
-            for container, held in containers.items():
+        for pod, of_pod in self.pods.items():
+            for container, held in of_pod.items():
                 for resource, ids in held.items():
                     yield pod, container, resource, ids
 

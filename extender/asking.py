@@ -17,7 +17,7 @@ from gpushare.domain.summary import Refusal, users_words
 from gpushare.kube import codec, names
 from gpushare.kube.cardselection import card_selector
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import Unmeetable
+from gpushare.kube.containers import Unmeetable, containers
 from gpushare.kube.fields import Malformed
 
 _RESOURCES = (names.CORE, names.MEMORY)
@@ -61,7 +61,7 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
     found += [_of_annotation(detail, pod) for detail in wrong]
     quantities = _quantities(pod)
     # Where a quantity is none, there is nothing to add up.
-    cores = [] if quantities else list(_cores(pod, codec.containers(pod)))
+    cores = [] if quantities else list(_cores(pod, containers(pod)))
     found += quantities or [_of_cores(*each) for each in cores]
     if len(found) == before:
         found.append(_of_annotation(refusal.detail, pod))
@@ -127,7 +127,7 @@ def _unmeetable(resource: str, value: object) -> str:
     """Have the extender's own reading judge one quantity; empty where it is well."""
     alone = {"name": "any", "resources": {"limits": {resource: value}}}
     try:
-        codec.containers({"spec": {"containers": [alone]}})
+        containers({"spec": {"containers": [alone]}})
     except Malformed as error:
         return f"{users_words(str(value))} will not do: {error.problem}"
     except Unmeetable as error:

@@ -11,7 +11,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.request import ContainerSpec, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import Unmeetable, containers
+from gpushare.kube.containers import Unmeetable, containers
 from gpushare.kube.fields import Malformed
 
 DEFAULT_CORES = 1

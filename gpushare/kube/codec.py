@@ -2,32 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from sys import intern
 
-import orjson
-
 from gpushare.domain.model import (
-    UNIT_MIB,
-    Amount,
     Card,
     CardUUID,
-    Claim,
     NodeName,
     Placement,
     PodRef,
     PodRequest,
     PodUID,
 )
-from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
-from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.domain.summary import Reason, Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards, placements
 from gpushare.kube.cardselection import LIMITS, card_selector
 from gpushare.kube.cluster import Json
-from gpushare.kube.essence import MOST_KINDS, essence
-from gpushare.kube.fields import MOST, Malformed, Reader
+from gpushare.kube.containers import Unmeetable, claims_of
+from gpushare.kube.essence import essence
+from gpushare.kube.fields import Reader
 from gpushare.kube.hostcodec import TERMINAL, amount_of
 
 _WORDS = {
@@ -39,10 +32,6 @@ _WORDS = {
     Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
     Reason.NO_CARDS: "No shared cards",
 }
-
-
-class Unmeetable(ValueError):
-    """A quantity in order for Kubernetes that no card can meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +103,7 @@ def _request(
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
     try:
-        if kind is None:
-            found = claims(containers(pod), apart=where == names.APART)
-        else:
-            found = _claims_of(kind, where == names.APART)
+        found = claims_of(pod, kind, apart=where == names.APART)
     except Unmeetable as error:
         return invalid(str(error))
     if isinstance(found, Refusal):
@@ -197,69 +183,6 @@ def uuids(text: str) -> frozenset[CardUUID]:
     return frozenset(CardUUID(one.strip()) for one in text.split(",") if one.strip())
 
 
-def containers(pod: Json) -> list[ContainerSpec]:
-    """Read the containers in the order in which kubelet admits them.
-
-    Those that ask nothing too. ``Malformed``, or ``Unmeetable`` for an amount that no
-    card can meet.
-    """
-    spec = Reader(pod).object("spec")
-    found = []
-    for container in spec.optional_objects("initContainers"):
-        stays = container.optional_text("restartPolicy") == "Always"
-        role = Role.SIDECAR if stays else Role.INIT
-        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
-    for container in spec.optional_objects("containers"):
-        name = container.text("name")
-        found.append(ContainerSpec(name, Role.APP, _amount(container)))
-    return found
-
-
-@lru_cache(MOST_KINDS)
-def _claims_of(kind: bytes, apart: bool) -> tuple[Claim, ...] | Refusal:  # noqa: FBT001
-    return claims(containers(orjson.loads(kind)), apart=apart)
-
-
 def _annotations(thing: Json) -> Mapping[str, str]:
     metadata = Reader(thing).object("metadata")
     return metadata.optional_object("annotations").texts(names.PREFIX)
-
-
-def _amount(container: Reader) -> Amount:
-    resources = container.optional_object("resources")
-    return Amount(
-        cores=_quantity(resources, names.CORE), units=_quantity(resources, names.MEMORY)
-    )
-
-
-def _quantity(resources: Reader, resource: str) -> int:
-    """Read what is asked: ``requests``, or ``limits``, its default."""
-    for part in ("requests", "limits"):
-        asked = resources.optional_object(part)
-        raw = asked.raw.get(resource)
-        if raw is None:
-            continue
-        try:
-            number = whole(raw)
-        except NotAQuantity as error:
-            raise Malformed(asked.path(resource), str(error)) from error
-        except NotWhole as error:
-            text = users_words(str(raw))
-            raise Unmeetable(f"{resource} is {text}; it must be whole") from error
-        if is_in_bytes(raw):
-            raise Unmeetable(_bytes_for_units(resource, str(raw), number))
-        if number > MOST:
-            text = users_words(str(raw))
-            raise Unmeetable(f"{resource} is {text}; no node has so much")
-        return number
-    return 0
-
-
-def _bytes_for_units(resource: str, text: str, number: int) -> str:
-    if resource != names.MEMORY:
-        return f"{resource} is {users_words(text)}; it must be a plain number"
-    units = -(-number // (UNIT_MIB * 1024 * 1024))
-    return (
-        f"{resource} is {users_words(text)}, but it counts units of "
-        f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
-    )
