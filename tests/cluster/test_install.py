@@ -7,6 +7,7 @@ The tests of this file go on from one another, as an administrator's day does.
 import json
 
 import pytest
+import yaml
 
 from tests.cluster.cards import TWO_P4
 from tests.cluster.exporter import ACCOUNT as EXPORTER
@@ -25,6 +26,8 @@ from tests.testbed.manifests import rights
 from tests.testbed.waiting import wait_until
 
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+CONFIG = "/etc/kubernetes/vcuda/scheduler.yaml"
+NOTES = "vcuda/state.json"
 FULL = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 PART = "app.kubernetes.io/part-of=gpushare"
 IMAGES = ("-o", "jsonpath={.items[*].spec.containers[*].image}")
@@ -201,6 +204,29 @@ def running(host: Fresh, app: str) -> tuple[str, str, int, list[str]]:
     name = one["metadata"]["name"]
     seen = host.visible(name, namespace=EDGE)
     return name, status["containerID"], status["restartCount"], seen
+
+
+def test_the_policy_that_packs_and_back(host: Fresh) -> None:
+    """Its word outweighs kube-scheduler's own; taken back, all files are as before.
+
+    But for our own notes of what each file was when it was last written.
+    """
+    files, held = host.tree(), {name: running(host, name) for name in APPS}
+    host.must("install", "--nodes", "cp", "--yes", "--policy", "frag")
+    text = host.cluster.nodes["cp"].path(CONFIG).read_text()
+    config = yaml.safe_load(text)
+    assert [each["weight"] for each in config["extenders"]] == [100]
+    assert config["percentageOfNodesToScore"] == 100
+    names = [f"packed-{number}" for number in range(4)]
+    host.create(*(pod(name, container("main", 1, 1)) for name in names))
+    for name in names:
+        host.wait_running(name)
+    assert within_capacity(host)
+    assert {name: running(host, name) for name in APPS} == held
+    host.kubectl("delete", "pod", *names)
+    host.must("install", "--nodes", "cp", "--yes", "--policy", "first-fit")
+    ours = {NOTES: files[NOTES]}
+    assert {**host.tree(), **ours} == files
 
 
 def test_with_monitoring(host: Fresh) -> None:
