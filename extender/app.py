@@ -67,7 +67,7 @@ def create_app(parts: Parts) -> WSGIApplication:
     for verb, view in _VIEWS.items():
         rule = f"{EXTENDER_PREFIX}/{verb}"
         answers[rule] = partial(_timed, parts, verb, view)
-        by_flask = partial(_by_flask, answers[rule])
+        by_flask = partial(_by_flask, parts, verb, view)
         app.add_url_rule(rule, verb, by_flask, methods=["POST"])
 
     @app.get("/snapshot")
@@ -84,8 +84,9 @@ def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
         return view(parts, body)
 
 
-def _by_flask(answer: Answer) -> Response:
-    return json_response(answer(_body(request)))
+def _by_flask(parts: Parts, verb: str, view: View) -> Response:
+    with parts.metrics.timed(verb):
+        return json_response(view(parts, _body(request)))
 
 
 def _by_local_name(environ: WSGIEnvironment) -> bool:

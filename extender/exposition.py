@@ -3,6 +3,7 @@
 As Prometheus' client writes it. But a gauge of each card of a large cluster is 80,000
 lines: six such families as objects at once were 150 MiB that the process never gave
 back, and with the client's own writer Prometheus gave up before the page was whole.
+Gauges have no timestamps here, and plain names.
 """
 
 from collections.abc import Iterable, Iterator

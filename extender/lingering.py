@@ -27,6 +27,12 @@ class LingeringWorker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._seats = Semaphore(self.cfg.threads // 2)
 
+    def is_parent_alive(self) -> bool:
+        """Tell it to those who linger, too: a new master starts a worker of its own."""
+        alive = bool(super().is_parent_alive())
+        self.alive &= alive
+        return alive
+
     def handle(self, conn: TConn) -> Any:  # noqa: ANN401
         """Answer a request, and those that follow closely; say whether to keep it."""
         kept = super().handle(conn)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,7 @@ from gpushare.listening import why_not_listen
 __all__ = ["Applications", "assemble", "build", "build_webhook", "complaints"]
 
 _SETTLE_EVERY_S = 5.0
+_FILLED_IN_S = 60.0
 
 
 def complaints(environ: Mapping[str, str]) -> list[str]:
@@ -147,14 +149,18 @@ def _warm(ledger: Ledger, reflectors: Iterable[Reflector], stop: Event) -> None:
 
     What the books hold lives long. Frozen, it is not walked at every full collection,
     which at 100,000 pods would stall a request by a tenth of a second; nor while they
-    are filled, which took a third of a start.
+    are filled, which took a third of a start. Where that takes long, because nobody
+    answers, there is more garbage than books.
     """
     gc.disable()
+    until = time.monotonic() + _FILLED_IN_S
     try:
         for reflector in reflectors:
             while not reflector.synced.wait(_SETTLE_EVERY_S):
                 if stop.is_set():
                     return
+                if time.monotonic() > until:
+                    gc.enable()
         for node in ledger.nodes():
             _ = node.summary
         gc.collect()

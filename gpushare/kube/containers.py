@@ -10,7 +10,7 @@ from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.domain.summary import Refusal, users_words
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.essence import MOST_KINDS
+from gpushare.kube.essence import LONGEST_KEPT, MOST_KINDS
 from gpushare.kube.fields import MOST, Malformed, Reader
 
 
@@ -25,7 +25,7 @@ def claims_of(
 
     ``Malformed`` and ``Unmeetable`` as ``containers``.
     """
-    if kind is None:
+    if kind is None or len(kind) > LONGEST_KEPT:
         return claims(containers(pod), apart=apart)
     return _claims_of(kind, apart)
 

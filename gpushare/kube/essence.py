@@ -9,7 +9,9 @@ import orjson
 from gpushare.kube.cluster import Json
 
 MOST_KINDS = 4096
-"""How many are kept at a time, by whoever keeps what came of them: a few MiB."""
+LONGEST_KEPT = 2048
+"""What comes of so many, none of them longer, is kept at a time: 8 MiB at the most.
+Anybody may make pods, and large ones."""
 _OF_CONTAINERS = ("name", "resources", "restartPolicy")
 _LISTS = ("initContainers", "containers")
 
@@ -35,4 +37,8 @@ def essence(pod: Json) -> bytes | None:
             if type(each) is not dict:
                 return None
             kept.append({k: each[k] for k in _OF_CONTAINERS if k in each})
-    return orjson.dumps({"spec": left})
+    try:
+        return orjson.dumps({"spec": left})
+    except TypeError:
+        # It reads deeper than it writes.
+        return None

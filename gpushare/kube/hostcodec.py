@@ -9,7 +9,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
-from gpushare.kube.essence import MOST_KINDS, essence
+from gpushare.kube.essence import LONGEST_KEPT, MOST_KINDS, essence
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 """Phases of a pod whose containers have ended for good."""
@@ -25,13 +25,19 @@ def host_amount(pod: Json) -> HostAmount | None:
     return None if kind is None else amount_of(kind)
 
 
-@lru_cache(MOST_KINDS)
 def amount_of(kind: bytes) -> HostAmount | None:
     """Give the same by the pod's ``essence``."""
+    return _kept(kind) if len(kind) <= LONGEST_KEPT else _read(kind)
+
+
+def _read(kind: bytes) -> HostAmount | None:
     try:
         return _amount(orjson.loads(kind)["spec"])
     except (NotAQuantity, KeyError, TypeError, AttributeError):
         return None
+
+
+_kept = lru_cache(MOST_KINDS)(_read)
 
 
 def _amount(spec: Json) -> HostAmount:

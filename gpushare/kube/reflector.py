@@ -9,10 +9,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Protocol
 
 from gpushare.kube.cluster import Cluster, Kind, Page, WatchEvent
@@ -115,15 +115,27 @@ class Reflector:
 
     def _pages(self, versions: list[str]) -> Iterator[Page]:
         """Give page by page; while one is taken over, the next is on its way."""
-        with ThreadPoolExecutor(1) as ahead:
-            asked: Future[Page] | None = ahead.submit(self._page, "")
-            while asked is not None:
-                page = asked.result()
-                self._hear()
-                versions.append(page.resource_version)
-                token = page.continue_token
-                asked = ahead.submit(self._page, token) if token else None
-                yield page
+        asked: Future[Page] | None = self._ask("")
+        while asked is not None:
+            page = asked.result()
+            self._hear()
+            versions.append(page.resource_version)
+            token = page.continue_token
+            asked = self._ask(token) if token else None
+            yield page
+
+    def _ask(self, token: str) -> Future[Page]:
+        """Read a page on a thread for which nobody waits when the process ends."""
+        answer = Future[Page]()
+
+        def read() -> None:
+            try:
+                answer.set_result(self._page(token))
+            except BaseException as error:  # noqa: BLE001
+                answer.set_exception(error)
+
+        Thread(target=read, name=f"list-{self._kind}", daemon=True).start()
+        return answer
 
     def _page(self, token: str) -> Page:
         return self._cluster.list_page(

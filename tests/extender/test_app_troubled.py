@@ -1,12 +1,13 @@
 """The extender's HTTP when it is not ready, or meets a bug of its own."""
 
+import io
 import json
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
-from werkzeug.test import Client
+from werkzeug.test import Client, EnvironBuilder, run_wsgi_app
 
 from extender.app import Parts, create_app
 from extender.metrics import VerbMetrics
@@ -114,3 +115,25 @@ def test_the_short_way_says_the_same(verb: str, body: bytes | None, host: str) -
     assert (short.status_code, short.data) == (long.status_code, long.data)
     assert short.content_type == long.content_type
     assert (short.status_code == 421) == (host != "localhost")
+
+
+class Reset(io.RawIOBase):
+    """The body of a client that hangs up in the middle."""
+
+    def read(self, _size: int = -1) -> bytes:
+        raise ConnectionResetError
+
+
+def test_who_hangs_up_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """gunicorn knows what to do; nothing is logged, and the books are not asked."""
+    client = client_of(Surprising(), Surprising())
+    environ = EnvironBuilder(
+        "/scheduler/filter",
+        method="POST",
+        content_type="application/json",
+        headers={"Content-Length": "10"},
+    ).get_environ()
+    environ |= {"wsgi.input": Reset(), "CONTENT_LENGTH": "10"}
+    with pytest.raises(ConnectionResetError):
+        run_wsgi_app(client.application, environ)
+    assert not caplog.records

@@ -1,6 +1,7 @@
 """The real extender's gunicorn: busy clients, and those beside them."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -144,3 +145,15 @@ def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:
             link.sendall(REQUEST)
             heard = answers(link)
         ending.join()
+
+
+def test_it_does_not_outlive_its_master(tmp_path: Path) -> None:
+    """A new one would start a second worker: two books for the same cards."""
+    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
+        link.sendall(REQUEST)
+        answers(link)
+        os.kill(process.pid, signal.SIGKILL)
+        heard = b""
+        while b"connection: close" not in heard.lower():
+            link.sendall(REQUEST)
+            heard = answers(link)

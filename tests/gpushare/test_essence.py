@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.kube import names
+from gpushare.domain.model import HostAmount
+from gpushare.domain.quantity import NotAQuantity
+from gpushare.kube import containers as room
+from gpushare.kube import hostcodec, names
 from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.containers import Unmeetable, containers
-from gpushare.kube.essence import essence
+from gpushare.kube.essence import LONGEST_KEPT, essence
 from gpushare.kube.fields import Malformed
-from gpushare.kube.hostcodec import host_amount
+from gpushare.kube.hostcodec import amount_of, host_amount
 from tests.builders import pod_json
 
+LARGE = "x" * LONGEST_KEPT
 QUANTITIES = st.sampled_from(
     ["1", "4", 2, "100", "1k", "0.5", "1500m", "2Gi", "nonsense", True, None, [], -1]
 )
@@ -36,7 +40,11 @@ LIST = st.lists(CONTAINER | st.none() | st.text(), max_size=3) | st.sampled_from
 )
 SPEC = st.fixed_dictionaries(
     {"containers": LIST, "nodeName": st.text()},
-    optional={"initContainers": LIST, "overhead": RESOURCES, "resources": st.none()},
+    optional={
+        "initContainers": LIST,
+        "overhead": RESOURCES,
+        "resources": st.none() | st.fixed_dictionaries({"requests": RESOURCES}),
+    },
 )
 
 
@@ -47,12 +55,20 @@ def read(pod: Any) -> Any:
         return type(error), str(error)
 
 
+def reckoned(spec: Any) -> HostAmount | None:
+    try:
+        return hostcodec._amount(spec)
+    except (NotAQuantity, KeyError, TypeError, AttributeError):
+        return None
+
+
 @given(SPEC)
 def test_the_same_is_read_from_it(spec: Any) -> None:
     """What containers ask, and each complaint, word for word."""
     kind = essence({"spec": spec})
     if kind is not None:
         assert read(orjson.loads(kind)) == read({"spec": spec})
+        assert amount_of(kind) == reckoned(spec)
 
 
 @given(SPEC, SPEC)
@@ -85,3 +101,27 @@ def test_what_is_no_pod_has_none(pod: Any) -> None:
     """Its complaints are for whoever reads it."""
     assert essence(pod) is None
     assert host_amount(pod) is None
+
+
+def test_too_deep_is_none() -> None:
+    """JSON is read deeper than it is written, and nobody's pod may end a thread."""
+    deep: Any = {}
+    for _ in range(900):
+        deep = {"a": deep}
+    pod = pod_json()
+    pod["spec"]["containers"][0]["resources"] = {"requests": {}, "junk": deep}
+    assert essence(pod) is None
+    assert host_amount(pod) is None
+    assert pod_request(pod, pod_ref(pod)).claims == ()
+
+
+def test_large_pods_are_not_kept() -> None:
+    """Else whoever may make pods could fill our memory; they are read as all are."""
+    pod = pod_json(units=4)
+    pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
+    kept = [hostcodec._kept, room._claims_of]
+    before = [each.cache_info().currsize for each in kept]
+    asked = pod_request(pod, pod_ref(pod))
+    assert asked.host == HostAmount(1000, 0)
+    assert [claim.amount.units for claim in asked.claims] == [4]
+    assert [each.cache_info().currsize for each in kept] == before

@@ -1,8 +1,10 @@
 """A collection of the API server, followed."""
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -336,3 +338,34 @@ def test_a_version_that_never_works_is_doubted() -> None:
     script = Script(page(version="9"), *lost, page(version="3"), [])
     follow(script)
     assert sum("list" in asked for asked in script.asked) == 2
+
+
+class Slow(Script):
+    """Answers the first page, and the second one not at all."""
+
+    def list_page(self, kind: Kind, **wanted: Any) -> Page:
+        if self.asked:
+            Event().wait(60)
+        return super().list_page(kind, **wanted)
+
+
+class Choosy(Notes):
+    """A sink that cannot take what the first page has."""
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        next(pages)
+        raise RuntimeError
+
+
+def test_a_page_on_its_way_keeps_nobody_from_ending() -> None:
+    """Neither whom a page does not suit, nor the process: kubelet would kill it."""
+    script = Slow(page(version="1", token="more"), page(version="1"))
+    reflector = Reflector(
+        script,  # type: ignore[arg-type]
+        Kind.PODS,
+        Choosy(),
+    )
+    with pytest.raises(RuntimeError):
+        reflector.run(script.stop)
+    (waiting,) = (each for each in threading.enumerate() if each.name == "list-pods")
+    assert waiting.daemon
