@@ -1,5 +1,6 @@
 """The group of commands under both of its names: gpusharectl, and kubectl vcuda."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Never
@@ -36,4 +37,26 @@ class TwoNames(click.Group):
             sys.exit(0)
         name = program(path)
         variable = f"_{name.replace(' ', '_').upper()}_COMPLETE"
-        self.main(prog_name=name, complete_var=variable)
+        try:
+            self.main(prog_name=name, complete_var=variable)
+        except OSError as error:
+            if error.filename is not None or _takes_more():
+                raise
+            _end_unwritten(error)
+
+
+def _takes_more() -> bool:
+    """Try whether standard output can be written; a closed pipe is click's."""
+    try:
+        click.echo()
+    except OSError:
+        return False
+    return True
+
+
+def _end_unwritten(error: OSError) -> Never:
+    """End with a sentence, since what was to be said has no place."""
+    # What is left in the buffer would be tried, and complained of, once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+    sys.exit(1)

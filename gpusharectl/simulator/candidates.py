@@ -109,6 +109,11 @@ class Candidates:
         """Tell whether there is such a node."""
         return name in self._traits
 
+    def takes(self, name: NodeName) -> bool:
+        """Tell whether there is such a node, and it is not closed to pods."""
+        traits = self._traits.get(name)
+        return traits is not None and not traits.closed
+
     def offered(self, question: Question) -> tuple[NodeName, ...]:
         """Name the nodes that pass all filters now, and have a chance.
 

@@ -11,9 +11,12 @@ Exit codes:
 """
 
 import logging
+import shlex
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -24,7 +27,6 @@ from gpusharectl.output import give
 from gpusharectl.simulator import made
 from gpusharectl.simulator.beginnings import from_cluster, from_file
 from gpusharectl.simulator.drawing import draw_report
-from gpusharectl.simulator.engine import play
 from gpusharectl.simulator.live import WhatIf
 from gpusharectl.simulator.liveread import Further
 from gpusharectl.simulator.openbdrawing import (
@@ -33,7 +35,7 @@ from gpusharectl.simulator.openbdrawing import (
     replays_csv,
 )
 from gpusharectl.simulator.openbfile import FOLDER_VARIABLE, SOURCE, pod_lists
-from gpusharectl.simulator.openbreplay import Wanted, replay_data, replays
+from gpusharectl.simulator.openbreplay import Replay, Wanted, replay_data, replays
 from gpusharectl.simulator.options import (
     ALL,
     choices,
@@ -42,15 +44,15 @@ from gpusharectl.simulator.options import (
     what_to_play,
     which_trace,
 )
-from gpusharectl.simulator.outcome import Run, summed
 from gpusharectl.simulator.plot import plot_report
 from gpusharectl.simulator.plotting import PlotError
 from gpusharectl.simulator.progress import shown
 from gpusharectl.simulator.report import Report, reported
-from gpusharectl.simulator.rooms import SizeError, rooms
+from gpusharectl.simulator.running import run
 from gpusharectl.simulator.scenario import Scenario
 from gpusharectl.simulator.shapes import report_csv, report_data
 
+_Shown = TypeVar("_Shown")
 _OTHERWISE = 3
 _CODES = (
     "Exit codes: 0 it was played, and came out as the scenario expects; 3 it came out "
@@ -161,16 +163,9 @@ def _fitting(context: click.Context, *, live: bool, trace: str | None) -> None:
 def _played(scenario: Scenario, asked: _Asked) -> Report:
     # The books log what they find odd; here the report says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
-    runs: list[Run] = []
+    under = choices(scenario.choice, asked.policy, asked.compare)
     with shown(Console(stderr=True)) as began:
-        for choice in choices(scenario.choice, asked.policy, asked.compare):
-            played = play(scenario, choice, began(choice.default))
-            run = summed(scenario, played)
-            try:
-                found = tuple(rooms(played.world, asked.sizes))
-            except SizeError as error:
-                raise click.ClickException(f"--room: {error}") from error
-            runs.append(replace(run, rooms=found))
+        runs = [run(scenario, choice, asked.sizes, began) for choice in under]
     return reported(scenario, runs)
 
 
@@ -189,10 +184,14 @@ def _replay(
     try:
         with shown(Console(stderr=True)) as began:
             found = list(replays(Wanted(place, names, seeds, under), began))
-        if asked.plot:
-            plot_replays(found, asked.plot)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+    _show_replays(found, asked)
+    if asked.plot:
+        _drawn(plot_replays, found, asked.plot)
+
+
+def _show_replays(found: Sequence[Replay], asked: _Asked) -> None:
     if asked.output in ("json", "yaml"):
         give(replay_data(found), asked.output)
     elif asked.output == "csv":
@@ -205,17 +204,22 @@ def _replay(
 
 
 def _show(report: Report, asked: _Asked, next_step: str) -> None:
-    if asked.plot:
-        try:
-            plot_report(report, asked.plot)
-        except PlotError as error:
-            raise click.ClickException(str(error)) from error
+    """Give the answer, and only then the picture: that may fail to be written."""
     if asked.output in ("json", "yaml"):
         give(report_data(report), asked.output)
     elif asked.output == "csv":
         click.echo(report_csv(report.runs), nl=False)
     else:
         draw_report(Console(highlight=False), report, next_step)
+    if asked.plot:
+        _drawn(plot_report, report, asked.plot)
+
+
+def _drawn(draw: Callable[[_Shown, Path], None], what: _Shown, path: Path) -> None:
+    try:
+        draw(what, path)
+    except PlotError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _next_step(scenario: Path | None, asked: _Asked, plain: Choice) -> str:
@@ -224,7 +228,7 @@ def _next_step(scenario: Path | None, asked: _Asked, plain: Choice) -> str:
     own = asked.policy or plain.default
     against = f"--compare {own},{'first-fit' if own == 'frag' else 'frag'}"
     if scenario is not None:
-        return f"gpusharectl simulate {scenario} {against}"
+        return f"gpusharectl simulate {shlex.quote(str(scenario))} {against}"
     # Whatever else was asked of the cluster belongs to the question.
     place = " in place of --policy" if asked.policy else ""
     return f"the same with {against}{place}, to see the difference"

@@ -1,11 +1,13 @@
-"""A simulation on a screen: 80 columns, and the same with and without colour."""
+"""A simulation on a screen: 80 columns, and the same with and without colour.
+
+On a narrower one lines are wrapped, and no figure is cut.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
@@ -13,6 +15,7 @@ from gpusharectl.simulator.durations import stretch
 from gpusharectl.simulator.fates import Moment, Outcome
 from gpusharectl.simulator.outcome import Run, Turned, is_timed
 from gpusharectl.simulator.report import Report
+from gpusharectl.simulator.sidebyside import Figures, side_by_side
 
 _MOST_TURNED = 6
 _MOST_NAMES = 3
@@ -23,30 +26,37 @@ _Cell = Callable[[Run], str]
 
 def draw_report(console: Console, report: Report, next_step: str = "") -> None:
     """Show what was found: the answer first, the next step last."""
-    for part in _parts(report, next_step):
-        console.print(part)
+    for part in _parts(report, console.width):
+        # Only a table may be wider, on a screen narrower than one column of it.
+        console.print(part, crop=False)
+    if next_step:
+        # A command that is wrapped cannot be copied.
+        console.print(Words(f"Next: {next_step}"), soft_wrap=True)
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def percent(share: float | None) -> str:
     """Say a share of 0 to 1 in percent; n/a where nobody knows."""
-    return words.NOT_KNOWN if share is None else f"{100 * share:.{digits}f} %"
+    return words.NOT_KNOWN if share is None else f"{100 * share:.1f} %"
 
 
-def _parts(report: Report, next_step: str) -> Iterator[RenderableType]:
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield Words(answer(report), _BOLD)
     yield Words(_beginning(report))
     for remark in report.scenario.remarks:
         yield Words(remark, _DIM)
     yield Words("")
-    yield _table(report)
+    for number, table in enumerate(side_by_side(_figures(report), width)):
+        if number:
+            yield Words("")
+        yield table
     for title, turned in _alike(report.runs):
         yield from _turned(title, turned)
     for run in report.runs:
         yield from _wrong(run)
+    if report.unchecked:
+        yield Words(f"\nNot checked: {report.unchecked}.", _WARN)
     yield Words("")
     yield Words(f"Not played: {'; '.join(report.not_played)}.", _DIM)
-    if next_step:
-        yield Words(f"Next: {next_step}")
 
 
 def answer(report: Report) -> str:
@@ -108,14 +118,9 @@ def _length(report: Report) -> float:
     return report.scenario.steps[-1].at_s
 
 
-def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_DIM)
-    table.add_column("", no_wrap=True)
-    for run in report.runs:
-        table.add_column(run.policy, justify="right", no_wrap=True)
-    for label, cell in _rows(report):
-        table.add_row(Words(label), *(Words(cell(run)) for run in report.runs))
-    return table
+def _figures(report: Report) -> Figures:
+    rows = ((label, tuple(map(cell, report.runs))) for label, cell in _rows(report))
+    return Figures("", tuple(run.policy for run in report.runs), tuple(rows))
 
 
 def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:

@@ -3,6 +3,7 @@
 import re
 
 _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
+_MS = 1000
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -20,15 +21,26 @@ def seconds(text: str) -> float | None:
             return None
         total += float(match[1]) * _SECONDS[match[2] or "s"]
         place = match.end()
-    return total if text and place == len(text) else None
+    return whole_ms(total) if text and place == len(text) else None
+
+
+def whole_ms(time_s: float) -> float:
+    """Give a time in seconds to the millisecond: so equal sums are equal.
+
+    >>> 0.1 + 0.2 == 0.3, whole_ms(0.1 + 0.2) == 0.3
+    (False, True)
+    """
+    return round(time_s, 3)
 
 
 def stretch(length_s: float) -> str:
-    """Say so many seconds in the two largest units that matter.
+    """Say so many seconds in the two largest units that matter; ms below a second.
 
-    >>> stretch(0), stretch(5400), stretch(90), stretch(200000)
-    ('0 s', '1 h 30 min', '1 min 30 s', '2 d 8 h')
+    >>> stretch(0), stretch(5400), stretch(90), stretch(200000), stretch(0.3)
+    ('0 s', '1 h 30 min', '1 min 30 s', '2 d 7 h', '300 ms')
     """
+    if 0 < (milliseconds := round(_MS * length_s)) < _MS:
+        return f"{milliseconds} ms"
     left = round(length_s)
     parts = []
     for word, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):

@@ -25,11 +25,18 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One scenario under one policy: what came of each pod, and how full it got."""
+    """One scenario under one policy: what came of each pod, and how full it got.
+
+    ``end`` and ``untouched`` are of the scenario's last step, the same second under
+    every policy. Who waits by then is still followed, in ``fates`` and ``moments``.
+    """
 
     policy: str
     fates: Sequence[Fate]
     moments: Sequence[Moment]
+    end: Moment
+    untouched: int
+    """Cards of which nobody holds anything, on nodes that take pods."""
     world: World
 
 
@@ -39,11 +46,34 @@ def play(
     progress: Progress = lambda _done, _all: None,
     *,
     looks: int = LOOKS,
+    at_end: Callable[[World], None] = lambda _world: None,
 ) -> Played:
     """Play it all, under the choice's policy where a pod does not name its own.
 
-    ``looks`` is how often fragmentation is looked at on the way; 0: never.
+    ``looks`` is how often fragmentation is looked at on the way; 0: never. ``at_end``
+    is called after the last step, and leaves the world as it was.
     """
+    stage = _begun(scenario, choice)
+    moments = [moment_of(stage, look=bool(looks))]
+    total = len(scenario.steps)
+    every = max(1, total // looks) if looks else total + 1
+    for number, step in enumerate(scenario.steps):
+        _end_until(stage, step.at_s, moments)
+        stage.world.clock.now_s = step.at_s
+        happen(stage, step.what)
+        moments.append(moment_of(stage, look=number % every == every - 1))
+        progress(number + 1, total)
+    end, untouched = moment_of(stage, look=bool(looks)), stage.world.untouched()
+    moments.append(end)
+    at_end(stage.world)
+    _end_until(stage, None, moments)
+    if moments[-1] is not end:
+        moments.append(moment_of(stage, look=bool(looks)))
+    return Played(choice.default, stage.fates, moments, end, untouched, stage.world)
+
+
+def _begun(scenario: Scenario, choice: Choice) -> Stage:
+    """Give the stage with what is there before the first step."""
     world = World(choice)
     for node in scenario.nodes:
         world.add_node(node)
@@ -51,18 +81,7 @@ def play(
     for pod in scenario.there:
         ref = world.add_bound(pod)
         stage.there[ref.namespace, ref.name] = (ref, pod)
-    moments = [moment_of(stage, look=bool(looks))]
-    total = len(scenario.steps)
-    every = max(1, total // looks) if looks else total + 1
-    for number, step in enumerate(scenario.steps):
-        _end_until(stage, step.at_s, moments)
-        world.clock.now_s = step.at_s
-        happen(stage, step.what)
-        moments.append(moment_of(stage, look=number % every == every - 1))
-        progress(number + 1, total)
-    _end_until(stage, None, moments)
-    moments.append(moment_of(stage, look=bool(looks)))
-    return Played(choice.default, stage.fates, moments, world)
+    return stage
 
 
 def _names(scenario: Scenario) -> set[tuple[str, str]]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpushare.domain.model import Placement, PodRef
+from gpushare.domain.model import PodRef
+from gpusharectl.simulator.durations import whole_ms
 
 
 class Outcome(StrEnum):
@@ -41,7 +42,6 @@ class Fate:
     """How many refused it: fewer than the reasons say, where one had several."""
     first: str = ""
     """What the pod was called that came first, where this one took its place."""
-    placement: Placement | None = None
 
     @property
     def came_as(self) -> tuple[str, str]:
@@ -51,7 +51,9 @@ class Fate:
     @property
     def waited_s(self) -> float | None:
         """Seconds from coming to being placed; None where it never was."""
-        return None if self.placed_s is None else self.placed_s - self.came_s
+        if self.placed_s is None:
+            return None
+        return whole_ms(self.placed_s - self.came_s)
 
     @property
     def place(self) -> str:

@@ -93,6 +93,10 @@ def _terms(entry: Entry, model: str) -> list[_Size]:
                 f'is "{text}"; write 8x24GiB for eight cards of 24 GiB, or '
                 "1x24259MiB,2x7611MiB, or a list of {count, units, model}",
             )
+        if not int(match[1]):
+            raise entry.wrong(
+                "cards", f'"{text}": give 1 card or more, or leave the field out'
+            )
         units = units_of(int(match[2]) * _MIB[match[3]])
         if not units:
             raise entry.wrong("cards", f'"{text}": a card has at least 256 MiB')
@@ -103,7 +107,7 @@ def _terms(entry: Entry, model: str) -> list[_Size]:
 def _cards(entry: Entry, model: str) -> list[_Size]:
     entry.known("count", "units", "model")
     size = entry.integer("units", least=1)
-    count = entry.integer("count", 1)
+    count = entry.integer("count", 1, least=1)
     if count > MOST_CARDS:
         raise entry.wrong("count", f"is {count}; it may be {MOST_CARDS}")
     return [(size, entry.text("model", model))] * count

@@ -68,6 +68,11 @@ class Traits:
     taints: tuple[Taint, ...]
     pods: int | None
 
+    @property
+    def closed(self) -> bool:
+        """Whether the node takes nothing more, as one that is drained."""
+        return any(taint.key == _UNSCHEDULABLE for taint in self.taints)
+
 
 def wish_of(pod: Json, amount: HostAmount | None) -> Wish:
     """Read a pod's wishes off its spec."""

@@ -6,44 +6,53 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulator.openbreplay import LOADS, Replay
-from gpusharectl.simulator.plotting import save, styled, subplots
+from gpusharectl.simulator.plotting import check, save, styled, subplots
+from gpusharectl.simulator.sidebyside import Figures, side_by_side
 
 _FEWEST_PERCENT = 60
 """Below this load all policies place everything; a picture begins here."""
+_GAP = 3
 
 
 def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> None:
     """Show the paper's figure for each list and policy: the answer first."""
     console.print(Words(answer(found), "bold"))
-    seeds = found[0].seeds
-    several = f"mean of seeds {seeds[0]} to {seeds[-1]}" if seeds[1:] else ""
-    told = several or f"seed {seeds[0]}"
+    told = _seeds(found[0].seeds)
     console.print(
         Words(f"Share of all cards that is allotted when so much has come; {told}.\n")
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("list", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for load in LOADS:
-        table.add_column(f"at load {load} %", justify="right", no_wrap=True)
-    table.add_column("pods placed", justify="right", no_wrap=True)
-    before = ""
-    for one in found:
-        name = "" if one.pod_list == before else one.pod_list
-        before = one.pod_list
-        cells = (_percent(one.share(load)) for load in LOADS)
-        placed = f"{sum(one.placed)} of {sum(one.pods)}"
-        table.add_row(*map(Words, (name, one.policy, *cells, placed)))
-    console.print(table)
+    for number, table in enumerate(side_by_side(_figures(found), console.width)):
+        if number:
+            console.print()
+        console.print(table, crop=False)
     told = "Nobody waits, and nobody leaves, as in the paper (docs/simulator.md)."
     console.print(Words(f"\n{told}", "dim"))
     if next_step:
         console.print(Words(f"Next: {next_step}"))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Say which orders of arrival there were."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"mean of seeds {seeds[0]} to {seeds[-1]}"
+    return f"mean of seeds {', '.join(map(str, seeds))}"
+
+
+def _figures(found: Sequence[Replay]) -> Figures:
+    size = max(len(one.pod_list) for one in found) + _GAP
+    rows = []
+    for one in found:
+        shares = (_percent(one.share(load)) for load in LOADS)
+        placed = f"{sum(one.placed)} of {sum(one.pods)}"
+        rows.append((f"{one.pod_list:{size}}{one.policy}", (*shares, placed)))
+    columns = (*(f"at load {load} %" for load in LOADS), "pods placed")
+    return Figures(f"{'list':{size}}policy", columns, tuple(rows))
 
 
 def answer(found: Sequence[Replay]) -> str:
@@ -70,8 +79,9 @@ def replays_csv(found: Sequence[Replay]) -> str:
 
 def plot_replays(found: Sequence[Replay], path: Path) -> None:
     """Draw a curve for each policy, a panel for each list; ``PlotError``."""
+    check(path)
     lists = list(dict.fromkeys(one.pod_list for one in found))
-    figure, panels = subplots(path, len(lists))
+    figure, panels = subplots(len(lists))
     for name, axes in zip(lists, panels, strict=True):
         mine = [one for one in found if one.pod_list == name]
         for number, one in enumerate(mine):

@@ -5,8 +5,12 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpusharectl.simulator.openb import WHOLE, Trace, TraceNode, TracePod
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 NODE_FILE = "openb_node_list_gpu_node.csv"
 FOLDER_VARIABLE = "GPUSHARE_TRACE_DIR"
@@ -36,7 +40,10 @@ def read_trace(folder: Path, pod_list: str = "default") -> Trace:
         raise TraceError(
             f'{path}: there is no pod list "{pod_list}"; here are {", ".join(known)}'
         )
-    return Trace(nodes, read_pods(path))
+    pods = read_pods(path)
+    if not any(pod.demand for pod in pods):
+        raise TraceError(f"{path}: no pod asks a card, so no load can be reached")
+    return Trace(nodes, pods)
 
 
 def read_nodes(path: Path) -> tuple[TraceNode, ...]:
@@ -133,18 +140,29 @@ def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
                 f"{path}:1: the column {missing[0]} is missing; there must be "
                 f"{', '.join(needed)}"
             )
-        yield from _checked(path, heading, reader, key)
+        yield from _checked(path, heading, _numbered(reader), key)
     except csv.Error as error:
         raise TraceError(
             f"{path}:{reader.line_num}: this is no CSV: {error}"
         ) from error
 
 
+def _numbered(reader: "Reader") -> Iterator[tuple[int, list[str]]]:
+    """Give each row with the line at which it begins: a quoted field may have many."""
+    line = reader.line_num + 1
+    for values in reader:
+        yield line, values
+        line = reader.line_num + 1
+
+
 def _checked(
-    path: Path, heading: list[str], lines: Iterator[list[str]], key: str
+    path: Path,
+    heading: list[str],
+    rows: Iterator[tuple[int, list[str]]],
+    key: str,
 ) -> Iterator[_Row]:
     first: dict[str, int] = {}
-    for line, values in enumerate(lines, 2):
+    for line, values in rows:
         if len(values) != len(heading):
             raise TraceError(
                 f"{path}:{line}: has {len(values)} of {len(heading)} fields, up to "
@@ -162,7 +180,7 @@ def _checked(
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise TraceError(f"{path}: there is no such file; {SOURCE}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -53,10 +53,10 @@ class Wanted:
 def replays(wanted: Wanted, began: Callable[[str], Progress]) -> Iterator[Replay]:
     """Replay list by list, policy by policy; ``ValueError`` names what is wrong.
 
-    ``began`` is called as each replay begins, with its name.
+    ``began`` is called as each replay begins, with its name; all lists are read before.
     """
-    for pod_list in wanted.lists:
-        trace = read_trace(wanted.folder, pod_list)
+    traces = [read_trace(wanted.folder, pod_list) for pod_list in wanted.lists]
+    for pod_list, trace in zip(wanted.lists, traces, strict=True):
         for choice in wanted.choices:
             yield _replay(trace, pod_list, choice, wanted.seeds, began)
 

@@ -48,7 +48,7 @@ class Run:
     end: Moment
     longest_wait_s: float | None
     untouched: int
-    """Cards at the end of which nobody holds anything, and which are open."""
+    """Cards at the end of which nobody holds anything, on nodes that take pods."""
     moved: int = 0
     rehoused: int = 0
     wrong: tuple[str, ...] = ()
@@ -73,7 +73,6 @@ def summed(scenario: Scenario, played: Played) -> Run:
     counts = Counter(fate.outcome for fate in last.values())
     moments = played.moments
     waits = [fate.waited_s for fate in played.fates if fate.outcome is Outcome.WAITED]
-    pages = played.world.ledger.nodes()
     # What somebody expects is expected of the policy that the scenario names.
     expected = played.policy == scenario.choice.default
     return Run(
@@ -82,9 +81,9 @@ def summed(scenario: Scenario, played: Played) -> Run:
         counts={outcome: counts[outcome] for outcome in Outcome},
         turned=_turned(played.fates),
         fullest=max(moments, key=lambda moment: moment.allotted or 0.0),
-        end=moments[-1],
+        end=played.end,
         longest_wait_s=max((one for one in waits if one is not None), default=None),
-        untouched=sum(len(page.untouched) for page in pages),
+        untouched=played.untouched,
         moved=len(moved),
         rehoused=sum(bool(last[pod].node) for pod in moved),
         wrong=_wrong(scenario.expected, tuple(last.values())) if expected else (),
@@ -126,7 +125,7 @@ def _turned(fates: Sequence[Fate]) -> tuple[Turned, ...]:
 
 
 def _wrong(expected: Expected, fates: Sequence[Fate]) -> tuple[str, ...]:
-    by_name = {fate.came_as[1]: fate for fate in fates}
+    by_name = {fate.came_as: fate for fate in fates}
     found = []
     gone = (Outcome.REFUSED,)
     for what, wanted, number in (
@@ -139,5 +138,5 @@ def _wrong(expected: Expected, fates: Sequence[Fate]) -> tuple[str, ...]:
         fate = by_name.get(pod)
         came = NOWHERE if fate is None else fate.place
         if place not in (came, fate.node if fate else ""):
-            found.append(f"{pod}: {came}; expected: {place}")
+            found.append(f"{'/'.join(pod)}: {came}; expected: {place}")
     return tuple(found)

@@ -1,5 +1,6 @@
 """The door to matplotlib, which is an extra: without it all else works."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,35 @@ class PlotError(ValueError):
 
 def check(path: Path) -> None:
     """Raise ``PlotError`` where nothing could be drawn: before a long run."""
-    if path.suffix not in _KINDS:
+    if path.suffix.lower() not in _KINDS:
         raise PlotError(f"--plot {path}: the name must end in {' or '.join(_KINDS)}")
     if not path.absolute().parent.is_dir():
         raise PlotError(f"--plot {path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise _unwritten(path, "a folder has that name")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise _unwritten(path, "no right to")
     _figure()
 
 
 def subplots(
-    path: Path,
-    rows: int,
-    *,
-    shared: bool = False,
-    heights: tuple[int, ...] | None = None,
+    rows: int, *, shared: bool = False, heights: tuple[int, ...] | None = None
 ) -> tuple[Any, list[Any]]:
     """Give a new picture and its panels, one below the other; ``PlotError``."""
-    check(path)
     figure = _figure()(figsize=(8, 5 if shared else 4 * rows), layout="constrained")
     found = figure.subplots(
         rows, 1, sharex=shared, squeeze=False, height_ratios=heights
     )
     return figure, [row[0] for row in found]
+
+
+def legend_beside(figure: Any, axes: Any) -> None:  # noqa: ANN401
+    """Name the curves of a panel below all panels, where they hide none."""
+    curves = axes.lines
+    if curves:
+        figure.legend(
+            handles=list(curves), loc="outside lower center", ncols=len(curves)
+        )
 
 
 def styled(number: int, label: str) -> dict[str, Any]:
@@ -53,11 +62,19 @@ def styled(number: int, label: str) -> dict[str, Any]:
 
 def save(figure: Any, path: Path) -> None:  # noqa: ANN401
     """Write the picture; the same run gives the same file. ``PlotError``."""
-    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra
+
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
     try:
-        figure.savefig(path, dpi=120, metadata=metadata)
+        # Without it matplotlib draws the names of a file's parts by lot.
+        with rc_context({"svg.hashsalt": "gpushare"}):
+            figure.savefig(path, dpi=120, metadata=metadata)
     except OSError as error:
-        raise PlotError(f"--plot {path}: cannot be written: {error}") from error
+        raise _unwritten(path, str(error)) from error
+
+
+def _unwritten(path: Path, why: str) -> PlotError:
+    return PlotError(f"--plot {path}: cannot be written: {why}")
 
 
 def _figure() -> Any:  # noqa: ANN401

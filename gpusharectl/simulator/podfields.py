@@ -13,6 +13,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.fields import Malformed
 from gpusharectl.simulator import made
+from gpusharectl.simulator.durations import whole_ms
 from gpusharectl.simulator.nodefields import read_labels, read_name
 from gpusharectl.simulator.podtemplate import playable
 from gpusharectl.simulator.yamlfields import MOST, Entry
@@ -22,6 +23,8 @@ _SHORT = (
     *("units", "cores", "cpu", "memory", "models", "uuids", "policy"),
     *("priority", "node_selector"),
 )
+_LEAST_PRIORITY = -(2**31)
+"""Kubernetes has 32 bits for it; the most is a user's, 1,000,000,000."""
 _WHEN = ("name", "namespace", "count", "at", "every", "lasts")
 
 
@@ -42,6 +45,10 @@ class Group:
     def name_of(self, number: int) -> str:
         """Name the pod of this number, from 0."""
         return f"{self.name}-{number + 1}" if self.numbered else self.name
+
+    def comes_s(self, number: int) -> float:
+        """Give the second in which the pod of this number comes."""
+        return whole_ms(self.at_s + number * self.every_s)
 
     def pod(self, name: str) -> Json:
         """Make one of the pods."""
@@ -86,7 +93,7 @@ def _short(entry: Entry) -> Json:
         models=tuple(entry.texts("models")),
         uuids=tuple(entry.texts("uuids")),
         policy=policy,
-        priority=entry.integer("priority", 0),
+        priority=entry.integer("priority", 0, least=_LEAST_PRIORITY),
         node_selector=read_labels(entry, "node_selector"),
     )
     if asked.cores > CORES_PER_CARD and asked.cores % CORES_PER_CARD:

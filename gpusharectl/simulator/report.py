@@ -28,6 +28,15 @@ class Report:
         return tuple(not_played(self.scenario))
 
     @property
+    def unchecked(self) -> str:
+        """Why nothing was held against ``expect``; empty where it was, or is none."""
+        own = self.scenario.choice.default
+        checked = any(run.policy == own for run in self.runs)
+        if checked or not self.scenario.expected:
+            return ""
+        return f"expect is held against {own} alone, which was not played"
+
+    @property
     def as_expected(self) -> bool:
         """Whether every run came out as the scenario's file expects."""
         return not any(run.wrong for run in self.runs)

@@ -1,16 +1,17 @@
 """How many more pods of a size fit into what a simulation has left."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.summary import Refusal, users_words
+from gpushare.kube import codec
 from gpushare.kube.codec import refusal_text
 from gpusharectl.simulator import made
+from gpusharectl.simulator.asking import asks
 from gpusharectl.simulator.outcome import Room
 from gpusharectl.simulator.podtemplate import check_amount
-from gpusharectl.simulator.stage import asks
 from gpusharectl.simulator.world import World
 
 MOST = 10_000
@@ -20,6 +21,10 @@ _NAMESPACE = "room:for-more"
 _MOST_DIGITS = 9
 _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
+
+
+Told = Callable[[int, int], None]
+"""Called with how many have found room, and how many are tried at most."""
 
 
 class SizeError(ValueError):
@@ -33,7 +38,15 @@ def read_size(text: str) -> made.Asked:
     (20, 200)
     """
     if text.isdecimal():
-        return made.Asked(units=_number(text, "units", text), cores=1)
+        units = _number(text, "units", text)
+        asked = made.Asked(units=units, cores=1 if units else 0)
+    else:
+        asked = _asked(text, _told(text))
+    _check(text, asked)
+    return asked
+
+
+def _told(text: str) -> dict[str, str]:
     told: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -42,6 +55,10 @@ def read_size(text: str) -> made.Asked:
         if key in told:
             raise SizeError(f'"{text}" has {key} twice')
         told[key] = value
+    return told
+
+
+def _asked(text: str, told: dict[str, str]) -> made.Asked:
     for key in ("cpu", "memory"):
         _check_quantity(text, key, told.get(key, "0"))
     policy = told.get("policy", "")
@@ -60,24 +77,37 @@ def read_size(text: str) -> made.Asked:
     )
 
 
-def rooms(world: World, sizes: Sequence[made.Asked]) -> list[Room]:
-    """Count, for each size alone, how many more fit; the world is left as it was."""
-    return [_room(world, asked) for asked in sizes]
+def rooms(
+    world: World,
+    sizes: Sequence[made.Asked],
+    told: Told = lambda _done, _most: None,
+) -> list[Room]:
+    """Count, for each size alone, how many more fit; the world is left as it was.
+
+    Nothing is learnt of the pods that are counted with: they do not come.
+    """
+    world.learns = False
+    found = [_room(world, asked, told) for asked in sizes]
+    world.learns = True
+    return found
 
 
-def _room(world: World, asked: made.Asked) -> Room:
+def _room(world: World, asked: made.Asked, told: Told) -> Room:
     placed: list[tuple[PodRef, NodeName]] = []
     said = ""
     for number in range(MOST + 1):
         found = world.add(made.pod(_NAMESPACE, f"more-{number}", asked))
         if isinstance(found, Refusal):
+            # read_size has refused such a size.
             raise SizeError(refusal_text(found))
-        said = asks(found)
+        said = asks(found.question)
         decided = world.place(found)
         if not isinstance(decided, Placement):
             world.take_away(found.ref, None)
             break
         placed.append((found.ref, decided.node))
+        told(len(placed), MOST)
+    told(MOST, MOST)
     for ref, node in reversed(placed):
         world.take_away(ref, node)
     return Room(said, min(len(placed), MOST), more=len(placed) > MOST)
@@ -101,6 +131,17 @@ def _number(text: str, key: str, value: str) -> int:
             f"{_EXAMPLE}"
         )
     return int(value)
+
+
+def _check(text: str, asked: made.Asked) -> None:
+    """Read a pod of this size as the extender would, before anything is played."""
+    pod = made.pod(_NAMESPACE, "more", asked)
+    pod["metadata"]["uid"] = "checked"
+    found = codec.pod_request(pod, codec.pod_ref(pod))
+    if isinstance(found, Refusal):
+        raise SizeError(f'"{users_words(text)}": {refusal_text(found)}')
+    if not (asked.units or asked.cores or asked.cpu or asked.memory):
+        raise SizeError(f'"{users_words(text)}" asks nothing; {_EXAMPLE}')
 
 
 def _check_quantity(text: str, key: str, value: str) -> None:

@@ -21,6 +21,11 @@ class Arrive:
     pod: Json
     lasts_s: float | None = None
 
+    @property
+    def priority(self) -> int:
+        """How important the pod is; 0 where it does not say."""
+        return int(self.pod["spec"].get("priority") or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Leave:
@@ -65,8 +70,8 @@ class Expected:
 
     placed: int | None = None
     refused: int | None = None
-    where: Mapping[str, str] = field(default_factory=dict)
-    """By pod: ``node-1 card 0``, or ``nowhere``."""
+    where: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By namespace and name: ``node-1 card 0``, or ``nowhere``."""
 
     def __bool__(self) -> bool:
         return bool(self.where) or (self.placed, self.refused) != (None, None)

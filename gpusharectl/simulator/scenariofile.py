@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.eventfields import PodName, name_of, read_events
+from gpusharectl.simulator.expectfields import read_expected
 from gpusharectl.simulator.nodefields import MOST_NODES, read_count, read_nodes
 from gpusharectl.simulator.podfields import Group, read_group
-from gpusharectl.simulator.scenario import Arrive, Expected, Scenario, Step
+from gpusharectl.simulator.scenario import Arrive, Scenario, Step
 from gpusharectl.simulator.yamlfields import Entry
 
 MOST_PODS = 200_000
@@ -28,11 +29,18 @@ def read_scenario(text: str, file: str) -> Scenario:
     return Scenario(
         name=top.text("name", file),
         nodes=tuple(nodes),
-        steps=tuple(sorted(steps, key=lambda step: step.at_s)),
+        steps=tuple(sorted(steps, key=_turn)),
         choice=_choice(top),
         waits=top.flag("wait", default=True),
-        expected=_expected(top, _names(groups)),
+        expected=read_expected(top, _coming(groups)),
     )
+
+
+def _turn(step: Step) -> tuple[float, bool, int]:
+    """Order by time; pods before events, and of pods the most important first."""
+    if isinstance(step.what, Arrive):
+        return (step.at_s, False, -step.what.priority)
+    return (step.at_s, True, 0)
 
 
 def _choice(top: Entry) -> Choice:
@@ -70,36 +78,13 @@ def _arrivals(top: Entry, groups: list[Group]) -> Iterator[Step]:
                 raise group.entry.wrong("name", f"there is a pod {name} already")
             seen.add((group.namespace, name))
             arrive = Arrive(group.pod(name), group.lasts_s)
-            yield Step(group.at_s + number * group.every_s, arrive)
+            yield Step(group.comes_s(number), arrive)
 
 
 def _coming(groups: list[Group]) -> dict[PodName, float]:
     """Give the pods by name, each with the second in which it comes."""
     return {
-        (group.namespace, group.name_of(number)): group.at_s + number * group.every_s
+        (group.namespace, group.name_of(number)): group.comes_s(number)
         for group in groups
         for number in range(group.count)
     }
-
-
-def _names(groups: list[Group]) -> set[str]:
-    return {group.name_of(n) for group in groups for n in range(group.count)}
-
-
-def _expected(top: Entry, pods: set[str]) -> Expected:
-    if not top.has("expect"):
-        return Expected()
-    entry = top.entry("expect")
-    entry.known("placed", "refused", "pods")
-    where: dict[str, str] = {}
-    if entry.has("pods"):
-        wanted = entry.entry("pods")
-        for pod in wanted.fields():
-            if pod not in pods:
-                raise wanted.wrong(pod, "there is no such pod in this scenario")
-            where[pod] = wanted.text(pod)
-    return Expected(
-        entry.integer("placed") if entry.has("placed") else None,
-        entry.integer("refused") if entry.has("refused") else None,
-        where,
-    )

@@ -11,7 +11,7 @@ does not apply::
                 longest_wait_s, untouched_cards, fullest: moment, end: moment,
                 not_placed, room, curve, pods, unexpected}]; rehoused: moved and placed
       moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
-                allotted, waiting, fragmented}
+                allotted, waiting, fragmented, arrived_units}
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
       room        [{asks, number, more}]
       pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
@@ -20,6 +20,8 @@ does not apply::
       unexpected  [sentence]
     remarks     [sentence]
     not_played  [sentence]
+    unchecked   a sentence: why the scenario's expect was held against nothing; null
+                where it was, or there is none
 """
 
 import csv
@@ -34,7 +36,7 @@ from gpusharectl.simulator.report import Report
 VERSION = 1
 _COLUMNS = (
     *("policy", "at_s", "load", "asked_units", "held_units", "units", "held_cores"),
-    *("cores", "allotted", "waiting", "fragmented"),
+    *("cores", "allotted", "waiting", "fragmented", "arrived_units"),
 )
 
 
@@ -50,6 +52,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "runs": [_run(run) for run in report.runs],
         "remarks": list(report.scenario.remarks),
         "not_played": list(report.not_played),
+        "unchecked": report.unchecked or None,
     }
 
 
@@ -66,7 +69,7 @@ def report_csv(runs: Sequence[Run]) -> str:
 
 
 def _cell(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+    return f"{value:.15g}" if isinstance(value, float) else value
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -103,6 +106,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
         "allotted": moment.allotted,
         "waiting": moment.waiting,
         "fragmented": moment.fragmented,
+        "arrived_units": moment.arrived,
     }
 
 

@@ -6,10 +6,11 @@ from itertools import count
 
 from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
 from gpushare.domain.summary import Refusal
-from gpushare.kube import words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpusharectl.inspection.facts import is_leaving
+from gpusharectl.simulator.asking import asks
+from gpusharectl.simulator.durations import whole_ms
 from gpusharectl.simulator.fates import Fate, Moment, Outcome
 from gpusharectl.simulator.gauge import Gauge
 from gpusharectl.simulator.made import named_after
@@ -79,7 +80,7 @@ def _arrive(stage: Stage, arrive: Arrive, first: str = "") -> None:
         stage.fates.append(never)
         return
     stage.gauge.see(found.question)
-    fate = Fate(found.ref, asks(found), world.clock.now_s, first=first)
+    fate = Fate(found.ref, asks(found.question), world.clock.now_s, first=first)
     pod = StagePod(fate, arrive, found, _units(stage, found))
     stage.fates.append(fate)
     stage.arrived += 0 if first else pod.units
@@ -100,27 +101,28 @@ def _place(stage: Stage, pod: StagePod, outcome: Outcome) -> bool:
         fate.reasons, fate.nodes = decided.reasons, decided.nodes
         return False
     fate.outcome, fate.placed_s = outcome, world.clock.now_s
-    fate.node, fate.placement = str(decided.node), decided
-    fate.cards, fate.reasons = _indexes(world, decided), {}
+    fate.node, fate.cards = str(decided.node), _indexes(world, decided)
+    fate.reasons = {}
     stage.running[fate.pod.namespace, fate.pod.name] = pod
     if pod.arrive.lasts_s is not None:
-        end = world.clock.now_s + pod.arrive.lasts_s
+        end = whole_ms(world.clock.now_s + pod.arrive.lasts_s)
         heapq.heappush(stage.ends, (end, next(stage.numbers), fate.pod.uid, pod))
     return True
 
 
 def try_again(stage: Stage) -> None:
     """Try those that wait, the most important first; one of each kind is enough."""
-    hopeless: set[object] = set()
+    hopeless: dict[object, Fate] = {}
     order = sorted(stage.waiting.values(), key=lambda pod: -pod.fate.pod.priority)
     for pod in order:
         kind = pod.newcomer.question.kind
         if kind in hopeless:
-            continue
-        if _place(stage, pod, Outcome.WAITED):
+            alike = hopeless[kind]
+            pod.fate.reasons, pod.fate.nodes = alike.reasons, alike.nodes
+        elif _place(stage, pod, Outcome.WAITED):
             del stage.waiting[pod.fate.pod.uid]
         else:
-            hopeless.add(kind)
+            hopeless[kind] = pod.fate
 
 
 def take_away(stage: Stage, key: tuple[str, str]) -> None:
@@ -152,7 +154,10 @@ def _leave(stage: Stage, leave: Leave) -> None:
 
 
 def _drain(stage: Stage, drain: Drain) -> None:
-    """Close a node; its pods go, and come anew in the order in which they came."""
+    """Close a node; its pods go, and come anew, the most important first.
+
+    Who waits is tried again: for the reasons, mostly, which are others now.
+    """
     name = NodeName(drain.node)
     stage.world.close_node(name)
     again: list[tuple[Arrive, str]] = []
@@ -172,8 +177,9 @@ def _drain(stage: Stage, drain: Drain) -> None:
                 del stage.there[key]
                 stage.world.take_away(ref, name)
         stage.world.remove_node(name)
-    for arrive, first in again:
+    for arrive, first in sorted(again, key=lambda one: -one[0].priority):
         _arrive(stage, arrive, first)
+    try_again(stage)
 
 
 def _stays(pod: Json) -> bool:
@@ -219,18 +225,6 @@ def _units(stage: Stage, newcomer: Newcomer) -> int:
         max(claim.amount.units, claim.whole_cards * a_card)
         for claim in newcomer.question.request.claims
     )
-
-
-def asks(newcomer: Newcomer) -> str:
-    """Say what a pod asks, of cards and beside them."""
-    request = newcomer.question.request
-    parts = [words.claims(request.claims)] if request.claims else []
-    host = request.host
-    if host is not None and host.cpu_milli:
-        parts.append(f"{host.cpu_milli / 1000:g} CPU")
-    if host is not None and host.memory_mib:
-        parts.append(f"{host.memory_mib / 1024:.3g} GiB of the node")
-    return ", ".join(parts) or "nothing"
 
 
 def _key(pod: StagePod) -> tuple[str, str]:

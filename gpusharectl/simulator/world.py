@@ -49,8 +49,10 @@ class Newcomer:
 class World:
     """Nodes and pods, and what is decided about them; for one thread."""
 
-    def __init__(self, choice: Choice, clock: Clock | None = None) -> None:
-        self.clock = clock or Clock()
+    def __init__(self, choice: Choice) -> None:
+        self.clock = Clock()
+        self.learns = True
+        """Whether ``frag`` learns of pods that come; not while room is counted."""
         self.hosts = Hosts()
         self.ledger = Ledger()
         self._packer = Packer(self.ledger, self.hosts)
@@ -65,7 +67,7 @@ class World:
             bookmark_every_s=0.0,
         )
         self._pods = PodBook(
-            self.ledger, self.choice, hosts=self.hosts, on_new=self._packer.see
+            self.ledger, self.choice, hosts=self.hosts, on_new=self._see
         )
         self._nodes = NodeBook(
             self.ledger, on_change=self._pods.reconsider, hosts=self.hosts
@@ -92,6 +94,12 @@ class World:
         self.cluster.delete(Kind.NODES, "", name)
         self._catch_up()
         self.candidates.drop(name)
+
+    def untouched(self) -> int:
+        """Count the cards of which nobody holds anything, on nodes that take pods."""
+        pages = self.ledger.nodes()
+        takes = self.candidates.takes
+        return sum(len(page.untouched) for page in pages if takes(page.name))
 
     def add_bound(self, pod: Json) -> PodRef:
         """Add a pod that runs already, by its own UID: its placement names it."""
@@ -156,6 +164,10 @@ class World:
 
     def _question(self, request: PodRequest, policy: Policy, pod: Json) -> Question:
         return Question(request, policy, wish_of(pod, request.host))
+
+    def _see(self, request: PodRequest) -> None:
+        if self.learns:
+            self._packer.see(request)
 
     def _learn(self) -> None:
         if self._packer.due:

@@ -1,6 +1,7 @@
 """Times and amounts in a scenario's fields. Pure."""
 
 from gpushare.domain.quantity import NotAQuantity
+from gpushare.domain.summary import users_words
 from gpusharectl.simulator.durations import seconds
 from gpusharectl.simulator.podtemplate import check_amount
 from gpusharectl.simulator.yamlfields import MOST, Entry
@@ -12,8 +13,11 @@ def moment(entry: Entry, key: str, default: float) -> float:
         return default
     text = entry.text(key)
     found = seconds(text)
-    if found is None or found > MOST:
+    if found is None:
         raise entry.wrong(key, f'is "{text}"; give a time such as 90s, 10m or 1h30m')
+    if found > MOST:
+        told = users_words(text)
+        raise entry.wrong(key, f'is "{told}"; it may be {MOST} s in all')
     return found
 
 

@@ -1,5 +1,6 @@
 """``simulate`` as a user runs it: files, traces, and complaints."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -87,7 +88,10 @@ WRONG = {
     "room": (["f", "--room", "lots"], 2, '"lots" is no size of a pod; give 20, or'),
     "quantity": (["f", "--room", "units=1,cpu=x"], 2, 'cpu is "x"'),
     "cards": (["f", "--room", "cards=1,cores=5"], 2, "leave the cores out"),
-    "model": (["f", "--room", "units=1,model=a*b"], 1, "--room: Invalid vcuda request"),
+    "model": (["f", "--room", "units=1,model=a*b"], 2, "Invalid vcuda request: baidu"),
+    "odd cores": (["f", "--room", "units=3,cores=150"], 2, "150 cores are neither a"),
+    "no room": (["f", "--room", "0"], 2, '"0" asks nothing; give 20, or units=20'),
+    "no cards": (["f", "--room", "cards=0"], 2, '"cards=0" asks nothing; give 20'),
     "drain": (["f", "--drain", "n"], 2, "--drain goes with --live alone"),
     "seeds": (["f", "--seeds", "4"], 2, "--seeds goes with --trace alone"),
     "seed": (["--trace", "openb", "--seeds", "x"], 2, '"x" is no seed; give 42, or'),
@@ -147,3 +151,42 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal.read_until("Placed: 600 of 600 pods.")
     assert terminal.end() == 0
     assert "of 600 " not in ran(path).stderr
+
+
+def test_the_next_step_can_be_pasted(tmp_path: Path) -> None:
+    path = tmp_path / "my office; rm.yaml"
+    path.write_text(SCENARIO)
+    line = ran(path).stdout.splitlines()[-1]
+    assert shlex.split(line)[1:4] == ["gpusharectl", "simulate", str(path)]
+
+
+def test_the_answer_comes_before_the_picture(file: Path, tmp_path: Path) -> None:
+    """A picture that cannot be written does not cost what was found."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "a.svg").symlink_to(tmp_path / "no" / "a.svg")
+    done = ran(file, "--plot", tmp_path / "a.svg")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Placed: 2 of 3 pods.\n")
+    assert "a.svg: cannot be written" in done.stderr
+
+
+def test_a_picture_where_a_folder_is(file: Path, tmp_path: Path) -> None:
+    """Told before anything is played."""
+    done = ran(file, "--plot", tmp_path / "office.yaml" / "a.svg")
+    assert done.exit_code == 1
+    (tmp_path / "a.svg").mkdir()
+    done = ran(file, "--plot", tmp_path / "a.svg")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "a.svg: cannot be written: a folder has that name" in " ".join(
+        done.stderr.split()
+    )
+
+
+def test_the_readmes_scenario_can_be_played() -> None:
+    """Whoever pastes the line into a checkout gets an answer."""
+    root = Path(__file__).parents[3]
+    lines = (root / "README.md").read_text(encoding="utf-8").splitlines()
+    told = [line.split() for line in lines if line.startswith("gpusharectl simulate ")]
+    files = [words[2] for words in told if words[2].endswith(".yaml")]
+    assert files
+    assert all(ran(root / name).exit_code == 0 for name in files)

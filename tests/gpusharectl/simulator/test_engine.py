@@ -2,7 +2,9 @@
 
 import pytest
 
+from gpusharectl.simulator import made
 from gpusharectl.simulator.fates import Outcome
+from gpusharectl.simulator.outcome import summed
 from gpusharectl.simulator.scenario import Arrive, Drain, Join, Leave, Step
 from tests.gpusharectl.simulator.scenes import (
     come,
@@ -114,6 +116,50 @@ def test_a_new_node_takes_what_waits() -> None:
         played(scenario([node()], *come("a", "b", units=20), Join(node("n"))))
     )
     assert (found["b"].outcome, found["b"].node) == (Outcome.WAITED, "n")
+
+
+def test_the_reasons_are_of_the_last_try() -> None:
+    """Also of those that were passed over, because one of their kind had no luck."""
+    steps = [
+        *come("full", units=29),
+        *come("x", "y", "z", units=20),
+        Join(made.node("plain", (), made.Host())),
+    ]
+    run = summed(of := scenario([node()], *steps), played(of))
+    (turned,) = run.turned
+    assert (len(turned.pods), turned.nodes) == (3, 2)
+    assert sum(turned.reasons.values()) == 2
+
+
+def test_a_drain_is_a_reason_for_those_that_wait() -> None:
+    steps = [*come("full", units=29), *come("x", units=20), Drain("node-1")]
+    steps += come("y", units=20)
+    run = summed(of := scenario([node()], *steps), played(of))
+    found = {pod: one.reasons for one in run.turned for pod in one.pods}
+    assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
+    closed = {"node(s) were unschedulable": 1}
+    assert all(reasons == closed for reasons in found.values())
+
+
+def test_the_most_important_pod_of_a_drained_node_is_first() -> None:
+    """As kube-scheduler's queue has it, whichever had come before."""
+    steps = [
+        *come("early", units=14),
+        *come("vip", units=15, priority=9),
+        Drain("node-1", gone=True),
+    ]
+    found = places(played(scenario([node(), node("spare", 15)], *steps)))
+    assert found["vip-moved-2"] == "spare card 0"
+    assert found["early-moved-1"] == "nowhere"
+
+
+def test_who_ends_at_a_moment_makes_room_for_who_comes_then() -> None:
+    """Though 0.1 and 0.2 are a little more than 0.3."""
+    first = Step(0.1, Arrive(pod("a", 29), lasts_s=0.2))
+    second = Step(0.3, Arrive(pod("b", 29)))
+    found = fates(played(scenario([node()], first, second, waits=False)))
+    assert found["b"].place == "node-1 card 0"
+    assert found["a"].left_s == 0.3
 
 
 def test_what_leaves_while_it_waits() -> None:

@@ -128,5 +128,7 @@ def test_what_is_no_time(text: str) -> None:
 
 
 def test_times_in_words() -> None:
-    told = [stretch(length) for length in (0.2, 59, 60, 3601, 90000, 86400)]
-    assert told == ["0 s", "59 s", "1 min", "1 h", "1 d 1 h", "1 d"]
+    told = [stretch(length) for length in (0.0001, 0.2, 0.9996, 59, 60)]
+    assert told == ["0 s", "200 ms", "1 s", "59 s", "1 min"]
+    told = [stretch(length) for length in (3601, 90000, 86400)]
+    assert told == ["1 h", "1 d 1 h", "1 d"]

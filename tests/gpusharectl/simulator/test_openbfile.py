@@ -67,6 +67,8 @@ def test_lists_are_known_by_their_files(tmp_path: Path) -> None:
         ("a,1,1,1,1001,\n", ":2: gpu_milli: is 1001; of one card it is 1 to 1000"),
         ("a,1,1,1,500,A||B\n", ':2: gpu_spec: is "A||B"; models stand as A or A|B'),
         ('a,1,1,1,500,"A\n', ": this is no CSV"),
+        ('a,1,1,1,500,"A\nB"\nb,x,1,1,1,\n', ':4: cpu_milli: is "x"'),
+        ('a,x,1,1,500,"A\nB"\n', ':2: cpu_milli: is "x"'),
         ("", ": has a heading and nothing below it"),
     ],
 )
@@ -120,3 +122,10 @@ def test_a_file_of_other_bytes_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TraceError, match="cannot be read"):
         read_pods(path)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_column(tmp_path: Path) -> None:
+    """Spreadsheets write one."""
+    path = tmp_path / "list.csv"
+    path.write_text(NODES + "a,1,1,2,A\n", encoding="utf-8-sig")
+    assert [one.name for one in read_nodes(path)] == ["a"]

@@ -98,6 +98,34 @@ events:
     assert steps[4].what == Drain("m", gone=True)
 
 
+def test_a_pod_may_matter_less_than_nothing() -> None:
+    ((_, arrive),) = arrivals("pods: [{name: a, units: 2, priority: -7}]")
+    assert arrive.pod["spec"]["priority"] == -7
+
+
+def test_the_most_important_of_a_moment_comes_first() -> None:
+    """As kube-scheduler's queue has it; of equals the one that stands first."""
+    text = """
+pods:
+- {name: a, units: 2, at: 1m, priority: -1}
+- {name: b, units: 2, at: 1m}
+- {name: c, units: 2, at: 1m, priority: 100}
+- {name: d, units: 2, at: 1m, priority: 100}
+- {name: early, units: 2, at: 59}
+events: [{at: 1m, drain: n}]
+"""
+    found = arrivals(text)
+    names_ = [arrive.pod["metadata"]["name"] for _, arrive in found]
+    assert names_ == ["early", "c", "d", "b", "a"]
+    assert isinstance(read_scenario(NODES + text, "f.yaml").steps[-1].what, Drain)
+
+
+def test_times_are_whole_milliseconds() -> None:
+    """So that what ends and what comes at the same moment does so."""
+    found = arrivals("pods: [{name: a, units: 2, count: 4, at: 100ms, every: 100ms}]")
+    assert [at_s for at_s, _ in found] == [0.1, 0.2, 0.3, 0.4]
+
+
 WRONG = {
     "empty": ("", "f.yaml: is empty"),
     "no yaml": ("nodes: [", "f.yaml:1: this is no YAML: "),
@@ -114,6 +142,14 @@ WRONG = {
     "name": ("nodes:\n- {name: A_b}", 'f.yaml:2: nodes[0].name: is "A_b"; a name has'),
     "same node": ("nodes:\n- {name: a}\n- {name: a}", "f.yaml:3: nodes[1].name: there"),
     "cards": ("nodes:\n- {name: a, cards: 8}", 'f.yaml:2: nodes[0].cards: is "8"; wri'),
+    "no card": (
+        "nodes:\n- {name: a, cards: 0x16GiB}",
+        'f.yaml:2: nodes[0].cards: "0x16GiB": give 1 card or more, or leave the fi',
+    ),
+    "none of a kind": (
+        "nodes:\n- name: a\n  cards:\n  - {units: 4, count: 0}",
+        "f.yaml:4: nodes[0].cards[0].count: is 0; it must be 1 to",
+    ),
     "tiny": ("nodes:\n- {name: a, cards: 1x1MiB}", "f.yaml:2: nodes[0].cards: "),
     "many": ("nodes:\n- {name: a, cards: 99x8GiB}", "f.yaml:2: nodes[0].cards: these"),
     "units": (
@@ -126,6 +162,10 @@ WRONG = {
     ),
     "count": (NODES + "pods: [{name: p, count: x}]", 'f.yaml:2: pods[0].count: is "x"'),
     "time": (NODES + "pods: [{name: p, at: soon}]", 'f.yaml:2: pods[0].at: is "soon"'),
+    "late": (
+        NODES + "pods: [{name: p, at: 99999999999}]",
+        'f.yaml:2: pods[0].at: is "99999999999"; it may be 1000000000 s in all',
+    ),
     "cores": (
         NODES + "pods: [{name: p, cores: 150}]",
         "f.yaml:2: pods[0].cores: is 150",
@@ -160,6 +200,20 @@ WRONG = {
     "stranger": (
         NODES + "events: [{drain: x}]",
         "f.yaml:2: events[0].drain: there is no",
+    ),
+    "one of two": (
+        NODES
+        + "pods:\n- {name: p, units: 1}\n- {name: p, namespace: x, units: 1}\n"
+        + "expect:\n  pods: {p: n}",
+        "f.yaml:6: expect.pods.p: there are 2 pods of this name, in default, x; give N",
+    ),
+    "expected twice": (
+        NODES + "pods: [{name: p}]\nexpect:\n  pods: {p: n, default/p: n}",
+        "f.yaml:4: expect.pods.default/p: default/p is there twice; give it once",
+    ),
+    "expected elsewhere": (
+        NODES + "pods: [{name: p}]\nexpect:\n  pods: {x/p: n}",
+        "f.yaml:4: expect.pods.x/p: there is no such pod in this scenario",
     ),
     "expected": (
         NODES + "expect:\n  pods: {p: n}",

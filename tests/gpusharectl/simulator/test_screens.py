@@ -9,10 +9,9 @@ from rich.console import Console
 
 from gpushare.domain.policies import Choice
 from gpusharectl.simulator.drawing import draw_report
-from gpusharectl.simulator.engine import play
-from gpusharectl.simulator.outcome import summed
 from gpusharectl.simulator.report import Report, reported
-from gpusharectl.simulator.rooms import read_size, rooms
+from gpusharectl.simulator.rooms import read_size
+from gpusharectl.simulator.running import run
 from gpusharectl.simulator.scenario import Arrive, Drain, Scenario, Step
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.simulator.scenes import come, node, pod, scenario, told
@@ -35,12 +34,9 @@ events:
 
 
 def report(of: Scenario, *policies: str, room: tuple[str, ...] = ()) -> Report:
-    runs = []
-    for policy in policies or (of.choice.default,):
-        done = play(of, Choice(policy))
-        found = rooms(done.world, [read_size(text) for text in room])
-        runs.append(replace(summed(of, done), rooms=tuple(found)))
-    return reported(of, runs)
+    sizes = [read_size(text) for text in room]
+    under = policies or (of.choice.default,)
+    return reported(of, [run(of, Choice(policy), sizes) for policy in under])
 
 
 def plain() -> Report:
@@ -139,3 +135,10 @@ def test_nobodys_words_command_the_terminal() -> None:
     of = scenario([node()], Step(0, come("a", units=30)[0]))
     found = drawn(partial(draw_report, report=report(replace(of, name="x\x1b[2J"))))
     assert "\x1b" not in found
+
+
+def test_a_command_is_one_line_for_a_pipe() -> None:
+    """So it can be copied, however long its paths are."""
+    step = f"gpusharectl simulate {'long/' * 30}office.yaml --compare first-fit,frag"
+    found = drawn(partial(draw_report, report=plain(), next_step=step))
+    assert f"Next: {step}" in found.splitlines()

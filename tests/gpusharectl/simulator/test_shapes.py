@@ -8,17 +8,19 @@ import orjson
 import pytest
 
 from gpusharectl.simulator.outcome import thinned
+from gpusharectl.simulator.scenario import Step
 from gpusharectl.simulator.shapes import report_csv, report_data
 from tests.gpusharectl.simulator.scenes import come, node, played, scenario
-from tests.gpusharectl.simulator.test_screens import compared, nothing, seeds
+from tests.gpusharectl.simulator.test_screens import compared, nothing, report, seeds
 
 
 def test_all_of_it_is_json() -> None:
     found = orjson.loads(orjson.dumps(report_data(seeds())))
     assert list(found) == [
         *("v", "scenario", "nodes", "cards", "units", "pods", "runs", "remarks"),
-        "not_played",
+        *("not_played", "unchecked"),
     ]
+    assert found["unchecked"] is None
     assert (found["nodes"], found["cards"], found["units"]) == (2, 3, 152)
     (run,) = found["runs"]
     assert run["policy"] == "first-fit"
@@ -54,6 +56,9 @@ def test_the_curves_as_lines() -> None:
     assert {line["policy"] for line in lines} == {"first-fit", "best-fit", "spread"}
     last = [line for line in lines if line["policy"] == "first-fit"][-1]
     assert (last["held_units"], last["units"]) == ("44", "87")
+    assert int(last["arrived_units"]) == pytest.approx(
+        float(last["load"]) * 87, abs=0.1
+    )
     assert float(last["allotted"]) == pytest.approx(44 / 87, abs=1e-5)
 
 
@@ -65,3 +70,11 @@ def test_a_long_curve_is_thinned() -> None:
     found = thinned(many, 100)
     assert len(found) <= 102
     assert {0, 500, 998} <= {moment.at_s for moment in found}
+
+
+def test_times_of_weeks_are_whole() -> None:
+    """At 14 days a second still counts."""
+    steps = [Step(1_209_601.0, one) for one in come("a")]
+    found = report(scenario([node()], *steps))
+    lines = list(csv.DictReader(io.StringIO(report_csv(found.runs))))
+    assert lines[-1]["at_s"] == "1209601"

@@ -8,8 +8,10 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from gpushare.domain.policies import Choice
 from gpusharectl.__main__ import main
 from gpusharectl.simulator.openbfile import NODE_FILE
+from gpusharectl.simulator.openbreplay import Wanted, replays
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
     f"made-up-{number},16000,65536,2,{model}\n"
@@ -47,6 +49,39 @@ def test_the_papers_figure(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith('openb, list "default", at load 100 %: first-fit ')
     assert "mean of seeds 1 to 3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [("3", "; seed 3."), ("3,5", "of seeds 3, 5."), ("5,4", "of seeds 5, 4.")],
+)
+def test_the_seeds_that_were_played_are_told(
+    folder: Path, seeds: str, told: str
+) -> None:
+    assert told in ran(folder, "--seeds", seeds).stdout
+
+
+@pytest.mark.parametrize("wrong", ["typo", "empty"])
+def test_all_lists_are_read_before_the_first_is_played(
+    folder: Path, wrong: str
+) -> None:
+    """What is wrong with the last does not cost what came of the others."""
+    path = folder / "openb_pod_list_empty.csv"
+    path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,0,0\n")
+    began: list[str] = []
+    wanted = Wanted(folder, ("default", wrong), (42,), (Choice(),))
+    with pytest.raises(ValueError, match=f"{wrong}.csv: "):
+        list(replays(wanted, began.append))  # type: ignore[arg-type]
+    assert began == []
+
+
+def test_the_answer_comes_before_the_picture(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (folder / "a.svg").symlink_to(folder / "no" / "a.svg")
+    done = ran(folder, "--plot", str(folder / "a.svg"))
+    assert done.exit_code == 1
+    assert done.stdout.startswith('openb, list "default"')
+    assert "a.svg: cannot be written" in done.stderr
 
 
 def test_as_data(folder: Path) -> None:

@@ -1,0 +1,56 @@
+"""The way in, and what it says where nothing can be said."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from gpusharectl.inspection.calling import TwoNames
+
+FULL = {
+    "table": (1, "table"),
+    "json": (1, "json"),
+    "a long answer": (3000, "json"),
+    "csv": (1, "csv"),
+}
+
+
+@pytest.mark.parametrize(("pods", "output"), FULL.values(), ids=FULL)
+def test_a_disk_that_is_full_is_told_in_a_sentence(
+    tmp_path: Path, pods: int, output: str
+) -> None:
+    """Of whatever was to be written, by click or by rich."""
+    path = tmp_path / "a.yaml"
+    path.write_text(f"""
+nodes: [{{name: n, cards: 1x24GiB}}]
+pods: [{{name: p, count: {pods}, cpu: 1m}}]
+""")
+    words = ["-m", "gpusharectl", "simulate", str(path), "-o", output]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = "Error: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("name", [None, "a file"])
+def test_another_disk_that_is_full_is_not_standard_output(
+    monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    """What a command could not write elsewhere is for its own words."""
+
+    @click.command()
+    def fill() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    monkeypatch.setattr(sys, "argv", ["gpusharectl", "fill"])
+    with pytest.raises(OSError, match="No space left on device"):
+        TwoNames("gpusharectl", commands=[fill]).run()
