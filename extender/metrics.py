@@ -5,12 +5,15 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import starmap
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from extender.bind import Bound, Outcome
+from extender.exposition import Labels, LargeGauge
 from extender.inflight import Inflight
 from extender.readiness import Readiness
 from extender.tls import TlsFiles, expires_at
@@ -26,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
 _INVALID = "Invalid vcuda request"
-_CARD = ("NodeName", "UUID")
 _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
     "vcuda_card_units": (
         "Units of 256 MiB that the card has.",
@@ -121,7 +123,7 @@ class LedgerCollector(Collector):
         self._inflight = inflight
         self._readiness = readiness
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         """Give the gauges of cards, then those of the extender itself."""
         yield from self._cards()
         yield from self._largest_free()
@@ -165,14 +167,11 @@ class LedgerCollector(Collector):
             family.add_metric([kind], age_s)
         return family
 
-    def _cards(self) -> Iterable[GaugeMetricFamily]:
-        """Give one family after another: in a large cluster each is large."""
+    def _cards(self) -> Iterable[LargeGauge]:
+        cards = [(node, card) for node in self._ledger.nodes() for card in node.cards]
+        labels = [Labels.of(NodeName=node.name, UUID=card.uuid) for node, card in cards]
         for name, (text, value) in _OF_CARDS.items():
-            family = GaugeMetricFamily(name, text, labels=_CARD)
-            for node in self._ledger.nodes():
-                for card in node.cards:
-                    family.add_metric([node.name, card.uuid], value(node, card))
-            yield family
+            yield LargeGauge(name, text, labels, partial(starmap, value, cards))
 
     def _largest_free(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(

@@ -1,11 +1,23 @@
 """/metrics as text."""
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
-from extender.exposition import exposition
+from extender.exposition import Labels, LargeGauge, exposition
+
+
+class Holder(Collector):
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._metric]
+
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.floats() | st.integers(-(10**20), 10**20).map(float)
@@ -23,6 +35,9 @@ def test_it_is_what_the_client_library_writes(
     Gauge("bare", "help", registry=registry).set(3)
     Counter("calls", text, ["verb"], registry=registry).labels("filter").inc()
     Histogram("seconds", text, registry=registry).observe(0.1)
+    large = [Labels.of(node=node, UUID=uuid) for node, uuid in samples]
+    values = list(samples.values())
+    registry.register(Holder(LargeGauge("large", text, large, lambda: values)))
     assert b"".join(exposition(registry)) == generate_latest(registry)
 
 
