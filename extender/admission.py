@@ -15,6 +15,8 @@ EXCLUDED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 """Namespaces whose pods are let through as they are; we run in the first one."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation by which kubelet tells that a pod is a static one of its own."""
+_KUBELET = "system:node:"
+"""What the names of kubelets' users begin with; anybody can write the annotation."""
 MOST_DENIALS = 20
 """Told at once; a pod may have a thousand containers, each wrong in its own way."""
 MOST_OF_A_WARNING = 120
@@ -62,6 +64,7 @@ def review(  # noqa: PLR0913
     mode: str,
     rules: Rules,
     pool: Pool,
+    user: str = "",
     old: Json | None = None,
 ) -> Verdict:
     """Judge a new pod, and where ``mutating``, give it what it did not say.
@@ -75,7 +78,7 @@ def review(  # noqa: PLR0913
         return Verdict(pod)
     try:
         insist_on_shape(pod)
-        if _MIRROR in ((pod.get("metadata") or {}).get("annotations") or {}):
+        if user.startswith(_KUBELET) and _MIRROR in _annotations(pod):
             # kubelet runs what its own file says, whatever stands here.
             return Verdict(pod)
         if old is not None:
@@ -154,6 +157,10 @@ def _verdict(
         told = []
     brief = tuple(_brief(text) for text in dict.fromkeys(warnings))
     return Verdict(after, tuple(told), brief)
+
+
+def _annotations(pod: Json) -> Json:
+    return (pod.get("metadata") or {}).get("annotations") or {}
 
 
 def _brief(text: str) -> str:

@@ -22,13 +22,14 @@ class Question:
     """One review: a pod that is made, or gets a debugging container.
 
     ``pod`` is None where it is about anything else, which we have no rules for; ``old``
-    is the pod before, None where there was none.
+    is the pod before, None where there was none; ``user`` is who asks for it.
     """
 
     uid: str
     namespace: str
     pod: Json | None
     old: Json | None = None
+    user: str = ""
 
 
 def question(body: bytes) -> Question:
@@ -47,7 +48,8 @@ def question(body: bytes) -> Question:
     if not is_pod or what not in (("CREATE", ""), ("UPDATE", _DEBUGGING)):
         return Question(uid, namespace, None)
     old = request.object("oldObject").raw if what[1] else None
-    return Question(uid, namespace, request.object("object").raw, old)
+    user = request.optional_object("userInfo").optional_text("username")
+    return Question(uid, namespace, request.object("object").raw, old, user)
 
 
 def allowed(

@@ -142,6 +142,7 @@ def _judged(
         mode=path.mode,
         rules=parts.rules,
         pool=parts.pool(),
+        user=asked.user,
         old=asked.old,
     )
     count = len(verdict.warnings)

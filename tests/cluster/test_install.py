@@ -28,6 +28,7 @@ from tests.testbed.waiting import wait_until
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG = "/etc/kubernetes/vcuda/scheduler.yaml"
 NOTES = "vcuda/state.json"
+FREE = "baidu.com/vcuda-node-name"
 FULL = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 PART = "app.kubernetes.io/part-of=gpushare"
 IMAGES = ("-o", "jsonpath={.items[*].spec.containers[*].image}")
@@ -107,8 +108,20 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
     more than any card has: else kubelet would deny it without asking us.
     """
     host.create({**URGENT, "value": 1000, "globalDefault": False})
-    host.create(pod("by-hand", container("main", 2, 1), nodeName="cp"))
+    by_hand = pod("by-hand", container("main", 2, 1), nodeName="cp")
+    told = host.cluster.try_kubectl("create", "-f", "-", stdin=json.dumps(by_hand))
+    assert "spec.nodeName: a pod that asks for a part of a card" in told.stderr
+    host.kubectl("label", "namespace", "default", f"{FREE}=allow")
+    # The guard hears of the label a moment later.
+    trial = ("create", "--dry-run=server", "-f", "-")
+    wait_until(
+        lambda: host.cluster.try_kubectl(*trial, stdin=json.dumps(by_hand)).returncode,
+        "the label to count",
+        accept=(0).__eq__,
+    )
+    host.create(by_hand)
     host.create(pod("too-much", container("main", 10, 1), nodeName="cp"))
+    host.kubectl("label", "namespace", "default", f"{FREE}-")
     host.wait_running("by-hand")
     wait_until(lambda: host.phase("too-much") == "Failed", "the denial", 60)
     host.create(pod("urgent", container("main", 25, 1), priorityClassName="urgent"))

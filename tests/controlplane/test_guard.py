@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
 from tests.testbed.objects import pod, post_node
 from tests.testbed.rest import Json, Rest
-from tests.testbed.sweep import sweep
+from tests.testbed.sweep import new_namespace, sweep
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -51,6 +52,8 @@ class Guarded:
     extender: Rest
     plugin: Callable[[str], Rest]
     """The device plugin on a node, by a token that is bound to its pod."""
+    kubelet: Rest
+    """kubelet on ``here``."""
 
     def by(self, token: str) -> Rest:
         """The device plugin on ``here``; by a free token, nobody knows where it is."""
@@ -142,6 +145,7 @@ def guarded(plane: ControlPlane, raised: None) -> Iterator[Guarded]:
         plane.rest_as(token),
         plane.rest_as(account(admin, EXTENDER)),
         lambda node: plane.rest_as(plugin_token(admin, node)),
+        plane.rest_as(plane.kubelet.token),
     )
     sweep(admin)
 
@@ -376,6 +380,55 @@ def test_a_token_that_tells_no_node_is_held_by_its_name_alone(
     plugin, path = guarded.by("free"), guarded.pod("there")
     assert plugin.patch(path, annotated(dict(WHERE)))[0] == 200
     assert_denied(plugin.patch(path, annotated(dict(PLAN))), *NO_PLAN)
+
+
+MIRROR = {"kubernetes.io/config.mirror": "4f1c"}
+FREE = {"metadata": {"labels": {"baidu.com/vcuda-node-name": "allow"}}}
+
+
+def on_node(**how: Any) -> Json:
+    """Describe a pod that names its node and asks for a share of a card."""
+    made = pod("preset", units=4, cores=1, spec={"nodeName": "here"}, **how)
+    del made["metadata"]["namespace"]
+    return made
+
+
+def test_a_pod_with_a_share_does_not_name_its_node(guarded: Guarded) -> None:
+    """Whoever makes it, else anybody could have a node kept off for others.
+
+    Nor in an init container, nor as the mirror of a static pod that is none.
+    """
+    early = on_node()
+    (asking,) = early["spec"]["containers"]
+    early["spec"]["initContainers"] = [{**asking, "name": "early"}]
+    early["spec"]["containers"] = pod("plain")["spec"]["containers"]
+    for somebody in (guarded.user, guarded.admin):
+        for tried in (on_node(), early, on_node(annotations=MIRROR)):
+            answer = somebody.post(PODS, tried)
+            assert_denied(answer, "spec.nodeName: a pod that asks for a part of a card")
+
+
+def test_who_may_name_a_node(guarded: Guarded) -> None:
+    """Pods without a share, kubelet for its static pods, and namespaces that may."""
+    assert guarded.user.post(PODS, pod("bare", spec={"nodeName": "here"}))[0] == 201
+    mirror = on_node(annotations=MIRROR)
+    assert guarded.kubelet.post(PODS, mirror)[0] == 201
+    assert guarded.admin.post(f"{SYSTEM}/pods", on_node())[0] == 201
+    space = f"/api/v1/namespaces/{new_namespace(guarded.admin)}"
+    assert_denied(guarded.user.post(f"{space}/pods", on_node()), "spec.nodeName")
+    guarded.admin.must("PATCH", space, FREE)
+    wait_until(
+        lambda: guarded.user.post(f"{space}/pods", on_node())[0],
+        "the label to count",
+        accept=(201).__eq__,
+    )
+
+
+def test_a_pod_that_was_bound_is_written_as_before(guarded: Guarded) -> None:
+    """It names its node from then on, and that is no fault of the writer's."""
+    path = path_of(guarded.user.must("POST", PODS, pod("bound", units=4, cores=1)))
+    guarded.extender.must("POST", f"{path}/binding", binding(path, PLAN))
+    assert guarded.user.patch(path, labelled("a", "b"))[0] == 200
 
 
 def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:

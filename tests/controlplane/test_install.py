@@ -207,8 +207,13 @@ def test_a_weaker_user_hears_all_that_is_missing(
 
 def test_pods_with_cards_are_listed(plane: ControlPlane, world: World) -> None:
     assert world.install() == Exit.DONE
-    held = pod("app-1", "default", units=4, cores=1, spec={"nodeName": "gpu-1"})
-    plane.rest.must("POST", "/api/v1/namespaces/default/pods", held)
+    pods = "/api/v1/namespaces/default/pods"
+    plane.rest.must("POST", pods, pod("app-1", "default", units=4, cores=1))
+    target = {
+        "metadata": {"name": "app-1"},
+        "target": {"kind": "Node", "name": "gpu-1"},
+    }
+    plane.rest.must("POST", f"{pods}/app-1/binding", target)
     assert world.uninstall() == Exit.REFUSED
     assert "  default/app-1 on gpu-1" in world.screen.lines
     assert world.uninstall(force=True) == Exit.DONE, world.screen.text

@@ -7,7 +7,7 @@ import pytest
 from tests.controlplane.gate import FREE, PODS, Gate, raised
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY, pod
+from tests.testbed.objects import CORE, MEMORY, pod, post_node
 from tests.testbed.rest import Json
 from tests.testbed.sweep import new_namespace, sweep
 
@@ -206,6 +206,20 @@ def test_a_container_for_debugging(gate: Gate, name: str, allowed: bool) -> None
     else:
         assert PODS in answer["message"]
         assert "spec.ephemeralContainers[0].env" in answer["message"]
+
+
+def test_a_mirror_is_believed_from_kubelet_alone(gate: Gate) -> None:
+    """Anybody else who writes its annotation is judged like everybody."""
+    post_node(gate.rest, "here")
+    mirror = asking(
+        container({MEMORY: 4, CORE: 150}),
+        annotations={"kubernetes.io/config.mirror": "4f1c"},
+        nodeName="here",
+    )
+    assert "150 cores are neither" in gate.denied(mirror)
+    kubelet = ["--as=system:node:here", "--as-group=system:masters"]
+    made = gate.kubectl("create", *kubelet, "-f", "-", stdin=mirror)
+    assert made.returncode == 0, made.stderr
 
 
 def test_a_copied_pod_brings_its_placement_in_vain(gate: Gate) -> None:

@@ -29,6 +29,7 @@ def judged(
     mutating: bool = True,
     mode: str = "",
     pool: Pool = UNKNOWN,
+    user: str = "somebody",
     old: Json | None = None,
 ) -> Verdict:
     """Review it, and see that what arrived is as it was."""
@@ -40,6 +41,7 @@ def judged(
         mode=mode,
         rules=rules or Rules(),
         pool=pool,
+        user=user,
         old=old,
     )
     assert pod == kept
@@ -205,8 +207,18 @@ def test_a_mirror_of_a_static_pod_stays_as_it_is(mutating: bool) -> None:
         "kubernetes.io/config.mirror": "4f1c",
         names.CONTAINERS: "sideways",
     }
-    verdict = judged(pod, mutating=mutating)
+    verdict = judged(pod, mutating=mutating, user="system:node:n")
     assert (verdict.pod, verdict.denials) == (pod, ())
+
+
+@pytest.mark.parametrize("user", ["somebody", "system:serviceaccount:a:b", ""])
+def test_a_mirror_is_believed_from_kubelet_alone(user: str) -> None:
+    """Anybody can write its annotation, and would be past all rules by it."""
+    pod = pod_json(units=4, cores=150)
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "4f1c"}
+    (denial,) = judged(pod, user=user).denials
+    assert "150 cores" in denial
+    assert judged(pod, user=user, mutating=False).denials == (denial,)
 
 
 def test_a_default_beside_a_translated_container() -> None:

@@ -48,7 +48,10 @@ class ControlPlane:
         self.scheduler_user = User("system:kube-scheduler")
         # One user for all controllers: their own roles would want service accounts.
         controllers = User("system:kube-controller-manager", ("system:masters",))
-        self.users = (self.admin, self.scheduler_user, controllers, *users)
+        # By its name alone: the API server runs without the rights of nodes.
+        self.kubelet = User("system:node:here", ("system:masters",))
+        ours = (self.admin, self.scheduler_user, controllers, self.kubelet)
+        self.users = (*ours, *users)
         self.audit = AuditLog(folder / "audit.log")
         self.port = free_address().port
         self.rest = self.rest_as(self.admin.token)
