@@ -24,6 +24,13 @@ class NoCardsYet(Exception):
     """
 
 
+class DriverLost(Exception):
+    """The driver serves this process no more, and opening it anew did not help.
+
+    ``str()`` says why. End the process, so that a new one is started in its place.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class FoundCard:
     """One card as its source knows it; nothing here changes while the driver is loaded.
@@ -86,14 +93,19 @@ class CardSource(Protocol):
     """Who knows the cards of this node. All methods may be called from any thread."""
 
     def cards(self) -> Found:
-        """Look at the node now. ``NoCardsYet`` where there is nothing to ask."""
+        """Look at the node now.
+
+        ``NoCardsYet`` where there is nothing to ask, ``DriverLost`` where there will
+        be nothing until this process is started anew.
+        """
         ...
 
     def readings(self) -> Sequence[CardReading]:
         """Read each card that ``cards`` last found, those that fail included.
 
         A card that hangs is reported as a failure after a deadline and does not keep
-        the others waiting. ``NoCardsYet`` where the driver itself is gone.
+        the others waiting. ``NoCardsYet`` where the driver itself is gone, and
+        ``DriverLost`` as ``cards``.
         """
         ...
 

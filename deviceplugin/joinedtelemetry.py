@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from deviceplugin.cards import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.cards import DriverLost, Found, FoundCard, NoCardsYet, XidEvent
 from deviceplugin.joining import joined, wait_in_turn
 from deviceplugin.telemetry import CardSays, ProcessesSay, Telemetry
 from gpushare.domain.model import CardUUID
@@ -35,10 +35,15 @@ class JoinedTelemetry:
         self._closed = threading.Event()
 
     def cards(self) -> Found:
-        """Look at all sources; ``NoCardsYet``, with all reasons, where none has any."""
+        """Look at all sources; ``NoCardsYet``, with all reasons, where none has any.
+
+        ``DriverLost`` of one is all theirs: the process ends for it.
+        """
         for number, source in enumerate(self._sources):
             try:
                 self._note_found(number, source.cards())
+            except DriverLost:
+                raise
             except Exception as error:  # noqa: BLE001  it must not hide the others
                 self._note_none(number, _words(error))
         all_found, reasons = self._noted()

@@ -23,12 +23,12 @@ _MIB = 2**20
 _DRIVERLESS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_NO_PERMISSION,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
+"""What a call about one card says of the driver; anything else is that card's own."""
 _ABSENT = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -45,17 +45,20 @@ _NO_SUCH_PART = _NOT_OF_THIS_CARD | {
     # A field or a metric of which this driver has never heard.
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
 }
-_GONE = _DRIVERLESS - {pynvml.NVML_ERROR_NO_PERMISSION}
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+_BROKEN = frozenset(
+    {pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_UNKNOWN}
+)
+"""What a driver says to a process that it will not serve any more: it was upgraded, or
+the container has lost its right to the device nodes."""
 _WORDS = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
-    pynvml.NVML_ERROR_NO_PERMISSION: "the driver may not be asked by this user",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user has no permission to ask it",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1 here",
     # A loaded library stays until the process ends, so asking again cannot mend it.
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "libnvidia-ml.so.1 is of another version than the loaded driver; "
-        "start this process anew"
+        "libnvidia-ml.so.1 is of another version than the loaded driver"
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: "the driver has lost it (GPU is lost)",
 }
@@ -65,8 +68,16 @@ class NoDriver(Exception):
     """The driver itself does not answer; ``str()`` says why."""
 
 
+class DriverBroken(NoDriver):
+    """The driver refuses this process; opening it anew may help, or a new process."""
+
+
 class CardFailed(Exception):
     """One card does not answer; ``str()`` says why."""
+
+
+class CardLost(CardFailed):
+    """The driver has lost the card; it may find it when it is opened anew."""
 
 
 class NotTold(Exception):
@@ -86,7 +97,7 @@ def start() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NoDriver(_words(error)) from error
+        raise _no_driver(error) from error
 
 
 def stop() -> None:
@@ -102,7 +113,7 @@ def count() -> int:
     try:
         return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        raise NoDriver(_words(error)) from error
+        raise _no_driver(error) from error
 
 
 def version() -> str:
@@ -125,10 +136,10 @@ def told(call: Callable[[], Answer]) -> Answer | None:
     except pynvml.NVMLError as error:
         if error.value in _NOT_OF_THIS_CARD:
             return None
-        if error.value in _GONE:
-            raise NoDriver(_words(error)) from error
+        if error.value in _DRIVERLESS:
+            raise _no_driver(error) from error
         if error.value in _LOST:
-            raise CardFailed(_words(error)) from error
+            raise CardLost(_words(error)) from error
         raise NotTold(_words(error)) from error
 
 
@@ -200,8 +211,13 @@ class FaultSet:
             raise NoDriver(_words(error)) from error
 
     def register(self, handle: Handle) -> bool:
-        """Ask for a card's faults; False for a card that reports none."""
+        """Ask for a card's faults; False for a card that reports none.
+
+        ``CardFailed`` for a card that does not answer: a lost one ends every wait, and
+        the faults of the others would go unheard.
+        """
         kind = pynvml.nvmlEventTypeXidCriticalError
+        used_mib(handle)
         try:
             pynvml.nvmlDeviceRegisterEvents(handle, kind, self._set)
         except pynvml.NVMLError as error:
@@ -211,7 +227,10 @@ class FaultSet:
         return True
 
     def wait(self, timeout_ms: int) -> Fault | None:
-        """Wait for the next fault; ``NoDriver`` where waiting itself fails."""
+        """Wait for the next fault; ``NoDriver`` where waiting itself fails.
+
+        Then the set may be of no use any more: a lost card ends every later wait.
+        """
         try:
             event = pynvml.nvmlEventSetWait(self._set, timeout_ms)
         except pynvml.NVMLError as error:
@@ -235,8 +254,9 @@ def _needed(call: Callable[[], Answer]) -> Answer:
         return call()
     except pynvml.NVMLError as error:
         if error.value in _DRIVERLESS:
-            raise NoDriver(_words(error)) from error
-        raise CardFailed(_words(error)) from error
+            raise _no_driver(error) from error
+        lost = error.value in _LOST | {pynvml.NVML_ERROR_UNKNOWN}
+        raise (CardLost if lost else CardFailed)(_words(error)) from error
 
 
 def _optional(call: Callable[[], Answer]) -> Answer | None:
@@ -247,6 +267,11 @@ def _optional(call: Callable[[], Answer]) -> Answer | None:
         if isinstance(cause, pynvml.NVMLError) and cause.value in _ABSENT:
             return None
         raise
+
+
+def _no_driver(error: pynvml.NVMLError) -> NoDriver:
+    broken = error.value in _BROKEN
+    return (DriverBroken if broken else NoDriver)(_words(error))
 
 
 def _words(error: pynvml.NVMLError) -> str:

@@ -7,7 +7,7 @@ devices and pods do not vanish with it.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from deviceplugin import nvml
 from deviceplugin.asking import Asking, Late
 from deviceplugin.cards import (
     CardReading,
+    DriverLost,
     Found,
     FoundCard,
     LeftOut,
@@ -27,23 +28,41 @@ from deviceplugin.nvmlsession import Session
 from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
+_Answers = Mapping[int, FoundCard | LeftOut | Exception]
+"""What each card said of itself, by its place in the driver's list."""
 
 DEADLINE_S = 5.0
+RESTART_AFTER_S = 60.0
+"""So long the driver may refuse this process before it has to end."""
+_REOPEN_EVERY_S = 300.0
+"""How often the driver is opened anew for a card that stays lost while others work:
+faults that come in between go unheard."""
 _SLICE_S = 0.5
+_UNLISTED = "the driver does not list it any more"
 
 
 class NvmlCards:
     """A ``CardSource`` over NVML.
 
     ``deadline_s`` is how long one card, or the driver, may take over one answer.
-    ``root`` is where the host's ``/proc`` and ``/sys`` are found.
+    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` gives
+    seconds of a clock that nobody sets.
     """
 
     def __init__(
-        self, *, deadline_s: float = DEADLINE_S, root: Path = Path("/")
+        self,
+        *,
+        deadline_s: float = DEADLINE_S,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._asking = Asking(deadline_s)
         self._root = root
+        self._clock = clock
+        self._lost: Mapping[str, str] = {}
+        self._places: dict[int, CardUUID] = {}
+        self._reopened_at = clock()
+        self._broken_since: float | None = None
         self._looking = threading.Lock()
         self._closed = threading.Event()
         self._session: Session | None = None
@@ -51,13 +70,19 @@ class NvmlCards:
         self._listed: tuple[FoundCard, ...] = ()
 
     def cards(self) -> Found:
-        """Look at the node: cards known from before stay, those in MIG mode do not."""
+        """Look at the node: cards known from before stay, those in MIG mode do not.
+
+        The driver is opened anew where it refuses this process or has lost a card.
+        ``DriverLost`` where it has lost all for ``RESTART_AFTER_S`` nevertheless.
+        """
         with self._looking:
             try:
-                session = self._session or self._open()
-                left_out = self._look(session)
+                left_out = self._look()
             except (nvml.NoDriver, Late) as error:
                 self._drop()
+                self._note_broken(
+                    str(error) if isinstance(error, nvml.DriverBroken) else ""
+                )
                 raise NoCardsYet(str(error)) from error
             return Found(self._listed, left_out)
 
@@ -91,8 +116,13 @@ class NvmlCards:
                 with self._looking:
                     self._drop(session)
                 raise NoCardsYet(str(answer)) from answer
-        unlisted = nvml.CardFailed("the driver does not list it any more")
-        return [(card, answers.get((about, card.uuid), unlisted)) for card in listed]
+        lost = self._lost
+        return [
+            (card, answers[about, card.uuid])
+            if card.uuid in handles
+            else (card, nvml.CardFailed(lost.get(card.uuid, _UNLISTED)))
+            for card in listed
+        ]
 
     def driver_version(self) -> str:
         """Give the driver's version; empty while it is not open, or does not tell."""
@@ -156,16 +186,75 @@ class NvmlCards:
             self._session = None
             session.end()
 
-    def _look(self, session: Session) -> tuple[LeftOut, ...]:
-        count = self._asking.ask_one("count", nvml.count)
+    def _look(self) -> tuple[LeftOut, ...]:
+        session = self._session or self._open()
+        answers = self._ask_each(session)
+        lost = self._lost_of(answers)
+        if self._is_to_be_reopened(answers, lost):
+            self._reopened_at = self._clock()
+            self._drop()
+            session = self._open()
+            answers = self._ask_each(session)
+            lost = self._lost_of(answers)
+        self._lost = lost
+        # A process that never knew them is as new as one started in its place.
+        all_lost = bool(lost.keys() & self._known) and not _answered(answers)
+        self._note_broken("the driver has lost all cards" if all_lost else "")
+        return self._take(answers)
+
+    def _ask_each(self, session: Session) -> _Answers:
+        return session.look(self._asking.ask_one("count", nvml.count))
+
+    def _lost_of(self, answers: _Answers) -> dict[str, str]:
+        """Say which cards the driver has lost, or lists no more, and in what words."""
+        answered = _answered(answers)
+        failed = {
+            self._named(place, answered) or _unnamed(place): answer
+            for place, answer in answers.items()
+            if isinstance(answer, Exception)
+        }
+        unlisted = self._known.keys() - answered - failed.keys()
+        lost = {
+            name: str(answer)
+            for name, answer in failed.items()
+            if isinstance(answer, nvml.CardLost)
+        }
+        return lost | dict.fromkeys(unlisted, _UNLISTED)
+
+    def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
+        """Say which card that fails is in a place; None where it never answered."""
+        uuid = self._places.get(place)
+        return None if uuid in answered else uuid
+
+    def _is_to_be_reopened(self, answers: _Answers, lost: Mapping[str, str]) -> bool:
+        if not lost:
+            return False
+        waited_s = self._clock() - self._reopened_at
+        news = lost.keys() - self._lost.keys()
+        return bool(news) or not _answered(answers) or waited_s >= _REOPEN_EVERY_S
+
+    def _note_broken(self, why: str) -> None:
+        """Count the time in which the driver serves this process nothing."""
+        if not why:
+            self._broken_since = None
+            return
+        if self._broken_since is None:
+            self._broken_since = self._clock()
+        lasted_s = self._clock() - self._broken_since
+        if lasted_s >= RESTART_AFTER_S:
+            raise DriverLost(f"{why}, for {lasted_s:.0f} s")
+
+    def _take(self, answers: _Answers) -> tuple[LeftOut, ...]:
         left_out: dict[str, LeftOut] = {}
-        for index, answer in session.look(count).items():
+        answered = _answered(answers)
+        for index, answer in answers.items():
             if isinstance(answer, FoundCard):
+                self._places[index] = answer.uuid
                 self._remember(answer)
             elif isinstance(answer, LeftOut):
                 left_out[answer.name] = answer
-            elif session.uuid_at(index) is None:
-                name = f"card {index}"
+            elif self._named(index, answered) is None:
+                name = _unnamed(index)
                 left_out[name] = LeftOut(name, str(answer))
         cards = [card for uuid, card in self._known.items() if uuid not in left_out]
         self._listed = tuple(sorted(cards, key=lambda card: card.index))
@@ -180,6 +269,19 @@ class NvmlCards:
         elif card.index in taken:
             card = replace(card, index=max(taken) + 1)
         self._known[card.uuid] = card
+
+
+def _answered(answers: _Answers) -> frozenset[str]:
+    """Name the cards that answered, shared or left out."""
+    return frozenset(
+        answer.uuid if isinstance(answer, FoundCard) else answer.name
+        for answer in answers.values()
+        if not isinstance(answer, Exception)
+    )
+
+
+def _unnamed(place: int) -> str:
+    return f"card {place}"
 
 
 def _reading(card: FoundCard, answer: int | Exception | None) -> CardReading:

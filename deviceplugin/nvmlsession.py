@@ -21,8 +21,8 @@ class Session:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._waiting = threading.Lock()
+        self._registering = threading.Lock()
         self._handles: dict[CardUUID, nvml.Handle] = {}
-        self._places: dict[int, CardUUID] = {}
         self._asked: set[CardUUID] = set()
         self._faults: nvml.FaultSet | None = None
         self._over = threading.Event()
@@ -43,10 +43,6 @@ class Session:
         """Give the handle of each card that answered once."""
         return dict(self._handles)
 
-    def uuid_at(self, index: int) -> CardUUID | None:
-        """Say which card the driver lists there, None where it never answered."""
-        return self._places.get(index)
-
     def look(self, count: int) -> dict[int, FoundCard | LeftOut | Exception]:
         """Describe each card, by its place in the driver's list; each may fail.
 
@@ -66,7 +62,6 @@ class Session:
             found[place] = card
             if isinstance(card, FoundCard):
                 self._handles[card.uuid] = handle
-                self._places[place] = card.uuid
         self._register()
         return found
 
@@ -75,16 +70,20 @@ class Session:
         if not self._waiting.acquire(timeout=timeout_s):
             return None
         try:
-            if self._over.is_set() or self._faults is None:
+            faults = self._faults
+            if self._over.is_set() or faults is None:
                 return None
-            fault = self._faults.wait(int(timeout_s * 1000))
-        except nvml.NoDriver as error:
-            # The cards' readings will tell why; meanwhile this must not spin.
-            self._note(str(error))
-            self._over.wait(timeout_s)
-            return None
+            try:
+                fault = faults.wait(int(timeout_s * 1000))
+            except nvml.NoDriver as error:
+                self._note(str(error))
+                self._listen_anew(faults)
+                # What comes now is kept by the new set; meanwhile this must not spin.
+                self._over.wait(timeout_s)
+                return None
         finally:
             self._waiting.release()
+        self._trouble = ""
         return None if fault is None else XidEvent(self._named(fault), fault.xid)
 
     def end(self) -> None:
@@ -117,26 +116,52 @@ class Session:
 
         A fault between the two would go by unseen.
         """
-        new = {
-            uuid: one for uuid, one in self._handles.items() if uuid not in self._asked
-        }
-        if not new:
-            return
-        try:
-            self._faults = self._faults or self._asking.ask_one("set", nvml.FaultSet)
-        except (nvml.NoDriver, Late) as error:
-            self._note(str(error))
-            return
-        register = self._faults.register
-        answers = self._asking.ask(
-            {("register", uuid): partial(register, one) for uuid, one in new.items()}
-        )
+        with self._registering:
+            new = {
+                uuid: one
+                for uuid, one in self._handles.items()
+                if uuid not in self._asked
+            }
+            if not new:
+                return
+            try:
+                self._faults = self._faults or self._asking.ask_one(
+                    "set", nvml.FaultSet
+                )
+            except (nvml.NoDriver, Late) as error:
+                self._note(str(error))
+                return
+            register = self._faults.register
+            self._note_registered(
+                self._asking.ask(
+                    {
+                        ("register", uuid): partial(register, one)
+                        for uuid, one in new.items()
+                    }
+                )
+            )
+
+    def _note_registered(
+        self, answers: Mapping[tuple[str, CardUUID], bool | Exception]
+    ) -> None:
         for (_, uuid), answer in answers.items():
             if isinstance(answer, Exception):
                 self._note_silent(uuid, answer)
-            else:
-                self._asked.add(uuid)
-                self._reporting |= {uuid} if answer else set()
+                continue
+            self._silent.discard(uuid)
+            self._asked.add(uuid)
+            self._reporting |= {uuid} if answer else set()
+
+    def _listen_anew(self, useless: nvml.FaultSet) -> None:
+        """Put another set in place of one that fails, without the cards that are lost.
+
+        Those are tried again at each look, as cards that were never asked.
+        """
+        with self._registering:
+            self._faults = None
+            self._asked = set()
+        self._register()
+        self._asking.ask({"free": useless.free})
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:

@@ -4,6 +4,7 @@ Every group has a thread, so that one that hangs holds up itself alone; a card t
 hangs is the telemetry's business, which gives it up after a deadline.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from dataclasses import replace
 from threading import Event
 
 from deviceplugin.board import Board
-from deviceplugin.cards import Found
+from deviceplugin.cards import DriverLost, Found
 from deviceplugin.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, Group
 from deviceplugin.procfs import ProcFs
 from deviceplugin.remarks import Remarks
@@ -20,6 +21,8 @@ from deviceplugin.snapshot import Snapshot, XidTally
 from deviceplugin.switches import Chosen
 from deviceplugin.telemetry import CardSays, Telemetry
 from gpushare.domain.model import CardUUID
+
+logger = logging.getLogger(__name__)
 
 _NO_CARD = "there is no card on this node"
 
@@ -69,19 +72,33 @@ class Sampler:
             self._bell.notify_all()
 
     def look(self, stop: Event) -> None:
-        """Look for cards every so often."""
+        """Look for cards every so often.
+
+        It ends before ``stop`` where only a new process can have the cards back.
+        """
         while not stop.is_set():
             rung = self._rung
-            if self.look_once():
+            try:
+                others = self.look_once()
+            except DriverLost as error:
+                facts = {"because": str(error)}
+                logger.error("ending to be started anew", extra=facts)  # noqa: TRY400
+                return
+            if others:
                 self.ring()
                 rung = self._rung
             self._rest(rung, self._look_every_s)
 
     def look_once(self) -> bool:
-        """Look for cards; tell whether there are others to ask than before."""
+        """Look for cards; tell whether there are others to ask than before.
+
+        ``DriverLost`` as the telemetry raises it.
+        """
         was = self._board.read()
         try:
             found, driver = self._telemetry.cards(), self._telemetry.driver_version()
+        except DriverLost:
+            raise
         except Exception as error:  # noqa: BLE001  whatever it is, the page stays
             self._note_none(in_words(error))
             return False

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.admission import Admission
 from deviceplugin.alone import only_one
 from deviceplugin.announcer import Announcer
-from deviceplugin.cards import CardSource
+from deviceplugin.cards import CardSource, DriverLost
 from deviceplugin.health import Health, HealthFile
 from deviceplugin.injecting import Injecting
 from deviceplugin.kubelet import Registrar
@@ -71,7 +71,7 @@ def run(
         made = assemble(settings, source, cluster, registry)
         try:
             threads = start(made, settings, stop)
-        except CollidingCardsError as error:
+        except (CollidingCardsError, DriverLost) as error:
             logger.error("cannot serve", extra={"because": str(error)})  # noqa: TRY400
             stop.set()
             return 1
@@ -88,7 +88,8 @@ def run(
 def start(made: Serving, settings: DevicePluginSettings, stop: Event) -> list[Thread]:
     """Follow the API server, wait for cards, then serve; the threads that do so.
 
-    ``CollidingCardsError`` where two cards would have the same device ids.
+    ``CollidingCardsError`` where two cards would have the same device ids,
+    ``DriverLost`` where only a new process can have the driver's cards.
     """
     threads = [_start(f"follow {n}", r.run, stop) for n, r in made.reflectors]
     _wait_for_sync(made.reflectors, stop)

@@ -82,7 +82,7 @@ class Telemetry(Protocol):
     """
 
     def cards(self) -> Found:
-        """Look at the node now. ``NoCardsYet``."""
+        """Look at the node now. ``NoCardsYet``, ``DriverLost`` as of ``CardSource``."""
         ...
 
     def driver_version(self) -> str:

@@ -4,7 +4,13 @@ import logging
 from dataclasses import dataclass, field
 from threading import Event
 
-from deviceplugin.cards import CardSource, FoundCard, NoCardsYet, colliding
+from deviceplugin.cards import (
+    CardSource,
+    DriverLost,
+    FoundCard,
+    NoCardsYet,
+    colliding,
+)
 from deviceplugin.health import Health, HealthFile
 from deviceplugin.injecting import Injecting
 from deviceplugin.metrics import PluginMetrics
@@ -85,14 +91,25 @@ class Watcher:
         self._publish()
 
     def run(self, stop: Event, every_s: float) -> None:
-        """Look and read every so often until ``stop`` is set."""
+        """Look and read every so often until ``stop`` is set.
+
+        It ends before that where only a new process can have the driver's cards back.
+        """
         while not stop.wait(every_s):
             try:
-                self.look()
-            except CollidingCardsError as error:
-                logger.error("cards left out", extra={"because": str(error)})  # noqa: TRY400
-            self.read()
-            self.heed()
+                self._round()
+            except DriverLost as error:
+                facts = {"because": str(error)}
+                logger.error("ending to be started anew", extra=facts)  # noqa: TRY400
+                return
+
+    def _round(self) -> None:
+        try:
+            self.look()
+        except CollidingCardsError as error:
+            logger.error("cards left out", extra={"because": str(error)})  # noqa: TRY400
+        self.read()
+        self.heed()
 
     def hear(self, stop: Event, every_s: float) -> None:
         """Hear faults as the driver reports them, until ``stop`` is set."""

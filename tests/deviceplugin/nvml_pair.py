@@ -1,6 +1,7 @@
 """NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.nvml*``."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,9 +28,10 @@ def pair(
     old: bool = False,
     deadline_s: float = FOREVER_S,
     root: Path = Path("/"),
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Pair]:
     with stub_driver(the_stub(), folder, cards, old=old) as driver:
-        source = NvmlCards(deadline_s=deadline_s, root=root)
+        source = NvmlCards(deadline_s=deadline_s, root=root, clock=clock)
         yield driver, source
         driver.let_go()
         source.close()

@@ -118,3 +118,17 @@ def test_two_may_wait(three: Pair) -> None:
     session._waiting.release()
     driver.xid(P4.uuid, 79)
     assert source.wait_for_event(FOREVER_S) is not None
+
+
+def test_a_lost_card_does_not_silence_the_others(three: Pair) -> None:
+    """The set of events is made anew without it, and with it once it is back."""
+    driver, source = three
+    source.cards()
+    driver.lose(P4.uuid)
+    assert source.wait_for_event(0.01) is None
+    driver.xid(TITAN.uuid, 48)
+    assert source.wait_for_event(FOREVER_S) == XidEvent(CardUUID(TITAN.uuid), 48)
+    driver.find(P4.uuid)
+    source.cards()
+    driver.xid(P4.uuid, 79)
+    assert source.wait_for_event(FOREVER_S) == XidEvent(CardUUID(P4.uuid), 79)

@@ -1,6 +1,7 @@
 """NVIDIA's cards when they are lost, hang, or lose their driver."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pynvml
@@ -8,6 +9,7 @@ import pytest
 
 from deviceplugin import nvml
 from deviceplugin.cards import (
+    DriverLost,
     Found,
     LeftOut,
     NoCardsYet,
@@ -27,6 +29,7 @@ from tests.deviceplugin.nvml_pair import (
     wait_found,
 )
 from tests.nvml.driver import (
+    StubDriver,
     stub_card,
 )
 from tests.testbed.waiting import wait_until
@@ -40,6 +43,28 @@ LOST = "the driver has lost it (GPU is lost)"
 def three(tmp_path: Path) -> Iterator[Pair]:
     """Three cards, and all the time that they may want."""
     with pair(tmp_path, P4, TITAN, THIRD) as found:
+        yield found
+
+
+class Clock:
+    """Seconds, as a test says."""
+
+    def __init__(self) -> None:
+        self.now: float = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed(tmp_path: Path, clock: Clock) -> Iterator[Pair]:
+    """Two cards, by a test's own clock."""
+    with pair(tmp_path, P4, TITAN, clock=clock) as found:
         yield found
 
 
@@ -57,7 +82,9 @@ def test_a_lost_card_fails_alone_and_stays_listed(three: Pair) -> None:
     driver.lose(P4.uuid)
     assert failures(source) == {P4.uuid: LOST, TITAN.uuid: "", THIRD.uuid: ""}
     assert source.cards() == before
+    assert failures(source) == {P4.uuid: LOST, TITAN.uuid: "", THIRD.uuid: ""}
     driver.find(P4.uuid)
+    assert source.cards() == before
     assert set(failures(source).values()) == {""}
 
 
@@ -128,8 +155,8 @@ def test_a_driver_that_hangs_is_none_yet(hasty: Pair, function: str) -> None:
     [
         (pynvml.NVML_ERROR_UNINITIALIZED, "the driver was unloaded"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "NVIDIA's driver is not loaded"),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "may not be asked by this user"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "start this process anew"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "this user has no permission"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "is of another version"),
         (pynvml.NVML_ERROR_UNKNOWN, r"NVML says: Unknown Error \(999\)"),
     ],
 )
@@ -184,3 +211,106 @@ def test_letting_go_of_a_driver_that_is_gone_is_harmless(three: Pair) -> None:
     """Nothing was opened, or all was closed."""
     nvml.stop()
     nvml.stop()
+
+
+def test_a_card_that_may_not_be_asked_fails_alone(three: Pair) -> None:
+    """The driver answers all others; it is found, and well, once it may be asked."""
+    driver, source = three
+    source.cards()
+    driver.fail(P4.uuid, "*", pynvml.NVML_ERROR_NO_PERMISSION)
+    alone = {P4.uuid: "this user has no permission to ask it"}
+    assert failures(source) == alone | {TITAN.uuid: "", THIRD.uuid: ""}
+    assert len(source.cards().cards) == 3
+    driver.find(P4.uuid)
+    assert set(failures(source).values()) == {""}
+
+
+def test_a_card_that_may_not_be_asked_at_first_is_left_out(three: Pair) -> None:
+    """Alone."""
+    driver, source = three
+    driver.fail(P4.uuid, "*", pynvml.NVML_ERROR_NO_PERMISSION)
+    found = source.cards()
+    assert found.cards == (card(TITAN, 1), card(THIRD, 2))
+    assert [one.name for one in found.left_out] == ["card 0"]
+
+
+def test_the_driver_is_opened_anew_for_a_lost_card(timed: Pair, clock: Clock) -> None:
+    """At once, and then now and then: some cards are found again by that alone."""
+    driver, source = timed
+    source.cards()
+    driver.drop(P4.uuid)
+    source.cards()
+    assert failures(source) == {P4.uuid: LOST, TITAN.uuid: ""}
+    driver.find(P4.uuid)
+    source.cards()
+    assert failures(source) == {P4.uuid: LOST, TITAN.uuid: ""}
+    clock.now += 300
+    source.cards()
+    assert failures(source) == {P4.uuid: "", TITAN.uuid: ""}
+
+
+def test_a_lost_card_among_others_ends_nothing(timed: Pair, clock: Clock) -> None:
+    """A new process would not find it either, and the others work."""
+    driver, source = timed
+    source.cards()
+    driver.drop(P4.uuid)
+    for _ in range(5):
+        clock.now += 1000
+        assert len(source.cards().cards) == 2
+
+
+def all_lost(driver: StubDriver) -> None:
+    driver.drop(P4.uuid)
+    driver.drop(TITAN.uuid)
+
+
+def without_rights(driver: StubDriver) -> None:
+    driver.unload(pynvml.NVML_ERROR_UNKNOWN)
+    driver.break_count(pynvml.NVML_ERROR_UNKNOWN)
+
+
+@pytest.mark.parametrize("befall", [all_lost, StubDriver.upgrade, without_rights])
+def test_a_driver_that_serves_this_process_no_more(
+    timed: Pair, clock: Clock, befall: Callable[[StubDriver], None]
+) -> None:
+    """A minute is given to opening it anew; then a new process has to."""
+    driver, source = timed
+    source.cards()
+    befall(driver)
+
+    def look_on() -> None:
+        for clock.now in range(0, 100, 10):
+            with suppress(NoCardsYet):
+                source.cards()
+
+    with pytest.raises(DriverLost, match="for 60 s"):
+        look_on()
+    assert clock.now in (60, 70)
+
+
+def test_a_driver_that_is_back_in_time(timed: Pair, clock: Clock) -> None:
+    """Nothing ends, and the next trouble counts from its own beginning."""
+    driver, source = timed
+    source.cards()
+    for _ in range(3):
+        all_lost(driver)
+        source.cards()
+        clock.now += 50
+        driver.find(P4.uuid)
+        source.cards()
+        assert failures(source)[P4.uuid] == ""
+
+
+def test_a_driver_that_is_not_loaded_is_waited_for(timed: Pair, clock: Clock) -> None:
+    """For as long as it takes, and so are cards that nobody has seen yet."""
+    driver, source = timed
+    driver.unload()
+    for _ in range(3):
+        with pytest.raises(NoCardsYet):
+            source.cards()
+        clock.now += 1000
+    all_lost(driver)
+    driver.load()
+    for _ in range(3):
+        assert len(source.cards().left_out) == 2
+        clock.now += 1000

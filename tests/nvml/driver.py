@@ -59,6 +59,7 @@ class StubDriver:
         self.path = folder / "driver"
         self.cards = list(cards)
         self._load = 1
+        self._upgrades = 0
         self._lines: dict[str, str] = {"version": VERSION}
         self._facts: dict[str, str] = {}
         self._samples: list[str] = []
@@ -87,8 +88,13 @@ class StubDriver:
         """Let a card fall off the bus."""
         self.fail(uuid, "*", LOST)
 
+    def drop(self, uuid: str) -> None:
+        """Lose a card for everybody who asks, until he opens the driver anew."""
+        self._set(f"lost {uuid}", "")
+
     def find(self, uuid: str) -> None:
-        """Take back ``lose``."""
+        """Take back ``lose`` or ``drop``."""
+        self._lines.pop(f"lost {uuid}", None)
         self._unset(f"fail {uuid} *")
 
     def hang(self, uuid: str = "*", function: str = "*") -> None:
@@ -110,6 +116,12 @@ class StubDriver:
         """Load the driver anew: whoever had it open must open it again."""
         self._load += 1
         self._unset("init")
+
+    def upgrade(self) -> None:
+        """Load another version: who opened the driver before has the old library."""
+        self._upgrades += 1
+        self._set("upgrade", str(self._upgrades))
+        self.load()
 
     def break_count(self, code: int) -> None:
         self._set("count", str(code))

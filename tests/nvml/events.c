@@ -6,7 +6,7 @@
 #define XID_EVENT 8ULL
 
 struct told { struct slot *card; unsigned long long type, xid; unsigned gi, ci; };
-struct set { unsigned long long told; int count; struct slot *card[MOST]; };
+struct set { unsigned long long told; int count, lost; struct slot *card[MOST]; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -24,6 +24,15 @@ static int wanted(const struct set *set, const struct event *e, struct told *out
             return 1;
         }
     return 0;
+}
+
+/* A lost card is said at once, and at every wait from then on, whatever comes. */
+static int is_lost(const struct state *s, struct set *set) {
+    for (int i = 0; i < set->count; i++)
+        if (stub_lost(s, set->card[i]) ||
+            stub_failure(s, set->card[i]->uuid, "EventSetWait") == LOST)
+            set->lost = 1;
+    return set->lost;
 }
 
 #pragma GCC visibility push(default)
@@ -61,11 +70,15 @@ int nvmlEventSetWait_v2(struct set *set, struct told *out, unsigned timeout_ms) 
         int code = stub_enter(&s, "*", "EventSetWait");
         if (code)
             return code;
+        if (set->lost)
+            return LOST;
         for (int i = 0; i < s->events; i++)
             if (wanted(set, &s->event[i], out)) {
                 set->told = s->event[i].number;
                 return OK;
             }
+        if (is_lost(s, set))
+            return LOST;
         clock_gettime(CLOCK_MONOTONIC, &t);
         if (t.tv_sec * 1000LL + t.tv_nsec / 1000000 >= end)
             return TIMEOUT;

@@ -10,6 +10,10 @@
      fail UUID|* FUNCTION|* CODE               FUNCTION without "nvml", or a part of an
                                                answer: FieldValue/ID, GpmMetric/ID
      hang UUID|* FUNCTION|*
+     lost UUID                                 off the bus: who asks once finds it again
+                                               only after opening the driver anew
+     upgrade NUMBER                            another driver than the library of a
+                                               process that opened it before belongs to
      event NUMBER UUID|- XID                   NUMBER grows; each is told once
 
    and after the cards that they are about:
@@ -66,11 +70,11 @@ struct work { int card; unsigned pid, sm, memory, encoder, decoder; };
 struct entry { unsigned long long time; struct work work; };
 
 struct state {
-    int load, init, count_code, users;
-    int cards, fails, hangs, events, processes, works, entries;
+    int load, init, count_code, upgrade, users;
+    int cards, fails, hangs, losses, events, processes, works, entries;
     char version[WORD];
     struct card card[MOST];
-    struct rule fail[MOST], hang[MOST];
+    struct rule fail[MOST], hang[MOST], lost[MOST];
     struct event event[MOST];
     struct process process[MANY];
     struct work work[MANY];
@@ -149,6 +153,8 @@ static inline void state_add_rule(struct state *s, const char *line) {
         s->fails++;
     if (s->hangs < MOST && sscanf(line, "hang %95s %95s", h->uuid, h->function) == 2)
         s->hangs++;
+    if (s->losses < MOST && sscanf(line, "lost %95s", s->lost[s->losses].uuid) == 1)
+        s->losses++;
     if (s->events < MOST &&
         sscanf(line, "event %llu %95s %llu", &e->number, e->uuid, &e->xid) == 3)
         s->events++;
@@ -174,6 +180,7 @@ static inline void state_line(struct state *s, const char *line) {
     default:
         sscanf(line, "load %d", &s->load);
         sscanf(line, "init %d", &s->init);
+        sscanf(line, "upgrade %d", &s->upgrade);
         state_add_rule(s, line);
     }
 }

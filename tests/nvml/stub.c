@@ -14,7 +14,7 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slot slots[4096];
-static int used_slots, opened, opened_load;
+static int used_slots, opened, opened_load, openings, library = -1;
 static unsigned long long calls;
 
 static struct state *current;
@@ -97,6 +97,13 @@ int stub_enter(struct state **s, const char *uuid, const char *function) {
     return stub_failure(*s, uuid, function);
 }
 
+int stub_lost(const struct state *s, struct slot *slot) {
+    for (int i = 0; i < s->losses; i++)
+        if (!strcmp(s->lost[i].uuid, slot->uuid))
+            slot->lost_in = openings;
+    return slot->lost_in == openings;
+}
+
 int stub_enter_card(struct state **s, struct slot *slot, const char *function,
                     struct card **card) {
     if (slot < slots || slot >= slots + used_slots)
@@ -104,6 +111,8 @@ int stub_enter_card(struct state **s, struct slot *slot, const char *function,
     int code = stub_enter(s, slot->uuid, function);
     if (code)
         return code;
+    if (stub_lost(*s, slot))
+        return LOST;
     int place = state_card(*s, slot->uuid);
     if (place < 0)
         return LOST;
@@ -145,8 +154,13 @@ int nvmlInitWithFlags(unsigned flags) {
     read_on(&s, "*", "Init");
     if (s->init)
         return s->init;
+    if (library < 0)
+        library = s->upgrade;
+    if (library != s->upgrade)
+        return MISMATCH;
     pthread_mutex_lock(&lock);
     opened++;
+    openings++;
     opened_load = s->load;
     pthread_mutex_unlock(&lock);
     return OK;

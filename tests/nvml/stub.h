@@ -8,10 +8,10 @@
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7,
-    TIMEOUT = 10, LOST = 15, VERSION = 25
+    TIMEOUT = 10, LOST = 15, MISMATCH = 18, VERSION = 25
 };
 
-struct slot { char uuid[WORD]; };
+struct slot { char uuid[WORD]; int lost_in; };
 
 /* A state as it was read; it is let go of at the end of the block. */
 #define HOLD(s) struct state *s __attribute__((cleanup(stub_let))) = NULL
@@ -26,6 +26,8 @@ int stub_enter_card(struct state **s, struct slot *slot, const char *function,
 
 /* What the file says of a call, and of one part of its answer: "FieldValue/82". */
 int stub_failure(const struct state *s, const char *uuid, const char *function);
+/* Whether a card is lost to this opening of the driver. */
+int stub_lost(const struct state *s, struct slot *slot);
 int stub_failure_of(const struct state *s, const char *uuid, const char *part,
                     unsigned number);
 

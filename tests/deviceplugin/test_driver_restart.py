@@ -1,0 +1,119 @@
+"""The whole plugin and the whole exporter under a driver that serves them no more."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from deviceplugin import exporting, serving
+from deviceplugin.exportsettings import ExporterSettings
+from deviceplugin.joined import JoinedCards
+from deviceplugin.joinedtelemetry import JoinedTelemetry
+from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.kube.cluster import Kind
+from gpushare.kube.embedded import Embedded
+from gpushare.listening import free_address
+from gpusharectl.demo.devices import Devices
+from tests.builders import node_json
+from tests.deviceplugin.house import NODE, C, M
+from tests.deviceplugin.nvml_pair import FOREVER_S
+from tests.deviceplugin.nvml_watch import Clock
+from tests.nvml.build import the_stub
+from tests.nvml.driver import StubDriver, stub_card, stub_driver
+from tests.testbed.waiting import wait_until
+
+CARDS = (stub_card(0), stub_card(1))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[StubDriver]:
+    with stub_driver(the_stub(), tmp_path, CARDS) as made:
+        yield made
+
+
+def wait_for_the_mismatch(caplog: pytest.LogCaptureFixture) -> None:
+    """From the first such word on the time counts."""
+    wait_until(
+        lambda: [getattr(one, "because", "") for one in list(caplog.records)],
+        "a word of the library",
+        accept=lambda said: any("another version" in one for one in said),
+    )
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        one.because  # type: ignore[attr-defined]
+        for one in list(caplog.records)
+        if one.message == "ending to be started anew"
+    ]
+
+
+def test_the_plugin_ends_for_a_driver_upgrade(
+    driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With status 1, so that it is restarted; not before a minute has passed."""
+    clock, stop, status = Clock(), Event(), list[int]()
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json(NODE))
+    source = NvmlCards(deadline_s=FOREVER_S, clock=clock)
+    with Devices(tmp_path) as devices:
+        settings = DevicePluginSettings(
+            NODE,
+            kubelet_dir=tmp_path,
+            state_dir=tmp_path / "vcuda",
+            inject="env",
+            look_every_s=0.05,
+            listen=free_address(),
+        )
+
+        def serve() -> None:
+            status.append(serving.run(settings, JoinedCards([source]), cluster, stop))
+
+        thread = Thread(target=serve)
+        thread.start()
+        wait_until(devices.allocatable, "all", accept={M: 58, C: 200}.__eq__)
+        driver.upgrade()
+        wait_until(devices.allocatable, "none", accept={M: 0, C: 0}.__eq__)
+        wait_for_the_mismatch(caplog)
+        clock.now += 59
+        wait_until(driver.calls, "more looks", accept=driver.calls().__lt__)
+        assert thread.is_alive()
+        clock.now += 2
+        thread.join(60)
+    stop.set()
+    assert status == [1]
+    assert told(caplog) == [
+        "libnvidia-ml.so.1 is of another version than the loaded driver, for 61 s"
+    ]
+
+
+def test_the_exporter_ends_for_a_driver_upgrade(
+    driver: StubDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Likewise: it would say nothing of any card for ever."""
+    caplog.set_level(logging.INFO)
+    clock, stop, status = Clock(), Event(), list[int]()
+    settings = ExporterSettings(
+        NODE, pods=False, look_every_s=0.05, listen=free_address(), collect_listen=None
+    )
+    telemetry = JoinedTelemetry(
+        [NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S, clock=clock))]
+    )
+
+    def export() -> None:
+        status.append(exporting.run(settings, telemetry, None, stop))
+
+    thread = Thread(target=export)
+    thread.start()
+    wait_until(driver.calls, "a look")
+    driver.upgrade()
+    wait_for_the_mismatch(caplog)
+    clock.now += 61
+    thread.join(60)
+    stop.set()
+    assert status == [1]
+    assert len(told(caplog)) == 1
