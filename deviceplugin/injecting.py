@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -22,11 +22,15 @@ _CDI_CONTAINERD = (2, 0)
 """Reads CDI specifications unless told not to; before, only where told to."""
 _SUFFIXES = (".json", ".yaml", ".yml")
 _MISSES = 3
-"""So many looks in a row without a specification, and ``auto`` leaves CDI."""
+"""After so many looks in a row without a specification ``auto`` leaves CDI, or holds
+back the card that the specification has no more."""
 
 
 class Injecting:
-    """Chooses once there is something to choose by, and says what it chose and why."""
+    """Chooses once there is something to choose by, and says what it chose and why.
+
+    The way is the node's; a card that the node's way does not reach is held back.
+    """
 
     def __init__(
         self,
@@ -40,20 +44,25 @@ class Injecting:
         self._said = ("", "")
         self._misses = 0
         self._chosen: Injection = "env"
+        self._unseen: dict[CardUUID, int] = {}
+        self._held: Mapping[CardUUID, str] = {}
 
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; called whenever something may have changed."""
         wanted = frozenset(cards)
+        missing = wanted - specified(self._folders)
         if self._choice == "auto":
-            chosen, why = self._auto(wanted)
+            self._note_unseen(wanted, missing)
+            chosen, why = self._auto(wanted, missing)
             self._misses = 0 if chosen == "cdi" else self._misses + 1
             if self._said[0] == "cdi" and 0 < self._misses < _MISSES:
                 # Somebody may be writing the specification anew just now.
                 return
+            self._held = self._to_hold(missing) if chosen == "cdi" else {}
         else:
             chosen, why = self._choice, "the settings say so"
-            if chosen == "cdi" and (missing := self._not_specified(wanted)):
-                why += f", but {missing}"
+            if chosen == "cdi" and missing:
+                why += f", but {self._not_specified(min(missing))}"
         if (chosen, why) != self._said:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
         self._said, self._chosen = (chosen, why), chosen
@@ -62,9 +71,36 @@ class Injecting:
         """Give the way that was chosen last."""
         return self._chosen
 
-    def _auto(self, wanted: frozenset[CardUUID]) -> tuple[Injection, str]:
+    def held(self) -> Mapping[CardUUID, str]:
+        """Say which cards no container can be let at in that way, each with why.
+
+        Only where ``auto`` chose it: who sets it by hand may know better.
+        """
+        return self._held
+
+    def _note_unseen(
+        self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
+    ) -> None:
+        """Count the looks without a card; one that was never seen has no grace."""
+        self._unseen = {
+            uuid: self._unseen.get(uuid, _MISSES) + 1 if uuid in missing else 0
+            for uuid in wanted
+        }
+
+    def _to_hold(self, missing: frozenset[CardUUID]) -> Mapping[CardUUID, str]:
+        return {
+            uuid: self._not_specified(uuid)
+            for uuid in missing
+            if self._unseen[uuid] >= _MISSES
+        }
+
+    def _auto(
+        self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
+    ) -> tuple[Injection, str]:
         status = self._status()
-        no_cdi = _why_no_cdi(status) or self._not_specified(wanted)
+        no_cdi = _why_no_cdi(status)
+        if not no_cdi and wanted and wanted == missing:
+            no_cdi = self._not_specified(min(missing))
         if not no_cdi:
             return "cdi", "kubelet, the runtime and a CDI specification know how"
         handlers = status.get("runtimeHandlers")
@@ -73,13 +109,9 @@ class Injecting:
             return "env", f"not CDI: {no_cdi}"
         return "nodes", f"not CDI: {no_cdi}; not env: no runtime handler is NVIDIA's"
 
-    def _not_specified(self, wanted: frozenset[CardUUID]) -> str:
-        known = specified(self._folders)
-        missing = sorted(wanted - known)
-        if not missing:
-            return ""
+    def _not_specified(self, uuid: CardUUID) -> str:
         folders = ", ".join(map(str, self._folders))
-        return f"no CDI specification in {folders} has {CDI_KIND}={missing[0]}"
+        return f"no CDI specification in {folders} has {CDI_KIND}={uuid}"
 
 
 def specified(folders: Iterable[Path]) -> frozenset[CardUUID]:

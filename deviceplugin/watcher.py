@@ -88,6 +88,7 @@ class Watcher:
             self.health.read(self.source.readings())
         except NoCardsYet as error:
             self._say_none(str(error))
+        self._look_how_to_inject()
         self._publish()
 
     def run(self, stop: Event, every_s: float) -> None:
@@ -128,12 +129,6 @@ class Watcher:
     def heed(self) -> None:
         """Do what the operator's annotations on the node say."""
         self.offer.set_cordoned(self.node.uuids(names.CORDON))
-        sick = self.offer.sick()
-        self.injecting.look(
-            card.uuid
-            for card in self._found_all()
-            if card.known_to_driver and card.uuid not in sick
-        )
         ordered = self.node.uuids(names.CLEAR)
         mine = {card.uuid for card in self.offer.cards().all}
         if unknown := ordered - mine:
@@ -149,6 +144,16 @@ class Watcher:
             self.cluster.annotate(Kind.NODES, "", self.name, {names.CLEAR: left})
         except ClusterError as error:
             logger.warning("order not taken off", extra={"because": str(error)})
+
+    def _look_how_to_inject(self) -> None:
+        """Choose for the cards that are well: no specification has a lost one."""
+        others = self.offer.sick().keys() - self.injecting.held().keys()
+        sick = others | self.health.sick().keys()
+        self.injecting.look(
+            card.uuid
+            for card in self._found_all()
+            if card.known_to_driver and card.uuid not in sick
+        )
 
     def _say_unknown(self, cards: str) -> None:
         if cards != self.said.unknown:
@@ -166,8 +171,7 @@ class Watcher:
         return cards
 
     def _publish(self) -> None:
-        sick = self.health.sick()
-        self.offer.set_sick(sick)
+        self.offer.set_sick({**self.injecting.held(), **self.health.sick()})
         self.file.save(self.health)
         now = dict(self.offer.sick())
         for uuid, why in now.items():

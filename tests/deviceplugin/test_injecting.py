@@ -91,18 +91,42 @@ def test_a_runtime_of_unknown_ways_names_the_setting(
     assert "set GPUSHARE_INJECT=cdi" in said(caplog)[0][1]
 
 
-def test_each_card_must_be_specified(
+def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
+    """Alone: the node's way stays, and the card comes when it is specified."""
+    new = CardUUID("GPU-3")
+    injecting = Injecting("auto", [folder, folder / "none"], status)
+    injecting.look([ONE, new])
+    assert injecting.chosen() == "cdi"
+    assert list(injecting.held()) == [new]
+    assert "has nvidia.com/gpu=GPU-3" in injecting.held()[new]
+    (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
+    injecting.look([ONE, new])
+    assert injecting.held() == {}
+
+
+def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
+    """Somebody may be writing the specification anew."""
+    injecting = Injecting("auto", [folder], status)
+    injecting.look([ONE, TWO])
+    (folder / "nvidia.json").write_text(json.dumps(spec_of(ONE)))
+    held = []
+    for _ in range(3):
+        injecting.look([ONE, TWO])
+        held.append(list(injecting.held()))
+    assert held == [[], [], [TWO]]
+    assert injecting.chosen() == "cdi"
+
+
+def test_without_any_card_specified_there_is_another_way(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A specification from before the last card came is not enough; it is named."""
+    """And nothing is held back; the card is named."""
     caplog.set_level(logging.INFO)
-    injecting = Injecting("auto", [folder, folder / "none"], status)
-    injecting.look([ONE, CardUUID("GPU-3")])
+    injecting = Injecting("auto", [folder / "none"], status)
+    injecting.look([ONE, TWO])
     assert injecting.chosen() == "env"
-    assert "has nvidia.com/gpu=GPU-3" in said(caplog)[0][1]
-    (folder / "more.yaml").write_text(yaml.safe_dump(spec_of("GPU-3")))
-    injecting.look([ONE, CardUUID("GPU-3")])
-    assert injecting.chosen() == "cdi"
+    assert injecting.held() == {}
+    assert "has nvidia.com/gpu=GPU-1" in said(caplog)[0][1]
 
 
 @pytest.mark.parametrize("choice", ["cdi", "env", "nodes"])
@@ -114,6 +138,7 @@ def test_a_choice_of_the_operators_stands(
     injecting = Injecting(choice, [tmp_path], dict)
     injecting.look([ONE])
     assert injecting.chosen() == choice
+    assert injecting.held() == {}
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")

@@ -169,3 +169,28 @@ def test_an_operator_cordons_a_card(tower: Tower) -> None:
     tower.write(cordon=None)
     tower.watcher.heed()
     assert not any(card.cordoned for card in tower.offer.cards().all)
+
+
+def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None:
+    """Sick until it has one, alone, and whatever its readings are."""
+    tower = Tower(tmp_path, inject="auto")
+    tower.see()
+    tower.specify(A)
+    for _ in range(4):
+        run_a_round(tower)
+        assert list(tower.sick()) == [B]
+    assert f"nvidia.com/gpu={B}" in tower.sick()[B]
+    assert tower.watcher.injecting.chosen() == "cdi"
+    tower.specify(A, B)
+    run_a_round(tower)
+    assert tower.sick() == {}
+
+
+def test_a_lost_card_needs_no_cdi_specification(tmp_path: Path) -> None:
+    """No tool could write one, and its own sickness is the one that is told."""
+    tower = Tower(tmp_path, inject="auto")
+    tower.see()
+    tower.specify(A)
+    tower.source.failures = {B: "the driver has lost it"}
+    run_a_round(tower)
+    assert tower.sick() == {B: "the driver has lost it"}

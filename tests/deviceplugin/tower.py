@@ -1,5 +1,6 @@
 """A watcher, with what it watches and what it changes."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from threading import Event, Thread
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.allocation import CDI_KIND
 from deviceplugin.cards import CardReading, Found, NoCardsYet
 from deviceplugin.cards import XidEvent as Xid
 from deviceplugin.health import Health, HealthFile
@@ -16,6 +18,7 @@ from deviceplugin.joined import JoinedCards
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.offer import Offer
 from deviceplugin.publisher import OwnNode
+from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import Watcher
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
@@ -26,6 +29,12 @@ from tests.deviceplugin.house import NODE, UUIDS, ScriptedCards, found_card
 from tests.testbed.waiting import wait_until
 
 A, B = UUIDS[:2]
+READS_CDI = {
+    "nodeInfo": {
+        "kubeletVersion": "v1.36.3",
+        "containerRuntimeVersion": "containerd://2.1.4",
+    }
+}
 
 
 class Moody(ScriptedCards):
@@ -53,10 +62,11 @@ class Tower:
     offer: Offer = field(default_factory=lambda: Offer(0))
     cluster: Embedded = field(default_factory=Embedded)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    inject: InjectionChoice = "env"
 
     def __post_init__(self) -> None:
         self.node = OwnNode(NODE)
-        self.cluster.create(Kind.NODES, node_json(NODE))
+        self.cluster.create(Kind.NODES, node_json(NODE) | {"status": READS_CDI})
         self.health = Health()
         file = HealthFile(self.folder / "health.json")
         file.load(self.health)
@@ -68,7 +78,7 @@ class Tower:
             self.node,
             NODE,
             self.cluster,
-            Injecting("env", (), self.node.status),
+            Injecting(self.inject, [self.folder / "cdi"], self.node.status),
             PluginMetrics(self.registry),
         )
 
@@ -83,6 +93,13 @@ class Tower:
         notes = {keys[key]: value for key, value in annotations.items()}
         self.cluster.annotate(Kind.NODES, "", NODE, notes)
         self.see()
+
+    def specify(self, *uuids: str) -> None:
+        """Write a CDI specification that names these cards."""
+        devices = [{"name": uuid} for uuid in uuids]
+        (self.folder / "cdi").mkdir(exist_ok=True)
+        text = json.dumps({"kind": CDI_KIND, "devices": devices})
+        (self.folder / "cdi" / "nvidia.json").write_text(text)
 
     def see(self) -> None:
         self.node.replace(iter([page(self.cluster.get(Kind.NODES, "", NODE))]))
