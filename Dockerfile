@@ -1,5 +1,6 @@
 # One image for the extender, the device plugin and gpusharectl; what runs is the
-# command: see "Processes" in docs/architecture.md. Any base with Python >= 3.11 and pip.
+# command: see "Processes" in docs/architecture.md. Any base with Python >= 3.11 and pip;
+# give it by digest, BASE=NAME@sha256:..., where the same image must come out again.
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS wheels
@@ -7,31 +8,22 @@ FROM ${BASE} AS wheels
 ARG PIP_INDEX_URL=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
 WORKDIR /build
-COPY setup.cfg pyproject.toml ./
+COPY requirements requirements
 # Their wheels ahead of our own code, because they change seldom and take the longest.
-RUN python3 -c 'import configparser as c, tomllib; \
-s = c.RawConfigParser(); s.read("setup.cfg"); \
-p = tomllib.load(open("pyproject.toml", "rb")); \
-open("runtime.txt", "w").write(s["options"]["install_requires"]); \
-open("build.txt", "w").write("\n".join(p["build-system"]["requires"]))' \
- && python3 -m pip wheel --quiet --only-binary=:all: --wheel-dir=/wheels \
-    -r runtime.txt -r build.txt
+RUN python3 -m pip wheel --quiet --only-binary=:all: --wheel-dir=/wheels \
+    --require-hashes -r requirements/runtime.txt -r requirements/build.txt
 
 FROM wheels AS dependencies
 # So that the same sources and wheels make the same layers.
 ENV SOURCE_DATE_EPOCH=0 PYTHONHASHSEED=0
-# Without the Kubernetes client's second half, for asyncio, and what only that needs:
-# 45 MB that nobody here imports. Compiled now, because the root is read-only where it
-# runs, but for the client's models, which are not used; and by content never checked,
-# so that no file's time matters.
+# Compiled now, because the root is read-only where it runs, but for the halves of the
+# Kubernetes client that are not used, its models and that for asyncio; and by content
+# never checked, so that no file's time matters.
 RUN python3 -m venv --without-pip /opt/gpushare \
- && pip="python3 -m pip --python /opt/gpushare/bin/python" \
- && $pip install --quiet --no-compile --no-index --find-links=/wheels -r runtime.txt \
- && $pip uninstall --quiet --yes aiohttp aiohttp-retry aiohappyeyeballs aiosignal \
-    attrs frozenlist multidict propcache yarl \
- && rm -rf /opt/gpushare/lib/python3*/site-packages/kubernetes/aio \
+ && python3 -m pip --python /opt/gpushare/bin/python install --quiet --no-compile \
+    --no-index --find-links=/wheels --require-hashes -r requirements/runtime.txt \
  && python3 -m compileall -q --invalidation-mode unchecked-hash \
-    -x /kubernetes/client/models/ /opt/gpushare/lib \
+    -x '/kubernetes/(client/models|aio)/' /opt/gpushare/lib \
  && find /opt/gpushare -exec touch --no-dereference --date=@0 {} +
 
 # With a name, because a container that is given the number alone gets the group root.
@@ -45,6 +37,8 @@ RUN python3 -m pip wheel --quiet --no-deps --no-index --find-links=/wheels \
     --wheel-dir=/wheels . \
  && python3 -m pip --python /opt/gpushare/bin/python install --quiet --no-compile \
     --no-warn-script-location --no-index --no-deps --root=/project /wheels/gpushare-*.whl \
+ && PYTHONPATH="$(echo /project/opt/gpushare/lib/python3*/site-packages)" \
+    python3 -m pip --python /opt/gpushare/bin/python check \
  && python3 -m compileall -q --invalidation-mode unchecked-hash \
     -s /project /project/opt/gpushare/lib \
  && find /project -exec touch --no-dereference --date=@0 {} +

@@ -1,6 +1,6 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed cluster cluster-down image picture proto format clean
+.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed cluster cluster-down image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -10,6 +10,12 @@ MINUTES ?= 10
 EXAMPLES ?= 3000
 VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
 IMAGE ?= gpushare:$(VERSION)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# One version of each for every Python and platform, with the digests of all its files.
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+    --fork-strategy fewest --generate-hashes --no-emit-index-url --no-annotate \
+    --custom-compile-command "make lock"
+PROJECT := setup.cfg pyproject.toml requirements/build.txt requirements/runtime.txt
 
 help:  ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +86,16 @@ picture: $(STAMP)  ## Take the picture of the page in docs anew, by a real brows
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto
 
+lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, with hashes
+	@$(PIP_INSTALL) uv==0.13.9
+	@$(BIN)/python -c 'import tomllib; \
+	    read = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*read["build-system"]["requires"], sep="\n")' \
+	    | $(LOCK) - --output-file requirements/build.txt
+	@$(LOCK) setup.cfg --output-file requirements/runtime.txt
+	@$(LOCK) setup.cfg --extra dev requirements/build.txt \
+	    --constraints requirements/runtime.txt --output-file requirements/dev.txt
+
 format: $(STAMP)  ## Format and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -90,12 +106,15 @@ clean:  ## Remove the virtual environment and what tools left behind
 $(VENV)/bin/python:
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tests/make_venv.sh
 
-$(VENV)/.runtime: setup.cfg pyproject.toml | $(VENV)/bin/python
+# Apart, because pip checks no hash of what is editable.
+$(VENV)/.runtime: $(PROJECT) | $(VENV)/bin/python
 	@echo "Installing gpushare and what it needs into $(VENV) (once, about half a minute) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(PIP_INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(STAMP): setup.cfg pyproject.toml | $(VENV)/bin/python
+$(STAMP): $(PROJECT) requirements/dev.txt | $(VENV)/bin/python
 	@echo "Installing gpushare with its development tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.runtime

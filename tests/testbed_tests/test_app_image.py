@@ -47,7 +47,8 @@ def test_all_packages_are_sent() -> None:
     """A package that ``.dockerignore`` forgot would be missed only in the cluster."""
     names = {path.relative_to(ROOT).parts[0] for path in sent(ROOT)}
     packages = {"gpushare", "extender", "deviceplugin", "gpusharectl", "manifests"}
-    assert names == packages | {"setup.cfg", "pyproject.toml", "README.md"}
+    rest = {"setup.cfg", "pyproject.toml", "requirements", "README.md"}
+    assert names == packages | rest
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))

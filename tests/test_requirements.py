@@ -1,0 +1,80 @@
+"""What is installed: setup.cfg says what will do, requirements/ what is taken."""
+
+import re
+import tomllib
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+LOCKED = ("build", "runtime", "dev")
+PIN = re.compile(r"(?m)^([\w.-]+)==([^ ;\\]+)[^\n]*\\\n((?: +--hash=[^\n]*\n)+)")
+CURE = "run make lock"
+
+
+def pins(name: str) -> dict[str, str]:
+    text = (ROOT / f"requirements/{name}.txt").read_text()
+    return {found[1]: found[2] for found in PIN.finditer(text)}
+
+
+def asked() -> list[tuple[str, Requirement]]:
+    """List what is asked for, each with the file that must have it."""
+    setup = RawConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = {
+        "build": project["build-system"]["requires"],
+        "runtime": setup["options"]["install_requires"].splitlines(),
+        "dev": setup["options.extras_require"]["dev"].splitlines(),
+    }
+    return [
+        (name, Requirement(line))
+        for name, found in lines.items()
+        for line in found
+        if line and not line.startswith("#")
+    ]
+
+
+@pytest.mark.parametrize(("name", "wanted"), asked(), ids=str)
+def test_what_is_asked_is_pinned(name: str, wanted: Requirement) -> None:
+    """A version that setup.cfg or pyproject.toml allows."""
+    found = pins(name).get(re.sub(r"[-_.]+", "-", wanted.name).lower())
+    assert found is not None, CURE
+    assert wanted.specifier.contains(found), CURE
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_each_line_is_a_pin_with_its_hashes(name: str) -> None:
+    """So pip takes no file that was not seen; no registry is ours to name."""
+    text = (ROOT / f"requirements/{name}.txt").read_text()
+    rest = PIN.sub("", text).splitlines()
+    assert [line for line in rest if not line.startswith("#")] == []
+    assert "://" not in text
+    assert pins(name)
+
+
+def test_tests_run_on_what_the_image_has() -> None:
+    """Each version of the image, and of what builds it, is the one of the tests."""
+    assert (pins("runtime") | pins("build")).items() <= pins("dev").items(), CURE
+
+
+@pytest.mark.parametrize("name", ["ruff", "mypy"])
+def test_linters_are_exact(name: str) -> None:
+    """With all rules on, a release can find what the last one did not."""
+    (wanted,) = [one for _, one in asked() if one.name == name]
+    assert [one.operator for one in wanted.specifier] == ["=="]
+
+
+def test_generated_code_has_the_versions_it_demands() -> None:
+    """The floors are those that the stubs of kubelet's interfaces check on import."""
+    floors = {one.name: one.specifier for name, one in asked() if name == "runtime"}
+    for path in (ROOT / "gpushare/kube/proto").glob("*_pb2*.py"):
+        text = path.read_text()
+        generated = {
+            "protobuf": re.findall(r"Protobuf Python Version: (\S+)", text),
+            "grpcio": re.findall(r"GRPC_GENERATED_VERSION = '(\S+)'", text),
+        }
+        for package, versions in generated.items():
+            assert {f">={one}" for one in versions} <= set(map(str, floors[package]))
