@@ -12,7 +12,7 @@ from threading import Condition
 from extender.inflight import Inflight
 from extender.wire import BindingArgs
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Placement, PodRequest, PodUID
+from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.summary import Refusal
 from gpushare.kube import names
@@ -20,10 +20,18 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Cluster, Kind, Target
 from gpushare.kube.codec import PodRecord, pod_record, refusal_text
-from gpushare.kube.errors import ClusterError, Conflict, NotFound
+from gpushare.kube.errors import ClusterError, Conflict, NotFound, Unavailable
 from gpushare.kube.fields import Malformed
 
 logger = logging.getLogger(__name__)
+
+_GRACE_S = 5.0
+"""How long a write that was answered with 5xx may still come true."""
+_TRIED_AGAIN_FOR_S = 20.0
+_UNANSWERED_S = 30.0
+"""How long one without an answer may. The last write before must end well before."""
+_NOT_TRIED_AGAIN_S = 60.0
+"""kube-scheduler tries again after 10 s at most, by default, and bind takes 10 s."""
 
 
 class Outcome(StrEnum):
@@ -61,6 +69,18 @@ class Books:
     choice: Choice
 
 
+@dataclass(slots=True)
+class _Unseen:
+    """A reservation that nobody has seen come true: for what and when it was made.
+
+    ``due`` is when no write for it can come true any more.
+    """
+
+    request: PodRequest
+    since: float
+    due: float
+
+
 class Binder:
     """Binds one pod to one card, with one POST to the API server and no other write."""
 
@@ -71,11 +91,15 @@ class Binder:
         *,
         timeout_s: float,
         now: Callable[[], str] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._books = books
         self._timeout_s = timeout_s
         self._now = now
+        self._clock = clock
+        # Each entry is touched in its pod's turn alone.
+        self._unseen: dict[PodUID, _Unseen] = {}
         self._turn = Condition()
         self._under_way: set[PodUID] = set()
 
@@ -104,27 +128,31 @@ class Binder:
                 self._turn.notify_all()
 
     def _bind(self, args: BindingArgs) -> Bound:
-        record = self._find(args)
-        if isinstance(record, Bound):
-            return record
-        if record.node == args.node:
-            return Bound(Outcome.ALREADY)
-        if record.node:
-            return _bound_elsewhere(record)
+        request = self._request(args)
+        if isinstance(request, Bound):
+            return request
         if not self._books.nodes.knows(args.node):
             return Bound(Outcome.REFUSED, f"there is no node {args.node}")
-        if isinstance(record.request, Refusal):
-            return Bound(Outcome.REFUSED, refusal_text(record.request))
-        if not record.request.claims:
+        if isinstance(request, Refusal):
+            return Bound(Outcome.REFUSED, refusal_text(request))
+        if not request.claims:
             return self._write(args, None, fresh=True)
-        return self._place(args, record.request)
+        return self._place(args, request)
 
-    def _find(self, args: BindingArgs) -> PodRecord | Bound:
-        """Give the pod from the book, or read it where the book lags behind."""
+    def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
+        """Give the request that filter judged, or what the pod asks now.
+
+        What a pod asks may change until it is bound, and our watch may be behind
+        kube-scheduler's. So the book is believed only about a pod that is bound.
+        """
         record = self._books.pods.find(args.namespace, args.name)
-        if record is not None and record.pod.uid == args.uid:
-            return record
-        return self._read(args)
+        if record is None or record.pod.uid != args.uid or not record.node:
+            judged = self._books.inflight.judged(args.uid)
+            found = judged or self._read(args)
+            if not isinstance(found, PodRecord):
+                return found
+            record = found
+        return _bound(record, args.node) or record.request
 
     def _read(self, args: BindingArgs) -> PodRecord | Bound:
         where = f"pod {args.namespace}/{args.name}"
@@ -147,35 +175,48 @@ class Binder:
         policy = self._books.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return Bound(Outcome.REFUSED, refusal_text(policy))
-        elsewhere = self._elsewhere(args)
-        if elsewhere is not None:
-            return elsewhere
-        fresh = self._books.ledger.placement(args.uid) is None
+        held = self._books.ledger.placement(args.uid)
+        doubt = None if held is None else self._doubt(args, request, held)
+        if doubt is not None:
+            return doubt
+        fresh = held is None
         decision = self._books.ledger.reserve(request, args.node, policy)
         self._books.inflight.end(args.uid)
         if isinstance(decision, Refusal):
             return Bound(Outcome.CONFLICT, refusal_text(decision))
+        if fresh:
+            since = self._clock()
+            self._unseen[args.uid] = _Unseen(request, since, since)
         bound = self._write(args, decision, fresh=fresh)
         if not bound.error:
             self._log(decision, policy.name, time.monotonic() - began)
         return bound
 
-    def _elsewhere(self, args: BindingArgs) -> Bound | None:
-        """Refuse while an unanswered bind to another node may yet come true.
+    def _doubt(
+        self, args: BindingArgs, request: PodRequest, held: Placement
+    ) -> Bound | None:
+        """Refuse while an earlier bind may yet come true, unless it is this very one.
 
-        Its room there stays held until the watch or its age settles it: moving on at
-        once could give two nodes' cards to one pod, and one of them to a second.
+        Moving on at once could give two nodes' cards to one pod, and one of them to a
+        second. When none can come true any more, the room is given back and the bind
+        refused all the same: kube-scheduler has all pods that wait look again when a
+        bind fails, before it tries this one again, and nothing else would tell them.
         """
-        held = self._books.ledger.placement(args.uid)
-        if held is None or held.node == args.node:
+        now = self._clock()
+        made_now = _Unseen(request, now, now + _UNANSWERED_S)
+        unseen = self._unseen.get(args.uid, made_now)
+        same = (held.node, unseen.request) == (args.node, request)
+        if same and now < min(unseen.due, unseen.since + _TRIED_AGAIN_FOR_S):
             return None
-        record = self._read(args)
-        if isinstance(record, Bound):
-            return record
-        if record.node:
-            return _bound_elsewhere(record)
-        error = f"nobody knows yet whether an earlier bind to {held.node} came true"
-        return Bound(Outcome.UNKNOWN, error)
+        found = self._read(args)
+        bound = found if isinstance(found, Bound) else _bound(found, args.node)
+        if bound is not None:
+            return bound
+        if now < unseen.due:
+            error = f"nobody knows yet whether an earlier bind to {held.node} came true"
+            return Bound(Outcome.UNKNOWN, error)
+        self._give_up(held)
+        return Bound(Outcome.FAILED, f"an earlier bind to {held.node} came to nothing")
 
     def _write(
         self, args: BindingArgs, placement: Placement | None, *, fresh: bool
@@ -213,7 +254,7 @@ class Binder:
         """Look at the pod after a conflict or no answer; it alone knows the truth.
 
         The reservation is given up only when the write can no longer come true. Else
-        it stays, and the watch or a look after 30 s settles it.
+        it stays, and the watch settles it, or the next bind once it is due.
         """
         found = self._read(args)
         if _bound_as_meant(found, args, placement):
@@ -221,6 +262,8 @@ class Binder:
         read_failed = isinstance(found, Bound) and found.outcome is Outcome.FAILED
         unbound = isinstance(found, PodRecord) and not found.node
         if read_failed or (unbound and not (error.definite and fresh)):
+            answered = isinstance(error, Unavailable) and error.answered
+            self._put_off(args.uid, answered=unbound and answered)
             return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
         self._books.ledger.cancel(args.uid)
         if isinstance(found, PodRecord):
@@ -228,20 +271,49 @@ class Binder:
             self._books.pods.settle(found)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
-    def settle_overdue(self) -> None:
-        """Look at the pods of reservations that were never seen to come true."""
-        for placement, number in self._books.pods.overdue():
-            pod = placement.pod
-            found = self._read(
-                BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
+    def _put_off(self, uid: PodUID, *, answered: bool) -> None:
+        """Note a write that may yet come true, for longer if nobody answered it."""
+        unseen = self._unseen.get(uid)
+        if unseen is not None:
+            late = (
+                self._clock() + _GRACE_S if answered else unseen.since + _UNANSWERED_S
             )
-            if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
-                continue
-            if isinstance(found, PodRecord) and self._books.pods.settle(found):
-                continue
-            self._books.ledger.cancel(pod.uid, number)
-            facts = {"pod": str(pod), "node": placement.node}
-            logger.warning("reservation given up", extra=facts)
+            unseen.due = max(unseen.due, late)
+
+    def settle_overdue(self) -> None:
+        """Look at the pods of reservations that were never seen to come true.
+
+        Those alone whose bind nobody has tried again: else bind settles them.
+        """
+        before = self._clock() - _NOT_TRIED_AGAIN_S
+        for uid, unseen in self._unseen.copy().items():
+            if unseen.since < before:
+                with self._alone(uid):
+                    if self._unseen.get(uid) is unseen:
+                        self._settle_one(uid)
+
+    def _settle_one(self, uid: PodUID) -> None:
+        placement = self._books.ledger.placement(uid)
+        if placement is None or uid not in self._books.ledger.reservations():
+            self._unseen.pop(uid, None)
+            return
+        pod = placement.pod
+        found = self._read(
+            BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
+        )
+        if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
+            return
+        if isinstance(found, PodRecord) and self._books.pods.settle(found):
+            return
+        self._give_up(placement)
+
+    def _give_up(self, placement: Placement) -> None:
+        """Free the room of a reservation that cannot come true any more."""
+        pod = placement.pod
+        self._books.ledger.cancel(pod.uid)
+        self._unseen.pop(pod.uid, None)
+        facts = {"pod": str(pod), "node": placement.node}
+        logger.warning("reservation given up", extra=facts)
 
     def _log(self, placement: Placement, policy: str, took_s: float) -> None:
         facts = {
@@ -254,7 +326,12 @@ class Binder:
         logger.info("bound", extra=facts)
 
 
-def _bound_elsewhere(record: PodRecord) -> Bound:
+def _bound(record: PodRecord, node: NodeName) -> Bound | None:
+    """Answer for a pod that is bound already; None for one that is not."""
+    if not record.node:
+        return None
+    if record.node == node:
+        return Bound(Outcome.ALREADY)
     error = f"pod {record.pod} is bound to node {record.node} already"
     return Bound(Outcome.REFUSED, error)
 

@@ -69,6 +69,14 @@ class Inflight:
             if self._pending.pop(uid, None) is not None:
                 self._changed.notify_all()
 
+    def judged(self, uid: PodUID) -> PodRequest | None:
+        """Give the request that filter said yes to, while its bind is awaited."""
+        with self._changed:
+            pending = self._pending.get(uid)
+            if pending is None or pending.until <= self._clock():
+                return None
+            return pending.request
+
     def others(self, uid: PodUID | None) -> tuple[Pending, ...]:
         """Give what other pods are pending now."""
         with self._changed:

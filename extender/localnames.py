@@ -5,8 +5,11 @@ in a browser here what the server says: to the browser it is the page's own serv
 cannot keep the browser from sending that name along.
 """
 
+import re
 from ipaddress import ip_address
 
+_HOST = re.compile(r"(?:\[([^]]+)\]|([^:]+))(?::\d*)?", re.ASCII)
+"""An address in brackets or a name, and a port or none."""
 _LOCALHOST = "localhost"
 
 
@@ -19,13 +22,13 @@ def is_local(host: str) -> bool:
     >>> is_local("127.0.0.1:39999"), is_local("[::1]:39999"), is_local("a.example")
     (True, True, False)
     """
-    if host.startswith("["):
-        name, bracket, _ = host[1:].partition("]")
-        return bool(bracket) and _is_address(name)
-    name = host.partition(":")[0].lower().removesuffix(".")
-    if name in ("", _LOCALHOST) or name.endswith(f".{_LOCALHOST}"):
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        return not host
+    address, name = parts[1], (parts[2] or "").lower().removesuffix(".")
+    if name == _LOCALHOST or name.endswith(f".{_LOCALHOST}"):
         return True
-    return _is_address(name)
+    return _is_address(address or name)
 
 
 def _is_address(text: str) -> bool:

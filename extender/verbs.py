@@ -30,6 +30,7 @@ from gpushare.kube.fields import Malformed
 logger = logging.getLogger(__name__)
 
 _MOST_BUDGETS = 5000
+_UNANSWERED = "Nobody knows yet whether an earlier bind to another node came true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,11 @@ class Verbs:
         if isinstance(policy, Refusal):
             return refuse_all(args.names, policy)
         self.inflight.end(request.pod.uid)
-        result = self._with_patience(args.names, request, policy)
+        held = self.ledger.placement(request.pod.uid)
+        if held is None:
+            result = self._with_patience(args.names, request, policy)
+        else:
+            result = self._again(args.names, request, policy, held.node)
         if result.kept:
             self.inflight.add(request, policy, result.kept)
         return self._awaiting(args, result)
@@ -95,6 +100,25 @@ class Verbs:
         )
         self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
+
+    def _again(
+        self,
+        names: Sequence[NodeName],
+        request: PodRequest,
+        policy: Policy,
+        node: NodeName,
+    ) -> FilterResult:
+        """Keep the one node to which an earlier bind may yet come true.
+
+        bind refuses all others meanwhile. Where that node does not do, an error has
+        kube-scheduler ask again by itself; after a refusal nothing might make it.
+        """
+        wire.insist_on_strings(names)
+        result = self._decide([n for n in names if n == node], request, policy)
+        if not result.kept:
+            return FilterResult(error=_UNANSWERED)
+        others = dict.fromkeys((n for n in names if n != node), _UNANSWERED)
+        return FilterResult(result.kept, others)
 
     def _with_patience(
         self, names: Sequence[NodeName], request: PodRequest, policy: Policy

@@ -29,8 +29,7 @@ class Ledger:
         self._nodes: dict[NodeName, Node] = {}
         self._where: dict[PodUID, NodeName] = {}
         self._bare: dict[PodUID, tuple[NodeName, PodRequest]] = {}
-        self._unconfirmed: dict[PodUID, int] = {}
-        self._reserved = 0
+        self._unconfirmed: set[PodUID] = set()
         self._gone: set[NodeName] = set()
         self._nominated: frozenset[NodeName] = frozenset()
         self._journal: list[NodeName] = []
@@ -59,13 +58,10 @@ class Ledger:
         """The nodes on which room is kept for a nominated pod; mostly none."""
         return self._nominated
 
-    def reservations(self) -> dict[PodUID, int]:
-        """The pods whose placement has not yet been seen back from the API server.
-
-        The number tells one reservation of a pod from its next one.
-        """
+    def reservations(self) -> frozenset[PodUID]:
+        """The pods whose placement has not yet been seen back from the API server."""
         with self._lock:
-            return dict(self._unconfirmed)
+            return frozenset(self._unconfirmed)
 
     def position(self) -> int:
         """Give the journal's end, to ask from later."""
@@ -131,20 +127,18 @@ class Ledger:
                 return Refusal(Reason.NO_CARDS)
             held = node.placements.get(request.pod.uid)
             if held is not None:
-                if request.pod.uid in self._unconfirmed:
-                    self._number(request.pod.uid)
                 return held
             decision = place(request, node.as_seen_by(request.pod), policy)
             if isinstance(decision, Placement):
                 self._write(decision)
-                self._number(request.pod.uid)
+                self._unconfirmed.add(request.pod.uid)
             return decision
 
     def record(self, placement: Placement) -> None:
         """Write down a placement that the API server holds, whether it fits or not."""
         with self._lock:
             uid = placement.pod.uid
-            self._unconfirmed.pop(uid, None)
+            self._unconfirmed.discard(uid)
             node = self._nodes.get(placement.node)
             if node is None or node.placements.get(uid) != placement:
                 self._write(placement)
@@ -162,29 +156,27 @@ class Ledger:
                 return
             self._bare[uid] = (name, request)
             if uid in self._unconfirmed and self._where[uid] != name:
-                del self._unconfirmed[uid]
+                self._unconfirmed.discard(uid)
                 self._strike(uid)
             self._charge_everywhere(uid)
 
     def release(self, uid: PodUID) -> Placement | None:
         """Strike out what the pod holds; give the placement, if that was it."""
         with self._lock:
-            self._unconfirmed.pop(uid, None)
+            self._unconfirmed.discard(uid)
             self._strike_bare(uid)
             self._bare.pop(uid, None)
             return self._strike(uid)
 
-    def cancel(self, uid: PodUID, number: int | None = None) -> Placement | None:
+    def cancel(self, uid: PodUID) -> Placement | None:
         """Strike out a reservation; a placement seen from the API server stays.
 
-        With a ``number`` from ``reservations()``, only that very one. A pod that was
-        bound without it meanwhile is unplaced from now on.
+        A pod that was bound without it meanwhile is unplaced from now on.
         """
         with self._lock:
-            current = self._unconfirmed.get(uid)
-            if current is None or number not in (None, current):
+            if uid not in self._unconfirmed:
                 return None
-            del self._unconfirmed[uid]
+            self._unconfirmed.discard(uid)
             struck = self._strike(uid)
             self._charge_everywhere(uid)
             return struck
@@ -198,11 +190,6 @@ class Ledger:
             self._publish(replace(node, nominations=dict(kept)))
             others = self._nominated - {name}
             self._nominated = others | {name} if kept else others
-
-    def _number(self, uid: PodUID) -> None:
-        """Give a reservation a number of its own, so that its age begins anew."""
-        self._reserved += 1
-        self._unconfirmed[uid] = self._reserved
 
     def _write(self, placement: Placement) -> None:
         uid = placement.pod.uid

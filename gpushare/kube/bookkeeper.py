@@ -8,7 +8,7 @@ from threading import Lock
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec
 from gpushare.kube.charges import Charges
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector: a pod that ends arrives as DELETED (contracts 7)."""
 
-_SEEN_IN_S = 30.0
 _MOST_ENDED = 10_000
 
 
@@ -68,7 +67,6 @@ class PodBook:
         self._nominations = Nominations(ledger, choice)
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
         self._doomed: dict[PodUID, float] = {}
-        self._reserved_at: dict[tuple[PodUID, int], float] = {}
 
     def find(self, namespace: str, name: str) -> PodRecord | None:
         """Give what is known of a pod that asks for cards, or None."""
@@ -151,21 +149,6 @@ class PodBook:
             self._charges.follow(record)
             held = self._ledger.placement(uid)
             return held is not None and held in (record.placement, record.plan)
-
-    def overdue(self) -> list[tuple[Placement, int]]:
-        """Give the reservations that nobody has seen come true for 30 s.
-
-        With the number of each, for ``Ledger.cancel``. A watch brings one back in
-        milliseconds; what has become of these, only a look at the pods can tell.
-        """
-        now = self._clock()
-        reserved = self._ledger.reservations()
-        self._reserved_at = {
-            each: self._reserved_at.get(each, now) for each in reserved.items()
-        }
-        late = [k for k, since in self._reserved_at.items() if now - since > _SEEN_IN_S]
-        held = [(self._ledger.placement(uid), number) for uid, number in late]
-        return [(placement, number) for placement, number in held if placement]
 
     def _take(self, pod: Json) -> None:
         uid = PodUID(pod["metadata"]["uid"])

@@ -72,10 +72,17 @@ class Unreachable(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No answer came, so nobody knows whether a write took place."""
+    """No answer came, or a 5xx, so nobody knows whether a write took place.
+
+    ``answered`` tells that it was a 5xx: the write is over, and hardly took place.
+    """
 
     retryable = True
     definite = False
+
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 _BY_STATUS: dict[int, type[ClusterError]] = {
@@ -96,4 +103,7 @@ def error_for(
     """Give the error for an HTTP status; what is not known counts as no answer."""
     if status == 429:  # noqa: PLR2004
         return Throttled(message, retry_after_s)
-    return _BY_STATUS.get(status, Unavailable)(message)
+    kind = _BY_STATUS.get(status)
+    if kind is None:
+        return Unavailable(message, answered=status >= 500)  # noqa: PLR2004
+    return kind(message)

@@ -9,9 +9,12 @@ import pytest
 from tests.controlplane.by_hand import ASK, bind, nothing_half_made
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.objects import read_pod
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
+
+UUIDS = "baidu.com/vcuda-uuids"
 
 
 def test_impossible_requests(lonely: World) -> None:
@@ -54,6 +57,22 @@ def test_filter_and_bind_repeated(lonely: World) -> None:
     nothing_half_made(lonely)
 
 
+def test_bind_places_what_filter_judged(lonely: World) -> None:
+    """kube-scheduler's copy of the pod, which may be newer than the one in our book.
+
+    Here it is newer than the API server's own, which no other copy can be.
+    """
+    uuids = ("GPU-aaaaaaaa-1", "GPU-bbbbbbbb-2")
+    lonely.node("edge", 29, 29, uuids=uuids)
+    a_pod = lonely.post("pod", 20, 1, annotations={UUIDS: "GPU-aaaaaaaa"})
+    wait_until(lambda: a_pod["metadata"]["uid"] in pending(lonely), "pod in the books")
+    a_pod["metadata"]["annotations"] = {UUIDS: "GPU-bbbbbbbb"}
+    filtered(lonely, a_pod)
+    assert bind(lonely, a_pod) == ""
+    assert cards_of(read_pod(lonely.rest, a_pod)) == uuids[1:]
+    nothing_half_made(lonely)
+
+
 def test_bind_after_deletion(lonely: World) -> None:
     """A pod that is gone, or made again under its name, is not bound."""
     lonely.node("edge", 29)
@@ -83,7 +102,7 @@ def test_sigterm_answers_what_is_in_flight(lonely: World) -> None:
     """A bind that waits for the API server is answered before the process ends."""
     lonely.node("edge", 29)
     a_pod = lonely.post("pod", 20, 1)
-    wait_until(lambda: a_pod["metadata"]["uid"] in pending(lonely), "pod in the books")
+    filtered(lonely, a_pod)
     assert lonely.extender.process is not None
     with ThreadPoolExecutor(1) as pool:
         lonely.plane.kill("kube-apiserver", signal.SIGSTOP)
@@ -102,6 +121,13 @@ def test_sigterm_answers_what_is_in_flight(lonely: World) -> None:
     assert cards_of(read_pod(lonely.rest, a_pod)) == ("edge-0",)
     lonely.extender.start()
     nothing_half_made(lonely)
+
+
+def filtered(lonely: World, a_pod: Json) -> None:
+    """Have a pod let through to edge, as comes before its bind."""
+    asked = {**ASK, "Pod": a_pod}
+    answer = lonely.extender.rest.must("POST", "/scheduler/filter", asked)
+    assert answer["NodeNames"] == ["edge"]
 
 
 def pending(lonely: World) -> set[str]:

@@ -139,7 +139,9 @@ class House:
             Patience(wait_for_news_s, saved_s=wait_for_news_s),
         )
         books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)
-        self.binder = Binder(self.cluster, books, timeout_s=4.0, now=lambda: AT)
+        self.binder = Binder(
+            self.cluster, books, timeout_s=4.0, now=lambda: AT, clock=self.clock
+        )
 
     def create(self, name: str = "pod", *, seen: bool = True, **how: Any) -> Json:
         """Make a pod; ``how`` as ``pod_json`` has it."""
@@ -153,8 +155,13 @@ class House:
         """Let the watch bring a pod as it is now."""
         self.pods.apply(event("MODIFIED", self.cluster.pod(name)))
 
-    def bind(self, pod: Json, node: str = "n", *, uid: str = "") -> Bound:
+    def bind(
+        self, pod: Json, node: str = "n", *, uid: str = "", judged: bool = True
+    ) -> Bound:
+        """Ask filter about the node, as kube-scheduler does, and then bind to it."""
         metadata = pod["metadata"]
+        if judged:
+            self.filter(pod, node)
         args = BindingArgs(
             metadata["namespace"],
             metadata["name"],

@@ -41,6 +41,13 @@ STRANGERS = (
     "[::1",
     "127.0.0.1,page.example",
     "me@127.0.0.1",
+    "[::1].page.example",
+    "[::1]page.example:39999",
+    "[::1]:page.example",
+    ":page.example",
+    ":39999",
+    "localhost:page.example",
+    "127.0.0.1:39999:page.example",
 )
 
 

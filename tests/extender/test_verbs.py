@@ -11,10 +11,10 @@ from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.preemption import Victims
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import Forbidden
+from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.fields import Malformed
 from tests.builders import bound_json, event, placement, pod_json
-from tests.extender.stand_ins import House, asked
+from tests.extender.stand_ins import Fault, House, asked
 
 N = NodeName("n")
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -66,6 +66,20 @@ def test_its_own_reservation_does_not_stand_in_a_pods_way() -> None:
     assert not house.bind(pod).error
     assert list(house.filter(pod).kept) == ["n"]
     assert house.filter(house.create("other", units=20)).refused == {"n": NO_MEMORY}
+
+
+def test_a_pod_whose_bind_may_yet_come_true_is_kept_on_its_node() -> None:
+    """bind would refuse all others; an error has kube-scheduler ask again by itself."""
+    house = House(n=(29,), m=(29,))
+    pod = house.create(units=20)
+    house.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert house.bind(pod, "m").error
+    words = "Nobody knows yet whether an earlier bind to another node came true"
+    result = house.filter(pod, "n", "m")
+    assert (list(result.kept), result.refused) == (["m"], {"n": words})
+    assert not house.bind(pod, "m", judged=False).error
+    assert house.filter(pod, "n").error == words
+    assert len(house.inflight) == 0
 
 
 @pytest.mark.parametrize(
@@ -222,7 +236,7 @@ def test_a_yes_is_no_reservation() -> None:
     house = House(n=(29,))
     house.filter(house.create(units=20))
     assert house.free().units == 29
-    assert house.ledger.reservations() == {}
+    assert not house.ledger.reservations()
 
 
 @pytest.mark.parametrize(

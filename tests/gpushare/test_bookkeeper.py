@@ -51,11 +51,6 @@ class Office:
     def free(self, index: int = 0) -> int:
         return left(self.ledger.node(N), index).units
 
-    def overdue_at(self, *times: float) -> list[str]:
-        for self.now in times:
-            late = self.pods.overdue()
-        return [placement.pod.name for placement, _ in late]
-
 
 @pytest.fixture
 def office() -> Office:
@@ -238,37 +233,6 @@ def test_a_broken_annotation_erases_no_placement(office: Office) -> None:
     broken["status"]["phase"] = "Succeeded"
     office.pods.apply(event("DELETED", broken))
     assert office.free() == 29
-
-
-def test_a_reservation_is_overdue_after_thirty_seconds(office: Office) -> None:
-    """Counted from when it was first noticed, not a moment before; it stays held."""
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    assert office.overdue_at(0, 10, 30) == []
-    assert office.overdue_at(30.1) == ["a"]
-    assert office.free() == 9
-
-
-def test_what_was_seen_back_is_never_overdue(office: Office) -> None:
-    """It is a placement then, for as long as the pod lives."""
-    held = office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    assert isinstance(held, Placement)
-    office.overdue_at(0)
-    office.hear(bound_json(held))
-    assert office.overdue_at(31, 1000) == []
-    assert office.free() == 9
-
-
-@pytest.mark.parametrize("cancelled", [True, False], ids=["failed", "unanswered"])
-def test_a_reservation_made_anew_is_young_again(
-    office: Office, *, cancelled: bool
-) -> None:
-    """A bind that was tried again has its own 30 seconds."""
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.overdue_at(0, 25)
-    if cancelled:
-        office.ledger.cancel(ref("a").uid)
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    assert office.overdue_at(31) == []
 
 
 def test_a_placement_read_by_others_is_taken_unless_the_pod_has_ended(

@@ -40,6 +40,7 @@ def test_each_status_has_its_word(status: int, kind: type[ClusterError]) -> None
     error = error_for(status, "said so")
     assert type(error) is kind
     assert str(error) == "said so"
+    assert getattr(error, "answered", False) == (status >= 500)
 
 
 @pytest.mark.parametrize(

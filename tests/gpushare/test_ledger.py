@@ -36,7 +36,7 @@ def test_reserve_decides_and_writes_down() -> None:
     assert decision == placement("a", 0, 20)
     assert ledger.placement(ref("a").uid) == decision
     assert left(ledger.node(N)) == Amount(100, 9)
-    assert set(ledger.reservations()) == {ref("a").uid}
+    assert ledger.reservations() == {ref("a").uid}
 
 
 def test_a_second_reserve_changes_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_refused_reserve_leaves_nothing() -> None:
     position = now(ledger)
     assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
     assert ledger.placement(ref("a").uid) is None
-    assert set(ledger.reservations()) == frozenset()
+    assert not ledger.reservations()
     assert changes(ledger, position) == set()
 
 
@@ -71,7 +71,7 @@ def test_what_the_api_server_holds_is_confirmed() -> None:
     held = ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert isinstance(held, Placement)
     ledger.record(held)
-    assert set(ledger.reservations()) == frozenset()
+    assert not ledger.reservations()
     assert ledger.cancel(ref("a").uid) is None
     assert ledger.placement(ref("a").uid) == held
 
@@ -357,7 +357,7 @@ def test_a_reservation_given_up_leaves_the_pod_where_it_was_bound() -> None:
     ledger.record_unplaced(request("a", 9), N)
     ledger.cancel(ref("a").uid)
     assert room(ledger) == [20, 20]
-    assert ledger.reservations() == {}
+    assert not ledger.reservations()
 
 
 def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
@@ -367,7 +367,7 @@ def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
     ledger.reserve(request("a", 9), N, FIRST_FIT)
     ledger.record_unplaced(request("a", 9), M)
     assert (room(ledger), room(ledger, M)) == ([29, 29], [7])
-    assert ledger.reservations() == {}
+    assert not ledger.reservations()
     assert ledger.cancel(ref("a").uid) is None
 
 

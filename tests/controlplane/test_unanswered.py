@@ -1,0 +1,83 @@
+"""A bind whose outcome nobody knows holds its room for a while, and not for ever."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from gpushare.listening import free_address
+from tests.controlplane.books import checked_book
+from tests.controlplane.gate import GROUP
+from tests.controlplane.world import World, cards_of, node_of
+from tests.testbed.objects import read_pod
+from tests.testbed.sweep import new_namespace
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.controlplane
+
+HOOKS = f"{GROUP}/validatingwebhookconfigurations"
+
+
+@contextmanager
+def failing_bindings(world: World) -> Iterator[None]:
+    """Have a webhook that nobody serves asked of each binding in this namespace.
+
+    The API server answers such a binding with 500.
+    """
+    url = f"https://{free_address()}/"
+    label = {"kubernetes.io/metadata.name": world.namespace}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods/binding"],
+    }
+    webhook = {
+        "name": "bindings.example.com",
+        "clientConfig": {"url": url},
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": label},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    body = {"metadata": {"name": "failing-bindings"}, "webhooks": [webhook]}
+    world.rest.must("POST", HOOKS, body)
+    try:
+        yield
+    finally:
+        world.rest.must("DELETE", f"{HOOKS}/failing-bindings")
+
+
+def test_a_pod_that_cannot_be_bound_lets_others_have_the_card(world: World) -> None:
+    """Its bind fails each time; a pod of another namespace waits beside an idle card.
+
+    Nothing else happens in the cluster that could wake the one that waits.
+    """
+    world.node("edge", 29)
+    other = replace(world, namespace=new_namespace(world.rest))
+    with failing_bindings(world):
+        stuck = world.post("stuck", 20, 1)
+        wait_until(
+            lambda: [text for text in world.messages(stuck) if "webhook" in text],
+            "failed bind",
+        )
+        waiting = other.post("waiting", 20, 1)
+        assert other.bound(waiting, timeout_s=60).cards == ("edge-0",)
+        assert not node_of(read_pod(world.rest, stuck))
+    checked_book(world.rest)
+
+
+def test_it_is_bound_as_soon_as_it_can_be(world: World) -> None:
+    """A bind that was in doubt is tried again while its room is held."""
+    world.node("edge", 29)
+    with failing_bindings(world):
+        stuck = world.post("stuck", 20, 1)
+        wait_until(
+            lambda: [text for text in world.messages(stuck) if "webhook" in text],
+            "failed bind",
+        )
+    assert world.bound(stuck).cards == ("edge-0",)
+    assert cards_of(read_pod(world.rest, stuck)) == ("edge-0",)
+    checked_book(world.rest)
