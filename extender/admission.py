@@ -35,12 +35,16 @@ class Rules:
     """RuntimeClass of pods that ask for cards and name none; empty for none."""
     env_from: EnvFrom = "auto"
     """Whether ``envFrom`` is denied: where it could hide a pod's card, or as said."""
+    quotas: bool = False
+    """Whether pods ask for all that they hold, so that quotas count it."""
     bitfusion: BitfusionRules = field(default_factory=BitfusionRules)
 
     @property
     def may_change(self) -> bool:
         """Whether they change pods that have said all themselves."""
-        return bool(self.void or self.set_scheduler or self.set_runtime_class)
+        return bool(
+            self.void or self.set_scheduler or self.set_runtime_class or self.quotas
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
     after, warnings = told.pod, list(told.warnings)
     if rules.may_change or defaults.lacks_cores(after):
         after = opened(after)
-        warnings += _improve(after, rules)
+        warnings += _improve(after, rules, pool)
     judged = judged_request(after)
     denials = [*told.denials, *_denials(after, judged, rules)]
     if judged.summed and told.sharing:
@@ -121,11 +125,13 @@ def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict
     return _verdict(pod, after, list(variables), warnings)
 
 
-def _improve(pod: Json, rules: Rules) -> list[str]:
+def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
     """Give the pod what it did not say; its warnings."""
     warnings = []
     if defaults.asks(pod):
-        defaults.default_cores(pod)
+        defaults.default_cores(pod, even_zero=rules.quotas)
+        if rules.quotas and pool.smallest_units:
+            defaults.memory_of_whole_cards(pod, pool.smallest_units)
         if rules.set_runtime_class:
             defaults.runtime_class(pod, rules.set_runtime_class)
         if rules.set_scheduler:

@@ -4,11 +4,13 @@ Each of these changes the pod in place, since ``admission`` hands out its own co
 leaves what it has done before as it is: the API server may ask twice about one pod.
 """
 
+from dataclasses import replace
+
 from extender.forbidden import VISIBLE, VOID, brings_cards, shows_none
 from extender.podshape import APP, EPHEMERAL, INIT, PARTS, Spot, spots
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.domain.request import ContainerSpec, effective
+from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.containers import Unmeetable, containers
@@ -30,26 +32,45 @@ def lacks_cores(pod: Json) -> bool:
     return any(map(_lacks, spots(pod, INIT, APP)))
 
 
-def default_cores(pod: Json) -> None:
+def default_cores(pod: Json, *, even_zero: bool = False) -> None:
     """Give each container that asks memory alone one core.
 
-    None gets it where that would turn the pod's share into whole cards, or into what
-    is neither: 0 cores are in order too.
+    With ``even_zero`` those too that ask 0 in words. None gets it where that would turn
+    the pod's share into whole cards, or into what is neither: 0 cores are in order too.
+    But a pod never asks memory and no core at all, which no quota of cores would count.
     """
-    if not lacks_cores(pod):
-        return
-    try:
-        specs = containers(pod)
-    except (Malformed, Unmeetable):
-        return
-    places = list(zip(spots(pod, INIT, APP), specs, strict=True))
-    lacking = [spot for spot, spec in places if spec.amount.units and _lacks(spot)]
+    places = _places(pod)
+    lacking = [
+        spot
+        for spot, spec in places
+        if spec.amount.units and (_lacks(spot) or (even_zero and not spec.amount.cores))
+    ]
     paths = {spot.path for spot in lacking}
     filled = [_filled(spec) if s.path in paths else spec for s, spec in places]
-    apart = _annotation(pod, names.CONTAINERS) == names.APART
-    if apart or effective(filled).cores < CORES_PER_CARD:
-        for spot in lacking:
-            _give_cores(spot)
+    if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
+        known = effective([spec for _, spec in places]).cores
+        lacking = [] if known else lacking[:1]
+    for spot in lacking:
+        _give_cores(spot)
+
+
+def memory_of_whole_cards(pod: Json, card_units: int) -> None:
+    """Have whole cards ask their memory as well, each as much as the smallest card has.
+
+    So they fit on the same cards as before. Who asks more has his way.
+    """
+    places = _places(pod)
+    for group in [[each] for each in places] if _apart(pod) else [places]:
+        cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
+        for index in _by_whole_cards(group):
+            spot, spec = group[index]
+            own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
+            lack = _lack_of_units(group, index, cards * card_units)
+            split = spec.amount.cores % CORES_PER_CARD
+            more = lack if split else min(lack, own)
+            if more > 0:
+                group[index] = spot, _with_units(spec, more)
+                _give_units(spot, spec.amount.units + more)
 
 
 def void(pod: Json, runtime_class: str, old: Json | None) -> list[str]:
@@ -109,6 +130,53 @@ def _voided(variables: list[Json]) -> list[Json]:
 def _lacks(spot: Spot) -> bool:
     resources = spot.resources()
     return names.MEMORY in resources and names.CORE not in resources
+
+
+def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
+    """Give the containers and what each asks; none where that is not in order."""
+    try:
+        specs = containers(pod)
+    except (Malformed, Unmeetable):
+        return []
+    return list(zip(spots(pod, INIT, APP), specs, strict=True))
+
+
+def _apart(pod: Json) -> bool:
+    return _annotation(pod, names.CONTAINERS) == names.APART
+
+
+def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
+    """Give who asks cores: whole cards before parts of one, and who stays before."""
+
+    def rank(index: int) -> tuple[bool, bool, int]:
+        spec = group[index][1]
+        cores = spec.amount.cores
+        return cores % CORES_PER_CARD > 0, spec.role is Role.INIT, -cores
+
+    asking = (index for index, (_, spec) in enumerate(group) if spec.amount.cores)
+    return sorted(asking, key=rank)
+
+
+def _lack_of_units(
+    group: list[tuple[Spot, ContainerSpec]], index: int, wanted: int
+) -> int:
+    """Tell how many units more this container must ask for the pod to hold so many."""
+    specs = [spec for _, spec in group]
+    if effective(specs).units >= wanted:
+        return 0
+    # Of the sums at each moment the largest counts: so it is one with this container.
+    specs[index] = _with_units(specs[index], wanted)
+    return 2 * wanted - effective(specs).units
+
+
+def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
+    return replace(spec, amount=spec.amount + Amount(units=more))
+
+
+def _give_units(spot: Spot, units: int) -> None:
+    for part in PARTS:
+        if names.CORE in spot.asked(part):
+            spot.asked(part)[names.MEMORY] = str(units)
 
 
 def _filled(spec: ContainerSpec) -> ContainerSpec:

@@ -22,13 +22,14 @@ from gpushare.kube.words import counted
 from gpusharectl.access import access_options, reached
 from gpusharectl.install.changes import ObjectChange, tidy
 from gpusharectl.output import fit_to_show
-from gpusharectl.quotamove import Clash, Move, Names, move
+from gpusharectl.quotamove import Clash, Move, Names, move, without_bound
 
 OLD = f"requests.{names.BITFUSION_GPU}"
 NEW = f"requests.{names.CORE}"
 _UNITS = f"requests.{names.MEMORY}"
 _NAME = re.compile(r"requests\.[a-z0-9.-]+/[A-Za-z0-9._-]+")
 _LEFT = 1
+_MOST_SHOWN = 10
 _CODES = (
     "Exit codes: 0 it is so now, or --dry-run has shown every change; 1 it could not "
     "be done, or a quota is left that has both names with two numbers; 2 the command "
@@ -91,6 +92,8 @@ def migrate_quota(  # noqa: PLR0913
             _show(access.objects, moves)
         else:
             _do(access.objects, moves, wish)
+    if new == NEW:
+        _remind(without_bound(quotas, moves, _UNITS))
     _close(moves, wish, dry_run=dry_run)
     sys.exit(_complain([one for one in found if isinstance(one, Clash)], wish))
 
@@ -132,6 +135,17 @@ def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
         where = f"{one.ref.namespace}/{one.ref.name}"
         beside = ", the old name kept" if wish.keep else ""
         click.echo(fit_to_show(f"{where}: {one.number} of {wish.new}{beside}"))
+
+
+def _remind(namespaces: tuple[str, ...]) -> None:
+    """Say that cores are half of a card: pods take memory beside next to no cores."""
+    if not namespaces:
+        return
+    shown = ", ".join(namespaces[:_MOST_SHOWN])
+    more = len(namespaces) - _MOST_SHOWN
+    if more > 0:
+        shown += f" and {more} more"
+    click.echo(fit_to_show(f"Cores alone are bounded in {shown}: add {_UNITS} there."))
 
 
 def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:

@@ -59,6 +59,18 @@ def move(quota: Json, names: Names) -> Move | Clash | None:
     return Move(ref, quota, number, steps) if len(steps) > 1 else None
 
 
+def without_bound(
+    quotas: Sequence[Json], moves: Sequence[Move], resource: str
+) -> tuple[str, ...]:
+    """Name the namespaces of these moves in which no quota bounds the resource."""
+    bounded = {
+        Ref.of(quota).namespace
+        for quota in quotas
+        if resource in ((quota.get("spec") or {}).get("hard") or {})
+    }
+    return tuple(sorted({one.ref.namespace for one in moves} - bounded))
+
+
 def _path(resource: str) -> str:
     return f"{_HARD}/{resource.replace('~', '~0').replace('/', '~1')}"
 

@@ -28,6 +28,7 @@ class WebhookChoice:
     set_scheduler: str | None = None
     set_runtime_class: str | None = None
     env_from: str | None = None
+    quotas: bool | None = None
     bitfusion_card_mib: str | None = None
     bitfusion_shell: str | None = None
     bitfusion_strict: bool | None = None
@@ -83,7 +84,7 @@ def _flags(option: str) -> tuple[str, str]:
 
 
 _OPTIONS = tuple(one.name for one in fields(WebhookChoice))
-_SWITCHES = ("void", "bitfusion_strict", "bitfusion_quota")
+_SWITCHES = ("void", "quotas", "bitfusion_strict", "bitfusion_quota")
 _SETTING_OF = {
     option: PREFIX + option.upper() for option in _OPTIONS if option != "wanted"
 }

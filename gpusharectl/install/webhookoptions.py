@@ -110,6 +110,13 @@ _OPTIONS = (
         "it could lift their limits; auto: where their RuntimeClass is nvidia's.",
     ),
     click.option(
+        "--quotas/--no-quotas",
+        "quotas",
+        default=None,
+        help="With the webhook: pods ask for all that they hold, so that quotas count "
+        "it: 0 cores become 1, and whole cards ask their memory.",
+    ),
+    click.option(
         "--bitfusion-card-mib",
         metavar="N|auto",
         callback=_card,

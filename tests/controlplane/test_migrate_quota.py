@@ -13,7 +13,7 @@ from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.__main__ import main
 from gpusharectl.quotamove import Move, Names, move
-from tests.gpusharectl.quotascenes import BITFUSION, CORE, quota
+from tests.gpusharectl.quotascenes import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.sweep import new_namespace
@@ -74,10 +74,12 @@ def test_a_dry_run_shows_what_the_move_then_makes(
     assert "1 quota would be moved" in shown.output
     assert there(objects, own) == before
     done = ran(kubeconfig, *words)
-    assert (done.exit_code, done.output) == (
-        0,
-        f"{own}/gpu: 100 of {CORE}\n1 quota moved to {CORE}.\n",
-    )
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        f"{own}/gpu: 100 of {CORE}",
+        f"Cores alone are bounded in {own}: add {MEMORY} there.",
+        f"1 quota moved to {CORE}.",
+    ]
     after = there(objects, own)
     assert after["spec"]["hard"] == {CORE: "100", "pods": "9"}
     assert "No quota is left" in ran(kubeconfig, *words).output

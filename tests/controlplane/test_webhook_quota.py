@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpushare.domain.model import Card, CardUUID
+from gpushare.kube.annotations import encode_cards
 from tests.controlplane.bitfusionpods import (
     ALL,
     AMOUNT,
@@ -18,7 +20,7 @@ from tests.controlplane.bitfusionpods import (
 from tests.controlplane.gate import Gate, raised, space_named
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import CORE, MEMORY
+from tests.testbed.objects import CORE, MEMORY, post_node
 from tests.testbed.rest import Json
 from tests.testbed.sweep import sweep
 from tests.testbed.waiting import wait_until
@@ -41,7 +43,11 @@ def house(
     """The webhook once with its option that keeps their name, and once without it."""
     resource, kept = request.param
     folder = tmp_path_factory.mktemp("webhook-quota")
-    settings = {"TOTAL_GPU_MEMORY": "16000", "GPUSHARE_BITFUSION_QUOTA": kept}
+    settings = {
+        "TOTAL_GPU_MEMORY": "16000",
+        "GPUSHARE_BITFUSION_QUOTA": kept,
+        "GPUSHARE_QUOTAS": "on",
+    }
     with (
         space_named(plane, NAMESPACE),
         plane.start_controller_manager(["resourcequota-controller"]),
@@ -150,3 +156,48 @@ def test_defaults_of_a_namespace_come_first(gate: Gate) -> None:
     made = gate.admitted(asking(container({"cpu": "1"})))
     asked = limits_of(made)
     assert (asked[MEMORY], asked[CORE]) == ("4", "1")
+
+
+def hold_to(gate: Gate, resource: str, number: int) -> None:
+    """Set a quota and wait until it counts."""
+    gate.rest.must(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/resourcequotas",
+        quota("bitfusion-quota", resource, number),
+    )
+    zero = [resource, "0", str(number)]
+    wait_until(lambda: described(gate), "quota", accept=zero.__eq__)
+
+
+def test_no_core_in_words_is_counted(gate: Gate) -> None:
+    """Else a quota of cores counts nothing for any amount of memory."""
+    hold_to(gate, f"requests.{CORE}", 1)
+    asks = asking(container({MEMORY: 4, CORE: 0}))
+    assert limits_of(gate.admitted(asks, dry_run=False)) == {MEMORY: "4", CORE: "1"}
+    asks["metadata"]["name"] = "another"
+    assert f"exceeded quota: bitfusion-quota, requested: requests.{CORE}=1" in (
+        gate.denied(asks)
+    )
+
+
+def test_the_memory_of_whole_cards_is_counted(gate: Gate) -> None:
+    """Of the cluster's smallest card, in place of none, or of less than it holds."""
+    sizes = [Card(CardUUID(f"GPU-{size}"), n, size) for n, size in enumerate((96, 29))]
+    annotations = {"baidu.com/vcuda-cards": encode_cards(sizes)}
+    post_node(gate.rest, "edge", units=125, cores=200, annotations=annotations)
+    hold_to(gate, f"requests.{MEMORY}", 60)
+    whole = asking(container({CORE: 100}))
+    full = {MEMORY: "29", CORE: "100"}
+    wait_until(
+        lambda: limits_of(gate.admitted(whole)),
+        "the card to be known",
+        accept=full.__eq__,
+    )
+    gate.admitted(whole, dry_run=False)
+    less = asking(container({MEMORY: 1, CORE: 100}))
+    less["metadata"]["name"] = "less"
+    assert limits_of(gate.admitted(less, dry_run=False)) == full
+    whole["metadata"]["name"] = "another"
+    assert f"exceeded quota: bitfusion-quota, requested: requests.{MEMORY}=29" in (
+        gate.denied(whole)
+    )

@@ -4,20 +4,28 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender import defaults
+from gpushare.domain.model import Amount
+from gpushare.domain.request import effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.containers import containers
 from tests.builders import container_json, pod_json
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
+def every(pod: Json) -> list[Json]:
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
 def cores(pod: Json) -> list[tuple[Any, Any]]:
     """Each container's cores, as it asks and as it is limited."""
-    spec = pod["spec"]
     found = []
-    for one in [*spec.get("initContainers", ()), *spec["containers"]]:
+    for one in every(pod):
         asked = one.get("resources", {})
         parts = (asked.get("requests", {}), asked.get("limits", {}))
         found.append(tuple(part.get(names.CORE) for part in parts))
@@ -75,6 +83,88 @@ def test_init_containers_run_before_the_others() -> None:
     pod["spec"]["containers"][0]["resources"]["limits"][names.CORE] = "99"
     pod["spec"]["containers"][0]["resources"]["requests"][names.CORE] = "99"
     assert defaulted(pod) == [("1", "1"), ("99", "99")]
+
+
+def amount(pod: Json) -> Amount:
+    """What quotas count of a pod."""
+    return effective(containers(pod))
+
+
+def test_quotas_count_who_asks_no_core_in_words() -> None:
+    """0 is left alone without the option, and is 1 with it."""
+    pod = pod_json(init=[container_json("i", 4, 0)], units=4, cores=0)
+    assert defaulted(pod) == [("0", "0"), ("0", "0")]
+    defaults.default_cores(pod, even_zero=True)
+    assert cores(pod) == [("1", "1"), ("1", "1")]
+
+
+@pytest.mark.parametrize("said", [None, 0])
+def test_a_crowd_of_containers_is_counted_too(said: int | None) -> None:
+    """100 of them with a core each would be a whole card: then one of them has one."""
+    pod = pod_json(containers=[container_json(f"c{n}", 1, said) for n in range(100)])
+    defaults.default_cores(pod, even_zero=True)
+    assert amount(pod) == Amount(1, 100)
+
+
+WHOLE: dict[str, tuple[list[Json], list[Json], list[int | None]]] = {
+    "one": ([], [container_json("a", cores=100)], [29]),
+    "two": ([], [container_json("a", cores=200)], [58]),
+    "a card each": ([], [container_json(n, cores=100) for n in "ab"], [29, 29]),
+    "too little": ([], [container_json("a", 1, 100)], [29]),
+    "more": ([], [container_json("a", 96, 100)], [96]),
+    "beside": ([], [container_json("a", 0, 100), container_json("b", 9)], [20, 9]),
+    "in parts": ([], [container_json("a", 4, 60), container_json("b", 4, 40)], [25, 4]),
+    "at first": (
+        [container_json("i", 9, 100)],
+        [container_json("a", cores=100)],
+        [9, 29],
+    ),
+    "at first alone": (
+        [container_json("i", 9, 100)],
+        [container_json("a", 4)],
+        [29, 4],
+    ),
+    "a share": ([], [container_json("a", cores=50)], [None]),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_cards_ask_their_memory(name: str) -> None:
+    """As much as the smallest cards have, so that any card will do as before."""
+    init, containers, units = WHOLE[name]
+    pod = deepcopy(pod_json(init=init, containers=containers))
+    defaults.memory_of_whole_cards(pod, 29)
+    asked = [one["resources"]["limits"].get(names.MEMORY) for one in every(pod)]
+    assert asked == [None if one is None else str(one) for one in units]
+    assert asked == [
+        one["resources"]["requests"].get(names.MEMORY) for one in every(pod)
+    ]
+
+
+AMOUNTS = st.builds(
+    container_json,
+    st.uuids().map(str),
+    st.sampled_from([None, 0, 1, 4, 29, 70]),
+    st.sampled_from([None, 0, 1, 40, 60, 99, 100, 150, 200]),
+    restart=st.sampled_from([None, "Always"]),
+)
+
+
+@given(st.lists(AMOUNTS, max_size=3), st.lists(AMOUNTS, min_size=1, max_size=4))
+def test_quotas_count_what_a_pod_holds(
+    init: list[Json], containers: list[Json]
+) -> None:
+    """Cores where there is memory, and the memory of whole cards: no more than that."""
+    pod = deepcopy(pod_json(init=init, containers=containers))
+    before = amount(pod)
+    defaults.default_cores(pod, even_zero=True)
+    after = amount(pod)
+    assert after.units == before.units
+    assert after.cores // 100 == before.cores // 100
+    assert after.cores or not after.units
+    defaults.memory_of_whole_cards(pod, 29)
+    least = after.cores // 100 * 29
+    assert amount(pod) == Amount(after.cores, max(after.units, least))
 
 
 @pytest.mark.parametrize("units", ["1.5", "16Gi", "many"])

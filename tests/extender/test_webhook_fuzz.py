@@ -21,6 +21,7 @@ RULES = Rules(
     set_scheduler="vcuda",
     set_runtime_class="nvidia",
     env_from="deny",
+    quotas=True,
     bitfusion=BitfusionRules(auto=True, quota=True),
 )
 POOL = Pool(29, 29, has_resource=True, node_of_address={"10.0.0.1": "node-1"})

@@ -43,6 +43,7 @@ def test_each_setting_is_read() -> None:
         SET_SCHEDULER="vcuda",
         SET_RUNTIME_CLASS="gpu",
         ENV_FROM="deny",
+        QUOTAS="on",
         BITFUSION_SHELL="/bin/sh",
         BITFUSION_STRICT="on",
         BITFUSION_QUOTA="on",
@@ -62,6 +63,7 @@ def test_each_setting_is_read() -> None:
             set_scheduler="vcuda",
             set_runtime_class="gpu",
             env_from="deny",
+            quotas=True,
             bitfusion=BitfusionRules(
                 total_bytes=16_000_000_000, shell="/bin/sh", strict=True, quota=True
             ),

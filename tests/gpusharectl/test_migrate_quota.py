@@ -49,6 +49,7 @@ def test_all_namespaces(objects: FakeObjects) -> None:
     assert done.output.splitlines() == [
         f"edge/gpu: 100 of {CORE}",
         f"research/gpu: 250 of {CORE}",
+        f"Cores alone are bounded in edge, research: add {MEMORY} there.",
         f"2 quotas moved to {CORE}.",
     ]
     assert hard(objects, "edge") == {CORE: "100", "pods": "9"}
@@ -60,6 +61,18 @@ def test_all_namespaces(objects: FakeObjects) -> None:
         f"No quota is left to move from {BITFUSION} to {CORE}.\n",
     )
     assert len(objects.writes) == 2
+
+
+def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
+    """Be it in another quota; of the others not all are named."""
+    for number in range(11):
+        objects.create(quota(f"n{number:02}", hard={BITFUSION: "100"}))
+    objects.create(quota("edge", name="memory", hard={MEMORY: "94"}))
+    told = ran("--dry-run").output.splitlines()
+    first = ", ".join(f"n{number:02}" for number in range(10))
+    assert told[-2] == (
+        f"Cores alone are bounded in {first} and 2 more: add {MEMORY} there."
+    )
 
 
 def test_one_namespace(objects: FakeObjects) -> None:

@@ -21,6 +21,7 @@ ALL = WebhookChoice(
     set_scheduler="vcuda-scheduler",
     set_runtime_class="nvidia",
     env_from="deny",
+    quotas=True,
     bitfusion_card_mib="auto",
     bitfusion_shell="/bin/sh",
     bitfusion_strict=True,
@@ -31,6 +32,7 @@ VARIABLES = {
     "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
     "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
     "GPUSHARE_ENV_FROM": "deny",
+    "GPUSHARE_QUOTAS": "on",
     "GPUSHARE_BITFUSION_CARD_MIB": "auto",
     "GPUSHARE_BITFUSION_SHELL": "/bin/sh",
     "GPUSHARE_BITFUSION_STRICT": "on",
@@ -107,6 +109,7 @@ def test_each_can_be_taken_away(world: World, objects: Believing) -> None:
         set_scheduler="",
         set_runtime_class="",
         env_from="",
+        quotas=False,
         bitfusion_card_mib="",
         bitfusion_shell="",
         bitfusion_strict=False,
@@ -173,8 +176,8 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
     assert text.endswith(
         "gpusharectl install --nodes gpu-1 --yes --with-webhook --void "
         "--set-scheduler vcuda-scheduler --set-runtime-class nvidia --env-from deny "
-        "--bitfusion-card-mib auto --bitfusion-shell /bin/sh --bitfusion-strict "
-        "--bitfusion-quota"
+        "--quotas --bitfusion-card-mib auto --bitfusion-shell /bin/sh "
+        "--bitfusion-strict --bitfusion-quota"
     )
 
 
