@@ -131,7 +131,9 @@ def _following_pods(
     tenants = Tenants()
     here = f"spec.nodeName={settings.node}"
     reflector = Reflector(cluster, Kind.PODS, tenants, field_selector=here)
-    book = UsageBook(board.read, tenants.current)
+    book = UsageBook(
+        board.read, tenants.current, context_mib=settings.watchdog_context_mib
+    )
     check = KubeletCheck(
         PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
         tenants.current,

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from deviceplugin.collect import Unit
 from deviceplugin.fields import GROUPS
+from deviceplugin.reckoning import CONTEXT_MIB
 from deviceplugin.settings import file_setting, folder_setting
 from deviceplugin.switches import Flags
 from deviceplugin.watchdog import Mode
@@ -19,6 +20,7 @@ WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
 HostnameLabel = Literal["Hostname", "hostname"]
 HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("Hostname", "hostname")
 
+_MOST_CONTEXT_MIB = 1 << 20
 _OFF = "off"
 _BARE_NODE_NAME = "KUBE_NODE_NAME"
 _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
@@ -64,6 +66,8 @@ class ExporterSettings:
     """What befalls a container that uses more memory than its share."""
     watchdog_after_s: float = 60.0
     """How long it must do so first."""
+    watchdog_context_mib: int = CONTEXT_MIB
+    """What each of its processes may hold beside the share, for CUDA's context."""
     hostname_label: HostnameLabel = "Hostname"
     """How the label of the host's name is spelt: newer dashboards have a small h."""
     look_every_s: float = 5.0
@@ -109,6 +113,12 @@ class ExporterSettings:
             watchdog=env.one_of("WATCHDOG", WATCHDOG_MODES, cls.watchdog),
             watchdog_after_s=env.seconds(
                 "WATCHDOG_AFTER_S", cls.watchdog_after_s, least=0, most=86400
+            ),
+            watchdog_context_mib=env.whole(
+                "WATCHDOG_CONTEXT_MIB",
+                cls.watchdog_context_mib,
+                least=0,
+                most=_MOST_CONTEXT_MIB,
             ),
             hostname_label=env.one_of(
                 "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label

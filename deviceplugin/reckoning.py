@@ -20,18 +20,32 @@ from deviceplugin.fields import (
 from deviceplugin.snapshot import Snapshot
 from deviceplugin.telemetry import ProcessesSay, ProcessUse, SmSource
 from deviceplugin.tenancy import Holding, Tenancy, Tenant
-from deviceplugin.usage import CardUse, ContainerUse, Usage, UseKey
+from deviceplugin.usage import CardUse, ContainerUse, Rest, Usage, UseKey
 from gpushare.domain.model import CORES_PER_CARD, Amount, CardUUID
 
 _Times = Mapping[UseKey, float | None]
+_Resting = Mapping[tuple[CardUUID, int], Rest]
+
+CONTEXT_MIB = 512
+"""An idle process of CUDA holds 300 to 500 MiB for its context."""
+_RESTED_S = 60.0
+"""A process that for so long neither works nor changes its memory allocates none."""
+_MOST_CONTEXTS = 2
+"""One that holds more than so many times the allowance has allocated something."""
 
 
-def reckon(snapshot: Snapshot, tenancy: Tenancy | None, before: Usage) -> Usage:
+def reckon(
+    snapshot: Snapshot,
+    tenancy: Tenancy | None,
+    before: Usage,
+    context_mib: float = CONTEXT_MIB,
+) -> Usage:
     """Say what each container has and uses of each card found.
 
     ``tenancy`` is None where nobody tells of pods: then nothing is known of any
     container. ``before`` is what the last round came to: it tells since when a
-    container has been idle.
+    container has been idle. ``context_mib`` is what a process may hold for its context,
+    more where a card's contexts are seen to be larger.
     """
     if snapshot.found is None:
         return Usage()
@@ -41,12 +55,17 @@ def reckon(snapshot: Snapshot, tenancy: Tenancy | None, before: Usage) -> Usage:
     parties = _all_parties(tenancy)
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
+    resting: dict[tuple[CardUUID, int], Rest] = {}
     for card in snapshot.found.cards:
         seat = _Seat(card.uuid, _says(snapshot, card.uuid), parties.get(card.uuid, {}))
         _seat_processes(seat, snapshot, tenancy)
+        its = _resting(seat, before.resting, at)
+        resting |= its
+        learnt = _learnt(its.values(), before.cards.get(card.uuid), context_mib, at)
+        seat.context_mib = max(context_mib, learnt or 0.0)
         containers += _containers(seat, snapshot, times, at)
-        cards[card.uuid] = _card(seat, snapshot, tenancy)
-    return Usage(tuple(containers), cards, at)
+        cards[card.uuid] = _card(seat, snapshot, tenancy, learnt)
+    return Usage(tuple(containers), cards, at, resting)
 
 
 @dataclass(slots=True)
@@ -72,6 +91,7 @@ class _Seat:
     says: ProcessesSay | None
     parties: dict[_Name, _Party]
     orphans: list[ProcessUse] = field(default_factory=list)
+    context_mib: float = 0.0
 
     @property
     def busy(self) -> int:
@@ -124,6 +144,41 @@ def _seat_processes(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) ->
         party.processes.append(process)
 
 
+def _resting(
+    seat: _Seat, before: _Resting, at: float | None
+) -> dict[tuple[CardUUID, int], Rest]:
+    """Give the pods' processes that do not work; the memory of none of them changed."""
+    found: dict[tuple[CardUUID, int], Rest] = {}
+    for party in seat.parties.values():
+        for process in party.processes if party.tenant else ():
+            key, mib = (seat.card, process.pid), process.memory_mib
+            if at is None or not mib or process.sm != 0:
+                continue
+            known = before.get(key)
+            same = known is not None and known.memory_mib == mib
+            found[key] = known if same and known else Rest(mib, at)
+    return found
+
+
+def _learnt(
+    resting: Iterable[Rest],
+    before: CardUse | None,
+    context_mib: float,
+    at: float | None,
+) -> float | None:
+    """Give the least that a process which allocates nothing was seen to hold."""
+    seen = [
+        one.memory_mib
+        for one in resting
+        if at is not None
+        and at - one.since >= _RESTED_S
+        and one.memory_mib <= context_mib * _MOST_CONTEXTS
+    ]
+    if before is not None and before.context_mib is not None:
+        seen.append(before.context_mib)
+    return min(seen, default=None)
+
+
 def _containers(
     seat: _Seat, snapshot: Snapshot, times: _Times, at: float | None
 ) -> Iterator[ContainerUse]:
@@ -150,6 +205,10 @@ def _containers(
             decoder=decoder,
             last_busy=last,
             placed=not (party.tenant and party.tenant.unplaced),
+            contexts_mib=sum(
+                min(process.memory_mib or 0.0, seat.context_mib)
+                for process in (party.processes if party.tenant else ())
+            ),
         )
 
 
@@ -209,7 +268,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def _card(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) -> CardUse:
+def _card(
+    seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None, learnt: float | None
+) -> CardUse:
     shares = [
         share
         for tenant in (tenancy.tenants if tenancy else ())
@@ -224,6 +285,7 @@ def _card(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) -> CardUse:
         if blind or tenancy is None
         else _unattributed(seat, snapshot),
         sm_source=_source(seat, snapshot),
+        context_mib=learnt,
     )
 
 

@@ -22,7 +22,8 @@ class ContainerUse:
     MiB, the rest in percent of the whole card; None is unknown. ``exclusive``: its pod
     has the card to itself by its request (whole cards). ``last_busy`` is when it was
     last seen at work, at the earliest when it was first seen at all; seconds since
-    1970. All names are empty for what runs outside Kubernetes.
+    1970. ``contexts_mib`` is what of its memory is put down to CUDA's contexts, which
+    are no part of a share. All names are empty for what runs outside Kubernetes.
     """
 
     card: CardUUID
@@ -39,6 +40,7 @@ class ContainerUse:
     decoder: float | None = None
     last_busy: float | None = None
     placed: bool = True
+    contexts_mib: float = 0.0
 
     @property
     def key(self) -> UseKey:
@@ -51,13 +53,26 @@ class CardUse:
     """What all of it comes to on one card; None is unknown.
 
     ``unattributed_mib`` is what is in use less all that containers and processes
-    outside Kubernetes are known to use.
+    outside Kubernetes are known to use. ``context_mib`` is the least that a process
+    which allocates nothing was ever seen to hold.
     """
 
     allotted_units: int | None = None
     exclusive: bool = False
     unattributed_mib: float | None = None
     sm_source: SmSource = SmSource.NONE
+    context_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A process that does not work, the memory that it holds, and since when it does.
+
+    In MiB, and in seconds since 1970.
+    """
+
+    memory_mib: float
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +80,10 @@ class Usage:
     """Everything of one node; containers in a fixed order.
 
     ``at`` is when the processes were read that it goes by, None where they were not.
+    ``resting`` are the pods' processes that do not work, by card and pid.
     """
 
     containers: tuple[ContainerUse, ...] = ()
     cards: Mapping[CardUUID, CardUse] = field(default_factory=dict)
     at: float | None = None
+    resting: Mapping[tuple[CardUUID, int], Rest] = field(default_factory=dict)

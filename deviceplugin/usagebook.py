@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from deviceplugin.fields import MEMORY, UTILIZATION
-from deviceplugin.reckoning import reckon
+from deviceplugin.reckoning import CONTEXT_MIB, reckon
 from deviceplugin.snapshot import Snapshot
 from deviceplugin.tenancy import Tenancy
 from deviceplugin.usage import Usage
@@ -21,7 +21,10 @@ class UsageBook:
         self,
         snapshot: Callable[[], Snapshot],
         tenants: Callable[[], Tenancy | None] | None = None,
+        *,
+        context_mib: float = CONTEXT_MIB,
     ) -> None:
+        self._context_mib = context_mib
         self._snapshot = snapshot
         self._tenants = tenants
         self._lock = Lock()
@@ -50,7 +53,7 @@ class UsageBook:
                 tenancy,
             )
             if not _same(read, self._read):
-                self._usage = reckon(snapshot, tenancy, self._usage)
+                self._usage = reckon(snapshot, tenancy, self._usage, self._context_mib)
                 self._read = read
             return self._usage
 

@@ -16,9 +16,7 @@ Mode = Literal["off", "report", "evict"]
 """What is done about an excess that lasts."""
 
 TOLERANCE = 1.05
-"""So many times its share a container may hold: a driver's own share of a process is
-not what its program asked for. The alert about it says the same."""
-
+"""So many times its share a container may hold: a driver hands out memory in pages."""
 
 LONGEST_GAP_S = 15.0
 """Between two rounds that lie further apart the use was unknown."""
@@ -66,11 +64,16 @@ def allotted_mib(use: ContainerUse) -> float | None:
 
 
 def is_over(use: ContainerUse) -> bool | None:
-    """Tell whether a container uses more memory than its share; None for unknown."""
+    """Tell whether a container uses more memory than its share; None for unknown.
+
+    The contexts of its processes are CUDA's, and no part of what it asked for.
+    """
     share = allotted_mib(use)
     if share is None or use.memory_mib is None:
         return None
-    return use.memory_mib > share * TOLERANCE
+    if use.allotted is None:
+        return use.memory_mib > 0
+    return use.memory_mib - use.contexts_mib > share * TOLERANCE
 
 
 def look(before: Excesses, usage: Usage, now: float) -> Excesses:
@@ -123,4 +126,5 @@ def words(excess: Excess, card: str) -> str:
     if use.allotted is None:
         return f"{held} MiB of {card} without having asked for any part of it"
     lasted = f"for {excess.lasted_s:.0f} s"
-    return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB"
+    beside = f", beside {use.contexts_mib:.0f} MiB allowed for CUDA's contexts"
+    return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"

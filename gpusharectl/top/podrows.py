@@ -184,13 +184,13 @@ def _over(
 
     Who has the whole card has no share to exceed; who asked for cores alone, neither.
     """
-    if tenant.whole:
+    if tenant.whole or not any(one.over for one in containers):
+        # The exporter judges: it knows what of the memory is CUDA's contexts.
         return
     words = [] if len(containers) < _SEVERAL else [*_containers_over(containers)]
-    over = excess_mib(tenant.amount, used)
-    if over and not words:
+    if not words and (over := excess_mib(tenant.amount, used)):
         words = [f"uses {size(over)} more than its share"]
-    if not words and any(one.over for one in containers):
+    if not words:
         words = ["its exporter finds it over its share"]
     yield from (Flag(Sign.OVER, one) for one in words)
 
@@ -199,7 +199,7 @@ def _containers_over(containers: Sequence[ContainerRow]) -> Iterator[str]:
     for one in containers:
         if one.allotted is None and one.over and one.used_mib:
             yield f"container {one.name} uses {size(one.used_mib)}, and asked for none"
-        elif over := excess_mib(one.allotted, one.used_mib):
+        elif one.over and (over := excess_mib(one.allotted, one.used_mib)):
             yield f"container {one.name} uses {size(over)} more than its share"
 
 

@@ -10,8 +10,8 @@ from gpusharectl.inspection.picture import Trouble
 from gpusharectl.inspection.views import Stay
 
 TOLERANCE = 1.05
-"""So many times its share a pod may use before it is over it: a driver keeps something
-for each process. The alert VcudaMemoryOverAllocation and the watchdog say the same."""
+"""So many times its share a pod may use before anything is said of it. The exporter's
+word decides: it knows what of the memory is CUDA's contexts."""
 
 
 def excess_mib(allotted: Amount | None, used_mib: float | None) -> float:

@@ -27,9 +27,10 @@ SHARES = Group(
     (
         Alert(
             "VcudaMemoryOverAllocation",
-            # Who has a card alone takes nothing from anybody.
+            # Who has a card alone takes nothing from anybody. The exporter judges: it
+            # knows what of the memory is CUDA's contexts.
             used_of_allotted(by(CONTAINER, USED), by(CONTAINER, ALLOTTED, _SHARED))
-            + "\n> 1.05",
+            + f"\nand max by ({CONTAINER}) (vcuda_container_over_share) == 1",
             "warning",
             f"{_WHO} uses {{{{ $value | humanizePercentage }}}} of its share",
             "It takes memory that others of its card were promised: on "

@@ -143,3 +143,12 @@ def test_a_pod_that_never_asked_is_told_of_and_stays() -> None:
     [(_, _, message)] = beat.events()
     assert "without having asked" in message
     assert beat.pods() == ["a"]
+
+
+def test_a_pod_that_obeys_its_share_is_never_evicted() -> None:
+    """All of its share is its own, and the driver's context comes on top."""
+    beat = Beat("evict")
+    beat.pod(held("a"))
+    beat.uses(0, a=2048 + 480)
+    beat.uses(300, a=2048 + 480)
+    assert (beat.events(), beat.pods()) == ([], ["a"])

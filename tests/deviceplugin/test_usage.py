@@ -326,3 +326,61 @@ def test_containers_come_in_a_fixed_order() -> None:
         usage = reckoned(snapshot(round_=processes({})), tenancy(*order))
         found = [(u.card, u.namespace, u.pod, u.container) for u in usage.containers]
         assert found == wanted
+
+
+def contexts(
+    *rounds: tuple[float, dict[int, tuple[float, float]]], **how: float
+) -> list[float]:
+    """What is put down to the contexts of a container's processes, round by round.
+
+    A round is of so many seconds, and of MiB and work by pid.
+    """
+    usage, found = Usage(), []
+    for after_s, running in rounds:
+        its = [use(pid, mib, sm) for pid, (mib, sm) in running.items()]
+        owners = {pid: owner("a") for pid in running}
+        round_ = processes({A: its}, owners, at=AT + after_s)
+        usage = reckon(snapshot(round_=round_), tenancy(held("a")), usage, **how)
+        found.append(of(usage, "a").contexts_mib)
+    return found
+
+
+def test_each_process_has_a_context() -> None:
+    """Of so many MiB at most, and of no more than it holds at all."""
+    assert contexts((0, {1: (3000, 50), 2: (2000, 0), 3: (90, 1)})) == [512 + 512 + 90]
+    assert contexts((0, {1: (3000, 50)}), context_mib=0) == [0]
+
+
+def test_the_size_of_a_context_is_learnt() -> None:
+    """From a process that holds the same for a minute and never works; it stays so."""
+    asleep, busy = (700, 0.0), (3000, 50.0)
+    found = contexts(
+        (0, {1: asleep, 2: busy}),
+        (58, {1: asleep, 2: busy}),
+        (60, {1: asleep, 2: busy}),
+        (62, {2: busy}),
+    )
+    assert found == [1024, 1024, 1400, 700]
+
+
+def test_the_least_of_several_is_the_context() -> None:
+    """The others have allocated something; the setting is never undercut."""
+    running = {1: (900, 0.0), 2: (650, 0.0), 3: (3000, 50.0)}
+    assert contexts((0, running), (60, running))[-1] == 650 * 3
+    running[4] = (300, 0.0)
+    assert contexts((0, running), (60, running))[-1] == 512 * 3 + 300
+
+
+@pytest.mark.parametrize(
+    "then", [(1100, 0.0), (701, 0.0), (700, 1.0)], ids=["large", "grows", "works"]
+)
+def test_nothing_is_learnt_of_a_process_that_allocates(
+    then: tuple[float, float],
+) -> None:
+    """Or may do so: it is too large, it changes, or it works."""
+    first = (1100, 0.0) if then[0] == 1100 else (700, 0.0)
+    busy = (3000, 50.0)
+    found = contexts(
+        (0, {1: first, 2: busy}), (30, {1: then, 2: busy}), (60, {1: first, 2: busy})
+    )
+    assert found[-1] == 1024

@@ -49,6 +49,9 @@ def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
         (one(SHARE), False),
         (one(SHARE * 1.05), False),
         (one(SHARE * 1.06), True),
+        (one(SHARE + 512, contexts_mib=512), False),
+        (one(SHARE * 1.06 + 512, contexts_mib=512), True),
+        (one(99, units=None, contexts_mib=99), True),
         (one(None), None),
         (one(99, units=None), True),
         (one(0, units=None), False),
@@ -62,6 +65,7 @@ def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
 def test_what_is_over_a_share(use: ContainerUse, *, over: bool | None) -> None:
     """More memory than allotted, and a little; never one whose share nobody knows.
 
+    The contexts of its processes are none of it.
     Neither one with the card to itself, one that asked for cores alone, nor what runs
     outside Kubernetes or in no container that is known.
     """
@@ -122,10 +126,11 @@ def test_who_may_be_evicted() -> None:
 
 def test_the_words() -> None:
     """Numbers, the card, and for how long."""
-    over = one(3000.4)
+    over = one(3000.4, contexts_mib=512)
     [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
     assert words(excess, "card 0 (GPU-1)") == (
-        "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 MiB"
+        "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 "
+        "MiB, beside 512 MiB allowed for CUDA's contexts"
     )
     [excess] = follow(at(0, one(99, units=None))).values()
     assert words(excess, "card 0 (GPU-1)") == (

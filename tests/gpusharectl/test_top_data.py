@@ -96,7 +96,7 @@ def test_each_container() -> None:
     web, model = pod_named(top_data(containers().top()), "pair")["containers"]
     assert (web["name"], web["allotted"]["units"], web["used_mib"]) == ("web", 4, 1600)
     assert (model["name"], model["last_busy"]) == ("model", TICK)
-    assert (web["over"], model["over"]) == (False, False)
+    assert (web["over"], model["over"]) == (True, False)
 
 
 def test_whoever_has_no_share() -> None:

@@ -72,7 +72,7 @@ def at_work() -> Scene:
         held("cuda-3", B, 20, 50, node="node-2"),
     ]
     apps = (
-        Use("app-1", 14300, 55),
+        Use("app-1", 14300, 55, over=True),
         Use("app-2", 4096, 8),
         Use("app-3", 0, 0, idle_s=3 * HOUR),
     )
@@ -170,7 +170,7 @@ def containers() -> Scene:
     alone = placement("alone", shares=[share(B, 29, 100)], node="node-2")
     leaving = bound_json(both, terminating=True)
     uses = (
-        Use("pair", 1600, 3, container="web"),
+        Use("pair", 1600, 3, container="web", over=True),
         Use("pair", 900, 30, container="model"),
     )
     answers = {

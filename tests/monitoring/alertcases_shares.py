@@ -14,17 +14,25 @@ from tests.monitoring.alertcases import (
 USED = "DCGM_CUSTOM_PROCESS_MEM_USED"
 ALLOTTED = "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED"
 SM = "DCGM_CUSTOM_PROCESS_SM_UTIL"
+OVER_SHARE = "vcuda_container_over_share"
 MIB = 2**20
 OVER, IDLE = "VcudaMemoryOverAllocation", "VcudaIdleAllocation"
 NOBODYS, DRIFT = "VcudaUnattributedMemory", "VcudaDrift"
 
 
 def memory(
-    used: int, allotted: int = 1024, mode: str = "share", **labels: str
+    used: int,
+    allotted: int = 1024,
+    mode: str = "share",
+    *,
+    over: bool = True,
+    **labels: str,
 ) -> Series:
+    """What is used and allotted; ``over`` is the exporter's word."""
     return summed(
         share(USED, f"{used}x20", AllocateMode=mode, **labels),
         share(ALLOTTED, f"{allotted}x20", AllocateMode=mode, **labels),
+        share(OVER_SHARE, f"{int(over)}x20", AllocateMode=mode, **labels),
     )
 
 
@@ -41,13 +49,14 @@ OVER_CASES = (
         OVER,
         "its namesake in another namespace has room",
         3,
-        summed(memory(1126), memory(0, 8192, NamespaceName="b")),
+        summed(memory(1126), memory(0, 8192, over=False, NamespaceName="b")),
         "a/bert-0 (main) uses 110% of its share",
         {"NodeName": "n", **WHO, "severity": "warning"},
     ),
     Case(OVER, "it asked for cores and no memory", 20, memory(1126, 0)),
     Case(OVER, "for a moment", 1, memory(1126)),
-    Case(OVER, "the last few MiB", 20, memory(1060)),
+    Case(OVER, "the last few MiB", 20, memory(1060, over=False)),
+    Case(OVER, "CUDA's contexts", 20, memory(1500, over=False)),
     Case(OVER, "a whole card of its own", 20, memory(1126, mode="exclusive")),
     Case(
         OVER,
