@@ -13,6 +13,9 @@ CPU, MEMORY, PODS = "cpu", "memory", "pods"
 CONTAINER = "main"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
 """More than any pod asks: where a scenario names only the other one of the two."""
+_HOSTNAME = "kubernetes.io/hostname"
+_KUBELETS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+"""Labels that every kubelet sets, beside the one of its host's name."""
 _CARDS = uuid.UUID("6d3c1f4e-2b57-4c0e-9b39-7f7a5d1c8e20")
 """The namespace of the UUIDs of cards that are made up: the same in every run."""
 
@@ -69,7 +72,7 @@ def node(name: str, cards: Sequence[Card], host: Host) -> Json:
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": dict(host.labels),
+            "labels": {**_KUBELETS, _HOSTNAME: name, **host.labels},
             "annotations": annotations,
         },
         "spec": {"unschedulable": True} if host.unschedulable else {},

@@ -7,7 +7,7 @@ import orjson
 
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.summary import Refusal
+from gpushare.domain.summary import Refusal, users_words
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
@@ -118,9 +118,17 @@ def _template(entry: Entry) -> Json:
         raise entry.wrong("template", "needs a spec, as a Pod or a Deployment has it")
     inner = found["spec"].get("template")
     try:
-        return playable(inner if isinstance(inner, dict) and "spec" in inner else found)
+        pod = playable(inner if isinstance(inner, dict) and "spec" in inner else found)
     except Malformed as error:
         raise entry.wrong("template", str(error)) from error
+    priority_class = pod["spec"].get("priorityClassName")
+    if priority_class and "priority" not in pod["spec"]:
+        raise entry.wrong(
+            "template",
+            f'spec.priorityClassName: is "{users_words(str(priority_class))}", and a '
+            "scenario has no classes; give the value of that class as spec.priority",
+        )
+    return pod
 
 
 def _check_length(group: Group) -> None:

@@ -44,6 +44,15 @@ def test_a_pod_pasted_from_a_cluster() -> None:
     assert arrive.pod["metadata"]["annotations"] == {"x": "y"}
 
 
+def test_a_class_beside_its_value() -> None:
+    """As ``kubectl get -o yaml`` gives it: the value is what counts."""
+    template = manifest(priorityClassName="high", priority=7)
+    found = read_scenario(scenario(template), "f")
+    (step,) = found.steps
+    assert isinstance(step.what, Arrive)
+    assert step.what.priority == 7
+
+
 def affinity(operator: str, values: object) -> Json:
     expression = {"key": "rank", "operator": operator, "values": values}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
@@ -73,6 +82,11 @@ WRONG = {
     "greater": (affinity("Gt", ["x"]), "spec.affinity.nodeAffinity.required"),
     "operator": (affinity("Is", ["3"]), "spec.affinity.nodeAffinity.required"),
     "values": (affinity("In", 3), "spec.affinity.nodeAffinity.required"),
+    "priority": (manifest(priority="high"), "spec.priority: must be a whole number"),
+    "class": (
+        manifest(priorityClassName="high"),
+        'spec.priorityClassName: is "high", and a scenario has no classes; give',
+    ),
 }
 
 

@@ -43,6 +43,18 @@ def test_nodes_alike_have_numbers_and_cards_of_their_own() -> None:
     assert {card.model for card in cards} == {"T"}
 
 
+def test_a_node_has_the_labels_that_kubelet_sets() -> None:
+    """What a scenario says goes before."""
+    text = "nodes: [{name: n, labels: {kubernetes.io/arch: arm64, zone: a}}]"
+    (node,) = read_scenario(text, "f.yaml").nodes
+    assert node["metadata"]["labels"] == {
+        "kubernetes.io/hostname": "n",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "arm64",
+        "zone": "a",
+    }
+
+
 def test_cards_may_be_listed() -> None:
     text = """
 nodes:

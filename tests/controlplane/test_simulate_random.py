@@ -1,0 +1,190 @@
+"""Random scenarios: the simulator and a real kube-scheduler place the same pods alike.
+
+All pods wait before kube-scheduler starts, each with a priority of its own, so that
+their order is certain. Of its scores only the extender's is left: the others are not
+played. Where several nodes have one score kube-scheduler draws lots, so what it drew
+is given to the simulator, pod by pod, and must be among the best there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gpushare.domain.model import NodeName
+from gpushare.domain.policies import POLICIES
+from gpushare.domain.scheduling import score
+from gpushare.kube import codec
+from gpusharectl.simulator.engine import Played, play
+from gpusharectl.simulator.scenario import Arrive, Scenario, Step
+from gpusharectl.simulator.scenariofile import read_scenario
+from tests.controlplane.extender import extender
+from tests.controlplane.world import EAGER, Verdict, World
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.kubelet import StandInKubelet
+from tests.testbed.objects import post_pod
+from tests.testbed.rest import Json
+
+pytestmark = pytest.mark.controlplane
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+HOSTNAME = "kubernetes.io/hostname"
+MODELS = ("Tesla P4", "Tesla T4", "NVIDIA A10")
+ONLY_THE_EXTENDERS = {"disabled": [{"name": "*"}]}
+NODES = 4
+PRIORITIES = range(-70, 70, 10)
+"""One for each pod."""
+
+
+def dealt(seed: int) -> Scenario:
+    """Deal a scenario of nodes and pods, too many for the cards."""
+    dice = Random(seed)
+    nodes = [node(dice, number) for number in range(NODES)]
+    priorities = dice.sample(PRIORITIES, len(PRIORITIES))
+    pods = [
+        pod(dice, f"p{number:02}", priority)
+        for number, priority in enumerate(priorities)
+    ]
+    policy = sorted(set(POLICIES) - {"frag"})[seed % (len(POLICIES) - 1)]
+    told = {"policy": policy, "nodes": nodes, "pods": pods}
+    return read_scenario(json.dumps(told), f"seed-{seed}.yaml")
+
+
+def node(dice: Random, number: int) -> Json:
+    size = dice.choice(("20GiB", "8GiB", "6144MiB"))
+    return {
+        "name": f"node-{number}",
+        "cards": f"{dice.randint(1, 3)}x{size}",
+        "model": dice.choice(MODELS),
+        "cpu": dice.choice(("4", "8", "16")),
+        "memory": dice.choice(("8Gi", "64Gi")),
+        "pods": dice.choice((3, 20)),
+        "labels": {"zone": dice.choice("ab")},
+    }
+
+
+def pod(dice: Random, name: str, priority: int) -> Json:
+    """Describe a pod: a share of a card, or one or two whole cards."""
+    cores = dice.choice((1, 10, 40, 100, 200))
+    asked: Json = {"cores": cores, "cpu": dice.choice(("500m", "2", "3"))}
+    if cores < 100:
+        asked["units"] = dice.choice((2, 8, 20, 31))
+    if dice.random() < 0.3:
+        asked["models"] = dice.sample(MODELS, 2)
+    if dice.random() < 0.3:
+        asked["policy"] = dice.choice(("best-fit", "spread"))
+    if dice.random() < 0.25:
+        asked["node_selector"] = dice.choice(
+            (
+                {"zone": "a"},
+                {HOSTNAME: "node-0"},
+                {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
+            )
+        )
+    return {"name": name, "priority": priority, **asked}
+
+
+@pytest.fixture(scope="module")
+def classes(plane: ControlPlane) -> Iterator[None]:
+    """A class for each priority that is dealt; none of them preempts."""
+    for value in PRIORITIES:
+        body = {"metadata": {"name": class_of(value)}, "value": value}
+        plane.rest.must("POST", CLASSES, {**body, "preemptionPolicy": "Never"})
+    yield
+    for value in PRIORITIES:
+        plane.rest.must("DELETE", f"{CLASSES}/{class_of(value)}")
+
+
+def class_of(value: int) -> str:
+    return f"random-{value - PRIORITIES.start}"
+
+
+def as_posted(a_pod: Json, space: str, scheduler: str) -> Json:
+    spec = {**a_pod["spec"], "schedulerName": scheduler}
+    spec["priorityClassName"] = class_of(spec.pop("priority", 0))
+    (container,) = spec["containers"]
+    spec["containers"] = [{**container, "image": "local.test/pause:1"}]
+    return {
+        **a_pod,
+        "metadata": {**a_pod["metadata"], "namespace": space},
+        "spec": spec,
+    }
+
+
+def really(
+    plane: ControlPlane, space: str, dealt: Scenario, name: str
+) -> Mapping[str, Verdict]:
+    """Let a real kube-scheduler place them all."""
+    for one in dealt.nodes:
+        plane.rest.must("POST", "/api/v1/nodes", one)
+    pods = [
+        post_pod(plane.rest, as_posted(step.what.pod, space, name))
+        for step in dealt.steps
+        if isinstance(step.what, Arrive)
+    ]
+    plugins = {"preScore": ONLY_THE_EXTENDERS, "score": ONLY_THE_EXTENDERS}
+    settings = replace(EAGER, profile={"schedulerName": name, "plugins": plugins})
+    nodes = {one["metadata"]["name"] for one in dealt.nodes}
+    with (
+        extender(plane, f"{name}-extender", POLICY=dealt.choice.default) as ext,
+        plane.start_scheduler(
+            name, extender_url=ext.url, settings=settings
+        ) as scheduler,
+        StandInKubelet(plane.rest) as kubelet,
+    ):
+        world = World(plane, ext, kubelet, scheduler, name, space, nodes)
+        return {one["metadata"]["name"]: world.verdict(one) for one in pods}
+
+
+def pinned(step: Step, where: str) -> Step:
+    """Let a pod go to this node and no other, by the label that every kubelet sets."""
+    assert isinstance(step.what, Arrive)
+    a_pod = step.what.pod
+    selector = {**(a_pod["spec"].get("nodeSelector") or {}), HOSTNAME: where}
+    spec = {**a_pod["spec"], "nodeSelector": selector}
+    return replace(step, what=replace(step.what, pod={**a_pod, "spec": spec}))
+
+
+def name_of(step: Step) -> str:
+    assert isinstance(step.what, Arrive)
+    return str(step.what.pod["metadata"]["name"])
+
+
+def simulated(scenario: Scenario, steps: list[Step]) -> Played:
+    return play(replace(scenario, steps=tuple(steps)), scenario.choice, looks=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("classes")
+def test_the_same_pods_on_the_same_cards(
+    plane: ControlPlane, space: str, seed: int
+) -> None:
+    """Card by card; where nodes have one score, on one of them."""
+    scenario = dealt(seed)
+    seen = really(plane, space, scenario, f"random-{seed}")
+    index = {
+        card.uuid: card.index for one in scenario.nodes for card in codec.cards(one)
+    }
+    before: list[Step] = []
+    for step in scenario.steps:
+        name, real = name_of(step), seen[name_of(step)]
+        free = simulated(scenario, [*before, step]).fates[-1]
+        assert bool(free.node) == bool(real.node), (name, real, free)
+        if not real.node:
+            continue
+        ledger = simulated(scenario, before).world.ledger
+        assert isinstance(step.what, Arrive)
+        before.append(pinned(step, real.node))
+        there = simulated(scenario, before).fates[-1]
+        assert (there.node, sorted(there.cards)) == (
+            real.node,
+            sorted(index[uuid] for uuid in real.cards),
+        )
+        if free.node != real.node:
+            own = step.what.pod["metadata"]["annotations"].get("baidu.com/vcuda-policy")
+            policy = scenario.choice.policy(own or None)
+            pages = [ledger.node(NodeName(one)) for one in (free.node, real.node)]
+            assert len({score(page, policy) for page in pages}) == 1, (name, pages)
+    assert 0 < len(before) < len(PRIORITIES)
