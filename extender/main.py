@@ -119,6 +119,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
             Scores(ledger),
             inflight,
             choice,
+            hosts,
             Patience(settings.wait_for_news_s),
         ),
         binder=Binder(cluster, books, timeout_s=settings.bind_timeout_s),

@@ -1,11 +1,11 @@
 """preempt: keep, replace or drop the victims that kube-scheduler proposes. Pure."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
-from gpushare.domain.preemption import Budget, Victims, choose_victims
+from gpushare.domain.preemption import Facts, Victims, choose_victims
 
 
 def preempt(
@@ -13,7 +13,7 @@ def preempt(
     proposals: Mapping[NodeName, Victims],
     node: Callable[[NodeName], Node | None],
     policy: Policy,
-    budgets: Collection[Budget],
+    facts: Facts,
 ) -> dict[NodeName, Victims]:
     """Choose the victims on each node; a node where none would help is left out.
 
@@ -25,7 +25,7 @@ def preempt(
         page = node(name)
         if page is None:
             continue
-        victims = choose_victims(request, page, proposal, policy, budgets)
+        victims = choose_victims(request, page, proposal, policy, facts)
         if victims is not None and victims.uids:
             chosen[name] = victims
     return chosen

@@ -13,10 +13,11 @@ from extender.preempt import preempt
 from extender.prioritize import prioritize
 from extender.wire import ExtenderArgs, FilterResult, PreemptionArgs
 from gpushare.domain.fitting import Fitting
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.preemption import Budget, Victims
+from gpushare.domain.preemption import Budget, Facts, Victims
 from gpushare.domain.scheduling import refusal
 from gpushare.domain.scores import Scores
 from gpushare.domain.summary import Refusal
@@ -44,6 +45,7 @@ class Verbs:
     scores: Scores
     inflight: Inflight
     choice: Choice
+    hosts: Hosts
     patience: Patience
     clock: Callable[[], float] = time.monotonic
 
@@ -95,9 +97,13 @@ class Verbs:
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
-        chosen = preempt(
-            request, args.proposals, self.ledger.node, policy, self._budgets()
+        facts = Facts(
+            self.hosts,
+            self._budgets(),
+            self.ledger.reservations(),
+            self.pods.started,
         )
+        chosen = preempt(request, args.proposals, self.ledger.node, policy, facts)
         self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Amount,
@@ -10,6 +11,7 @@ from gpushare.domain.model import (
     CardUUID,
     Claim,
     ContainerAmount,
+    HostAmount,
     NodeName,
     Placement,
     PodRef,
@@ -76,6 +78,13 @@ def ledger_of(*its_cards: Card, name: str = "n") -> Ledger:
     return ledger
 
 
+def roomy(name: str = "n") -> Hosts:
+    """A book by which the node has CPU and memory for everybody."""
+    hosts = Hosts()
+    hosts.set_allocatable(NodeName(name), HostAmount(10**6, 10**6))
+    return hosts
+
+
 def ref(name: str = "pod", *, uid: str = "", priority: int = 0) -> PodRef:
     """Which pod; its UID is ``uid-<name>`` where none is given."""
     return PodRef(PodUID(uid or f"uid-{name}"), "default", name, priority)
@@ -95,10 +104,11 @@ def request(
     claims: Sequence[Claim] | None = None,
     priority: int = 0,
     policy: str | None = None,
+    host: HostAmount | None = None,
 ) -> PodRequest:
     """What a pod asks: one claim, or the claims given."""
     found = (claim(units, cores),) if claims is None else tuple(claims)
-    return PodRequest(ref(name, priority=priority), found, policy)
+    return PodRequest(ref(name, priority=priority), found, policy, host=host)
 
 
 def apart(name: str = "pod", *units: int, priority: int = 0) -> PodRequest:

@@ -4,15 +4,24 @@ A card that is free is of no use where its node has no CPU left for a pod. So th
 ``frag`` looks at both. All bound pods count here, also those that ask for no card.
 """
 
+from dataclasses import dataclass
 from threading import Lock
 
 from gpushare.domain.model import HostAmount, NodeName, PodUID
 
-__all__ = ["HostAmount", "Hosts"]
+__all__ = ["Held", "HostAmount", "Hosts"]
 
 _NOTHING = HostAmount()
 _MOST_KINDS = 10_000
 _MOST_CHANGES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a pod holds of its node, and how important it is to kube-scheduler."""
+
+    amount: HostAmount
+    priority: int = 0
 
 
 class Hosts:
@@ -20,7 +29,7 @@ class Hosts:
 
     Never a source of truth: written from what the API server says of nodes and pods.
     The same value, the very one, is given until it changes. 100,000 pods take some
-    20 MB here: a name, a node and one of few amounts each.
+    20 MB here: a name, a node and one of few kinds each.
     """
 
     def __init__(self) -> None:
@@ -28,8 +37,8 @@ class Hosts:
         self._allocatable: dict[NodeName, HostAmount] = {}
         self._held: dict[NodeName, HostAmount] = {}
         self._free: dict[NodeName, HostAmount] = {}
-        self._pods: dict[PodUID, tuple[NodeName, HostAmount]] = {}
-        self._kinds: dict[HostAmount, HostAmount] = {}
+        self._pods: dict[PodUID, tuple[NodeName, Held]] = {}
+        self._kinds: dict[Held, Held] = {}
         self._names: dict[NodeName, NodeName] = {}
         self._changed: set[NodeName] | None = set()
 
@@ -52,6 +61,11 @@ class Hosts:
         """Give what a node has for all its pods together; None if that is unknown."""
         return self._allocatable.get(name)
 
+    def pod(self, uid: PodUID) -> Held | None:
+        """Give what a pod holds of the node that it is bound to; None if unknown."""
+        found = self._pods.get(uid)
+        return None if found is None else found[1]
+
     def holders(self) -> frozenset[PodUID]:
         """Give all pods that are on some node."""
         with self._lock:
@@ -68,16 +82,19 @@ class Hosts:
                 self._allocatable[name] = amount
             self._touch(name)
 
-    def hold(self, uid: PodUID, name: NodeName, amount: HostAmount) -> None:
+    def hold(
+        self, uid: PodUID, name: NodeName, amount: HostAmount, priority: int = 0
+    ) -> None:
         """Write down a pod that is bound to a node, and what it asks now."""
+        held = Held(amount, priority)
         with self._lock:
             before = self._pods.get(uid)
-            if before == (name, amount):
+            if before == (name, held):
                 return
             if before is not None:
-                self._let_go(*before)
+                self._let_go(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
-            self._pods[uid] = (name, self._one(amount))
+            self._pods[uid] = (name, self._one(held))
             self._held[name] = self._held.get(name, _NOTHING) + amount
             self._touch(name)
 
@@ -86,7 +103,7 @@ class Hosts:
         with self._lock:
             before = self._pods.pop(uid, None)
             if before is not None:
-                self._let_go(*before)
+                self._let_go(before[0], before[1].amount)
 
     def changes(self) -> frozenset[NodeName] | None:
         """Give the nodes that changed since the one reader asked before.
@@ -115,8 +132,8 @@ class Hosts:
                 # Nobody reads them where nobody asks for frag, and nodes come and go.
                 self._changed = None
 
-    def _one(self, amount: HostAmount) -> HostAmount:
+    def _one(self, held: Held) -> Held:
         """Give one value for all pods that ask the same."""
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds.clear()
-        return self._kinds.setdefault(amount, amount)
+        return self._kinds.setdefault(held, held)

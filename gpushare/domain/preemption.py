@@ -4,31 +4,42 @@ kube-scheduler picks victims by a node's totals (contracts 1.8). Where its victi
 on the wrong cards, evicting them would free no card: then others are chosen here.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from gpushare.domain.model import Card, CardUUID, Claim, Placement, PodRequest, PodUID
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.model import (
+    NOTHING,
+    Card,
+    CardUUID,
+    Claim,
+    HostAmount,
+    Placement,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
 from gpushare.domain.scheduling import place
 
 Cost = tuple[int, int, int, int]
 
+NOT_STARTED = "~"
+"""Sorts behind every time: a pod that has not started counts as the youngest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to evict from one node, and how many disruption budgets that breaks."""
+    """The pods to evict from one node, and how many disruption budgets that breaks.
+
+    The most important pod comes first: kube-scheduler takes its priority for the
+    highest of them all when it compares nodes (contracts 1.8).
+    """
 
     uids: tuple[PodUID, ...]
     budget_violations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A pod that could be evicted: how important it is, and which cards it leaves."""
-
-    priority: int
-    cards: frozenset[CardUUID]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,36 @@ class Budget:
 
     pods: frozenset[PodUID]
     allowed: int
+
+
+def _unknown(_uid: PodUID) -> str:
+    return NOT_STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of pods beside the cards that they hold.
+
+    ``hosts`` tells what CPU and memory each pod holds, and its priority. ``reserved``
+    are the pods whose binding nobody has seen: kube-scheduler may not know them on
+    that node, and an answer that names one fails for all nodes (contracts 1.8).
+    ``started`` gives the time when a pod started, as text that sorts.
+    """
+
+    hosts: Hosts = field(default_factory=Hosts)
+    budgets: Sequence[Budget] = ()
+    reserved: Collection[PodUID] = ()
+    started: Callable[[PodUID], str] = _unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A pod that could be evicted, and what would come free; no cards where none."""
+
+    priority: int
+    started: str
+    cards: frozenset[CardUUID]
+    host: HostAmount
 
 
 def violating(uids: Iterable[PodUID], budgets: Collection[Budget]) -> frozenset[PodUID]:
@@ -57,138 +98,232 @@ def choose_victims(
     node: Node,
     proposal: Victims,
     policy: Policy,
-    budgets: Collection[Budget] = (),
+    facts: Facts | None = None,
 ) -> Victims | None:
     """Keep the proposal if it makes room for the pod, better it if not, or give None.
 
-    The proposal's pods without shares stay victims: they were chosen for CPU or memory
-    of the node. Pods whose eviction breaks a disruption budget come last, as with
+    Of the proposal's pods those stay victims whose CPU, memory or other things of the
+    node are needed. Pods whose eviction breaks a disruption budget come last, as with
     kube-scheduler. None: evicting pods of lower priority from this node does not help.
     """
-    node = node.as_seen_by(request.pod).as_limited_by(request)
-    if _fits(request, node.without(set(proposal.uids)), policy):
+    node = node.as_seen_by(request.pod)
+    search = _Search(request, node, proposal, policy, facts or Facts())
+    if search.frees_cards(request, proposal.uids):
         return proposal
-    holders = node.placements.keys() | node.unplaced.keys()
-    bystanders = tuple(u for u in proposal.uids if u not in holders)
-    chosen = _clear_cards(request, node, policy, budgets)
-    if chosen is None:
-        return None
-    uids = (*bystanders, *chosen)
-    return Victims(uids, len(violating(uids, budgets))) if uids else None
+    return search.victims()
 
 
-def _fits(request: PodRequest, node: Node, policy: Policy) -> bool:
-    return isinstance(place(request, node, policy), Placement)
+class _Search:
+    """Looks for the pods to evict from one node for one pod."""
 
+    def __init__(
+        self,
+        request: PodRequest,
+        node: Node,
+        proposal: Victims,
+        policy: Policy,
+        facts: Facts,
+    ) -> None:
+        self._request = request
+        self._seen = node
+        self._node = node.as_limited_by(request)
+        self._policy = policy
+        self._budgets = facts.budgets
+        self._tenants = _tenants(request, node, proposal, facts)
+        self._ranked = sorted(
+            self._tenants,
+            key=lambda uid: (-self._tenants[uid].priority, self._tenants[uid].started),
+        )
+        self._named = frozenset(proposal.uids)
+        self._lower = {
+            uid
+            for uid, tenant in self._tenants.items()
+            if uid in self._named
+            or (tenant.priority < request.pod.priority and uid not in facts.reserved)
+        }
+        own = violating(self._in_order(self._named), self._budgets)
+        self._others_violations = max(0, proposal.budget_violations - len(own))
+        self._host_free = facts.hosts.free(node.name)
+        # Where our book says that not even the proposal frees enough of the host, it
+        # is not the one that kube-scheduler has.
+        self._host_known = self._frees_host(self._named)
+        self._kept = self._taken_for_something_else()
 
-def _clear_cards(
-    request: PodRequest, node: Node, policy: Policy, budgets: Collection[Budget]
-) -> tuple[PodUID, ...] | None:
-    """Evict for one claim after the other, each on the card where it costs least."""
-    victims: set[PodUID] = set()
-    for count in range(1, len(request.claims) + 1):
-        so_far = replace(request, claims=request.claims[:count])
-        evicted = _for_last_claim(so_far, node.without(victims), policy, budgets)
-        if evicted is None:
+    def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
+        """Tell whether the claims fit on the cards once these pods are gone."""
+        found = place(request, self._node.without(gone), self._policy)
+        return isinstance(found, Placement)
+
+    def victims(self) -> Victims | None:
+        """Give the cheapest victims that are enough, most important first."""
+        starts = [self._kept]
+        if self._host_known and not self._frees_host(self._kept):
+            starts.append(self._named)
+        found = [way for start in starts if (way := self._cleared(start)) is not None]
+        singles = (self._kept | {uid} for uid in self._ranked if uid in self._lower)
+        found += (way for way in singles if self._enough(self._request, way))
+        if not found:
             return None
-        victims |= evicted
-    if not _fits(request, node.without(victims), policy):
-        return None
-    return _reprieve(request, node, policy, victims, budgets)
+        uids = self._in_order(min(found, key=self._cost))
+        return Victims(tuple(uids), self._violations(uids)) if uids else None
+
+    def _cleared(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
+        """Evict for one claim after the other, each on the card where it costs least.
+
+        ``start`` are gone from the beginning; at the end those of them come back whose
+        room is not needed.
+        """
+        gone: frozenset[PodUID] | None = start
+        for count in range(1, len(self._request.claims) + 1):
+            if gone is None:
+                return None
+            so_far = replace(self._request, claims=self._request.claims[:count])
+            gone = self._for_last_claim(so_far, gone)
+        return gone
+
+    def _for_last_claim(
+        self, request: PodRequest, gone: frozenset[PodUID]
+    ) -> frozenset[PodUID] | None:
+        """Evict from the cheapest cards so that the last claim fits beside the rest."""
+        whole = len(request.claims) == len(self._request.claims)
+        stay = self._kept if whole else gone
+        ways = []
+        for cards in self._ways(request.claims[-1], gone):
+            here = {uid for uid in self._lower if self._tenants[uid].cards & cards}
+            if self._enough(request, gone | here):
+                ways.append(self._reprieved(request, gone | here, stay))
+        return min(ways, key=self._cost, default=None)
+
+    def _ways(
+        self, claim: Claim, gone: AbstractSet[PodUID]
+    ) -> Iterable[frozenset[CardUUID]]:
+        """Give the sets of cards worth clearing: each, or the cheapest N and more."""
+        usable = [card for card in self._node.cards if card.open]
+        if not claim.whole_cards:
+            return [frozenset({card.uuid}) for card in usable]
+        here = {uid: self._tenants[uid] for uid in self._tenants.keys() - gone}
+
+        def burden(card: Card) -> tuple[int, int]:
+            held = [
+                tenant.priority
+                for uid, tenant in here.items()
+                if uid in self._lower and card.uuid in tenant.cards
+            ]
+            return (max(held, default=-(2**31)), len(held))
+
+        stay = (here[uid].cards for uid in here.keys() - self._lower)
+        held = frozenset(chain.from_iterable(stay))
+        easy = sorted((c for c in usable if c.uuid not in held), key=burden)
+        return [
+            frozenset(card.uuid for card in easy[:count])
+            for count in range(claim.whole_cards, len(easy) + 1)
+        ]
+
+    def _reprieved(
+        self,
+        request: PodRequest,
+        victims: AbstractSet[PodUID],
+        stay: AbstractSet[PodUID],
+    ) -> frozenset[PodUID]:
+        """Let every victim live that need not go, the most important first.
+
+        But those under a budget before all others; and not those in ``stay``.
+        """
+        ranked = self._in_order(victims)
+        protected = violating(ranked, self._budgets)
+        gone = set(victims)
+        for uid in sorted(ranked, key=lambda uid: uid not in protected):
+            if uid not in stay and self._enough(request, gone - {uid}):
+                gone.discard(uid)
+        return frozenset(gone)
+
+    def _enough(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
+        """Tell whether the claims fit, and for all of them also what else is asked."""
+        whole = len(request.claims) == len(self._request.claims)
+        if whole and self._host_known and not self._frees_host(gone):
+            return False
+        return self.frees_cards(request, gone)
+
+    def _frees_host(self, gone: Collection[PodUID]) -> bool:
+        """Tell whether CPU and memory suffice without these; False if unknown."""
+        asked, room = self._request.host, self._host_free
+        if asked is None or room is None:
+            return False
+        for uid in gone:
+            room += self._tenants[uid].host
+        return asked.fits(room)
+
+    def _frees_totals(self, gone: Collection[PodUID]) -> bool:
+        """Tell whether the cards have enough in sum, which says nothing of one card."""
+        left = self._seen.without(gone).free.values()
+        asked = sum((claim.amount for claim in self._request.claims), NOTHING)
+        return asked.fits(sum(left, NOTHING))
+
+    def _taken_for_something_else(self) -> frozenset[PodUID]:
+        """Name the proposal's pods that must go for what is not seen here.
+
+        kube-scheduler names nobody whose room it does not need. So where the host's
+        CPU and memory and the sum of the cards suffice without a pod, it was chosen
+        for something else, such as a port or an affinity. All of them are kept where
+        the host's book cannot tell.
+        """
+        if not self._host_known:
+            return self._named
+        return frozenset(
+            uid
+            for uid in self._named
+            if self._frees_host(rest := self._named - {uid})
+            and not (self._tenants[uid].cards and not self._frees_totals(rest))
+        )
+
+    def _in_order(self, uids: Collection[PodUID]) -> list[PodUID]:
+        return [uid for uid in self._ranked if uid in uids]
+
+    def _violations(self, uids: Collection[PodUID]) -> int:
+        """Count evictions beyond a budget, as far as is known.
+
+        Budgets of pods without shares are not known here; kube-scheduler counted them
+        in the proposal, and they count as long as such pods stay victims.
+        """
+        own = violating(self._in_order(uids), self._budgets)
+        others = [uid for uid in uids if not self._tenants[uid].cards]
+        return len(own) + min(len(others), self._others_violations)
+
+    def _cost(self, uids: Collection[PodUID]) -> Cost:
+        """Order as kube-scheduler orders nodes: budgets, top priority, sum, number."""
+        priorities = [self._tenants[uid].priority for uid in uids]
+        return (
+            self._violations(uids),
+            max(priorities, default=-(2**31)),
+            sum(priority + 2**31 for priority in priorities),
+            len(priorities),
+        )
 
 
-def _for_last_claim(
-    request: PodRequest,
-    node: Node,
-    policy: Policy,
-    budgets: Collection[Budget],
-) -> set[PodUID] | None:
-    """Evict from the cheapest cards such that the last claim fits with those before."""
-    claim = request.claims[-1]
-    lower = _lower(request, node)
-    ways: list[tuple[Cost, int, set[PodUID]]] = []
-    for cards in _ways(claim, node, lower):
-        victims = {uid for uid, tenant in lower.items() if tenant.cards & cards}
-        if _fits(request, node.without(victims), policy):
-            least = set(_reprieve(request, node, policy, victims, budgets))
-            ways.append((_cost(least, lower, budgets), len(ways), least))
-    return min(ways)[2] if ways else None
+def _tenants(
+    request: PodRequest, node: Node, proposal: Victims, facts: Facts
+) -> dict[PodUID, Tenant]:
+    """Give the proposal's pods, in its order, and all that have shares of the node.
 
-
-def _ways(
-    claim: Claim, node: Node, lower: Mapping[PodUID, Tenant]
-) -> Iterable[frozenset[CardUUID]]:
-    """Give the sets of cards worth clearing: each card, or the cheapest N and more."""
-    usable = [card for card in node.cards if card.open]
-    if not claim.whole_cards:
-        return [frozenset({card.uuid}) for card in usable]
-
-    def burden(card: Card) -> tuple[int, int]:
-        held = [t.priority for t in lower.values() if card.uuid in t.cards]
-        return (max(held, default=-(2**31)), len(held))
-
-    kept = {
-        uuid
-        for uid, tenant in _tenants(node).items()
-        if uid not in lower
-        for uuid in tenant.cards
-    }
-    easy = sorted((c for c in usable if c.uuid not in kept), key=burden)
-    return [
-        frozenset(card.uuid for card in easy[:count])
-        for count in range(claim.whole_cards, len(easy) + 1)
-    ]
-
-
-def _reprieve(
-    request: PodRequest,
-    node: Node,
-    policy: Policy,
-    victims: Collection[PodUID],
-    budgets: Collection[Budget],
-) -> tuple[PodUID, ...]:
-    """Let every victim live that need not go, the most important first."""
-    gone = set(victims)
-    tenants = _tenants(node)
-    ranked = sorted(victims, key=lambda uid: (-tenants[uid].priority, uid))
-    protected = violating(ranked, budgets)
-    worth = sorted(ranked, key=lambda uid: uid not in protected)
-    for uid in worth:
-        if _fits(request, node.without(gone - {uid}), policy):
-            gone.discard(uid)
-    return tuple(uid for uid in reversed(worth) if uid in gone)
-
-
-def _cost(
-    victims: Collection[PodUID],
-    lower: Mapping[PodUID, Tenant],
-    budgets: Collection[Budget],
-) -> Cost:
-    """Order as kube-scheduler orders nodes: budgets, highest priority, sum, number."""
-    priorities = [lower[uid].priority for uid in victims]
-    return (
-        len(violating(victims, budgets)),
-        max(priorities, default=-(2**31)),
-        sum(priority + 2**31 for priority in priorities),
-        len(priorities),
-    )
-
-
-def _lower(request: PodRequest, node: Node) -> dict[PodUID, Tenant]:
-    return {
-        uid: tenant
-        for uid, tenant in _tenants(node).items()
-        if tenant.priority < request.pod.priority
-    }
-
-
-def _tenants(node: Node) -> dict[PodUID, Tenant]:
-    """Give who sits where; a pod of which nobody knows the card sits on all of them."""
+    A pod of which nobody knows the card sits on all of them. One without shares keeps
+    its place in the proposal; where nobody knows its priority it counts as important
+    as the pod before it, which it is at most.
+    """
     everywhere = frozenset(card.uuid for card in node.cards)
-    found = {
-        uid: Tenant(unplaced.pod.priority, everywhere)
-        for uid, unplaced in node.unplaced.items()
-    }
+    cards = dict.fromkeys(node.unplaced, everywhere)
+    pods = {uid: asked.pod for uid, asked in node.unplaced.items()}
     for uid, placement in node.placements.items():
-        found[uid] = Tenant(placement.pod.priority, frozenset(placement.cards()))
+        cards[uid] = frozenset(placement.cards())
+        pods[uid] = placement.pod
+    found: dict[PodUID, Tenant] = {}
+    before = (request.pod.priority - 1, "")
+    for uid in dict.fromkeys((*proposal.uids, *sorted(pods))):
+        held = facts.hosts.pod(uid)
+        if uid in pods:
+            before = (pods[uid].priority, facts.started(uid))
+        elif held is not None:
+            same = held.priority == before[0]
+            before = (held.priority, before[1] if same else "")
+        host = HostAmount() if held is None else held.amount
+        found[uid] = Tenant(*before, cards.get(uid, frozenset()), host)
     return found

@@ -10,6 +10,7 @@ from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest, PodUID
 from gpushare.domain.policies import Choice
+from gpushare.domain.preemption import NOT_STARTED
 from gpushare.kube import codec
 from gpushare.kube.charges import Charges
 from gpushare.kube.cluster import Json, Page, WatchEvent
@@ -78,6 +79,12 @@ class PodBook:
         """Give all pods that ask for cards, or hold some, and have not ended."""
         with self._lock:
             return tuple(self._records.values())
+
+    def started(self, uid: PodUID) -> str:
+        """Give the time when a pod that is on record started, as text that sorts."""
+        with self._lock:
+            record = self._records.get(uid)
+        return (record and record.started) or NOT_STARTED
 
     def leaving(self, name: NodeName) -> tuple[PodRecord, ...]:
         """Give the pods of a node that are on their way out and still hold a share.

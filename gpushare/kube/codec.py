@@ -42,7 +42,8 @@ class PodRecord:
     for good; ``terminating`` while it has a deletion timestamp and still holds its
     share; ``nominated`` the node whose victims make room for it, mostly empty;
     ``complaint`` what is wrong with a placement that cannot be read; ``plan`` the
-    planned placement, which is not ``placement`` where an actual one wins over it.
+    planned placement, which is not ``placement`` where an actual one wins over it;
+    ``started`` the time since which kubelet knows the pod, empty before.
     """
 
     pod: PodRef
@@ -55,6 +56,7 @@ class PodRecord:
     labels: Mapping[str, str]
     complaint: str = ""
     plan: Placement | None = None
+    started: str = ""
 
     @property
     def asks(self) -> bool:
@@ -140,6 +142,7 @@ def pod_record(pod: Json) -> PodRecord:
         labels=Reader(pod).object("metadata").optional_object("labels").texts(""),
         complaint=complaint,
         plan=plan,
+        started=status.optional_text("startTime"),
     )
 
 

@@ -66,11 +66,14 @@ def host_capacity(node: Json) -> HostAmount | None:
 
 def follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
     """Write a pod as it is now into the book of its host: from binding to its end."""
-    node = (pod.get("spec") or {}).get("nodeName")
+    spec = pod.get("spec") or {}
+    node = spec.get("nodeName")
     if (pod.get("status") or {}).get("phase") in TERMINAL:
         hosts.release(uid)
     elif node and (amount := host_amount(pod)) is not None:
-        hosts.hold(uid, NodeName(node), amount)
+        priority = spec.get("priority")
+        known = priority if type(priority) is int else 0
+        hosts.hold(uid, NodeName(node), amount, known)
 
 
 def _peak(spec: Json) -> tuple[int, int]:

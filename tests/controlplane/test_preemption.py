@@ -1,24 +1,39 @@
 """Whom a pod of higher priority drives out: the tenants of one card, and no others.
 
 In every scene kube-scheduler's own choice, made by the node's totals, would free a
-share on one card here and there, where the preemptor fits on none.
+share on one card here and there, where the preemptor fits on none. Of several nodes it
+takes the one where the victims that we answer cost least.
 """
 
+import socket
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
 from tests.controlplane.books import checked_book
+from tests.controlplane.by_hand import NOBODY, bind
 from tests.controlplane.cases import assert_refused
-from tests.controlplane.world import World, cards_of
+from tests.controlplane.gate import GROUP
+from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import read_pod
+from tests.testbed.objects import post_pod, read_pod
 from tests.testbed.rest import Json
+from tests.testbed.sweep import new_namespace
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
-PRIORITIES = {"p0": 0, "p10": 10, "p20": 20, "p30": 30, "p100": 100}
+PRIORITIES = {
+    "p0": 0,
+    "p1": 1,
+    "p5": 5,
+    "p10": 10,
+    "p20": 20,
+    "p30": 30,
+    "p90": 90,
+    "p100": 100,
+}
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TENANTS = {"a1": "p0", "a2": "p10", "b1": "p0", "b2": "p20", "c1": "p30"}
 """Of 8 units each, two on the cards a and b, one on c; every card has 16."""
@@ -134,3 +149,155 @@ def budget(world: World, app: str) -> None:
         "observedGeneration": 1,
     }
     world.rest.must("PUT", f"{path}/{app}/status", made)
+
+
+def settle(
+    world: World,
+    node: str,
+    name: str,
+    units: int | None,
+    priority: str,
+    cpu: str = "10m",
+) -> Json:
+    """Run a pod on one node; without units it asks nothing of the cards there."""
+    cores = None if units is None else 1
+    a_pod = world.pod(name, units, cores, priority_class=priority, labels={"app": name})
+    a_pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    a_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    posted = post_pod(world.rest, a_pod)
+    assert world.bound(posted).node == node
+    return posted
+
+
+def drive_in(world: World, units: int, cpu: str = "10m") -> str:
+    """Create the preemptor, and give the node where it came in."""
+    a_pod = world.pod("vip", units, 1, priority_class="p100")
+    a_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    posted = post_pod(world.rest, a_pod)
+    return world.bound(posted).node
+
+
+def test_the_node_whose_victims_matter_least_is_chosen(world: World) -> None:
+    """On one node a pod of priority 90 would have to go, beside one of 0.
+
+    kube-scheduler takes the first victim that we name for the most important one, and
+    by that compares the nodes: it must not be the least.
+    """
+    world.node("dear", 16, 16)
+    settle(world, "dear", "d0", 8, "p0")
+    settle(world, "dear", "d90", 8, "p90")
+    settle(world, "dear", "d1", 8, "p1")
+    settle(world, "dear", "stays", 8, "p100")
+    world.node("cheap", 16)
+    settle(world, "cheap", "c5", 16, "p5")
+    assert drive_in(world, 12) == "cheap"
+    assert names_left(world) == {"d0", "d90", "d1", "stays", "vip"}
+    checked_book(world.rest)
+
+
+def test_a_pod_without_shares_does_not_hide_a_more_important_victim(
+    world: World,
+) -> None:
+    """It was chosen for its CPU, and comes behind the one that holds the card."""
+    world.node("dear", 16, 16)
+    settle(world, "dear", "hog", None, "p0", cpu="20")
+    settle(world, "dear", "d30", 12, "p30")
+    settle(world, "dear", "stays", 12, "p100")
+    world.node("cheap", 16)
+    settle(world, "cheap", "c5", 16, "p5", cpu="20")
+    assert drive_in(world, 8, cpu="14") == "cheap"
+    assert names_left(world) == {"hog", "d30", "stays", "vip"}
+    checked_book(world.rest)
+
+
+def test_one_eviction_is_enough_where_one_pod_frees_card_and_cpu(world: World) -> None:
+    """kube-scheduler names ``busy``, for its CPU alone: no card comes free by it.
+
+    ``light`` would free a card and no CPU, ``both`` frees both.
+    """
+    world.node("edge", 16, 16, 16)
+    settle(world, "edge", "busy", 6, "p0", cpu="12")
+    settle(world, "edge", "stays", 6, "p100")
+    settle(world, "edge", "light", 12, "p1")
+    settle(world, "edge", "both", 12, "p1", cpu="12")
+    assert drive_in(world, 12, cpu="14") == "edge"
+    assert names_left(world) == {"busy", "stays", "light", "vip"}
+    checked_book(world.rest)
+
+
+def test_a_victim_for_cpu_is_kept_beside_the_one_for_the_card(world: World) -> None:
+    """Nobody else has the CPU: both go, and at once."""
+    world.node("edge", 16, 16)
+    settle(world, "edge", "busy", 6, "p0", cpu="20")
+    settle(world, "edge", "stays", 6, "p100")
+    settle(world, "edge", "light", 12, "p1")
+    assert drive_in(world, 12, cpu="14") == "edge"
+    assert names_left(world) == {"stays", "vip"}
+    checked_book(world.rest)
+
+
+def test_a_budget_of_a_pod_without_shares_still_counts(world: World) -> None:
+    """Where its eviction breaks a budget, the other node is chosen, dear as it is."""
+    world.node("guarded", 16, 16)
+    settle(world, "guarded", "hog", None, "p0", cpu="20")
+    settle(world, "guarded", "g0", 12, "p0")
+    settle(world, "guarded", "stays", 12, "p100")
+    budget(world, "hog")
+    world.node("plain", 16)
+    settle(world, "plain", "b30", 16, "p30", cpu="20")
+    assert drive_in(world, 8, cpu="14") == "plain"
+    assert names_left(world) == {"hog", "g0", "stays", "vip"}
+    checked_book(world.rest)
+
+
+@contextmanager
+def silent_bindings(world: World, namespace: str) -> Iterator[None]:
+    """Have the API server ask a webhook that never answers for each Binding there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        path = f"{GROUP}/validatingwebhookconfigurations"
+        labels = {"kubernetes.io/metadata.name": namespace}
+        rule: Json = {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["*"],
+            "resources": ["pods/binding"],
+        }
+        entry: Json = {
+            "name": "silent.vcuda.baidu.com",
+            "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": ""},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": labels},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 30,
+        }
+        body: Json = {"metadata": {"name": "silent"}, "webhooks": [entry]}
+        world.rest.must("POST", path, body)
+        try:
+            yield
+        finally:
+            world.rest.must("DELETE", f"{path}/silent")
+
+
+def test_a_pod_that_was_never_bound_is_no_victim(world: World) -> None:
+    """Its room is held, but kube-scheduler knows of no such pod on that node.
+
+    It would refuse the whole answer for it, the other node's victims too.
+    """
+    world.node("held", 16, 16)
+    settle(world, "held", "h0", 8, "p0")
+    elsewhere = new_namespace(world.rest)
+    with silent_bindings(world, elsewhere):
+        ghost = world.pod("ghost", 8, 1, priority_class="p0")
+        ghost["metadata"]["namespace"] = elsewhere
+        ghost["spec"]["schedulerName"] = NOBODY
+        posted = post_pod(world.rest, ghost)
+        assert "nobody knows" in bind(world, posted, "held")
+        settle(world, "held", "s1", 8, "p100")
+        settle(world, "held", "s2", 8, "p100")
+        world.node("other", 16)
+        settle(world, "other", "o30", 16, "p30")
+        assert drive_in(world, 12) == "other"
+        assert names_left(world) == {"h0", "s1", "s2", "vip"}
+        assert not node_of(read_pod(world.rest, posted))

@@ -12,6 +12,7 @@ from extender.patience import Patience
 from extender.verbs import Verbs
 from extender.wire import BindingArgs, ExtenderArgs, FilterResult, extender_args
 from gpushare.domain.fitting import Fitting
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.policies import Choice
@@ -122,10 +123,17 @@ class House:
         self.ledger = Ledger()
         choice = Choice()
         self.inflight = Inflight(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
+        self.hosts = Hosts()
         self.pods = PodBook(
-            self.ledger, choice, on_gone=self.inflight.end, clock=self.clock
+            self.ledger,
+            choice,
+            on_gone=self.inflight.end,
+            hosts=self.hosts,
+            clock=self.clock,
         )
-        self.nodes = NodeBook(self.ledger, on_change=self.pods.reconsider)
+        self.nodes = NodeBook(
+            self.ledger, on_change=self.pods.reconsider, hosts=self.hosts
+        )
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
         self.verbs = Verbs(
@@ -136,6 +144,7 @@ class House:
             Scores(self.ledger),
             self.inflight,
             choice,
+            self.hosts,
             Patience(wait_for_news_s, saved_s=wait_for_news_s),
         )
         books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)

@@ -3,9 +3,9 @@
 import pytest
 
 from extender.preempt import preempt
-from gpushare.domain.model import NodeName, PodUID
-from gpushare.domain.preemption import Budget, Victims
-from tests.builders import FIRST_FIT, cards, node, placement, request
+from gpushare.domain.model import HostAmount, NodeName, PodUID
+from gpushare.domain.preemption import Budget, Facts, Victims
+from tests.builders import FIRST_FIT, cards, node, placement, request, roomy
 
 N = NodeName("n")
 PAGE = node(
@@ -26,8 +26,9 @@ def victims(*names: str, broken: int = 0) -> Victims:
 def choose(
     units: int, proposal: Victims, *budgets: Budget, on: NodeName = N
 ) -> dict[NodeName, Victims]:
-    asked = request("high", units=units, priority=10)
-    return preempt(asked, {on: proposal}, {N: PAGE}.get, FIRST_FIT, budgets)
+    asked = request("high", units=units, priority=10, host=HostAmount())
+    facts = Facts(roomy(), budgets)
+    return preempt(asked, {on: proposal}, {N: PAGE}.get, FIRST_FIT, facts)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_node_where_evicting_does_not_help_is_left_out(
 
 
 def test_victims_without_shares_stay_victims() -> None:
-    """They were chosen for the node's CPU or memory, which is not our business."""
+    """They were chosen for something of the node that is not seen here."""
     found = choose(20, victims("cpu-hog", "a"))[N]
     assert set(found.uids) == {"uid-cpu-hog", "uid-a", "uid-b"}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.bind import Outcome
 from extender.wire import NODE_CACHE, ExtenderArgs, PreemptionArgs, filter_reply
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.preemption import Victims
@@ -272,3 +273,35 @@ def test_preempt_dooms_the_victims_it_names() -> None:
     pod = house.create("vip", units=20, priority=10)
     assert house.verbs.preempt(preemption(pod, n=("uid-low",)))
     assert [one.pod.name for one in house.pods.leaving(N)] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("priority", "names"),
+    [(5, {"x", "uid-seen"}), (99, set())],
+    ids=["lower", "higher"],
+)
+def test_preempt_names_no_pod_that_was_never_seen_bound(
+    priority: int, names: set[str]
+) -> None:
+    """The answer to its bind never came; the other card is cleared, or none."""
+    house = House(n=(20, 20))
+    house.create("ghost", units=20)
+    house.cluster.on_bind = [Fault(Unavailable("no answer"))]
+    assert house.bind(house.cluster.pod("ghost")).outcome is Outcome.UNKNOWN
+    high = pod_json("high", units=20, priority=9)
+    seen = placement("seen", 1, 20, priority=priority)
+    house.pods.apply(event("ADDED", bound_json(seen)))
+    chosen = house.verbs.preempt(preemption(high, n=("x",)))
+    assert {uid for victims in chosen.values() for uid in victims.uids} == names
+
+
+def test_preempt_names_the_younger_of_two_equals() -> None:
+    """By the time when kubelet took them; one not yet taken is the youngest."""
+    house = House(n=(20,))
+    for name, started in {"a": "03:04:05", "b": "03:04:06", "c": ""}.items():
+        pod = bound_json(placement(name, 0, 5))
+        pod["status"] |= {"startTime": f"2026-01-02T{started}Z"} if started else {}
+        house.pods.apply(event("ADDED", pod))
+    high = pod_json("high", units=15, priority=9)
+    chosen = house.verbs.preempt(preemption(high, n=("x",)))
+    assert chosen[N].uids == ("x", "uid-b", "uid-c")

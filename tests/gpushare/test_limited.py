@@ -8,9 +8,16 @@ import pytest
 from gpushare.domain.cardselector import CardSelector, Limit
 from gpushare.domain.fitting import Fitting
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.model import (
+    Card,
+    HostAmount,
+    NodeName,
+    Placement,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.node import Node
-from gpushare.domain.preemption import Victims, choose_victims
+from gpushare.domain.preemption import Facts, Victims, choose_victims
 from gpushare.domain.scheduling import place, refusal, schedule
 from gpushare.domain.summary import Reason, Refusal
 from gpushare.kube.codec import refusal_text
@@ -23,6 +30,7 @@ from tests.builders import (
     node,
     placement,
     request,
+    roomy,
 )
 
 P4, T4 = (card(0, 29), card(1, 60, model="Tesla T4"))
@@ -177,12 +185,13 @@ def test_victims_leave_a_card_that_it_may_have() -> None:
         T4,
         holds=[placement("cheap", 0, 29), placement("dear", 1, 60, priority=5)],
     )
-    asked = wants(request("vip", units=20, priority=10), models=["Tesla T4"])
+    vip = request("vip", units=20, priority=10, host=HostAmount())
+    asked, facts = wants(vip, models=["Tesla T4"]), Facts(roomy())
     proposal = Victims((PodUID("uid-cheap"),))
-    found = choose_victims(asked, page, proposal, FIRST_FIT)
+    found = choose_victims(asked, page, proposal, FIRST_FIT, facts)
     assert found == Victims((PodUID("uid-dear"),))
     nowhere = wants(asked, models=["A10"])
-    assert choose_victims(nowhere, page, proposal, FIRST_FIT) is None
+    assert choose_victims(nowhere, page, proposal, FIRST_FIT, facts) is None
 
 
 def test_victims_for_several_claims_keep_to_them_too() -> None:
@@ -193,9 +202,9 @@ def test_victims_for_several_claims_keep_to_them_too() -> None:
         card(2, 29, model="T4"),
         holds=[placement(f"p{n}", n, 29, priority=n) for n in range(3)],
     )
-    pod = apart("vip", 20, 20, priority=10)
-    found = choose_victims(
-        wants(pod, models=["T4"]), page, Victims((PodUID("uid-p0"),)), FIRST_FIT
-    )
+    pod = replace(apart("vip", 20, 20, priority=10), host=HostAmount())
+    asked, facts = wants(pod, models=["T4"]), Facts(roomy())
+    proposal = Victims((PodUID("uid-p0"),))
+    found = choose_victims(asked, page, proposal, FIRST_FIT, facts)
     assert found is not None
     assert set(found.uids) == {"uid-p1", "uid-p2"}
