@@ -181,11 +181,13 @@ def _of_annotation(detail: str, pod: Json) -> str:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
     if _annotations(pod).get(names.CONTAINERS) != names.APART:
         return detail
-    asking = (s.path for s in spots(pod, INIT) if s.is_ours)
-    return (
-        f"{_annotation(names.CONTAINERS)}: {detail} for a card, as "
-        f"{', '.join(asking)} does; take the annotation out, or let it ask for none"
-    )
+    asking = ", ".join(s.path for s in spots(pod, INIT) if s.is_ours)
+    if asking:
+        detail = (
+            f"{detail} for a card, as {asking} does; take the annotation out, or let "
+            "it ask for none"
+        )
+    return f"{_annotation(names.CONTAINERS)}: {detail}"
 
 
 def _less_its_name(text: str, name: str) -> str:

@@ -15,7 +15,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NOTHING, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
-from gpushare.domain.scheduling import place, refusal
+from gpushare.domain.scheduling import Decider
 from gpushare.domain.summary import Reason, Refusal
 
 _MOST_LOOKED_AT = 200
@@ -109,17 +109,20 @@ def cautious(
     answer tells; on the rest, up to a bound, the pending pods are placed for trial.
     Nodes past the bound are refused, since another node will do.
     """
-    where = [(each, frozenset(each.nodes)) for each in pending]
+    where = [
+        (Decider(each.request, each.policy), frozenset(each.nodes)) for each in pending
+    ]
     touched = frozenset[NodeName]().union(*(names for _, names in where))
     doubtful = touched.intersection(fits) - _roomy(request, pending, fitting)
     refused: dict[NodeName, Refusal] = {}
+    decider = Decider(request, policy)
     for count, name in enumerate(sorted(doubtful)):
         node = ledger.node(name)
         if node is None or count >= _MOST_LOOKED_AT:
             refused[name] = Refusal(Reason.CORE_AND_MEMORY)
             continue
         after = _after(node, [each for each, names in where if name in names])
-        no = refusal(request, after, policy)
+        no = decider.refusal(after)
         if no is not None:
             refused[name] = no
     return refused
@@ -145,9 +148,9 @@ def _roomy(
     return frozenset(fitting.judged(("room", total, request.cards), judge).fits)
 
 
-def _after(node: Node, pending: Iterable[Pending]) -> Node:
+def _after(node: Node, pending: Iterable[Decider]) -> Node:
     for each in pending:
-        placed = place(each.request, node, each.policy)
+        placed = each.place(node)
         if isinstance(placed, Placement):
             node = node.with_placement(placed)
     return node

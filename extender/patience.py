@@ -4,16 +4,41 @@ kube-scheduler asks for a refused pod again within milliseconds of the event tha
 help it, such as another pod's end. If its watch is a little ahead of ours, our books
 still say no; and if that event was the last, nobody asks again for five minutes
 (contracts 1.7). So a pod that fits nowhere is given a moment for our watch to catch up.
-Filter is on the scheduler's serial path, so of all time at most a share goes into that.
+Filter is on the scheduler's serial path, so of all time at most a share goes into that,
+and a smaller share into the pods of one namespace.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
+
+_MOST_NAMESPACES = 1000
+"""Whose waits are remembered at a time."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Seconds that fill with time and that waiting empties."""
+
+    share: float
+    saved_s: float
+    left_s: float
+    filled_at: float
+
+    def fill(self, now: float) -> float:
+        """Add what was earned since; give what there is now."""
+        earned = (now - self.filled_at) * self.share
+        self.left_s = min(self.saved_s, self.left_s + earned)
+        self.filled_at = now
+        return self.left_s
 
 
 class Patience:
-    """A budget of seconds: it fills with time, and waiting empties it."""
+    """The time that waits may take: of all pods together, and of each namespace's.
+
+    Without the second, one namespace's refused pods would take the time of all others.
+    """
 
     def __init__(
         self,
@@ -21,26 +46,42 @@ class Patience:
         *,
         share: float = 0.2,
         saved_s: float = 1.0,
+        part: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wait_s = wait_s
         self._share = share
         self._saved_s = saved_s
+        self._part = part
         self._clock = clock
         self._lock = Lock()
-        self._left_s = saved_s
-        self._filled_at = clock()
+        self._all = _Budget(share, saved_s, saved_s, clock())
+        self._namespaces: dict[str, _Budget] = {}
 
-    def allowed_s(self) -> float:
-        """Give the seconds that one call may wait now; 0 when the budget is used up."""
+    def allowed_s(self, namespace: str) -> float:
+        """Give the seconds that a pod of a namespace may wait now; 0 for none."""
         with self._lock:
             now = self._clock()
-            earned = (now - self._filled_at) * self._share
-            self._left_s = min(self._saved_s, self._left_s + earned)
-            self._filled_at = now
-            return self._wait_s if self._left_s >= self._wait_s else 0.0
+            own = self._own(namespace, now)
+            left_s = min(self._all.fill(now), own.fill(now))
+            return self._wait_s if left_s >= self._wait_s else 0.0
 
-    def spend(self, seconds: float) -> None:
-        """Take off what a call has waited."""
+    def spend(self, namespace: str, seconds: float) -> None:
+        """Take off what a pod has waited."""
         with self._lock:
-            self._left_s -= seconds
+            self._all.left_s -= seconds
+            self._own(namespace, self._clock()).left_s -= seconds
+
+    def _own(self, namespace: str, now: float) -> _Budget:
+        """Give a namespace's budget; those that are full again are forgotten first."""
+        if namespace not in self._namespaces:
+            if len(self._namespaces) >= _MOST_NAMESPACES:
+                self._namespaces = {
+                    name: budget
+                    for name, budget in self._namespaces.items()
+                    if budget.fill(now) < budget.saved_s
+                }
+            saved_s = max(self._saved_s * self._part, self._wait_s)
+            share = self._share * self._part
+            self._namespaces[namespace] = _Budget(share, saved_s, saved_s, now)
+        return self._namespaces[namespace]

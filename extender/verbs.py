@@ -134,14 +134,14 @@ class Verbs:
         result = self._decide(names, request, policy)
         if result.kept or not names:
             return result
-        began = self.clock()
-        deadline = began + self.patience.allowed_s()
+        began, namespace = self.clock(), request.pod.namespace
+        deadline = began + self.patience.allowed_s(namespace)
         while not result.kept and (left_s := deadline - self.clock()) > 0:
             if not self.ledger.wait_for_change(position, left_s):
                 break
             position = self.ledger.position()
             result = self._decide(names, request, policy)
-        self.patience.spend(self.clock() - began)
+        self.patience.spend(namespace, self.clock() - began)
         return result
 
     def _decide(

@@ -1,13 +1,15 @@
 """Which cards a pod may have at all: those of some models, or some cards by name."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
 ANY = "*"
 """First or last in a model's name: whatever stands there."""
+NOT = "!"
+"""Before an entry: not these cards."""
 
 _BEGINNING = re.compile(r"(gpu-|mig-)?[0-9a-f]{8}[-0-9a-f]*", re.ASCII)
 """Of a UUID: at least as many digits as a device id has of it."""
@@ -33,20 +35,59 @@ class _Names:
     ends: tuple[str, ...] = ()
     middles: tuple[str, ...] = ()
 
-    def has(self, name: str) -> bool:
-        return (
-            name in self.whole
-            or name.startswith(self.starts)
-            or name.endswith(self.ends)
-            or any(middle in name for middle in self.middles)
+    @classmethod
+    def of_models(cls, entries: Iterable[str]) -> "_Names":
+        found: dict[tuple[bool, bool], list[str]] = {}
+        for entry in entries:
+            stars = (entry.startswith(ANY), entry.endswith(ANY))
+            middle = entry.removeprefix(ANY).removesuffix(ANY)
+            found.setdefault(stars, []).append(middle)
+        return cls(
+            frozenset(_with_and_without_vendor(found.get((False, False), ()))),
+            starts=tuple(_with_and_without_vendor(found.get((False, True), ()))),
+            ends=tuple(found.get((True, False), ())),
+            middles=tuple(found.get((True, True), ())),
         )
+
+    @classmethod
+    def of_uuids(cls, entries: Collection[str]) -> "_Names":
+        starts: list[str] = []
+        for entry in entries:
+            if _BEGINNING.fullmatch(entry):
+                known = entry.startswith(_KINDS)
+                starts += (entry,) if known else (entry, *(k + entry for k in _KINDS))
+        return cls(frozenset(entries), tuple(starts))
+
+    def has(self, name: str) -> bool:
+        if name in self.whole or name.startswith(self.starts):
+            return True
+        if not self.ends and not self.middles:
+            return False
+        return name.endswith(self.ends) or any(one in name for one in self.middles)
+
+    def has_model(self, model: str) -> bool:
+        return self.has(model) or self.has(model.removeprefix(_VENDOR))
+
+
+class _Remembered(dict[str, bool]):
+    """What was answered of each name: there are few models and many cards."""
+
+    def __init__(self, answer: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = self._answer(name)
+        return found
 
 
 @dataclass(frozen=True)
 class CardSelector:
     """The cards that a pod allows itself: each list that is not empty must agree.
 
-    ``of`` makes one of what people write, such that equal wishes are equal values.
+    A list agrees to the cards that it names, or to all where it names none, but to
+    none of those that it names with a ``!``. ``of`` makes one of what people write,
+    such that equal wishes are equal values.
     """
 
     models: tuple[str, ...] = ()
@@ -58,8 +99,8 @@ class CardSelector:
     ) -> "CardSelector":
         """Make one, whatever the case, the blanks and the order.
 
-        >>> CardSelector.of(models=["Tesla  T4", "tesla t4", "A10"]).models
-        ('a10', 'tesla t4')
+        >>> CardSelector.of(models=["Tesla  T4", "tesla t4", "! A10"]).models
+        ('!a10', 'tesla t4')
         """
         return cls(_plain_all(models), _plain_all(uuids))
 
@@ -72,44 +113,68 @@ class CardSelector:
     def against(self, uuid: str, model: str) -> tuple[Limit, ...]:
         """Give the lists that shut a card out; none where the pod may have it.
 
-        A card whose model nobody knows is of no model that a list names.
+        A card whose model nobody knows is of no model that a list names, and may be of
+        each that a list denies.
         """
         found = []
-        if self.models and not self._has_model(_plain(model)):
+        if not self._allowed_models[model]:
             found.append(Limit.MODELS)
-        if self.uuids and not self._has_card(_plain(uuid)):
+        if self.uuids and not self._allows_card(uuid):
             found.append(Limit.UUIDS)
         return tuple(found)
 
-    def _has_model(self, model: str) -> bool:
-        names = self._models
-        return names.has(model) or names.has(model.removeprefix(_VENDOR))
+    def allows(self, uuid: str, model: str) -> bool:
+        """Tell whether the pod may have a card, as filter asks of all there are."""
+        return self._allowed_models[model] and (
+            not self.uuids or self._allows_card(uuid)
+        )
 
-    def _has_card(self, uuid: str) -> bool:
-        if self._uuids.has(uuid):
-            return True
-        return uuid.startswith(_KINDS) and uuid[len(_KINDS[0]) :].startswith(
-            self._uuids.starts
+    def _allows_model(self, model: str) -> bool:
+        wanted, denied = self._models
+        plain = _plain(model)
+        if denied is not None and (not plain or denied.has_model(plain)):
+            return False
+        return wanted is None or wanted.has_model(plain)
+
+    def _allows_card(self, uuid: str) -> bool:
+        wanted, denied = self._uuids
+        plain = uuid.casefold()
+        if denied is not None and denied.has(plain):
+            return False
+        return wanted is None or wanted.has(plain)
+
+    @cached_property
+    def _allowed_models(self) -> "_Remembered":
+        return _Remembered(self._allows_model)
+
+    @cached_property
+    def _models(self) -> tuple[_Names | None, _Names | None]:
+        wanted, denied = divided(self.models)
+        return (
+            _Names.of_models(wanted) if wanted else None,
+            _Names.of_models(denied) if denied else None,
         )
 
     @cached_property
-    def _models(self) -> _Names:
-        found: dict[tuple[bool, bool], list[str]] = {}
-        for entry in self.models:
-            stars = (entry.startswith(ANY), entry.endswith(ANY))
-            middle = entry.removeprefix(ANY).removesuffix(ANY)
-            found.setdefault(stars, []).append(middle)
-        return _Names(
-            frozenset(_with_and_without_vendor(found.get((False, False), ()))),
-            starts=tuple(_with_and_without_vendor(found.get((False, True), ()))),
-            ends=tuple(found.get((True, False), ())),
-            middles=tuple(found.get((True, True), ())),
+    def _uuids(self) -> tuple[_Names | None, _Names | None]:
+        wanted, denied = divided(self.uuids)
+        return (
+            _Names.of_uuids(wanted) if wanted else None,
+            _Names.of_uuids(denied) if denied else None,
         )
 
-    @cached_property
-    def _uuids(self) -> _Names:
-        starts = (entry for entry in self.uuids if _BEGINNING.fullmatch(entry))
-        return _Names(frozenset(self.uuids), tuple(starts))
+
+def divided(entries: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divide a list into what is wanted, and what is denied, without its ``!``.
+
+    >>> divided(["!p4", "t4"])
+    (['t4'], ['p4'])
+    """
+    wanted: list[str] = []
+    denied: list[str] = []
+    for entry in entries:
+        (denied if entry.startswith(NOT) else wanted).append(entry.removeprefix(NOT))
+    return wanted, denied
 
 
 def _with_and_without_vendor(entries: Iterable[str]) -> Iterator[str]:
@@ -120,7 +185,14 @@ def _with_and_without_vendor(entries: Iterable[str]) -> Iterator[str]:
 
 
 def _plain_all(entries: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({_plain(entry) for entry in entries}))
+    return tuple(sorted({_plain_entry(entry) for entry in entries}))
+
+
+def _plain_entry(entry: str) -> str:
+    plain = _plain(entry)
+    if plain.startswith(NOT):
+        return NOT + plain.removeprefix(NOT).lstrip()
+    return plain
 
 
 def _plain(text: str) -> str:

@@ -5,9 +5,8 @@ shape's answer is kept, and mended from the ledger's journal when it is asked ag
 cost of a filter then hangs on the nodes that changed, not on the pods there are.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -15,51 +14,62 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
-from gpushare.domain.scheduling import refusal
+from gpushare.domain.scheduling import Decider
 from gpushare.domain.summary import Refusal
 
 Judge = Callable[[Node], Refusal | None]
 Shape = object
 """Any hashable value that tells requests with different answers apart."""
 
+Verdicts = list[Refusal | None]
+"""Of one node: a refusal, or None where it fits; empty for a node that is gone."""
+
 _MOST_SHAPES = 64
 """Kept at a time: at 10,000 nodes a shape is about a megabyte."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    position: int = -1
-    fits: set[NodeName] = field(default_factory=set)
-    refused: dict[Refusal, set[NodeName]] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)
-
-    def put(self, name: NodeName, no: Refusal | None, *, known: bool) -> None:
-        """Move a node to where it belongs now; nowhere, when it is not known."""
-        groups = [self.fits, *self.refused.values()]
-        if known:
-            here = self.fits if no is None else self.refused.setdefault(no, set())
-            # First in, then out: another thread may read, and must find it somewhere.
-            here.add(name)
-            groups = [group for group in groups if group is not here]
-        for group in groups:
-            group.discard(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Where a shape fits, and elsewhere which nodes are refused for which reason.
 
-    Live views, to be read at once; a node in none is unknown to the ledger. There are
-    few reasons and many nodes, so the nodes are kept by reason.
+    A node in none is unknown to the ledger. There are few reasons and many nodes, so
+    the nodes are kept by reason. What changes later is in the next answer, not here.
     """
 
-    fits: set[NodeName]
-    refused: Mapping[Refusal, AbstractSet[NodeName]]
+    fits: frozenset[NodeName] = frozenset()
+    refused: Mapping[Refusal, frozenset[NodeName]] = field(default_factory=dict)
 
     def refusal(self, name: NodeName) -> Refusal | None:
         """Say why a node is refused; None where it fits or is not known."""
-        groups = tuple(self.refused.items())
-        return next((no for no, group in groups if name in group), None)
+        return next((no for no, group in self.refused.items() if name in group), None)
+
+    def mended(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
+        """Give the answer with these nodes where they belong now.
+
+        A group is copied where a node comes or goes, which is seldom: most changes of
+        a node change no verdict.
+        """
+        groups: dict[Refusal | None, frozenset[NodeName]] = {None: self.fits}
+        groups.update(self.refused.items())
+        moves: defaultdict[Refusal | None, set[NodeName]] = defaultdict(set)
+        for name, now in judged:
+            before = [verdict for verdict, group in groups.items() if name in group]
+            if before != now:
+                for verdict in (*before, *now):
+                    moves[verdict].add(name)
+        if not moves:
+            return self
+        for verdict, names in moves.items():
+            groups[verdict] = groups.get(verdict, frozenset()) ^ names
+        fits = groups.pop(None)
+        return Answer(fits, {no: group for no, group in groups.items() if no and group})
+
+
+@dataclass(slots=True)
+class _Kept:
+    position: int = -1
+    answer: Answer = field(default_factory=Answer)
+    lock: Lock = field(default_factory=Lock)
 
 
 class Fitting:
@@ -78,25 +88,27 @@ class Fitting:
             (policy.name, policy.card_order) if several else None,
             request.cards,
         )
-        return self.judged(shape, lambda node: refusal(request, node, policy))
+        return self.judged(shape, Decider(request, policy).refusal)
 
     def judged(self, shape: Shape, judge: Judge) -> Answer:
         """Say which nodes a judge lets through; equal shapes must judge equally."""
         kept = self._kept(shape)
         with kept.lock:
-            kept.position, names = self._ledger.changed_since(kept.position)
+            position, names = self._ledger.changed_since(kept.position)
+            answer = kept.answer
             if names is None:
-                kept.fits.clear()
-                kept.refused.clear()
+                answer = Answer()
                 names = _side_by_side(node.name for node in self._ledger.nodes())
-            self._mend(kept, names, judge)
-        return Answer(kept.fits, kept.refused)
+            kept.answer = answer.mended(self._verdicts(names, judge))
+            kept.position = position
+            return kept.answer
 
-    def _mend(self, kept: _Kept, names: Iterable[NodeName], judge: Judge) -> None:
+    def _verdicts(
+        self, names: Iterable[NodeName], judge: Judge
+    ) -> Iterator[tuple[NodeName, Verdicts]]:
         for name in dict.fromkeys(names):
             node = self._ledger.node(name)
-            no = None if node is None else judge(node)
-            kept.put(name, no, known=node is not None)
+            yield name, [] if node is None else [judge(node)]
 
     def _kept(self, shape: Shape) -> _Kept:
         with self._lock:

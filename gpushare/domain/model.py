@@ -163,6 +163,10 @@ class PodRequest:
     cards: CardSelector | None = None
     host: HostAmount | None = field(default=None, compare=False)
 
+    def allows(self, card: Card) -> bool:
+        """Tell whether the pod may have the card, as far as its own lists go."""
+        return self.cards is None or self.cards.allows(card.uuid, card.model)
+
     def limits(self, card: Card) -> tuple[Limit, ...]:
         """Give the pod's lists that shut the card out; none where it may have it."""
         if self.cards is None:

@@ -16,7 +16,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.summary import Summary, summarize
+from gpushare.domain.summary import NOTHING_LEFT, Summary, summarize
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,12 @@ class Node:
         """
         if request.cards is None:
             return self.summary
-        wanted = {c.uuid for c in self.cards if c.open and not request.limits(c)}
+        allows = request.cards.allows
+        wanted = {c.uuid for c in self.cards if c.open and allows(c.uuid, c.model)}
         if len(wanted) == len(self.free):
             return self.summary
+        if not wanted:
+            return NOTHING_LEFT
         return summarize(
             (self.free[uuid] for uuid in wanted),
             (card.units for card in self.untouched if card.uuid in wanted),
@@ -166,7 +169,7 @@ class Node:
         """
         if request.cards is None:
             return self
-        shut = {c.uuid for c in self.cards if c.open and request.limits(c)}
+        shut = {c.uuid for c in self.cards if c.open and not request.allows(c)}
         if not shut:
             return self
         cards = (

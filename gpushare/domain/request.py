@@ -13,6 +13,10 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.summary import Refusal, invalid, users_words
 
+MOST_APART = 16
+"""Containers of a pod that may each have a card of their own: as many as the largest
+nodes have cards. Filter looks for room for all of them on every node."""
+
 
 class Role(Enum):
     """When a container runs."""
@@ -41,13 +45,16 @@ def claims(
     Together (the default) they are one claim by the formula of contracts 5; *apart*
     each container that asks anything is a claim of its own. No claims where nothing is
     asked. Refused: cores that are neither a share nor whole cards; *apart* with an
-    init container that asks, whose ids kubelet hands on to containers of other cards.
+    init container that asks, whose ids kubelet hands on to containers of other cards,
+    or with more than ``MOST_APART`` containers that ask.
     """
     asking = [spec for spec in containers if spec.amount]
     if not apart:
         found = [_together(asking)] if asking else []
     elif any(spec.role is Role.INIT for spec in asking):
         return invalid("containers cannot be apart when an init container asks")
+    elif len(asking) > MOST_APART:
+        return invalid(_too_many(len(asking)))
     else:
         found = [_alone(spec) for spec in asking]
     for claim in found:
@@ -82,6 +89,13 @@ def _alone(spec: ContainerSpec) -> Claim:
 
 def _possible(cores: int) -> bool:
     return cores < CORES_PER_CARD or cores % CORES_PER_CARD == 0
+
+
+def _too_many(asking: int) -> str:
+    return (
+        f"{users_words(str(asking))} containers ask and are to be apart; at most "
+        f"{MOST_APART} may be: let some share a card in a pod of their own"
+    )
 
 
 def _about(cores: int) -> str:

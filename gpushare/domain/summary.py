@@ -40,6 +40,23 @@ def invalid(detail: str) -> Refusal:
     return Refusal(Reason.INVALID, detail)
 
 
+# Made once: where a pod fits nowhere, filter gives one for each node.
+NO_CARDS = Refusal(Reason.NO_CARDS)
+UNTOUCHED_CARDS = Refusal(Reason.UNTOUCHED_CARDS)
+_CORE = Refusal(Reason.CORE)
+_MEMORY = Refusal(Reason.MEMORY)
+_CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
+
+
+def shortage(amount: Amount, most: Amount) -> Refusal:
+    """Say which part of an amount is more than the most there is; else both."""
+    short_of_cores = amount.cores > most.cores
+    short_of_units = amount.units > most.units
+    if short_of_cores == short_of_units:
+        return _CORE_AND_MEMORY
+    return _CORE if short_of_cores else _MEMORY
+
+
 def users_words(text: str) -> str:
     """Make a user's text fit to stand in an event.
 
@@ -69,12 +86,11 @@ class Summary:
     def refusal(self, claim: Claim) -> Refusal | None:
         """Say why no card can meet the claim, or None where one can."""
         if not self.cards:
-            return Refusal(Reason.NO_CARDS)
-        if claim.whole_cards:
-            return self._refusal_of_whole_cards(claim)
-        if self.has_room(claim.amount):
-            return None
-        return self._shortage(claim.amount)
+            return NO_CARDS
+        amount, whole = claim.amount, claim.whole_cards
+        if whole:
+            return None if self._has_untouched(amount, whole) else UNTOUCHED_CARDS
+        return None if self.has_room(amount) else shortage(amount, self.most)
 
     def has_room(self, amount: Amount) -> bool:
         """Tell whether one card has both parts of the amount free."""
@@ -84,19 +100,9 @@ class Summary:
                 return True
         return False
 
-    def _refusal_of_whole_cards(self, claim: Claim) -> Refusal | None:
-        largest = self.untouched[: claim.whole_cards]
-        enough = len(largest) == claim.whole_cards
-        if enough and sum(largest) >= claim.amount.units:
-            return None
-        return Refusal(Reason.UNTOUCHED_CARDS)
-
-    def _shortage(self, amount: Amount) -> Refusal:
-        short_of_cores = amount.cores > self.most.cores
-        short_of_units = amount.units > self.most.units
-        if short_of_cores == short_of_units:
-            return Refusal(Reason.CORE_AND_MEMORY)
-        return Refusal(Reason.CORE if short_of_cores else Reason.MEMORY)
+    def _has_untouched(self, amount: Amount, number: int) -> bool:
+        largest = self.untouched[:number]
+        return len(largest) == number and sum(largest) >= amount.units
 
 
 def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
@@ -122,3 +128,7 @@ def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
     )
     ordered = tuple(sorted(untouched, reverse=True))
     return Summary(len(rooms), most, frontier(rooms), ordered)
+
+
+NOTHING_LEFT = summarize((), ())
+"""Of a node without open cards, or for a pod that may have none of them."""

@@ -96,6 +96,17 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
 
 
+def test_too_many_containers_apart_are_put_to_the_annotation() -> None:
+    """It is what makes them too many."""
+    many = [container_json(f"c{n}", 1, 0) for n in range(17)]
+    pod = pod_json(containers=many, annotations={names.CONTAINERS: names.APART})
+    (complaint,) = request_complaints(pod)
+    assert complaint == (
+        'metadata.annotations["baidu.com/vcuda-containers"]: 17 containers ask and are '
+        "to be apart; at most 16 may be: let some share a card in a pod of their own"
+    )
+
+
 def test_what_limits_and_requests_both_say_is_said_once() -> None:
     """The API server copies one into the other; where they differ, both count."""
     pod = pod_json(units="1.5")

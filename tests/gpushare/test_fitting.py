@@ -119,6 +119,44 @@ def test_one_shape_is_judged_once_for_all_its_pods() -> None:
     assert fitting.answer(request("p2", 20), SPREAD).fits is first.fits
 
 
+def test_an_answer_is_a_value() -> None:
+    """What changes later is in the next answer: nobody reads a set while it changes."""
+    ledger = cluster(a=29, b=29, c=5)
+    fitting, asked = Fitting(ledger), request(units=20)
+    before = fitting.answer(asked, FIRST_FIT)
+    ledger.record(placement("p", 0, 10, node="a"))
+    ledger.set_cards(NodeName("c"), [card()])
+    after = fitting.answer(asked, FIRST_FIT)
+    assert after.fits == {"b", "c"}
+    assert after.refused == {Refusal(Reason.MEMORY): {"a"}}
+    assert before.fits == {"a", "b"}
+    assert before.refused == {Refusal(Reason.MEMORY): {"c"}}
+
+
+def test_an_answer_that_stays_the_same_is_not_copied() -> None:
+    """Most changes of a node change no verdict, and the sets are large."""
+    ledger = cluster(a=29, b=5)
+    fitting, asked = Fitting(ledger), request(units=20)
+    before = fitting.answer(asked, FIRST_FIT)
+    ledger.record(placement("p", 0, 1, node="a"))
+    assert fitting.answer(asked, FIRST_FIT) is before
+
+
+def test_a_judge_that_fails_leaves_the_answer_to_be_mended() -> None:
+    """The nodes that changed are judged by the next one who asks."""
+    ledger = cluster(a=29)
+    fitting = Fitting(ledger)
+    assert fitting.judged("shape", Counting(request(units=20))).fits == {"a"}
+    ledger.record(placement("p", 0, 10, node="a"))
+
+    def broken(_page: Node) -> Refusal | None:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fitting.judged("shape", broken)
+    assert not fitting.judged("shape", Counting(request(units=20))).fits
+
+
 def test_shapes_are_kept_apart() -> None:
     """A larger pod is not told the smaller one's answer."""
     fitting = Fitting(cluster(a=29, b=10))

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.domain.model import Amount, Claim, ContainerAmount
-from gpushare.domain.request import ContainerSpec, Role, claims, effective
+from gpushare.domain.request import MOST_APART, ContainerSpec, Role, claims, effective
 from gpushare.domain.summary import Reason, Refusal
 from tests.builders import claim, spec
 
@@ -86,6 +86,18 @@ def test_apart_with_an_init_container_that_asks_is_refused() -> None:
     assert found == Refusal(
         Reason.INVALID, "containers cannot be apart when an init container asks"
     )
+
+
+def test_only_so_many_containers_may_be_apart() -> None:
+    """Room for all is looked for on every node; who asks nothing does not count."""
+    many = [spec(f"c{n}", 1) for n in range(MOST_APART)]
+    found = claims([*many, spec("idle")], apart=True)
+    assert isinstance(found, tuple)
+    assert len(found) == MOST_APART
+    found = claims([*many, spec("more", 1)], apart=True)
+    assert isinstance(found, Refusal)
+    assert found.detail.startswith("17 containers ask and are to be apart; at most 16")
+    assert not isinstance(claims([*many, spec("more", 1)], apart=False), Refusal)
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
