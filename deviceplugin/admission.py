@@ -20,7 +20,15 @@ from deviceplugin.devices import (
     plan,
     what_is_impossible,
 )
-from deviceplugin.nodepod import NOBODY, Listed, NodePod, PodName, Step, unlisted_pod
+from deviceplugin.nodepod import (
+    NOBODY,
+    Listed,
+    NodePod,
+    PodName,
+    Step,
+    may_be_static,
+    unlisted_pod,
+)
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import NodePods
@@ -174,24 +182,29 @@ class Admission:
     def _stranger(
         self, resource: str, available: Sequence[str], size: int, before: _Present
     ) -> Turn:
-        """Begin or continue the turn of a pod that only kubelet knows: a static one.
+        """Begin or continue the turn of a pod that only kubelet knows.
 
-        Only this one call tells what it asks. All its devices are of one card.
+        A static one, or any other while the API server is out of reach: that one waits
+        before its start. Only this one call tells what it asks. All its devices are of
+        one card, or of the whole cards that its first call asked.
         """
-        if resource == names.CORE and size > CORES_PER_CARD:
-            raise DeniedError(
-                "a pod that the API server does not know can have one card at most"
-            )
         listed = self._now.listed
         recent = time.monotonic() - before.at < _TURN_LASTS_S
         last = listed.holder.get(before.strangers, NOBODY) if recent else NOBODY
-        name = self._whose.stranger(listed, last)
-        if name != NOBODY and name == last:
-            # Its devices so far say where the rest of it is.
-            key = before.strangers[:8]
-            available = [one for one in available if one.startswith(key)]
+        name = self._whose.stranger(listed, last, before.listed)
+        several = resource == names.CORE and size > CORES_PER_CARD
+        if several and may_be_static(name, self._occupancy.node):
+            raise DeniedError("a static pod can have one card at most")
         pod = unlisted_pod(name, amount_of(resource, size))
-        placement = self._decided(pod, resource, available)
+        held = listed.held(name).values() if name == last else ()
+        on = self._cards().holding(i for h in held for ids in h.values() for i in ids)
+        if len(on) > 1:
+            placement = self._deciding.on_whole_cards(pod.ref, size, on)
+        else:
+            # Its devices so far say where the rest of it is.
+            keys = tuple(card_key(card.uuid) for card in on)
+            free = [one for one in available if not keys or one.startswith(keys)]
+            placement = self._decided(pod, resource, free)
         return Turn(pod, placement, pod.steps)
 
     def _chosen(

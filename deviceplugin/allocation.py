@@ -72,6 +72,18 @@ def given(
     return Given(variables, (Mount(FOLDER, folder),), tuple(nodes), cdi)
 
 
+def what_is_missing(cards: Sequence[FoundCard], injection: Injection) -> str:
+    """Say why a container could not use one of its cards; empty where it can all."""
+    for card in cards:
+        real = card.known_to_driver and not card.simulated
+        if injection == "nodes" and real and card.minor is None:
+            return (
+                f"the driver does not tell the minor number of card {card.uuid}, so "
+                "its device node is not known; set GPUSHARE_INJECT to cdi or env"
+            )
+    return ""
+
+
 def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
     own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
     return [*own, *_SHARED_NODES] if own else []

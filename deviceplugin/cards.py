@@ -50,6 +50,7 @@ class FoundCard:
     nodes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     known_to_driver: bool = True
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,13 @@ from deviceplugin.cards import card_key
 from deviceplugin.devices import KINDS, Cards, Tally, amount_of, part
 from deviceplugin.nodepod import NOBODY, Listed, PodName
 from deviceplugin.occupancy import Occupancy
+from gpushare.domain.carving import whole_shares
 from gpushare.domain.model import (
+    CORES_PER_CARD,
+    Amount,
+    Card,
+    Claim,
+    ContainerAmount,
     Placement,
     PodRef,
     PodRequest,
@@ -46,6 +52,12 @@ class Deciding:
             return found
         lost = self._lost(listed, resource, available)
         return place(request, page.with_placement(lost), policy)
+
+    def on_whole_cards(self, pod: PodRef, units: int, on: Sequence[Card]) -> Placement:
+        """Place a pod's one nameless container on whole cards, so many units of them."""
+        amount = Amount(CORES_PER_CARD * len(on), units)
+        claim = Claim(amount, (ContainerAmount("", amount),))
+        return Placement(pod, self.occupancy.node, tuple(whole_shares(claim, on)))
 
     def _lost(
         self, listed: Listed, resource: str, available: Sequence[str]

@@ -47,11 +47,16 @@ class Step:
 
 @dataclass(frozen=True)
 class NodePod:
-    """One pod of this node; ``created`` is the API server's time, for order alone."""
+    """One pod of this node.
+
+    ``bound`` is when it came to the node, by the API server's clock, for order alone;
+    ``running`` names the containers that run, as kubelet last told the API server.
+    """
 
     record: PodRecord
     asking: tuple[Asking, ...]
-    created: str
+    bound: str
+    running: frozenset[str] = frozenset()
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -110,8 +115,34 @@ def node_pod(pod: Json) -> NodePod:
     except Unmeetable:
         specs = []
     asking = tuple(Asking(s.name, s.role, s.amount) for s in specs if s.amount)
-    created = str(pod["metadata"].get("creationTimestamp") or "")
-    return NodePod(record, asking, created)
+    return NodePod(record, asking, _bound(pod), _running(pod))
+
+
+def _bound(pod: Json) -> str:
+    """Say when the pod was bound; when it was made, where nobody bound it."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return str(condition.get("lastTransitionTime") or "")
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+def _running(pod: Json) -> frozenset[str]:
+    status = pod.get("status") or {}
+    told = (
+        one
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(key) or ()
+    )
+    return frozenset(
+        str(one.get("name"))
+        for one in told
+        if "running" in (one.get("state") or {})
+    )
+
+
+def may_be_static(name: PodName, node: NodeName) -> bool:
+    """Tell whether a pod has the name that kubelet gives static pods of this node."""
+    return name[1].endswith(f"-{node}")
 
 
 def unlisted_pod(name: PodName, amount: Amount) -> NodePod:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import grpc
 
 from deviceplugin.admission import Admission, Assigned, DeniedError
-from deviceplugin.allocation import Given, Injection, given
+from deviceplugin.allocation import Given, Injection, given, what_is_missing
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.offer import Offer
 from deviceplugin.prestart import NotYetError, Starter
@@ -80,9 +80,9 @@ class DevicePlugin(Service):
                 ids = list(one.devices_ids)
                 try:
                     assigned = self._admission.allocate(self.resource, ids)
+                    found = self._given(assigned, ids)
                 except DeniedError as error:
                     self._refuse(context, "Allocate", error)
-                found = self._given(assigned, ids)
                 answer.container_responses.append(_response(found))
         return answer
 
@@ -104,18 +104,19 @@ class DevicePlugin(Service):
         return pb.PreStartContainerResponse()
 
     def _given(self, assigned: Assigned, ids: list[str]) -> Given:
-        self._records.write(
-            Record(
-                *assigned.pod,
-                assigned.uid,
-                assigned.container,
-                self.resource,
-                tuple(sorted(ids)),
-            )
-        )
+        injection = self._injection()
         found = [self.offer.found(uuid) for uuid in assigned.cards]
         cards = [card for card in found if card is not None]
-        folder = str(self._records.folder(ids, assigned.container))
+        if wrong := what_is_missing(cards, injection):
+            raise DeniedError(wrong)
+        record = Record(
+            *assigned.pod,
+            assigned.uid,
+            assigned.container,
+            self.resource,
+            tuple(sorted(ids)),
+        )
+        self._write_down(record)
         facts = {
             "pod": "/".join(assigned.pod),
             "container": assigned.container,
@@ -124,7 +125,16 @@ class DevicePlugin(Service):
             "cards": ",".join(assigned.cards),
         }
         logger.info("allocated", extra=facts)
-        return given(self.resource, len(ids), cards, self._injection(), folder)
+        folder = str(self._records.folder(record))
+        return given(self.resource, len(ids), cards, injection, folder)
+
+    def _write_down(self, record: Record) -> None:
+        try:
+            self._records.write(record)
+        except OSError as error:
+            # Failing here would end the pod for good; PreStartContainer tries again.
+            facts = {"pod": "/".join(record.pod), "because": str(error)}
+            logger.warning("allocation not written down", extra=facts)
 
     def _refuse(
         self, context: grpc.ServicerContext, call: str, error: Exception

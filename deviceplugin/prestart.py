@@ -18,11 +18,11 @@ from deviceplugin.devices import (
     what_is_excluded,
     what_is_impossible,
 )
-from deviceplugin.nodepod import Held, Listed, NodePod, PodName
+from deviceplugin.nodepod import Held, Listed, NodePod, PodName, may_be_static
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
-from deviceplugin.records import Records
+from deviceplugin.records import Record, Records
 from deviceplugin.reporter import Reporter
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -68,29 +68,31 @@ class Starter:
     records: Records
     reporter: Reporter
     announcer: Announcer
+    in_touch: Callable[[], bool]
+    """Whether the watch of pods goes on; what it told before may be out of date."""
 
     def start(self, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
         wanted = frozenset(ids)
         owner, containers = self._owner(resource, wanted)
         held = _with(containers, owner.container, resource, wanted)
-        pod = self._pod_of(owner)
+        pod = self._pod_of(owner, ids)
         if pod is None:
-            self._start_stranger(owner, held, ids)
+            self._start_stranger(owner, held, resource, ids)
             return
         cards = self.cards()
         actual = self.occupancy.like(
             placement_from(pod, self.occupancy.node, held, cards), pod
         )
         actual = actual or self._expected(pod, cards.holding(ids))
-        self._insist_on_its_cards(pod, actual, owner.container, held, cards)
+        self._insist_on_its_cards(pod, actual, held, cards)
         if differs(actual, pod.placement):
             wrong = what_is_excluded(actual, pod, cards)
             if wrong := wrong or self._what_is_short(actual, cards):
                 raise self._not_yet(pod, wrong)
             self._report(pod, actual)
         known = _Owner(pod.name, pod.uid, owner.container)
-        self._fill(known, actual, [one.name for one in pod.asking], ids)
+        self._fill(known, actual, [one.name for one in pod.asking], resource, ids)
 
     def _owner(
         self, resource: str, ids: frozenset[str]
@@ -126,11 +128,29 @@ class Starter:
         except KubeletSilentError as error:
             raise NotYetError(f"kubelet does not say whose they are: {error}") from None
 
-    def _pod_of(self, owner: _Owner) -> NodePod | None:
-        pod = self.pods.find(owner.pod)
-        if pod is None or pod.uid != owner.uid:
-            pod = self.pods.fresh(owner.pod)
-        return pod
+    def _pod_of(self, owner: _Owner, ids: Sequence[str]) -> NodePod | None:
+        """Give the pod; None for a static one that the API server has not heard of.
+
+        kubelet tells no UIDs, so a pod that the watch told of may be an earlier one of
+        this name: while the watch is broken, the API server must say which it is. Not
+        for a container that is restarted.
+        """
+        known = self.pods.find(owner.pod)
+        if known is not None and known.uid == owner.uid:
+            before = any(map(self.records.may_start, self.records.of(ids)))
+            if before or self.in_touch():
+                return known
+        static = may_be_static(owner.pod, self.occupancy.node)
+        try:
+            found = self.pods.fetch(owner.pod)
+        except ClusterError as error:
+            if static:
+                return known
+            why = f"the API server does not say which cards the pod may have: {error}"
+            raise NotYetError(why) from error
+        if found is None and not static:
+            raise NotYetError("the API server has no such pod on this node")
+        return found
 
     def _expected(self, pod: NodePod, on: Sequence[Card]) -> Placement:
         """Give where the pod is to be, if these cards are part of that.
@@ -144,7 +164,11 @@ class Starter:
         return expected
 
     def _start_stranger(
-        self, owner: _Owner, held: Mapping[str, Held], ids: Sequence[str]
+        self,
+        owner: _Owner,
+        held: Mapping[str, Held],
+        resource: str,
+        ids: Sequence[str],
     ) -> None:
         """Start a static pod whose object is not there yet; the reporter follows up."""
         cards = self.cards()
@@ -156,27 +180,20 @@ class Starter:
             raise NotYetError(wrong)
         logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
         unnamed = _Owner(owner.pod, PodUID(""), owner.container)
-        self._fill(unnamed, placed, [owner.container], ids)
+        self._fill(unnamed, placed, [owner.container], resource, ids)
 
     def _insist_on_its_cards(
-        self,
-        pod: NodePod,
-        actual: Placement,
-        container: str,
-        held: Mapping[str, Held],
-        cards: Cards,
+        self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
     ) -> None:
         if pod.placement is not None and not differs(actual, pod.placement):
             if wrong := what_is_impossible(pod.placement, pod, cards):
                 raise self._not_yet(pod, f"impossible placement: {wrong}")
             return
-        ids = [one for some in held[container].values() for one in some]
-        asking = next((a for a in pod.asking if a.name == container), None)
-        whole = asking is not None and asking.amount.cores >= CORES_PER_CARD
-        if not whole and len(cards.holding(ids)) > 1:
-            raise self._not_yet(
-                pod, f"container {container} has parts of several cards"
-            )
+        for asking in pod.asking:
+            ids = [one for some in held.get(asking.name, {}).values() for one in some]
+            if asking.amount.cores < CORES_PER_CARD and len(cards.holding(ids)) > 1:
+                why = f"container {asking.name} has parts of several cards"
+                raise self._not_yet(pod, why)
 
     def _what_is_short(self, actual: Placement, cards: Cards) -> str:
         """Say which card has no room for a pod that is there; empty where all have."""
@@ -205,6 +222,7 @@ class Starter:
         owner: _Owner,
         actual: Placement,
         asking: Collection[str],
+        resource: str,
         ids: Sequence[str],
     ) -> None:
         """Write the file for these ids; the other resource's call writes its own.
@@ -213,16 +231,22 @@ class Starter:
         two starts now, nobody can tell. A folder that was made while nobody knew the
         container has no name.
         """
-        made = {record.container for record in self.records.of(ids)}
-        for folder in made & {"", *asking} or {owner.container}:
-            name = folder or owner.container
+        made = [one for one in self.records.of(ids) if one.container in {"", *asking}]
+        lost = Record(*owner.pod, owner.uid, owner.container, resource, tuple(ids))
+        for record in made or [lost]:
+            name = record.container or owner.container
             shares = plan(actual, name)
             for share in actual.shares:
                 if share.card in shares and share.amount.cores >= CORES_PER_CARD:
                     # A whole card is its pod's alone, whatever was asked of its memory.
                     shares[share.card] = share.amount
+            known = Record(*owner.pod, owner.uid, record.container, resource, record.ids)
             text = _file(_Owner(owner.pod, owner.uid, name), shares)
-            self.records.fill(ids, folder, text)
+            try:
+                self.records.fill(record, known, text)
+            except OSError as error:
+                why = f"{error.filename} cannot be written: {error.strerror}"
+                raise NotYetError(f"{why}; it starts when it can") from error
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.announcer.warn(pod, "VcudaWaiting", why)

@@ -28,8 +28,9 @@ _YOUNG_S = 600.0
 class Reporter:
     """Writes actual placements: at a container's start, and whenever one was missed.
 
-    Missed is a static pod's, whose object comes after its devices, or one that could
-    not be written because the API server was away.
+    Missed is a static pod's, whose object comes after its start, or one that somebody
+    removed. Of a pod that PreStartContainer has not let start nothing is written: what
+    is written here counts as its placement, and would let it start.
     """
 
     cluster: Cluster
@@ -65,23 +66,23 @@ class Reporter:
         """Write what was missed, and forget the pods that have ended."""
         listed = self.resources.list(_LIST_WITHIN_S)
         cards = self.cards()
+        records = self.records.all()
         for pod in self.pods.all():
-            # An init container that ends is not listed; what it was given, we know.
-            if any(listed.held(pod.name).values()) or self.occupancy.was_served(
-                pod.uid
-            ):
+            its = [one for one in records if _is_of(one, pod)]
+            if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
         if not self.synced():
             # Who has ended, only the API server knows.
             return
         self.occupancy.forget_the_gone()
-        living = {*listed.pods, *(pod.name for pod in self.pods.all())}
+        living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
         holder = listed.holder
 
         def keep(record: Record) -> bool:
+            held_by = {holder[one] for one in record.ids if one in holder}
             if record.pod == NOBODY:
-                return any(one in holder for one in record.ids)
-            return record.pod in living
+                return bool(held_by)
+            return (record.uid or record.pod) in living or record.pod in held_by
 
         self.records.sweep(keep, _YOUNG_S)
 
@@ -94,3 +95,8 @@ class Reporter:
         except ClusterError as error:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
+
+
+def _is_of(record: Record, pod: NodePod) -> bool:
+    """Tell whether it is the pod's, by its name where nobody knew the UID."""
+    return record.uid == pod.uid or (not record.uid and record.pod == pod.name)

@@ -65,7 +65,7 @@ def run(
     registry = CollectorRegistry()
     # Before the lock: who waits for it is alive too, and a probe should see that.
     serve_metrics(settings.listen, registry)
-    with only_one(settings.state_dir, stop) as only:
+    with only_one(settings.kubelet_dir / "device-plugins", stop) as only:
         if not only:
             return 0
         made = assemble(settings, source, cluster, registry)
@@ -143,7 +143,14 @@ def assemble(
     watcher = _watcher(settings, source, cluster, offer, node, metrics)
     admission = Admission(pods, resources, occupancy, offer.cards, announcer)
     starter = Starter(
-        pods, resources, occupancy, offer.cards, records, reporter, announcer
+        pods,
+        resources,
+        occupancy,
+        offer.cards,
+        records,
+        reporter,
+        announcer,
+        following["pods"].in_touch,
     )
     chosen = watcher.injecting.chosen
     parts = Parts(offer, admission, starter, records, chosen, metrics)

@@ -106,6 +106,7 @@ def _numbered(written: Sequence[Written], node: str) -> tuple[FoundCard, ...]:
             index=next(free) if card.index is None else card.index,
             memory_mib=card.memory_mib,
             model=card.model or MODEL,
+            simulated=True,
         )
         for place, card in enumerate(written)
     ]

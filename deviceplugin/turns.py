@@ -2,7 +2,9 @@
 
 kubelet admits one pod at a time, container by container, resources in random order
 within one, and never interleaves two pods (contracts 2.3). So the one pod in its list
-that lacks devices is the one whose turn it is.
+that lacks devices is the one whose turn it is. A container that runs without devices is
+never asked for: kubelet lost its checkpoint, or admitted the pod before there was a
+device plugin.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,7 +26,12 @@ def steps_left(pod: NodePod, listed: Listed, served: Served) -> tuple[Step, ...]
     held = listed.held(pod.name)
     passing = pod.passing
     listed_ones = [step for step in pod.steps if step.container not in passing]
-    lacking = [s for s in listed_ones if s.resource not in held.get(s.container, ())]
+    lacking = [
+        step
+        for step in listed_ones
+        if step.resource not in held.get(step.container, ())
+        and step.container not in pod.running
+    ]
     if not passing:
         return tuple(lacking)
     if listed_ones and not lacking:
@@ -45,8 +52,8 @@ def candidates(
 ) -> list[NodePod]:
     """Give the pods whose turn it may be, when kubelet asks ``(resource, count)``.
 
-    One, but for kubelets before 1.34, which list pods that have ended too: there the
-    oldest comes first.
+    The one that was bound last comes first: kubelet adds a pod to its list right before
+    it admits the pod, so all others that lack devices were passed over before.
     """
     found = []
     for pod in pods:
@@ -54,7 +61,7 @@ def candidates(
             left = steps_left(pod, listed, served)
             if any((one.resource, one.count) == step for one in left):
                 found.append(pod)
-    return sorted(found, key=lambda pod: (pod.created, pod.name))
+    return sorted(found, key=lambda pod: (pod.bound, pod.name), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

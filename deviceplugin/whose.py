@@ -59,18 +59,18 @@ class Whose:
             return self._fetch(pod.name, deadline) or pod
         return pod
 
-    def stranger(self, listed: Listed, last: PodName) -> PodName:
+    def stranger(self, listed: Listed, last: PodName, before: Listed) -> PodName:
         """Name the pod that only kubelet knows, or ``NOBODY`` where it may be several.
 
-        ``last`` is the one that was given devices a moment ago: it is not done where no
-        other is without any, and kubelet lists the pods of the future not yet.
+        ``last`` is the one that was given devices a moment ago, by the list ``before``:
+        it is not done where kubelet has no pod more, for those of the future it does
+        not list yet.
         """
-        unseen = [n for n in self._unseen(listed) if self._pods.find(n) is None]
-        if len(unseen) == 1:
-            return unseen[0]
-        if last in listed.pods and self._pods.find(last) is None:
-            return last
-        return NOBODY
+        unseen = self._unseen(listed)
+        unseen = [n for n in unseen if self._pods.find(n) is None] or unseen
+        if last in listed.pods:
+            unseen = [n for n in unseen if n not in before.pods] or [last]
+        return unseen[0] if len(unseen) == 1 else NOBODY
 
     def _candidates(
         self, listed: Listed, step: tuple[str, int], served: Served
@@ -96,13 +96,15 @@ class Whose:
     def _unseen(self, listed: Listed) -> list[PodName]:
         """Give the pods without devices that the watch has not told of.
 
-        Nor has it of one whose name it knows from an earlier pod, which had devices.
+        Last those whose name it knows, and which had devices: each may be a new pod
+        under that name, or one whose devices kubelet has forgotten.
         """
-        return [
+        unseen = [
             name
             for name, held in listed.pods.items()
             if not any(held.values()) and not self._is_known(name)
         ]
+        return sorted(unseen, key=lambda name: self._pods.find(name) is not None)
 
     def _is_known(self, name: PodName) -> bool:
         pod = self._pods.find(name)

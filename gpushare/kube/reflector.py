@@ -85,6 +85,10 @@ class Reflector:
         """Seconds since the API server last said anything; None if it never did."""
         return None if self._heard_at is None else self._clock() - self._heard_at
 
+    def in_touch(self) -> bool:
+        """Tell whether the list was read and the API server has answered since."""
+        return self.synced.is_set() and not self._failures
+
     def run(self, stop: Event) -> None:
         """Follow the collection until ``stop`` is set, whatever happens."""
         while not stop.is_set():

@@ -4,7 +4,7 @@ A device plugin cannot tell it from kubelet by what it sees: sockets in a folder
 order of calls, who is asked what, and what a failure does (contracts 2).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,8 @@ class Devices:
     """Serves ``<folder>/device-plugins`` and ``<folder>/pod-resources``.
 
     ``with`` it, or ``open`` and ``close`` it. Left out: the checkpoint, so that a
-    second one in the same folder is a kubelet that has forgotten its pods.
+    second one in the same folder is a kubelet that has lost it; ``readmit`` is what
+    such a kubelet does with the pods of its node.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,8 +109,21 @@ class Devices:
         plugin ever offered is passed over in silence, as kubelet does. ``ValueError``
         for a pod that no API server would have stored.
         """
+        return self._admit(pod, asked_of(Reader(pod)))
+
+    def readmit(self, pod: Json) -> Mapping[str, Given] | Rejection:
+        """Admit a pod as a restarted kubelet does: running containers get nothing.
+
+        kubelet asks the runtime what runs; here the pod's status says it.
+        """
+        running = _running(pod)
+        asked = asked_of(Reader(pod))
+        return self._admit(pod, [one for one in asked if one.name not in running])
+
+    def _admit(
+        self, pod: Json, containers: Sequence[Asked]
+    ) -> Mapping[str, Given] | Rejection:
         uid = pod["metadata"]["uid"]
-        containers = asked_of(Reader(pod))
         with self._turn:
             self._holdings.begin(pod)
             try:
@@ -179,6 +193,16 @@ class Devices:
     def _given(self, uid: str, container: str) -> Given:
         held = self._holdings.of(uid, container)
         return merged(held[resource].answer for resource in shuffled(held))
+
+
+def _running(pod: Json) -> frozenset[str]:
+    status = Reader(pod).optional_object("status")
+    return frozenset(
+        one.text("name")
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in status.optional_objects(key)
+        if "running" in one.optional_object("state").raw
+    )
 
 
 def _server(folder: Path) -> grpc.Server:

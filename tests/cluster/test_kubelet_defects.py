@@ -1,5 +1,6 @@
-"""Two defects of kubelet (contracts 2.7): shown on the real one, and survived."""
+"""Defects of kubelet (contracts 2.7) and its lost checkpoint, on the real one."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,11 @@ from tests.cluster.manifests import container, pod
 from tests.cluster.site import Site
 from tests.gpusharectl.fake_plugin import FakePlugin
 from tests.nvml.driver import stub_card
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 KUBELET = "/var/lib/kubelet"
+STATIC = "/etc/kubernetes/manifests/static.yaml"
 SLOW = "example.com/slow"
 CARDS = [stub_card(0), stub_card(1)]
 
@@ -205,6 +208,57 @@ def test_ours_never_overlap(site: Site) -> None:
     gpus.wait_offered()
     site.create(pod("a", container("main", 4, 1)))
     site.wait_running("a")
+
+
+@pytest.mark.parametrize("checkpoint", [None, "{"], ids=["lost", "corrupt"])
+def test_a_pod_that_runs_without_devices(site: Site, checkpoint: str | None) -> None:
+    """kubelet forgot what it holds; pods of its size get cards of their own."""
+    gpus, node = site.gpus["cp"], site.cluster.nodes["cp"]
+    gpus.set_cards(CARDS)
+    site.create(pod("old", container("main", 15, 1)))
+    site.wait_running("old")
+    taken = site.visible("old")
+    before = gpus.log.count("registered  resource=")
+    node.kill_kubelet()
+    file = node.path(KUBELET) / "device-plugins" / "kubelet_internal_checkpoint"
+    file.unlink() if checkpoint is None else file.write_text(checkpoint)
+    node.start_kubelet()
+    site.cluster.wait_node_ready("cp")
+    wait_until(
+        lambda: gpus.log.count("registered  resource=") == before + 2, "both again", 60
+    )
+    gpus.wait_offered()
+    kubelet = PodResources(node.path(KUBELET) / "pod-resources" / "kubelet.sock")
+    wait_until(
+        lambda: kubelet.list(5).pods.get(("default", "old")) == {"main": {}},
+        "the old pod without devices",
+        30,
+    )
+    kubelet.close()
+
+    with static_pod(site, pod("static", container("main", 15, 1))):
+        assert site.visible("static-cp") not in ([], taken)
+    site.create(pod("new", container("main", 15, 1)))
+    site.wait_running("new")
+    assert site.visible("new") not in ([], taken)
+    found = site.get("pod", "new")["metadata"]["annotations"]
+    assert "baidu.com/vcuda-actual" not in found
+    assert site.visible("old") == taken
+
+
+@contextmanager
+def static_pod(site: Site, body: Json) -> Iterator[None]:
+    """Let kubelet run a pod of a file of its own."""
+    node = site.cluster.nodes["cp"]
+    body["metadata"]["namespace"] = "default"
+    name = f"{body['metadata']['name']}-cp"
+    node.write(STATIC, json.dumps(body))
+    try:
+        site.wait_running(name)
+        yield
+    finally:
+        node.path(STATIC).unlink()
+        wait_until(lambda: not site.phase(name), "its end", 60)
 
 
 def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:

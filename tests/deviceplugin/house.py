@@ -1,11 +1,11 @@
 """The device plugin, wired as it ships, over stand-ins for kubelet and API server."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from prometheus_client import CollectorRegistry
 
@@ -21,11 +21,13 @@ from gpushare.domain.model import (
 )
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.embedded import Embedded
+from gpushare.kube.errors import Unavailable
 from gpusharectl.demo.devices import Devices, Rejection
 from gpusharectl.demo.given import Given
+from gpusharectl.demo.statuses import running
 from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
 
@@ -77,6 +79,31 @@ class ScriptedCards:
         pass
 
 
+class Line:
+    """What the plugin sees of an API server, until the line is cut."""
+
+    def __init__(self, cluster: Embedded) -> None:
+        self._cluster = cluster
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **how: Any) -> Any:
+            self._insist()
+            return getattr(self._cluster, name)(*args, **how)
+
+        return call
+
+    def watch(self, *args: Any, **how: Any) -> Iterator[WatchEvent]:
+        """Follow changes until the line is cut, which the next bookmark shows."""
+        for event in self._cluster.watch(*args, **how):
+            self._insist()
+            yield event
+
+    def _insist(self) -> None:
+        if self.cut:
+            raise Unavailable("no route to host")
+
+
 class House:
     """One node: its kubelet's device manager, its plugin, and an API server."""
 
@@ -88,7 +115,8 @@ class House:
     ) -> None:
         self.folder = folder
         self.cards = ScriptedCards(*(cards or (found_card(),)))
-        self.cluster = Embedded()
+        self.cluster = Embedded(bookmark_every_s=0.1)
+        self.line = Line(self.cluster)
         self.devices = Devices(folder)
         self.settings = DevicePluginSettings(
             NODE,
@@ -119,8 +147,9 @@ class House:
     def start(self) -> None:
         """Start the plugin and wait until kubelet has its devices."""
         self.stop = Event()
+        self.registry = CollectorRegistry()
         self.serving = assemble(
-            self.settings, self.cards, self.cluster, CollectorRegistry()
+            self.settings, self.cards, cast("Cluster", self.line), self.registry
         )
         threads = start_serving(self.serving, self.settings, self.stop)
         self._threads = threads
@@ -160,8 +189,14 @@ class House:
             placement = encode_placement(self.planned(made, card), AT)
         extra = {} if placement is None else {names.PLACEMENT: placement}
         self.cluster.bind(target, NODE, extra, timeout_s=1)
-        self.wait_seen(name)
+        if not self.line.cut:
+            self.wait_seen(name)
         return self.pod(name)
+
+    def cut_off(self) -> None:
+        """Take the API server out of the plugin's reach, and wait until it noticed."""
+        self.line.cut = True
+        wait_until(lambda: not self.serving.starter.in_touch(), "the watch to break")
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
@@ -202,6 +237,34 @@ class House:
         for container in answer:
             self.devices.start(pod["metadata"]["uid"], container)
         return answer
+
+    def tell_running(self, *names: str) -> None:
+        """Write what kubelet writes of pods that run, and let the plugin see it."""
+        for name in names:
+            status = {"status": running(self.pod(name))}
+            where = (Kind.PODS, "default", name)
+            self.cluster.patch(*where, status, subresource="status")
+            wait_until(
+                lambda name=name: (
+                    (seen := self.serving.pods.find(("default", name))) is not None
+                    and seen.running
+                ),
+                f"{name} to be seen running",
+            )
+
+    def lose_checkpoint(self) -> None:
+        """Restart kubelet without its checkpoint; it admits its pods anew."""
+        active = sorted(
+            self.devices._holdings.active(),
+            key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
+        )
+        self.devices.close()
+        self.devices = Devices(self.folder)
+        self._stack.enter_context(self.devices)
+        self.wait_registered()
+        for pod in active:
+            answer = self.devices.readmit(self.pod(pod["metadata"]["name"]))
+            assert not isinstance(answer, Rejection), answer
 
     def end_pod(self, name: str) -> None:
         """Delete a pod, whose containers have ended."""

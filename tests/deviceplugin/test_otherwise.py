@@ -6,6 +6,7 @@ from threading import get_ident
 
 import pytest
 
+from deviceplugin.admission import Assigned
 from deviceplugin.cards import card_key
 from deviceplugin.nodepod import node_pod
 from gpushare.domain.carving import whole_shares
@@ -74,6 +75,57 @@ def test_swap_without_room(house: House) -> None:
     )
     house.devices.start(uid, "main")
     assert house.actual("a") is not None
+
+
+FORBIDDEN = {names.UUIDS: UUIDS[0]}
+
+
+@pytest.mark.parametrize("annotations", [{}, FORBIDDEN], ids=["no room", "forbidden"])
+def test_what_waits_is_not_reported(house: House, annotations: dict[str, str]) -> None:
+    """Reported, it would be where it is meant to be, and start."""
+    if not annotations:
+        house.bind("b", 20, 1, card=1)
+    pod = house.bind("a", 20, 1, card=0, annotations=annotations)
+    prefers(house, UUIDS[1])
+    house.admit(pod)
+    for name in ("later", "last"):
+        house.serving.reporter.catch_up()
+        # The watch tells in order: once this one is seen, so is what came before.
+        house.bind(name, 1, 1)
+        with pytest.raises(CannotStartYetError, match="kubelet chose card"):
+            house.devices.start(pod["metadata"]["uid"], "main")
+    assert house.actual("a") is None
+
+
+def test_a_container_over_two_cards_keeps_its_pod_waiting(house: House) -> None:
+    """Started, another container would have the whole pod reported where it is."""
+    pod = house.bind(
+        "a", containers=[container_json("x", 4, 1), container_json("y", 8)]
+    )
+    prefer, allocate = (
+        house.serving.admission.prefer,
+        house.serving.admission.allocate,
+    )
+
+    def two_cards(
+        resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        chosen = prefer(resource, available, must, size)
+        other = [one for one in available if one.startswith(card_key(UUIDS[1]))]
+        return chosen if size < 8 else [*chosen[:4], *other[:4]]
+
+    def anyway(resource: str, ids: Sequence[str]) -> Assigned:
+        on_first = [one for one in ids if one.startswith(card_key(UUIDS[0]))]
+        return allocate(resource, on_first)
+
+    house.serving.admission.prefer = two_cards  # type: ignore[method-assign]
+    house.serving.admission.allocate = anyway  # type: ignore[method-assign]
+    house.admit(pod)
+    house.serving.admission.allocate = allocate  # type: ignore[method-assign]
+    for container in ("x", "y", "x"):
+        with pytest.raises(CannotStartYetError, match="y has parts of several cards"):
+            house.devices.start(pod["metadata"]["uid"], container)
+    assert house.actual("a") is None
 
 
 def test_two_swapped_pods(house: House) -> None:

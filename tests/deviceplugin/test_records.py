@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -28,9 +29,13 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state" / "containers")
 
 
-def file_of(records: Records, ids: tuple[str, ...] = IDS) -> Path:
-    folder = records.folder(ids, "main")
+def file_of(records: Records, found: Record) -> Path:
+    folder = records.folder(found)
     return folder.with_name(f"{folder.name}.json")
+
+
+def start(records: Records, found: Record, text: str = "text") -> None:
+    records.fill(found, found, text)
 
 
 def test_the_key_is_of_the_set() -> None:
@@ -49,29 +54,87 @@ def test_a_record_comes_back(records: Records, tmp_path: Path) -> None:
     assert again.of(IDS[:1]) == []
 
 
-def test_the_next_owner_replaces_the_last(records: Records) -> None:
-    """Ids are given again once their pod has ended."""
-    records.write(record("a"))
-    records.write(record("b"))
-    assert records.all() == [record("b")]
+def test_ids_are_their_last_pods(records: Records, tmp_path: Path) -> None:
+    """An earlier pod may run without kubelet's knowledge: its file is left alone."""
+    earlier, later = record("a"), record("b")
+    records.write(earlier)
+    start(records, earlier)
+    records.write(later)
+    start(records, later, "other")
+    os.utime(file_of(records, earlier), (OLD_S, OLD_S))
+    for found in (records, Records(tmp_path / "state" / "containers")):
+        assert found.of(IDS) == [later]
+        assert found.all() == [earlier, later]
+        assert (found.folder(earlier) / ALLOCATION).read_text() == "text"
+
+
+def test_a_new_pod_of_the_same_name_has_its_own(records: Records) -> None:
+    """Just the same ids for the same container: by the UID it is another."""
+    first = record("a")
+    second = replace(first, uid=PodUID("another"))
+    records.write(first)
+    start(records, first)
+    records.write(second)
+    assert records.folder(first) != records.folder(second)
+    assert not records.may_start(second)
+    assert records.of(IDS) == [second]
+
+
+def test_a_container_is_allocated_anew(records: Records) -> None:
+    """kubelet ended before it wrote the first down; what was before counts no more."""
+    records.write(record(ids=("old",)))
+    start(records, record(ids=("old",)))
+    records.write(record(ids=("new",)))
+    assert records.all() == [record(ids=("new",))]
+    start(records, record(ids=("new",)))
+    records.write(record(ids=("new",)))
+    assert not records.may_start(record(ids=("new",)))
+
+
+def test_what_is_learnt_later_leaves_the_folder_where_it_is(
+    records: Records, tmp_path: Path
+) -> None:
+    """A container has it mounted, whatever its name; another process knows it too."""
+    unknown = replace(record(), uid=PodUID(""), container="")
+    records.write(unknown)
+    folder = records.folder(unknown)
+    known = replace(unknown, uid=PodUID("uid-a"))
+    records.fill(unknown, known, "text")
+    for found in (records, Records(tmp_path / "state" / "containers")):
+        assert found.all() == [known]
+        assert found.folder(known) == folder
+        assert found.may_start(known)
+
+
+def test_a_name_from_before_is_kept(tmp_path: Path) -> None:
+    """Another version named its files otherwise; its containers have them mounted."""
+    folder = tmp_path / "containers"
+    (folder / "other").mkdir(parents=True)
+    (folder / "other.json").write_text(json.dumps(asdict(record())))
+    records = Records(folder)
+    assert records.all() == [record()]
+    start(records, record())
+    assert (folder / "other" / ALLOCATION).read_text() == "text"
 
 
 def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
     """kubelet hands an init container's on: a folder and a record each."""
-    records.write(record(container="once"))
-    records.write(record(container="main"))
-    assert {one.container for one in records.of(IDS)} == {"once", "main"}
-    assert records.folder(IDS, "once") != records.folder(IDS, "main")
+    both = [record(container="once"), record(container="main")]
+    for one in both:
+        records.write(one)
+    assert records.of(IDS) == both
+    assert records.folder(both[0]) != records.folder(both[1])
     records.write(record("b"))
     assert records.of(IDS) == [record("b")]
 
 
 def test_a_container_sees_its_file_whole(records: Records) -> None:
     """Readable by any user, replaced in one step, nothing left beside it."""
-    folder = records.folder(IDS, "main")
-    records.fill(IDS, "main", "old")
+    records.write(record())
+    folder = records.folder(record())
+    start(records, record(), "old")
     opened = (folder / ALLOCATION).open()
-    records.fill(IDS, "main", "new")
+    start(records, record(), "new")
     assert opened.read() == "old"
     opened.close()
     assert (folder / ALLOCATION).read_text() == "new"
@@ -81,7 +144,7 @@ def test_a_container_sees_its_file_whole(records: Records) -> None:
 
 
 def test_a_crash_while_writing_leaves_the_old_record(
-    records: Records, monkeypatch: pytest.MonkeyPatch
+    records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The new one counts once it is whole."""
     records.write(record("a"))
@@ -92,7 +155,7 @@ def test_a_crash_while_writing_leaves_the_old_record(
     monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         records.write(record("b"))
-    assert records.all() == [record("a")]
+    assert Records(tmp_path / "state" / "containers").all() == [record("a")]
 
 
 @pytest.mark.parametrize(
@@ -110,23 +173,26 @@ def test_a_crash_while_writing_leaves_the_old_record(
         "\udcff",
     ],
 )
-def test_a_broken_record_is_none(records: Records, text: str) -> None:
+def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) -> None:
     """As if never written; others are read."""
-    file_of(records).write_bytes(text.encode(errors="surrogateescape"))
+    records.write(record())
+    file_of(records, record()).write_bytes(text.encode(errors="surrogateescape"))
     records.write(record("b", ids=("x",)))
-    assert records.of(IDS) == []
-    assert records.all() == [record("b", ids=("x",))]
+    again = Records(tmp_path / "state" / "containers")
+    assert again.of(IDS) == []
+    assert again.all() == [record("b", ids=("x",))]
 
 
 def test_a_record_is_swept_with_its_folder(records: Records) -> None:
     """Once its pod lives no more and it is not young."""
     for name, ids in (("dead", ("1",)), ("young", ("2",)), ("living", ("3",))):
-        records.write(record(name, ids))
-        records.fill(ids, "main", "text")
+        one = record(name, ids)
+        records.write(one)
+        start(records, one)
         if name != "young":
-            os.utime(file_of(records, ids), (OLD_S, OLD_S))
-            os.utime(records.folder(ids, "main"), (OLD_S, OLD_S))
-    broken = file_of(records, ("1",)).with_name("broken.json")
+            os.utime(file_of(records, one), (OLD_S, OLD_S))
+            os.utime(records.folder(one), (OLD_S, OLD_S))
+    broken = records.folder(record()).with_name("broken.json")
     broken.write_text("{")
     os.utime(broken, (OLD_S, OLD_S))
     assert records.sweep(lambda one: one.name == "living", OLD_S) == 2

@@ -7,12 +7,14 @@ import pytest
 
 from deviceplugin.nodepod import Listed
 from deviceplugin.podresources import KubeletSilentError
-from gpushare.kube.cluster import Kind
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden
 from gpusharectl.demo import admission as kubelets
 from gpusharectl.demo.devices import Rejection
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
+from tests.testbed.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,13 +52,16 @@ def test_a_turn_ends_with_its_pod(
     assert house.actual("c") is None
 
 
-def test_static_pod_among_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [["etcd"], ["etcd", "proxy"]])
+def test_static_pod_among_others(
+    house: House, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
     """The watch knows none of them; both resources are of one card that has room."""
     house.run(house.bind("full", 29, 1, card=0))
     asks_first(monkeypatch, C)
-    for name in ("etcd", "proxy"):
+    for name in others:
         house.admit(pod_json(name, uid=name, node="n"))
-    static = pod_json("static", uid="hash", units=5, cores=10, node="n")
+    static = pod_json("static-n", uid="hash", units=5, cores=10, node="n")
     given = house.run(static)["main"]
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["cards"][0] == {
@@ -89,7 +94,12 @@ def test_one_pod_cannot_be_told(house: House, monkeypatch: pytest.MonkeyPatch) -
         containers=[container_json("main")],
     )
     for pod in (refused, other, init):
-        house.admit(pod)
+        house.run(pod)
+        nothing: dict[str, str | None] = {names.ACTUAL: None}
+        name = pod["metadata"]["name"]
+        house.cluster.annotate(Kind.PODS, "default", name, nothing)
+    # The watch tells in order: once this one is seen, so is what came before.
+    house.bind("later", 1, 1)
     annotate = house.cluster.annotate
 
     def picky(kind: Kind, namespace: str, name: str, notes: dict[str, str]) -> None:
@@ -128,3 +138,77 @@ def test_too_many_starts_at_once(house: House) -> None:
             pass
     with pytest.raises(Exception, match="busy with other containers"):
         house.devices.start(pod["metadata"]["uid"], "main")
+
+
+@pytest.mark.parametrize("memory_first", [True, False])
+def test_kubelet_lost_its_checkpoint(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    memory_first: bool,  # noqa: FBT001
+) -> None:
+    """A pod that runs without devices is nobody's turn; it keeps its card.
+
+    Its size is that of the next pod, and it was there first.
+    """
+    asks_first(monkeypatch, M if memory_first else C)
+    house.run(house.bind("old", 10, 1, card=0))
+    house.tell_running("old")
+    house.lose_checkpoint()
+    static = pod_json("s-n", uid="hash", units=10, cores=1, node="n")
+    assert visible(house.run(static)["main"]) == (UUIDS[1],)
+    new = house.bind("new", 10, 1, card=1)
+    assert visible(house.run(new)["main"]) == (UUIDS[1],)
+    assert house.actual("new") is None
+    house.run(house.bind("more", 10, 1, card=None))
+    # What kubelet does not know of is charged: nobody has 10 units left.
+    assert "Insufficient" in house.refuse(house.bind("big", 10, 1, card=None))
+
+
+def test_a_container_that_ended_is_asked_for_again(house: House) -> None:
+    """kubelet without its checkpoint passes over what runs, container by container."""
+    pod = house.bind(
+        "a",
+        card=1,
+        containers=[container_json("x", 4, 1), container_json("y", 4, 1)],
+    )
+    house.run(pod)
+    house.tell_running("a")
+    ended = house.pod("a")["status"]
+    ended["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
+    house.cluster.patch(
+        Kind.PODS, "default", "a", {"status": ended}, subresource="status"
+    )
+    wait_until(
+        lambda: house.serving.pods.find(("default", "a")).running == {"x"},
+        "the end of y to be seen",
+    )
+    house.lose_checkpoint()
+    given = house.devices.start(pod["metadata"]["uid"], "y")
+    assert visible(given) == (UUIDS[1],)
+    assert inside(given)["container"] == "y"
+    assert house.actual("a") is None
+
+
+def test_admitted_before_there_was_a_plugin(house: House) -> None:
+    """It waits for its image, without devices; the pod that came last is meant."""
+    old = house.bind("old", 10, 1, card=None)
+    house.devices._holdings.begin(old)
+    new = house.bind("new", 10, 1, card=1)
+    house.cluster.patch(
+        Kind.PODS, "default", "old", {"status": scheduled_at("2020-01-01T00:00:00Z")},
+        subresource="status",
+    )
+    wait_until(
+        lambda: house.serving.pods.find(("default", "old")).bound < "2021",
+        "its binding to be seen",
+    )
+    assert visible(house.run(new)["main"]) == (UUIDS[1],)
+    assert house.actual("new") is None
+
+
+def scheduled_at(moment: str) -> Json:
+    return {
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": moment}
+        ]
+    }
