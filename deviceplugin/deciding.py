@@ -54,7 +54,7 @@ class Deciding:
         return place(request, page.with_placement(lost), policy)
 
     def on_whole_cards(self, pod: PodRef, units: int, on: Sequence[Card]) -> Placement:
-        """Place a pod's one nameless container on whole cards, so many units of them."""
+        """Place a pod's one nameless container on whole cards."""
         amount = Amount(CORES_PER_CARD * len(on), units)
         claim = Claim(amount, (ContainerAmount("", amount),))
         return Placement(pod, self.occupancy.node, tuple(whole_shares(claim, on)))

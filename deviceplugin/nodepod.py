@@ -121,7 +121,10 @@ def node_pod(pod: Json) -> NodePod:
 def _bound(pod: Json) -> str:
     """Say when the pod was bound; when it was made, where nobody bound it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+        if (
+            condition.get("type") == "PodScheduled"
+            and condition.get("status") == "True"
+        ):
             return str(condition.get("lastTransitionTime") or "")
     return str(pod["metadata"].get("creationTimestamp") or "")
 
@@ -134,9 +137,7 @@ def _running(pod: Json) -> frozenset[str]:
         for one in status.get(key) or ()
     )
     return frozenset(
-        str(one.get("name"))
-        for one in told
-        if "running" in (one.get("state") or {})
+        str(one.get("name")) for one in told if "running" in (one.get("state") or {})
     )
 
 

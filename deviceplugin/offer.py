@@ -1,12 +1,12 @@
 """What this node offers just now: its cards, which are sick, which are cordoned."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Condition
 
 from deviceplugin.cards import FoundCard, device_ids, shared_card
 from deviceplugin.devices import KINDS, Cards
-from gpushare.domain.model import Card, CardUUID
+from gpushare.domain.model import UNIT_MIB, Card, CardUUID
 
 
 class Offer:
@@ -58,11 +58,24 @@ class Offer:
         return {**gone, **self._sick}
 
     def cards(self) -> Cards:
-        """Give the cards as pods may have them now, by index."""
+        """Give the cards as pods may have them now, by index.
+
+        A card without a unit is none: its cores would be of no use.
+        """
         with self._changed:
             found, sick, cordoned = self._found.values(), self.sick(), self._cordoned
             shared = [self._card(card, sick, cordoned) for card in found]
-        return Cards(sorted(shared, key=lambda card: card.index))
+        with_units = (card for card in shared if card.units)
+        return Cards(sorted(with_units, key=lambda card: card.index))
+
+    def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
+        """Say which of these cards have no unit after the reserve, each with why."""
+        return {
+            card.uuid: f"its {card.memory_mib} MiB less a reserve of "
+            f"{self._reserve_mib} MiB are no unit of {UNIT_MIB} MiB"
+            for card in cards
+            if not shared_card(card, self._reserve_mib).units
+        }
 
     def version(self) -> int:
         """Give a number that grows with each change."""

@@ -240,12 +240,15 @@ class Starter:
                 if share.card in shares and share.amount.cores >= CORES_PER_CARD:
                     # A whole card is its pod's alone, whatever was asked of its memory.
                     shares[share.card] = share.amount
-            known = Record(*owner.pod, owner.uid, record.container, resource, record.ids)
+            known = Record(
+                *owner.pod, owner.uid, record.container, resource, record.ids
+            )
             text = _file(_Owner(owner.pod, owner.uid, name), shares)
             try:
                 self.records.fill(record, known, text)
             except OSError as error:
-                why = f"{error.filename} cannot be written: {error.strerror}"
+                where = self.records.folder(known)
+                why = f"{where} cannot be written: {error.strerror}"
                 raise NotYetError(f"{why}; it starts when it can") from error
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:

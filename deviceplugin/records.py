@@ -146,7 +146,9 @@ class Records:
     def _remove(self, name: str) -> None:
         with self._lock:
             for its in self._names.values():
-                for record in [one for one, its_name in its.items() if its_name == name]:
+                for record in [
+                    one for one, its_name in its.items() if its_name == name
+                ]:
                     del its[record]
             self._names = {ids: its for ids, its in self._names.items() if its}
         if name.endswith(_UNFINISHED):

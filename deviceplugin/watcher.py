@@ -71,7 +71,8 @@ class Watcher:
         except NoCardsYet as error:
             self._say_none(str(error))
             return bool(self.offer.cards().all)
-        self._say_left_out({one.name: one.because for one in found.left_out})
+        left_out = {one.name: one.because for one in found.left_out}
+        self._say_left_out(left_out | self.offer.too_small(found.cards))
         if not found.cards:
             self._say_none("there is no card on this node")
         else:

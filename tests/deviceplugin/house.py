@@ -118,14 +118,13 @@ class House:
         self.cluster = Embedded(bookmark_every_s=0.1)
         self.line = Line(self.cluster)
         self.devices = Devices(folder)
-        self.settings = DevicePluginSettings(
-            NODE,
-            kubelet_dir=folder,
-            state_dir=folder / "vcuda",
-            inject="env",
-            look_every_s=0.05,
-            **(settings or {}),
-        )
+        defaults: dict[str, Any] = {
+            "kubelet_dir": folder,
+            "state_dir": folder / "vcuda",
+            "inject": "env",
+            "look_every_s": 0.05,
+        }
+        self.settings = DevicePluginSettings(NODE, **(defaults | dict(settings or {})))
         self.stop = Event()
         self.serving: Serving
         self._stack = ExitStack()

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import INJECTIONS, Injection, Mount, given
+from deviceplugin.allocation import (
+    INJECTIONS,
+    Injection,
+    Mount,
+    given,
+    what_is_missing,
+)
 from deviceplugin.cards import FoundCard
 from deviceplugin.isolation import hints
 from gpushare.domain.model import CardUUID
@@ -70,10 +76,22 @@ def test_a_card_of_the_inventory(injection: Injection) -> None:
     assert found.variables["VCUDA_CARDS"] == "npu-0"
 
 
-def test_a_card_without_a_minor_number_has_no_nodes() -> None:
-    """A simulated one; the shared nodes alone are of no use."""
-    card = FoundCard(UUIDS[0], 0, 4096)
+def test_a_simulated_card_has_no_nodes() -> None:
+    """The shared nodes alone are of no use; it is given all the same."""
+    card = FoundCard(UUIDS[0], 0, 4096, simulated=True)
     assert given(M, 1, [card], "nodes", "/x").nodes == ()
+    assert not what_is_missing([card], "nodes")
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
+    """Its node is not known, so nothing could let the container at it."""
+    unknown = FoundCard(UUIDS[0], 0, 4096)
+    wrong = what_is_missing([*NVIDIA, OTHER, unknown], injection)
+    assert wrong.startswith("the driver does not tell the minor number of card") is (
+        injection == "nodes"
+    )
+    assert not what_is_missing([*NVIDIA, OTHER], injection)
 
 
 def test_no_card_is_none() -> None:

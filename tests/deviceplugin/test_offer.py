@@ -41,6 +41,16 @@ def test_the_reserve_is_not_offered() -> None:
     assert [card.units for card in made.cards().all] == [1, 2]
 
 
+def test_a_card_without_a_unit_has_no_cores_either() -> None:
+    """A pod of cores alone would be placed on a card whose memory is all reserved."""
+    made = offer(found_card(0, 2), found_card(1, 3), reserve_mib=2 * 256 + 100)
+    assert [card.uuid for card in made.cards().all] == [UUIDS[1]]
+    assert {one[:8] for one in healthy(made, C)} == {"bbbbbbbb"}
+    assert made.too_small([found_card(0, 2), found_card(1, 3)]) == {
+        UUIDS[0]: "its 612 MiB less a reserve of 612 MiB are no unit of 256 MiB"
+    }
+
+
 def test_a_card_that_vanished_stays_sick() -> None:
     """Its ids are there as before, and it is well when it is found again."""
     made = offer()

@@ -1,4 +1,4 @@
-"""Pods that come while the API server is out of the plugin's reach, not of kubelet's."""
+"""Pods that come while kubelet reaches the API server and the plugin does not."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_whole_cards_whose_memory_came_first(
 @pytest.mark.parametrize("ran", [True, False])
 def test_a_new_pod_under_an_old_name(
     house: House,
-    ran: bool,  # noqa: FBT001
+    ran: bool,
 ) -> None:
     """What the watch told of the old one says nothing of the new one."""
     old = house.bind("web-0", 20, 1, card=0)

@@ -245,6 +245,13 @@ def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:
     assert found == [False]
 
 
+def test_no_file_of_the_folder_is_the_lock(tmp_path: Path) -> None:
+    """kubelet removes files there, and the next plugin would lock a new one."""
+    with only_one(tmp_path, Event()) as only:
+        assert only
+        assert not list(tmp_path.iterdir())
+
+
 def test_the_lock_is_let_go_of_whatever_happens(tmp_path: Path) -> None:
     """An exception inside does not shut the next one out."""
     with pytest.raises(KeyError), only_one(tmp_path / "new", Event()):

@@ -233,10 +233,11 @@ def test_without_a_driver_it_stays_and_waits(node: Node) -> None:
 
 
 def test_a_second_one_waits(node: Node) -> None:
-    """Until the first has ended; a rollout may overlap."""
+    """Until the first has ended, whatever the state folder; a rollout may overlap."""
     with node.devices, running(node.start()) as first:
         node.wait_registered()
-        with running(node.start(LISTEN=str(free_address()))):
+        other = str(node.folder / "other")
+        with running(node.start(LISTEN=str(free_address()), STATE_DIR=other)):
             waits = "another device plugin runs here"
             wait_until(lambda: waits in node.words(), "it", 60)
             assert "registered" not in node.words()

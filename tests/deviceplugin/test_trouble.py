@@ -1,6 +1,10 @@
 """kubelet fails a pod halfway, is silent, or knows pods that nobody else knows."""
 
+import os
+import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden
 from gpusharectl.demo import admission as kubelets
-from gpusharectl.demo.devices import Rejection
+from gpusharectl.demo.devices import CannotStartYetError, Rejection
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
 from tests.testbed.waiting import wait_until
@@ -144,7 +148,7 @@ def test_too_many_starts_at_once(house: House) -> None:
 def test_kubelet_lost_its_checkpoint(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
-    memory_first: bool,  # noqa: FBT001
+    memory_first: bool,
 ) -> None:
     """A pod that runs without devices is nobody's turn; it keeps its card.
 
@@ -195,7 +199,10 @@ def test_admitted_before_there_was_a_plugin(house: House) -> None:
     house.devices._holdings.begin(old)
     new = house.bind("new", 10, 1, card=1)
     house.cluster.patch(
-        Kind.PODS, "default", "old", {"status": scheduled_at("2020-01-01T00:00:00Z")},
+        Kind.PODS,
+        "default",
+        "old",
+        {"status": scheduled_at("2020-01-01T00:00:00Z")},
         subresource="status",
     )
     wait_until(
@@ -212,3 +219,80 @@ def scheduled_at(moment: str) -> Json:
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": moment}
         ]
     }
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    kind = ["-t", "tmpfs", "-o", "size=64k"]
+    if subprocess.run(["mount", *kind, "none", folder], check=False).returncode:
+        pytest.skip("no leave to mount a file system; run as root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_the_state_folder_is_full(small_disk: Path, tmp_path: Path) -> None:
+    """Nobody fails for good; a start waits for room, is counted, and then goes on.
+
+    An init container's too, of which nothing but our record tells.
+    """
+    settings = {"state_dir": small_disk}
+    with House(tmp_path / "k", found_card(0), settings=settings) as house:
+        pod = house.bind(
+            "a",
+            init=[container_json("once", 9, 3)],
+            containers=[container_json("main", 4, 2)],
+        )
+        uid = pod["metadata"]["uid"]
+        with suppress(OSError), (small_disk / "filler").open("wb", 0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+        given = house.admit(pod)
+        for container in given:
+            with pytest.raises(CannotStartYetError, match="No space left on device"):
+                house.devices.start(uid, container)
+        assert refused(house, "PreStartContainer") == 2
+        assert refused(house, "Allocate") == 0
+        (small_disk / "filler").unlink()
+        for container, units in (("once", 9), ("main", 4)):
+            house.devices.start(uid, container)
+            assert inside(given[container])["container"] == container
+            assert inside(given[container])["cards"][0]["units"] == units
+        house.end()
+        house.start()
+        assert house.serving.occupancy.was_served(uid)
+
+
+def refused(house: House, call: str) -> float:
+    """How many of these calls ended in an error."""
+    found = (
+        house.registry.get_sample_value(
+            "vcuda_plugin_refused_total", {"call": call, "resource": resource}
+        )
+        for resource in (C, M)
+    )
+    return sum(one or 0 for one in found)
+
+
+def test_a_card_of_unknown_minor_number_is_denied(tmp_path: Path) -> None:
+    """Its device node is not known: in words, before a container starts without it."""
+    card = replace(found_card(0), minor=None)
+    with House(tmp_path, card, settings={"inject": "nodes"}) as house:
+        assert "minor number of card" in house.refuse(house.bind("a", 4, 1))
+
+
+def test_records_end_with_their_pod(house: House) -> None:
+    """And not with its name, under which a new pod lives on."""
+    records = house.serving.reporter.records
+    for card in (0, 1):
+        house.run(house.bind("web-0", 10, 1, card=card))
+        if card == 0:
+            house.end_pod("web-0")
+    uid = house.pod("web-0")["metadata"]["uid"]
+    for path in (house.settings.state_dir / "containers").iterdir():
+        os.utime(path, (1000, 1000))
+    house.serving.reporter.catch_up()
+    assert {one.uid for one in records.all()} == {uid}
+    assert len(list((house.settings.state_dir / "containers").iterdir())) == 4

@@ -110,7 +110,7 @@ def test_only_an_init_container_asks() -> None:
     [((M, 4), ["new", "old"]), ((C, 2), ["new", "old"]), ((M, 5), []), ((C, 9), [])],
 )
 def test_candidates_lack_just_that(step: tuple[str, int], found: list[str]) -> None:
-    """Listed, without such devices, and asking so many; the last that was bound first."""
+    """Listed, without such devices, and asking so many; the last bound first."""
     pods = [pod_of("new", at="2"), pod_of("unlisted", at="0"), pod_of("old", at="1")]
     pods.append(pod_of("served", at="0"))
     listed = Listed(

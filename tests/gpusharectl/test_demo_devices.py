@@ -414,6 +414,23 @@ def test_a_plugin_that_left_cannot_be_asked_before_a_start(node: Node) -> None:
         node.devices.start("u", "main")
 
 
+def test_what_runs_is_not_admitted_again(tmp_path: Path) -> None:
+    """A restarted kubelet without its checkpoint lists it without devices."""
+    with ExitStack() as stack:
+        node = Node(tmp_path, stack)
+        two = [container_json("x", 2), container_json("y", 2)]
+        pod = pod_json("a", containers=two)
+        pod["status"]["containerStatuses"] = [
+            {"name": "x", "state": {"running": {}}},
+            {"name": "y", "state": {"terminated": {"exitCode": 1}}},
+        ]
+        given = node.devices.readmit(pod)
+        assert not isinstance(given, Rejection)
+        assert set(given) == {"y"}
+        listed = node.listed()["a"]
+        assert (listed["x"], len(listed["y"])) == (set(), 2)
+
+
 def test_what_is_listed_while_a_pod_is_being_admitted(node: Node) -> None:
     """It is there; of its resources only the ones done have devices (contracts 3)."""
     seen: list[tuple[str, str, dict[str, dict[str, set[str]]]]] = []
