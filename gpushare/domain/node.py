@@ -37,13 +37,20 @@ class Node:
 
     @cached_property
     def charged(self) -> Mapping[CardUUID, tuple[int, int]]:
-        """Cores and units charged to each card that anybody holds a share of."""
+        """Cores and units charged to each card that anybody holds a share of.
+
+        100 cores are the whole card: it may list more units by now than it did when
+        they were placed.
+        """
         sums: dict[CardUUID, tuple[int, int]] = {}
+        sizes = {card.uuid: card.units for card in self.cards}
         for placement in self._holders():
             for share in placement.shares:
                 cores, units = sums.get(share.card, (0, 0))
-                amount = share.amount
-                sums[share.card] = (cores + amount.cores, units + amount.units)
+                held = share.amount.units
+                if share.amount.cores >= CORES_PER_CARD:
+                    held = max(held, sizes.get(share.card, 0))
+                sums[share.card] = (cores + share.amount.cores, units + held)
         return sums
 
     @cached_property

@@ -371,6 +371,18 @@ def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
     assert ledger.cancel(ref("a").uid) is None
 
 
+def test_a_whole_card_that_grows_is_not_shared() -> None:
+    """100 cores are all of the card, however many units it lists by now."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.reserve(request("whole", 29, 100), N, FIRST_FIT)
+    ledger.reserve(request("share", 29, 99), N, FIRST_FIT)
+    ledger.set_cards(N, cards(40, 40))
+    assert room(ledger) == [0, 11]
+    ledger.reserve(request("core", 0, 1), N, FIRST_FIT)
+    assert ledger.reserve(request("a", 11), N, FIRST_FIT) == placement("a", 1, 11)
+    assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.MEMORY)
+
+
 def test_a_reservation_elsewhere_moves_the_charge_and_gives_it_back() -> None:
     """A bind that has not yet heard where the pod is; the API server will refuse it."""
     ledger = ledger_of(*cards(29))
