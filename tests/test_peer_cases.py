@@ -86,7 +86,10 @@ def cards_shared(name: str, node: Json, described: list[Json]) -> tuple[Card, ..
 
 
 def ledger_of(case: Json) -> Ledger:
-    """The case's nodes, with what is used of their cards held by one pod each."""
+    """The case's nodes, with what is used of their cards held by pods that share them.
+
+    One for each card, and one for its 100th core: 100 in one hand are a whole card.
+    """
     ledger = Ledger()
     for one in case["answer"].get("nodes") or case.get("nodes") or [{"cards": 1}]:
         name, described = NodeName(one.get("name", "n")), one["cards"]
@@ -97,9 +100,11 @@ def ledger_of(case: Json) -> Ledger:
             used = each.get("used_mem", 0), each.get("used_core", 0)
             if not any(used) and each.get("used_slots"):
                 used = (0, 1)  # the least that a pod of ours can ask
-            if any(used):
-                shares = [share(str(each["id"]), *used)]
-                holder = f"{name}-{each['id']}"
+            mem, cores = used
+            most = min(cores, 99)
+            for part in filter(any, ((mem, most), (0, cores - most))):
+                shares = [share(str(each["id"]), *part)]
+                holder = f"{name}-{each['id']}-{part[1]}"
                 ledger.record(placement(holder, node=name, shares=shares))
     for number, pod in enumerate(case.get("pods", ())):
         held = share(str(pod["card"]), pod.get("mem", 0), pod.get("core", 0))

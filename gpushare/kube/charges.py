@@ -4,7 +4,7 @@ import logging
 from threading import Lock
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.kube.codec import PodRecord
 
 logger = logging.getLogger(__name__)
@@ -65,8 +65,8 @@ class Charges:
             placement = record.placement
         if placement is not None:
             self._ledger.record(placement)
-        elif isinstance(record.request, PodRequest) and record.request.claims:
-            self._ledger.record_unplaced(record.request, record.node)
+        elif record.charged is not None:
+            self._ledger.record_unplaced(record.charged, record.node)
 
     def _is_believed(self, placement: Placement, record: PodRecord) -> bool:
         uid = record.pod.uid

@@ -43,7 +43,9 @@ class PodRecord:
     share; ``nominated`` the node whose victims make room for it, mostly empty;
     ``complaint`` what is wrong with a placement that cannot be read; ``plan`` the
     planned placement, which is not ``placement`` where an actual one wins over it;
-    ``started`` the time since which kubelet knows the pod, empty before.
+    ``started`` the time since which kubelet knows the pod, empty before;
+    ``charged`` what it asks of cards, once bound by its spec alone where its
+    annotations are broken; None for nothing, or what no card can meet.
     """
 
     pod: PodRef
@@ -57,11 +59,12 @@ class PodRecord:
     complaint: str = ""
     plan: Placement | None = None
     started: str = ""
+    charged: PodRequest | None = None
 
     @property
     def asks(self) -> bool:
         """Tell whether the pod asks for any part of a card."""
-        return isinstance(self.request, PodRequest) and bool(self.request.claims)
+        return self.charged is not None
 
 
 def refusal_text(refusal: Refusal) -> str:
@@ -126,10 +129,11 @@ def pod_record(pod: Json) -> PodRecord:
     node = NodeName(intern(spec.optional_text("nodeName")))
     annotations = _annotations(pod)
     request = _request(pod, ref, annotations)
+    charged = _by_spec(pod, ref, request) if node else request
     found: dict[str, Placement] = {}
     complaint = ""
     if node:
-        found, complaint = placements(annotations, ref, request, node)
+        found, complaint = placements(annotations, ref, charged, node)
     plan = found.get(names.PLACEMENT)
     return PodRecord(
         pod=ref,
@@ -143,7 +147,21 @@ def pod_record(pod: Json) -> PodRecord:
         complaint=complaint,
         plan=plan,
         started=status.optional_text("startTime"),
+        charged=charged if isinstance(charged, PodRequest) and charged.claims else None,
     )
+
+
+def _by_spec(
+    pod: Json, ref: PodRef, request: PodRequest | Refusal
+) -> PodRequest | Refusal:
+    """Give what a bound pod asks, where its annotations make that invalid, without.
+
+    Its user may have written them since. Apart only where it cannot be together.
+    """
+    for notes in ({}, {names.CONTAINERS: names.APART}):
+        if isinstance(request, Refusal):
+            request = _request(pod, ref, notes)
+    return request
 
 
 def is_ours(pod: Json) -> bool:

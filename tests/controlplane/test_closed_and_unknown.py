@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpushare.domain.model import Card, CardUUID
+from gpushare.kube.annotations import encode_cards
 from tests.controlplane.books import checked_book
-from tests.controlplane.world import World, node_of
-from tests.testbed.objects import post_pod, read_pod
+from tests.controlplane.world import CARDS, World, node_of
+from tests.testbed.objects import MEMORY, post_pod, read_pod
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -82,9 +84,7 @@ def test_a_pod_bound_by_hand_holds_its_units_somewhere(world: World) -> None:
     world.extender.start()
     metrics = world.extender.metrics()
     assert metrics["vcuda_extender_pods_without_placement"] == 1
-    for uuid in ("edge-0", "edge-1"):
-        card = f'{{NodeName="edge",UUID="{uuid}"}}'
-        assert metrics[f"vcuda_card_unknown_units{card}"] == 20
+    assert_unknown(world, 20)
     assert not node_of(read_pod(world.rest, waits))
     share = {"card": "edge-0", "cores": 1, "units": 20, "containers": {}}
     actual = {"v": 1, "uid": by_hand["metadata"]["uid"], "shares": [share], "at": ""}
@@ -93,3 +93,42 @@ def test_a_pod_bound_by_hand_holds_its_units_somewhere(world: World) -> None:
     world.rest.must("PATCH", path, notes)
     assert world.bound(waits).cards == ("edge-1",)
     assert page(world)["unplaced"] == []
+
+
+def assert_unknown(world: World, units: int) -> None:
+    """Insist that so many units are kept on both cards."""
+    metrics = world.extender.metrics()
+    for uuid in ("edge-0", "edge-1"):
+        card = f'{{NodeName="edge",UUID="{uuid}"}}'
+        assert metrics[f"vcuda_card_unknown_units{card}"] == units
+
+
+def test_its_user_cannot_free_what_it_holds(world: World) -> None:
+    """By an annotation that makes its request invalid, and a restart of ours."""
+    world.node("edge", 29, 29)
+    by_hand = world.pod("by-hand", 20, 1)
+    by_hand["spec"]["nodeName"] = "edge"
+    post_pod(world.rest, by_hand)
+    wait_until(lambda: page(world)["unplaced"], "pod bound by hand")
+    path = f"/api/v1/namespaces/{world.namespace}/pods/by-hand"
+    notes = {"metadata": {"annotations": {"baidu.com/vcuda-uuids": ","}}}
+    world.rest.must("PATCH", path, notes)
+    world.extender.kill()
+    world.extender.start()
+    assert_unknown(world, 20)
+    refused(world, "waits", 15, NO_MEMORY)
+
+
+def test_a_whole_card_that_grows_is_shared_with_nobody(world: World) -> None:
+    """Its node lists more units by now, as after a change of the reserve."""
+    world.node("edge", 29)
+    assert world.runs("whole", 29, 100) == "edge-0"
+    grown = [Card(CardUUID("edge-0"), 0, 40)]
+    notes = {"metadata": {"annotations": {CARDS: encode_cards(grown)}}}
+    world.rest.must("PATCH", "/api/v1/nodes/edge", notes)
+    more = {MEMORY: "40"}
+    status = {"status": {"capacity": more, "allocatable": more}}
+    world.rest.must("PATCH", "/api/v1/nodes/edge/status", status)
+    wait_until(lambda: page(world)["cards"][0]["units"] == 40, "larger card")
+    waits = world.post("waits", 5, 0)
+    assert world.verdict(waits).event.startswith(NO_MEMORY)

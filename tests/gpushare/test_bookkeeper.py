@@ -17,6 +17,7 @@ from tests.builders import (
     FIRST_FIT,
     bound_json,
     cards,
+    container_json,
     event,
     ledger_of,
     left,
@@ -319,6 +320,36 @@ def test_a_request_that_turns_invalid_frees_nothing(office: Office) -> None:
     odd = bare()
     odd["metadata"]["annotations"] = {names.CONTAINERS: "asunder"}
     office.hear(odd)
+    assert (office.free(0), office.free(1)) == (9, 9)
+
+
+TWO_CARDS = [container_json("a", 3, 100), container_json("b", 9, 80)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "annotations", "free"),
+    [
+        pytest.param({"units": 20}, {names.CONTAINERS: "asunder"}, 9, id="containers"),
+        pytest.param({"units": 20}, {names.UUIDS: ","}, 9, id="uuids"),
+        pytest.param({"units": 20}, {names.MODELS: "a*b"}, 9, id="models"),
+        pytest.param({"containers": TWO_CARDS}, None, 0, id="no-longer-apart"),
+    ],
+)
+def test_a_bound_pod_is_charged_by_its_spec(
+    office: Office, asks: Json, annotations: dict[str, str] | None, free: int
+) -> None:
+    """Whatever its user makes of its annotations; it is one that was missed, too."""
+    office.relist(pod_json("a", node="n", annotations=annotations, **asks))
+    assert (office.free(0), office.free(1)) == (free, free)
+    assert [record.pod.name for record in office.pods.without_placement()] == ["a"]
+
+
+def test_a_broken_request_makes_no_small_placement_believable(office: Office) -> None:
+    """It charges less than the pod asks by its spec."""
+    told = bound_json(placement("a", 1, 2))
+    told["metadata"]["annotations"][names.CONTAINERS] = "asunder"
+    told["spec"] = pod_json("a", units=20, node="n")["spec"]
+    office.hear(told)
     assert (office.free(0), office.free(1)) == (9, 9)
 
 
