@@ -85,8 +85,9 @@ def _put_field(
     found = snapshot.rounds.get(what.group)
     for card in scene.found.cards:
         if what.name == XID_ERRORS:
-            tally = snapshot.xids.get(card.uuid)
-            page.put(what, labels[card.uuid], tally.last if tally else None)
+            if (tally := snapshot.xids.get(card.uuid)) is not None:
+                code = {"err_code": str(tally.last)}
+                page.put(what, labels[card.uuid] | code, tally.last)
             continue
         says = found.cards.get(card.uuid) if found else None
         # A slow group would go on showing a lost card's values of a minute ago.

@@ -17,8 +17,8 @@ from gpushare.settings import Address, Reading
 
 UNITS: tuple[Unit, ...] = ("mib", "bytes")
 WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
-HostnameLabel = Literal["Hostname", "hostname"]
-HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("Hostname", "hostname")
+HostnameLabel = Literal["hostname", "Hostname"]
+HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
 
 _MOST_CONTEXT_MIB = 1 << 20
 _OFF = "off"
@@ -68,8 +68,8 @@ class ExporterSettings:
     """How long it must do so first."""
     watchdog_context_mib: int = CONTEXT_MIB
     """What each of its processes may hold beside the share, for CUDA's context."""
-    hostname_label: HostnameLabel = "Hostname"
-    """How the label of the host's name is spelt: newer dashboards have a small h."""
+    hostname_label: HostnameLabel = "hostname"
+    """How the label of the host's name is spelt: older dashboards have a large H."""
     look_every_s: float = 5.0
     """How often cards and the file of fields are looked for."""
     flags: Flags = field(default_factory=Flags)

@@ -5,6 +5,7 @@
 DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).
 DCGM_FI_DRIVER_VERSION, label, Driver version
 ```
+Names of dcgm-exporter 1.x (``dcgm_gpu_temp``) will do as well, and are shown as such.
 """
 
 import csv
@@ -16,6 +17,15 @@ from deviceplugin.fields import FIELDS, Field, FieldKind
 
 _COLUMNS = 3
 _PREFIX = "DCGM_"
+_OLD_PREFIX = "dcgm_"
+_OLD_WORDS = (
+    ("UTILIZATION", "UTIL"),
+    ("MEMORY_CLOCK", "MEM_CLOCK"),
+    ("VOLATILE", "VOL"),
+    ("AGGREGATE", "AGG"),
+    ("RETIRED_PAGES", "RETIRED"),
+)
+"""What names of 1.x have in another way, by dcgm-exporter's 1.x-compatibility list."""
 _LABEL = "label"
 _KINDS = ("gauge", "counter")
 _OTHER_KINDS = ("histogram", "summary", "untyped")
@@ -49,18 +59,21 @@ def parse(text: str) -> FieldFile:
     seen: set[str] = set()
     fields: list[Field] = []
     unknown: list[str] = []
-    for where, name, kind, explanation in _rows(text):
+    for where, written, kind, explanation in _rows(text):
+        name = _today(written)
         if name in seen:
-            raise BadFieldFile(f"{where}: {name} stands there twice; leave one out")
+            raise BadFieldFile(f"{where}: {written} stands there twice; leave one out")
         seen.add(name)
         if name in known and kind in _KINDS:
             own = replace(known[name], kind=cast("FieldKind", kind))
-            fields.append(replace(own, help=explanation or own.help))
+            shown = "" if written == name else written
+            own = replace(own, help=explanation or own.help, shown=shown)
+            fields.append(own)
         elif name in known:
             fix = f"use one of {', '.join(_KINDS)}"
-            raise BadFieldFile(f"{where}: {name} is no {kind}; {fix}")
+            raise BadFieldFile(f"{where}: {written} is no {kind}; {fix}")
         elif not (kind == _LABEL and name in _ALWAYS_LABELS):
-            unknown.append(name)
+            unknown.append(written)
     if not fields:
         raise BadFieldFile("it lists no field that is known here")
     return FieldFile(tuple(fields), tuple(unknown))
@@ -87,10 +100,26 @@ def _columns(cells: list[str], where: str) -> tuple[str, str, str]:
         fix = "write: field, type, help"
         raise BadFieldFile(f"{where}: {len(cells)} columns will not do; {fix}")
     name, kind, explanation = cells
-    if not name.startswith(_PREFIX) or not name.isidentifier():
+    if not name.startswith((_PREFIX, _OLD_PREFIX)) or not name.isidentifier():
         fix = f"the names of fields begin with {_PREFIX}"
         raise BadFieldFile(f"{where}: {name!r} will not do; {fix}")
     if kind not in (*_KINDS, *_OTHER_KINDS, _LABEL):
         fix = f"use one of {', '.join((*_KINDS, _LABEL))}"
         raise BadFieldFile(f"{where}: {kind!r} will not do; {fix}")
     return name, kind, explanation
+
+
+def _today(name: str) -> str:
+    """Give the present name of a field that has one of 1.x.
+
+    >>> _today("dcgm_ecc_sbe_volatile_total"), _today("dcgm_fi_prof_sm_active")
+    ('DCGM_FI_DEV_ECC_SBE_VOL_TOTAL', 'DCGM_FI_PROF_SM_ACTIVE')
+    """
+    if not name.startswith(_OLD_PREFIX):
+        return name
+    upper = name.upper()
+    if upper.startswith("DCGM_FI_"):
+        return upper
+    for old, new in _OLD_WORDS:
+        upper = upper.replace(old, new)
+    return upper.replace("DCGM_", "DCGM_FI_DEV_", 1)

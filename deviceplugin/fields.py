@@ -42,7 +42,7 @@ GROUPS = (
     Group(MEMORY, 2.0, "memory in use, free and reserved"),
     Group(PROCESSES, 2.0, "what each container uses of a card"),
     Group(ENVIRONMENT, 5.0, "temperature, power, energy, clocks, throttling"),
-    Group(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays"),
+    Group(FAULTS, 60.0, "ECC errors, remapped rows, PCIe replays, vGPU licence"),
     Group(NVLINK, 60.0, "NVLink traffic"),
     Group(ALLOTMENT, 5.0, "what was allotted to containers, by their placements"),
     Group(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
@@ -55,12 +55,16 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One metric of a card; ``help`` ends with its unit."""
+    """One metric of a card; ``help`` ends with its unit.
+
+    ``shown`` is the name on the page where a file of fields has another one for it.
+    """
 
     name: str
     kind: FieldKind
     group: str
     help: str
+    shown: str = ""
 
 
 _DEV = "DCGM_FI_DEV_"
@@ -92,6 +96,7 @@ ECC_DBE_AGG_TOTAL = f"{_DEV}ECC_DBE_AGG_TOTAL"
 CORRECTABLE_REMAPPED_ROWS = f"{_DEV}CORRECTABLE_REMAPPED_ROWS"
 UNCORRECTABLE_REMAPPED_ROWS = f"{_DEV}UNCORRECTABLE_REMAPPED_ROWS"
 ROW_REMAP_FAILURE = f"{_DEV}ROW_REMAP_FAILURE"
+VGPU_LICENSE_STATUS = f"{_DEV}VGPU_LICENSE_STATUS"
 RETIRED_SBE = f"{_DEV}RETIRED_SBE"
 RETIRED_DBE = f"{_DEV}RETIRED_DBE"
 RETIRED_PENDING = f"{_DEV}RETIRED_PENDING"
@@ -126,8 +131,8 @@ FIELDS = (
     ),
     Field(SM_CLOCK, "gauge", ENVIRONMENT, "Clock of the processors (MHz)."),
     Field(MEM_CLOCK, "gauge", ENVIRONMENT, "Clock of the memory (MHz)."),
-    Field(POWER_VIOLATION, "counter", ENVIRONMENT, "Throttled for power (us)."),
-    Field(THERMAL_VIOLATION, "counter", ENVIRONMENT, "Throttled for heat (us)."),
+    Field(POWER_VIOLATION, "counter", ENVIRONMENT, "Throttled for power (ns)."),
+    Field(THERMAL_VIOLATION, "counter", ENVIRONMENT, "Throttled for heat (ns)."),
     Field(PCIE_REPLAY_COUNTER, "counter", FAULTS, "PCIe packets sent again (count)."),
     Field(
         ECC_SBE_VOL_TOTAL,
@@ -163,10 +168,16 @@ FIELDS = (
         ROW_REMAP_FAILURE, "gauge", FAULTS, "1 where remapping a row failed (0 or 1)."
     ),
     Field(
+        VGPU_LICENSE_STATUS,
+        "gauge",
+        FAULTS,
+        "1 where a vGPU has its licence (0 or 1).",
+    ),
+    Field(
         NVLINK_BANDWIDTH_TOTAL,
-        "counter",
+        "gauge",
         NVLINK,
-        "Data over all NVLinks since the driver was loaded (KiB).",
+        "Traffic over all NVLinks since the last reading (MB/s).",
     ),
     Field(
         RETIRED_SBE, "counter", RETIRED, "Pages retired for single-bit errors (count)."

@@ -11,7 +11,7 @@ from deviceplugin.nvml import Handle, NotTold
 from deviceplugin.nvmlcards import NvmlCards
 from deviceplugin.nvmlprocesses import ProcessLists
 from deviceplugin.nvmlprofiling import Profiler
-from deviceplugin.nvmlvalues import values
+from deviceplugin.nvmlvalues import Rates, values
 from deviceplugin.telemetry import CardSays, ProcessesSay
 from gpushare.domain.model import CardUUID
 
@@ -27,12 +27,18 @@ class NvmlTelemetry:
     """A ``Telemetry`` over the cards of NVIDIA's driver, which it closes with itself.
 
     Each group's question to a card has the cards' deadline, and a card that hangs at
-    one group is still asked the others. ``clock`` gives seconds since 1970.
+    one group is still asked the others. ``clock`` gives seconds since 1970, ``ticks``
+    those of a clock that nobody sets.
     """
 
     def __init__(
-        self, cards: NvmlCards, *, clock: Callable[[], float] = time.time
+        self,
+        cards: NvmlCards,
+        *,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._rates = Rates(ticks)
         self._cards = cards
         self._lists = ProcessLists(clock)
         self._profiler = Profiler()
@@ -90,6 +96,7 @@ class NvmlTelemetry:
             said = self._profiler.read(uuid, handle, wanted)
         else:
             said = values(handle, wanted - {fields.XID_ERRORS})
+            said = self._rates.put(uuid, said)
         for name, why in said.refused.items():
             self._note(uuid, name, why)
         says = said.says

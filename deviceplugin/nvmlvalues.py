@@ -5,7 +5,7 @@ or its driver does not support is left out, and what one call fails to tell as w
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pynvml
@@ -13,10 +13,10 @@ import pynvml
 from deviceplugin import fields, nvml
 from deviceplugin.nvml import Handle
 from deviceplugin.telemetry import CardSays
+from gpushare.domain.model import CardUUID
 
 _MIB = 2**20
 _W = 1 / 1000
-_US = 1 / 1000
 _BLANKS = frozenset({2**32 - 1, 2**64 - 1})
 """NVML's words for an amount that it cannot tell, in either width."""
 
@@ -82,6 +82,33 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
     return ValuesSaid(CardSays(known, unsupported), refused)
 
 
+class Rates:
+    """Makes of NVLink's counter the rate since a card was last read.
+
+    In thousands of KiB a second, which DCGM calls MB/s: its own arithmetic
+    (``DcgmCacheManager.cpp``, ``ReadAndCacheNvLinkBandwidth``). Unknown at the first
+    reading, and where the driver began to count anew. ``clock`` gives seconds of a
+    clock that nobody sets. One thread at a time for each card.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: dict[CardUUID, tuple[float, float]] = {}
+
+    def put(self, uuid: CardUUID, said: ValuesSaid) -> ValuesSaid:
+        """Put the rate in the counter's place; other fields stay as they are."""
+        name = fields.NVLINK_BANDWIDTH_TOTAL
+        if name not in said.says.values:
+            return said
+        known = dict(said.says.values)
+        counted_kib, now = known.pop(name), self._clock()
+        before_kib, then = self._last.get(uuid, (counted_kib, now))
+        self._last[uuid] = (counted_kib, now)
+        if now > then and counted_kib >= before_kib:
+            known[name] = (counted_kib - before_kib) / (now - then) / 1000
+        return ValuesSaid(replace(said.says, values=known), said.refused)
+
+
 def busy_percent(handle: Handle) -> float | None:
     """Give how busy a card is (%), None where it does not tell."""
     try:
@@ -120,13 +147,12 @@ def _temperature(handle: Handle) -> Numbers | None:
 
 
 def _violation(policy: int, field: int, handle: Handle) -> Numbers | None:
-    """Give microseconds: the call is to go with CUDA 14, the field's value stays."""
+    """Give nanoseconds: the call is to go with CUDA 14, the field's value stays."""
     get = pynvml.nvmlDeviceGetViolationStatus
-    told_ns = _first(
+    return _first(
         lambda: [_known(get(handle, policy).violationTime)],
         lambda: _field_values(handle, [field]),
     )
-    return told_ns and [None if one is None else one * _US for one in told_ns]
 
 
 def _remapped_rows(handle: Handle) -> Numbers:
@@ -134,10 +160,19 @@ def _remapped_rows(handle: Handle) -> Numbers:
     return (correctable, uncorrectable, failure)
 
 
+def _license(handle: Handle) -> Numbers:
+    """Give 1 where a feature of this card is licensed, as a vGPU in its guest needs."""
+    told = pynvml.nvmlDeviceGetGridLicensableFeatures(handle)
+    features = told.gridLicensableFeatures[: told.licensableFeaturesCount]
+    licensed = told.isGridLicenseSupported and any(one.featureState for one in features)
+    return [int(bool(licensed))]
+
+
 def _nvlink(handle: Handle) -> Numbers | None:
-    """Give KiB sent and received together, over all links.
+    """Give KiB sent and received together, over all links, since the driver was loaded.
 
     Both or nothing: a sum that lost a part would look like a driver loaded anew.
+    ``Rates`` makes of it what is shown.
     """
     sent, received = _field_values(handle, [_NVLINK_SENT, _NVLINK_RECEIVED])
     return None if sent is None or received is None else [sent + received]
@@ -249,6 +284,7 @@ _CALLS = (
         ),
         _remapped_rows,
     ),
+    _Call((fields.VGPU_LICENSE_STATUS,), _license),
     _Call((fields.NVLINK_BANDWIDTH_TOTAL,), _nvlink),
     _one(
         fields.RETIRED_SBE,

@@ -32,13 +32,13 @@ try; after that the API server is away, or takes our rights for too few."""
 class Site:
     """Where and what this exporter is.
 
-    ``hostname_label`` is ``Hostname``, as dashboards for dcgm-exporter have it, or
-    ``hostname``, as its newer versions write.
+    ``hostname_label`` is ``hostname``, as the newest dcgm-exporter has it, or
+    ``Hostname``, as those before it.
     """
 
     node: str
     hostname: str
-    hostname_label: str = "Hostname"
+    hostname_label: str = "hostname"
     version: str = ""
 
 
@@ -84,10 +84,11 @@ class Page:
         """Add a sample, unless its value is unknown."""
         if value is None:
             return
-        metric = self._metrics.get(what.name)
+        name = (what.shown if isinstance(what, Field) else "") or what.name
+        metric = self._metrics.get(name)
         if metric is None:
-            metric = self._metrics[what.name] = _metric(what)
-        metric.samples.append(Sample(what.name, labels, value))
+            metric = self._metrics[name] = _metric(what, name)
+        metric.samples.append(Sample(name, labels, value))
 
     def metrics(self) -> Iterator[Metric]:
         """Give all that has a sample."""
@@ -129,10 +130,10 @@ def _of_card(scene: Scene, card: FoundCard) -> Labels:
     }
 
 
-def _metric(what: Field | OwnField) -> Metric:
+def _metric(what: Field | OwnField, name: str) -> Metric:
     if isinstance(what, OwnField) and what.kind == "counter":
-        return Metric(what.name.removesuffix("_total"), what.help, "counter")
+        return Metric(name.removesuffix("_total"), what.help, "counter")
     # dcgm-exporter's counters do not end with _total. As a counter prometheus_client
     # would append it, and nobody's dashboard would find them.
     kind = "unknown" if what.kind == "counter" else "gauge"
-    return Metric(what.name, what.help, kind)
+    return Metric(name, what.help, kind)

@@ -17,8 +17,8 @@ _XIDS = "vcuda_xid_errors_total"
 _WHERE = "card {{ $labels.gpu }} of {{ $labels.NodeName }}"
 _WHICH = "{{ $labels.UUID }} on {{ $labels.NodeName }}"
 _CORDON = "`gpusharectl cordon-card {{ $labels.NodeName }} {{ $labels.gpu }}`"
-_THROTTLED = 1e6
-"""Microseconds in a second: the rate of a violation counter that never pauses."""
+_THROTTLED = 1e9
+"""Nanoseconds in a second: the rate of a violation counter that never pauses."""
 
 
 def _told(matcher: str) -> str:

@@ -41,7 +41,7 @@ def condition_panels() -> tuple[Panel, ...]:
             rates(
                 (fields.THERMAL_VIOLATION, "for heat"),
                 (fields.POWER_VIOLATION, "for power"),
-                scale=" / 1e6",
+                scale=" / 1e9",
             ),
             "Part of the time.",
             RATIO,
@@ -116,7 +116,7 @@ def closer_panels() -> tuple[Panel, ...]:
         ),
         lines(
             "NVLink",
-            rates((fields.NVLINK_BANDWIDTH_TOTAL, "all links"), scale=" * 1024"),
+            (Query(f"{most(fields.NVLINK_BANDWIDTH_TOTAL)} * 1024000", "all links"),),
             "Empty on cards without.",
             "Bps",
             span=THIRD,

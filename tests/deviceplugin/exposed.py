@@ -31,7 +31,7 @@ CARD_A = {
     "pci_bus_id": "",
     "device": "nvidia0",
     "modelName": "Tesla P4",
-    "Hostname": "host-1",
+    "hostname": "host-1",
     "DCGM_FI_DRIVER_VERSION": "550.54.15",
     "NodeName": "node-1",
 }

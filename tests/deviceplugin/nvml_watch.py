@@ -37,11 +37,14 @@ def watch(
     middle: bool = False,
     deadline_s: float = FOREVER_S,
     clock: Clock | None = None,
+    ticks: Clock | None = None,
 ) -> Iterator[Watch]:
     stub = the_stub()
     with stub_driver(stub, folder, cards, old=old, middle=middle) as driver:
         source = NvmlCards(deadline_s=deadline_s)
-        telemetry = NvmlTelemetry(source, clock=clock or Clock())
+        telemetry = NvmlTelemetry(
+            source, clock=clock or Clock(), ticks=ticks or Clock()
+        )
         yield driver, telemetry
         driver.let_go()
         telemetry.close()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from deviceplugin import fields
 from deviceplugin.attribution import NOBODY
 from deviceplugin.cards import Found
+from deviceplugin.fieldfile import parse
 from deviceplugin.telemetry import ProcessesSay
 from tests.builders import page
 from tests.deviceplugin.exposed import CARD_A, MAIN_OF_A, SITE, Desk, busy
@@ -34,13 +35,13 @@ def test_a_cards_labels_are_dcgm_exporters_and_the_nodes() -> None:
     assert (labels["pci_bus_id"], labels["device"]) == ("00000000:00:04.0", "")
 
 
-def test_the_hosts_label_may_be_written_small() -> None:
-    """As newer dcgm-exporters do; never both."""
+def test_the_hosts_label_may_be_written_large() -> None:
+    """As older dcgm-exporters do; never both."""
     desk = busy(values={A: {fields.GPU_UTIL: 20.0}})
-    desk = Desk(desk.now, replace(SITE, hostname_label="hostname"), [held("a")])
+    desk = Desk(desk.now, replace(SITE, hostname_label="Hostname"), [held("a")])
     [(labels, _)] = desk.samples("DCGM_FI_DEV_GPU_UTIL")
-    assert labels["hostname"] == "host-1"
-    assert "Hostname" not in labels
+    assert labels["Hostname"] == "host-1"
+    assert "hostname" not in labels
 
 
 def test_a_containers_labels_are_its_cards_and_its_own() -> None:
@@ -168,3 +169,12 @@ def test_how_cards_are_allotted() -> None:
         "a": "share",
         "w": "exclusive",
     }
+
+
+def test_a_field_is_shown_by_its_name_of_1_x() -> None:
+    """Where a file of fields calls it so; by no other beside it."""
+    (temperature,) = parse("dcgm_gpu_temp, gauge, In C.").fields
+    now = busy(values={A: {fields.GPU_TEMP: 61.0}}).now
+    desk = Desk(replace(now, fields=(temperature,)), pods=[held("a")])
+    assert [value for _, value in desk.samples("dcgm_gpu_temp")] == [61.0]
+    assert fields.GPU_TEMP not in desk.text()

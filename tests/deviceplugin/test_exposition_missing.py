@@ -209,8 +209,8 @@ def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
     """0 for none so far; those that alerts ask about are there before they happen."""
     tally = XidTally(79, {79: 2, 999: 1})
     desk = busy(xids={A: tally, B: XidTally()})
-    assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=A) == 79
-    assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=B) == 0
+    assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=A, err_code="79") == 79
+    assert desk.value("DCGM_FI_DEV_XID_ERRORS", UUID=B, err_code="0") == 0
     assert desk.value("vcuda_xid_errors_total", UUID=A, xid="79") == 2
     assert desk.value("vcuda_xid_errors_total", UUID=A, xid="999") == 1
     assert desk.value("vcuda_xid_errors_total", UUID=B, xid="79") == 0

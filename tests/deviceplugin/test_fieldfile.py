@@ -41,6 +41,8 @@ DCGM_FI_DEV_FB_USED, gauge, Framebuffer memory used (in MiB).
 # DCP metrics
 DCGM_FI_PROF_GR_ENGINE_ACTIVE,   gauge, Ratio of time the graphics engine is active.
 
+DCGM_FI_DEV_FAN_SPEED, gauge, Fan speed (in %).
+
 # License
 DCGM_FI_DEV_VGPU_LICENSE_STATUS, gauge, vGPU License status
 
@@ -52,12 +54,58 @@ DCGM_FI_DRIVER_VERSION, label, Driver Version
 def test_dcgm_exporters_own_file_is_read() -> None:
     """Comments, blank lines, padding, labels; what is not known here is named."""
     read = parse(DEFAULT)
-    assert len(read.fields) == 11
+    assert len(read.fields) == 12
     assert {one.name for one in read.fields} < {one.name for one in FIELDS}
-    assert read.unknown == ("DCGM_FI_DEV_VGPU_LICENSE_STATUS",)
+    assert read.unknown == ("DCGM_FI_DEV_FAN_SPEED",)
     by_name = {one.name: one for one in read.fields}
     assert by_name[GPU_TEMP].help == "GPU temperature (in C)."
     assert by_name[TOTAL_ENERGY_CONSUMPTION].kind == "counter"
+
+
+OLD = """\
+# Format
+dcgm_sm_clock,     gauge, SM clock frequency (in MHz).
+dcgm_memory_clock, gauge, Memory clock frequency (in MHz).
+dcgm_memory_temp, gauge, Memory temperature (in C).
+dcgm_total_energy_consumption, counter, Total energy consumption since boot (in mJ).
+dcgm_pcie_tx_throughput,  counter, PCIe TX (in KB) via NVML.
+dcgm_gpu_utilization,      gauge, GPU utilization (in %).
+dcgm_mem_copy_utilization, gauge, Memory utilization (in %).
+dcgm_xid_errors,            gauge, Value of the last XID error encountered.
+dcgm_fb_used, gauge, Framebuffer memory used (in MiB).
+dcgm_ecc_dbe_aggregate_total, counter, Total number of double-bit persistent errors.
+dcgm_retired_pages_pending, counter, Total number of pages pending retirement.
+dcgm_nvlink_bandwidth_total,            counter, NVLink bandwidth of all lanes
+dcgm_fi_prof_dram_active,        gauge, Ratio of cycles (in %).
+dcgm_nvlink_replay_error_count_total,   counter, Total number of NVLink retries.
+"""
+
+
+def test_the_file_of_1_x_is_read() -> None:
+    """Each field is the same one under another name, and is shown by that."""
+    read = parse(OLD)
+    assert read.unknown == ("dcgm_nvlink_replay_error_count_total",)
+    assert {one.shown: one.name.removeprefix("DCGM_FI_") for one in read.fields} == {
+        "dcgm_sm_clock": "DEV_SM_CLOCK",
+        "dcgm_memory_clock": "DEV_MEM_CLOCK",
+        "dcgm_memory_temp": "DEV_MEMORY_TEMP",
+        "dcgm_total_energy_consumption": "DEV_TOTAL_ENERGY_CONSUMPTION",
+        "dcgm_pcie_tx_throughput": "DEV_PCIE_TX_THROUGHPUT",
+        "dcgm_gpu_utilization": "DEV_GPU_UTIL",
+        "dcgm_mem_copy_utilization": "DEV_MEM_COPY_UTIL",
+        "dcgm_xid_errors": "DEV_XID_ERRORS",
+        "dcgm_fb_used": "DEV_FB_USED",
+        "dcgm_ecc_dbe_aggregate_total": "DEV_ECC_DBE_AGG_TOTAL",
+        "dcgm_retired_pages_pending": "DEV_RETIRED_PENDING",
+        "dcgm_nvlink_bandwidth_total": "DEV_NVLINK_BANDWIDTH_TOTAL",
+        "dcgm_fi_prof_dram_active": "PROF_DRAM_ACTIVE",
+    }
+
+
+def test_a_field_under_both_its_names_is_doubled() -> None:
+    """Two series would have the same labels."""
+    with pytest.raises(BadFieldFile, match="dcgm_gpu_temp stands there twice"):
+        parse(f"{GPU_TEMP}, gauge, x\ndcgm_gpu_temp, gauge, x\n")
 
 
 def test_group_and_kind_and_help() -> None:

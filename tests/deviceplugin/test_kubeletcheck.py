@@ -206,7 +206,7 @@ def test_a_kubelet_before_1_34_is_no_trouble(
     check = KubeletCheck(serve(kubelet), now)
     assert check.check(pods[0], Event()) is None
     assert kubelet.asked == 1
-    site = Site("n", "n", "Hostname", "0")
+    site = Site("n", "n", "hostname", "0")
     page = Exposition(site, Snapshot, UsageBook(Snapshot), kubelet=check.latest)
     thread = Thread(target=check.run, args=(stop, 0.02))
     thread.start()

@@ -8,14 +8,22 @@ import pytest
 
 from deviceplugin import fields as f
 from deviceplugin.telemetry import CardSays
-from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, of_group, says, watch
+from tests.deviceplugin.nvml_watch import (
+    CARD,
+    OTHER,
+    Clock,
+    Watch,
+    of_group,
+    says,
+    watch,
+)
 from tests.nvml.driver import BLANK, LOST, NOT_SUPPORTED, stub_card
 
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 MEMORY_TEMPERATURE = f"FieldValue/{pynvml.NVML_FI_DEV_MEMORY_TEMP}"
 NVLINK_RECEIVED = f"FieldValue/{pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}"
-READ = (f.UTILIZATION, f.MEMORY, f.ENVIRONMENT, f.FAULTS, f.NVLINK, f.RETIRED, f.PCIE)
+READ = (f.UTILIZATION, f.MEMORY, f.ENVIRONMENT, f.FAULTS, f.RETIRED, f.PCIE)
 
 SAID = {
     f.GPU_UTIL: ("gpu_util", 23, 23.0),
@@ -28,8 +36,8 @@ SAID = {
     f.TOTAL_ENERGY_CONSUMPTION: ("energy", 2**40, 2.0**40),
     f.SM_CLOCK: ("sm_clock", 1531, 1531.0),
     f.MEM_CLOCK: ("memory_clock", 3003, 3003.0),
-    f.POWER_VIOLATION: ("power_violation", 5_000_000_000, 5e6),
-    f.THERMAL_VIOLATION: ("thermal_violation", 2_000, 2.0),
+    f.POWER_VIOLATION: ("power_violation", 5_000_000_000, 5e9),
+    f.THERMAL_VIOLATION: ("thermal_violation", 2_000, 2000.0),
     f.PCIE_REPLAY_COUNTER: ("pcie_replay", 3, 3.0),
     f.ECC_SBE_VOL_TOTAL: ("ecc_sbe_volatile", 1, 1.0),
     f.ECC_DBE_VOL_TOTAL: ("ecc_dbe_volatile", 2, 2.0),
@@ -38,6 +46,7 @@ SAID = {
     f.CORRECTABLE_REMAPPED_ROWS: ("rows_correctable", 15, 15.0),
     f.UNCORRECTABLE_REMAPPED_ROWS: ("rows_uncorrectable", 16, 16.0),
     f.ROW_REMAP_FAILURE: ("rows_failure", 1, 1.0),
+    f.VGPU_LICENSE_STATUS: ("license", 1, 1.0),
     f.RETIRED_SBE: ("retired_sbe", 17, 17.0),
     f.RETIRED_DBE: ("retired_dbe", 18, 18.0),
     f.RETIRED_PENDING: ("retired_pending", 1, 1.0),
@@ -70,10 +79,9 @@ def with_it(name: str) -> set[str]:
 
 
 def test_each_field_is_told_in_its_unit(one: Watch) -> None:
-    """All of them but those of GPM, and nothing else."""
+    """All of them but those of GPM and NVLink, and nothing else."""
     driver, telemetry = one
     driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
-    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
     told: dict[str, float] = {}
     for group in READ:
         answer = says(telemetry, group)
@@ -85,9 +93,8 @@ def test_each_field_is_told_in_its_unit(one: Watch) -> None:
         f.FB_FREE: 7611 - 300 - 200,
         f.FB_RESERVED: 200,
         f.FB_TOTAL: 7611,
-        f.NVLINK_BANDWIDTH_TOTAL: 123,
     }
-    every = {field.name for field in f.FIELDS} - of_group(f.PROFILING)
+    every = {field.name for field in f.FIELDS if field.group in READ}
     assert every - told.keys() == {f.XID_ERRORS}
 
 
@@ -108,6 +115,34 @@ def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None
     assert answer.unsupported == with_it(name)
     readable = of_group(group) - {f.XID_ERRORS}
     assert (answer.values.keys(), answer.failure) == (readable - with_it(name), "")
+
+
+def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
+    """A rate since the last reading: KiB a second, divided by 1000; never the sum.
+
+    Unknown at first, and where the driver began to count anew.
+    """
+    ticks = Clock()
+    with watch(tmp_path, CARD, ticks=ticks) as (driver, telemetry):
+        found = []
+        for after_s, sent in ((0, 500_000), (10, 600_000), (20, 600_000), (20, 7)):
+            ticks.now += after_s
+            driver.values(CARD.uuid, nvlink_tx=sent, nvlink_rx=2 * sent)
+            found.append(says(telemetry, f.NVLINK))
+    assert found == [
+        CardSays(),
+        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 30.0}),
+        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 0.0}),
+        CardSays(),
+    ]
+
+
+def test_a_card_without_a_vgpu_has_no_licence(one: Watch) -> None:
+    """As DCGM says it: 0; a driver that cannot tell says nothing."""
+    driver, telemetry = one
+    assert says(telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
+    driver.values(CARD.uuid, license=None)
+    assert f.VGPU_LICENSE_STATUS in says(telemetry, f.FAULTS).unsupported
 
 
 def test_a_card_without_nvlink_says_so(one: Watch) -> None:
@@ -166,8 +201,8 @@ def test_a_blank_is_no_value(one: Watch, key: str) -> None:
 @pytest.mark.parametrize(
     ("function", "name", "wanted"),
     [
-        ("DeviceGetViolationStatus", f.POWER_VIOLATION, 5.0),
-        ("DeviceGetViolationStatus", f.THERMAL_VIOLATION, 6.0),
+        ("DeviceGetViolationStatus", f.POWER_VIOLATION, 5000.0),
+        ("DeviceGetViolationStatus", f.THERMAL_VIOLATION, 6000.0),
         ("DeviceGetTemperatureV", f.GPU_TEMP, 35.0),
         ("DeviceGetTemperature", f.GPU_TEMP, 35.0),
     ],

@@ -118,7 +118,7 @@ def _labels(card: Shown, node: str) -> dict[str, str]:
         "pci_bus_id": f"00000000:0{card.index}:00.0",
         "device": f"nvidia{card.index}",
         "modelName": "Tesla P4",
-        "Hostname": node,
+        "hostname": node,
         "DCGM_FI_DRIVER_VERSION": "550.54.15",
         "NodeName": node,
     }

@@ -14,7 +14,7 @@ from tests.monitoring.alertcases_cards import (
     fires,
 )
 
-DCGM = {"NodeName": "", "Hostname": "n", "job": "nvidia-dcgm-exporter"}
+DCGM = {"NodeName": "", "hostname": "n", "job": "nvidia-dcgm-exporter"}
 """How NVIDIA's own exporter tells of the same card: without NodeName."""
 
 
@@ -53,7 +53,7 @@ CASES = (
         Case(
             "VcudaThrottled", f"dcgm-exporter's {name}", 11, {one(name, CARD, DCGM): v}
         )
-        for name, v in ((HEAT, "0+6000000x20"), (POWER, "0+36000000x20"))
+        for name, v in ((HEAT, "0+6000000000x20"), (POWER, "0+36000000000x20"))
     ),
     Case(
         "VcudaCardNearlyFull",

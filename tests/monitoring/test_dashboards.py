@@ -58,9 +58,9 @@ THE_12239 = {
         )
     },
     "first, clock": 'DCGM_FI_DEV_SM_CLOCK{instance=~".+", gpu=~".+"} * 1000000',
-    # As dcgm-exporter's repository has it: by Hostname.
+    # As dcgm-exporter's repository has it: by hostname, and by Hostname before.
     **{
-        f"later, {name}": f'max({name}{{Hostname=~".+", gpu=~".+"}}) by (Hostname, gpu)'
+        f"later, {name}": f'max({name}{{hostname=~".+", gpu=~".+"}}) by (hostname, gpu)'
         for name in (
             "DCGM_FI_DEV_GPU_TEMP",
             "DCGM_FI_DEV_POWER_USAGE",
@@ -75,7 +75,7 @@ THE_12239 = {
 THE_12239_VARIABLES = (
     ("DCGM_FI_DEV_GPU_TEMP", "instance"),
     ("DCGM_FI_DEV_GPU_TEMP", "gpu"),
-    ("DCGM_FI_DEV_FB_FREE", "Hostname"),
+    ("DCGM_FI_DEV_FB_FREE", "hostname"),
     ("DCGM_FI_DEV_FB_FREE", "gpu"),
 )
 

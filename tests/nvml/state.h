@@ -47,7 +47,7 @@
     X(ecc_sbe_aggregate, 0) X(ecc_dbe_aggregate, 0)                                    \
     X(rows_correctable, 0) X(rows_uncorrectable, 0) X(rows_pending, 0)                 \
     X(rows_failure, 0) X(retired_sbe, 0) X(retired_dbe, 0) X(retired_pending, 0)       \
-    X(nvlink_tx, ABSENT) X(nvlink_rx, ABSENT)                                          \
+    X(nvlink_tx, ABSENT) X(nvlink_rx, ABSENT) X(license, 0)                            \
     X(gpm, 0) X(gpm_graphics, 0) X(gpm_sm, 0) X(gpm_occupancy, 0) X(gpm_tensor, 0)     \
     X(gpm_dram, 0) X(gpm_pcie_tx, 0) X(gpm_pcie_rx, 0)                                 \
     X(ring_garbage, 0) X(idle_is_success, 0) X(blind_samples, 0) X(blind_info, 0)

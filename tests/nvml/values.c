@@ -8,6 +8,14 @@ enum { UNSIGNED = 1, UNSIGNED_LONG_LONG = 3 };
 
 struct utilization { unsigned gpu, memory; };
 struct temperature { unsigned version, sensor; int celsius; };
+struct licence {
+    unsigned code, state;
+    char info[128], product[128];
+    unsigned enabled, year;
+    unsigned short month_to_second[5];
+    unsigned char status;
+};
+struct licences { int supported; unsigned count; struct licence feature[3]; };
 struct violation { unsigned long long reference, violated; };
 struct field {
     unsigned id, scope;
@@ -164,6 +172,15 @@ int nvmlDeviceGetRetiredPages(struct slot *slot, unsigned cause, unsigned *count
         return SMALL;
     for (unsigned i = 0; addresses && i < *count; i++)
         addresses[i] = 0x1000ull * (i + 1);
+    return OK;
+}
+
+/* A feature's state; a card without a vGPU supports no licence and has no feature. */
+int nvmlDeviceGetGridLicensableFeatures_v4(struct slot *slot, struct licences *out) {
+    ENTER(s, card, slot, "DeviceGetGridLicensableFeatures");
+    memset(out, 0, sizeof *out);
+    TELL(&out->feature[0].state, card->value[V_license]);
+    out->supported = out->count = card->value[V_license] > 0;
     return OK;
 }
 
