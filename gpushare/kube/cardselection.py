@@ -1,10 +1,10 @@
 """The annotations by which a pod says which cards it may have. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gpushare.domain.cardselector import ANY, CardSelector, Limit
+from gpushare.domain.cardselector import ANY, NOT, CardSelector, Limit
 from gpushare.domain.summary import Refusal, invalid, users_words
 from gpushare.kube import names
 
@@ -15,14 +15,16 @@ LIMITS: Mapping[Limit, str] = MappingProxyType(
 
 MOST_ENTRIES = 32
 """Entries of a list: filter looks them up for every card of the cluster."""
+_EXAMPLES = {Limit.MODELS: "Tesla T4", Limit.UUIDS: "GPU-9f12f917"}
 _UUID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,99}", re.ASCII)
 
 
 def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | None:
     """Read a pod's own lists; None where it has none, and may have every card.
 
-    Refused: an annotation without an entry, which would shut out every card or none,
-    and an entry that can be the name of no card.
+    An entry with a ``!`` before it says which cards it may not have. Refused: an
+    annotation without an entry, which would shut out every card or none, and an entry
+    that can be the name of no card.
     """
     lists: dict[Limit, tuple[str, ...]] = {}
     for limit, key in LIMITS.items():
@@ -42,12 +44,22 @@ def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | No
 
 def _wrong(limit: Limit, entries: tuple[str, ...]) -> str:
     if not entries:
-        example = "Tesla T4, A10*" if limit is Limit.MODELS else "GPU-9f12f917"
-        return f'names nothing; name some, as in "{example}", or leave it out'
+        example = _EXAMPLES[limit]
+        return (
+            f'names nothing; name some, as in "{example}" or "{NOT}{example}", with '
+            "the quotes in YAML, or leave it out"
+        )
     if len(entries) > MOST_ENTRIES:
         return f"names {len(entries)} things; it may name {MOST_ENTRIES}"
     check = _wrong_model if limit is Limit.MODELS else _wrong_uuid
-    return next(filter(None, map(check, entries)), "")
+    return next(filter(None, (_wrong_entry(entry, check) for entry in entries)), "")
+
+
+def _wrong_entry(entry: str, check: Callable[[str], str]) -> str:
+    name = entry.removeprefix(NOT).strip()
+    if not name or name.startswith(NOT):
+        return f'has "{users_words(entry)}"; after one {NOT} comes what is not allowed'
+    return check(name)
 
 
 def _wrong_model(entry: str) -> str:

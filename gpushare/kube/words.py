@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpushare.domain.cardselector import CardSelector, Limit
+from gpushare.domain.cardselector import CardSelector, Limit, divided
 from gpushare.domain.model import UNIT_MIB, Amount, Claim
 from gpushare.kube.cardselection import LIMITS
 
@@ -96,16 +96,22 @@ def allowed(cards: CardSelector) -> str:
     """Say which cards a pod may have.
 
     >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
-    'of the models a10, t4, and with the UUIDs gpu-9f12f917'
+    'of the models a10, t4, and with the UUID gpu-9f12f917'
+    >>> allowed(CardSelector.of(models=["A1*", "!A10"], uuids=["!GPU-9f12f917"]))
+    'of the model a1*, but not a10, and with any UUID but gpu-9f12f917'
     """
     found = []
     for thing, entries in (
-        ("of the model", cards.models),
-        ("with the UUID", cards.uuids),
+        ("of {} model", cards.models),
+        ("with {} UUID", cards.uuids),
     ):
-        if entries:
-            several = "s" if len(entries) > 1 else ""
-            found.append(f"{thing}{several} {', '.join(entries)}")
+        wanted, denied = divided(entries)
+        if wanted:
+            several = "s" if len(wanted) > 1 else ""
+            but = f", but not {', '.join(denied)}" if denied else ""
+            found.append(f"{thing.format('the')}{several} {', '.join(wanted)}{but}")
+        elif denied:
+            found.append(f"{thing.format('any')} but {', '.join(denied)}")
     return ", and ".join(found)
 
 

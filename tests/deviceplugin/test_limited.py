@@ -34,7 +34,13 @@ def on_card(index: int) -> Callable[..., list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "card"), [(MODELS, "tesla t4", 1), (WANTED, UUIDS[1], 1)]
+    ("key", "text", "card"),
+    [
+        (MODELS, "tesla t4", 1),
+        (WANTED, UUIDS[1], 1),
+        (MODELS, "!Tesla P4", 1),
+        (WANTED, f"!{UUIDS[0]}", 1),
+    ],
 )
 def test_it_gets_one_of_them(house: House, key: str, text: str, card: int) -> None:
     """Here too, where nobody else has chosen."""
@@ -46,7 +52,9 @@ def test_it_gets_one_of_them(house: House, key: str, text: str, card: int) -> No
     ("text", "words"),
     [
         ("Tesla P4", f"kubelet chose card {UUIDS[1]}, excluded by {MODELS}"),
+        ("!Tesla T4", f"kubelet chose card {UUIDS[1]}, excluded by {MODELS}"),
         ("Tesla *", ""),
+        ("!A10", ""),
     ],
 )
 def test_a_swap_onto_another_card_waits(house: House, text: str, words: str) -> None:

@@ -96,6 +96,18 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
 
 
+def test_lists_that_deny() -> None:
+    """What denies a card is in order; what denies nothing is put to its annotation."""
+    lists = {names.MODELS: "!Tesla P4, A10", names.UUIDS: "!GPU-9f12f917"}
+    assert request_complaints(pod_json(units=1, annotations=lists)) == []
+    broken = pod_json(units=1, annotations={names.MODELS: "!"})
+    (complaint,) = request_complaints(broken)
+    assert complaint == (
+        'metadata.annotations["baidu.com/vcuda-models"]: it has "!"; after one ! comes '
+        "what is not allowed"
+    )
+
+
 def test_too_many_containers_apart_are_put_to_the_annotation() -> None:
     """It is what makes them too many."""
     many = [container_json(f"c{n}", 1, 0) for n in range(17)]

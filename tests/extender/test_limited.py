@@ -71,7 +71,14 @@ def placed_on(house_: House) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("key", "text", "uuid"),
-    [(MODELS, "tesla t4", "GPU-1"), (UUIDS, "GPU-1", "GPU-1"), (MODELS, "*", "GPU-0")],
+    [
+        (MODELS, "tesla t4", "GPU-1"),
+        (UUIDS, "GPU-1", "GPU-1"),
+        (MODELS, "*", "GPU-0"),
+        (MODELS, "!Tesla P4", "GPU-1"),
+        (MODELS, "Tesla *, !*P4", "GPU-1"),
+        (UUIDS, "!GPU-0", "GPU-1"),
+    ],
 )
 def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> None:
     """From the annotation to the placement that is written."""

@@ -36,7 +36,7 @@ def test_a_list_of_nothing_is_refused(text: str) -> None:
     """It would allow no card at all; leaving it out allows them all."""
     assert words(models=text) == (
         "Invalid vcuda request: baidu.com/vcuda-models names nothing; name some, as "
-        'in "Tesla T4, A10*", or leave it out'
+        'in "Tesla T4" or "!Tesla T4", with the quotes in YAML, or leave it out'
     )
     assert "baidu.com/vcuda-uuids names nothing" in words(uuids=text)
 
@@ -55,6 +55,25 @@ def test_what_is_no_uuid_is_refused(entry: str) -> None:
     found = words(uuids=f"GPU-0,{entry}")
     assert "baidu.com/vcuda-uuids has" in found
     assert "as gpusharectl inspect shows it" in found
+
+
+def test_a_list_may_deny() -> None:
+    """A blank after the ! does no harm."""
+    found = card_selector({names.MODELS: "!Tesla P4, ! T4*", names.UUIDS: "!GPU-1"})
+    assert found == CardSelector.of(["!Tesla P4", "!T4*"], ["!GPU-1"])
+
+
+@pytest.mark.parametrize("entry", ["!", "! ", "!!P4", "! !P4"])
+def test_a_denial_of_nothing_is_refused(entry: str) -> None:
+    """It is a slip: what it was to deny is not there."""
+    for lists in ({"models": f"T4,{entry}"}, {"uuids": f"GPU-0,{entry}"}):
+        assert "; after one ! comes what is not allowed" in words(**lists)
+
+
+def test_what_is_denied_must_be_a_name_too() -> None:
+    """As what is allowed."""
+    assert "a * may stand first or last only" in words(models="!RTX * Ada")
+    assert "as gpusharectl inspect shows it" in words(uuids="!GPU 1")
 
 
 def test_users_words_are_fit_for_an_event() -> None:

@@ -10,6 +10,9 @@ P4 = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
 MIG = "MIG-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
 
 
+names = st.text().filter(lambda text: not text.strip().startswith("!"))
+
+
 def is_model(entry: str, model: str) -> bool:
     return not CardSelector.of(models=[entry]).against(P4, model)
 
@@ -79,6 +82,55 @@ def test_a_card(entry: str, uuid: str, meant: bool) -> None:
     assert is_card(entry, uuid) == meant
 
 
+@pytest.mark.parametrize(
+    ("models", "model", "had"),
+    [
+        ("!Tesla P4", "Tesla P4", False),
+        ("!Tesla P4", "Tesla P40", True),
+        ("!Tesla P4", "NVIDIA A10", True),
+        ("! tesla  p4", "Tesla P4", False),
+        ("!A10", "NVIDIA A10", False),
+        ("!*P4", "Tesla P4", False),
+        ("!*P4", "Tesla P40", True),
+        ("!Tesla P4", "", False),
+        ("*,!Tesla P4", "", False),
+        ("A10*,!A100*", "NVIDIA A10", True),
+        ("A10*,!A100*", "NVIDIA A100", False),
+        ("A10*,!A100*", "Tesla P4", False),
+        ("!A100*,A10*", "NVIDIA A100", False),
+        ("!A10,!T4", "A10", False),
+        ("!A10,!T4", "T4", False),
+        ("!A10,!T4", "P4", True),
+        ("!*", "P4", False),
+    ],
+)
+def test_a_model_that_is_denied(models: str, model: str, had: bool) -> None:
+    """All others are had; denied wins over allowed, and an unknown one may be it."""
+    found = CardSelector.of(models=models.split(","))
+    assert found.allows(P4, model) == had
+    assert found.against(P4, model) == (() if had else (Limit.MODELS,))
+
+
+@pytest.mark.parametrize(
+    ("uuids", "uuid", "had"),
+    [
+        (["!GPU-9f12f917"], P4, False),
+        (["!9F12F917"], P4, False),
+        (["!GPU-9f12f917"], MIG, True),
+        (["!7cf0b881"], MIG, False),
+        (["!" + P4], P4.upper(), False),
+        (["GPU-9f12f917", "!" + P4], P4, False),
+        (["GPU-9f12f917", "!" + MIG], P4, True),
+        (["!card-1"], "card-10", True),
+    ],
+)
+def test_a_card_that_is_denied(uuids: list[str], uuid: str, had: bool) -> None:
+    """By its UUID in full or its beginning; a card of unknown model may be had."""
+    found = CardSelector.of(uuids=uuids)
+    assert found.allows(uuid, "") == had
+    assert found.against(uuid, "") == (() if had else (Limit.UUIDS,))
+
+
 def test_both_lists_must_agree() -> None:
     """And each that does not is told."""
     both = CardSelector.of(models=["T4"], uuids=["9f12f917"])
@@ -103,7 +155,7 @@ def test_equal_wishes_are_equal() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.text()), st.lists(st.text()), st.text(), st.text())
+@given(st.lists(names), st.lists(names), names, names)
 def test_one_entry_more_never_shuts_a_card_out(
     models: list[str], uuids: list[str], uuid: str, model: str
 ) -> None:
@@ -111,3 +163,16 @@ def test_one_entry_more_never_shuts_a_card_out(
     one = CardSelector.of([*models, "T4"], [*uuids, P4])
     more = CardSelector.of([*models, "T4", model], [*uuids, P4, uuid])
     assert set(more.against(uuid, model)) <= set(one.against(uuid, model))
+
+
+@settings(deadline=None)
+@given(st.lists(names), st.lists(names), st.text("abc-012", min_size=1), names)
+def test_one_denial_more_never_lets_a_card_in(
+    models: list[str], uuids: list[str], uuid: str, model: str
+) -> None:
+    """A card that is denied is had by no list at all."""
+    one = CardSelector.of([*models, "*"], uuids)
+    more = CardSelector.of([*models, "*", f"!{model}"], [*uuids, f"!{uuid}"])
+    for card in ((uuid, model), ("other", model), (uuid, "other")):
+        assert not more.allows(*card)
+        assert set(one.against(*card)) <= set(more.against(*card))

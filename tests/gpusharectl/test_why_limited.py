@@ -49,6 +49,17 @@ def test_no_card_is_of_such_a_model() -> None:
     assert "To run it: allow it more cards (baidu.com/vcuda-models)." in found
 
 
+def test_what_it_may_not_have_is_said() -> None:
+    """A list that denies a model leaves the others."""
+    full = bound_json(placement("p", 1, 25, 1))
+    found = said(*two_cards(full, wish="!Tesla P4"))
+    assert "It may have cards of any model but tesla p4, and no others." in found
+    assert "0 29 units, 100 cores excluded by baidu.com/vcuda-models" in found
+    assert "free n card 1 of default/p" in found
+    found = said(*two_cards(full, wish="!GPU-0", key=names.UUIDS))
+    assert "It may have cards with any UUID but gpu-0, and no others." in found
+
+
 def test_both_lists_are_named() -> None:
     """Each card with the ones that exclude it."""
     pod = asking(annotations={names.MODELS: "Tesla P4", names.UUIDS: "GPU-9"})
