@@ -112,8 +112,9 @@ def test_with_tls_it_takes_the_certificates(
 
 def test_it_is_switched_off_again(host: Fresh) -> None:
     """By the installer, and only then."""
-    host.must("install", "--nodes", "cp", "--yes", "--no-ui")
     folder = host.cluster.nodes["cp"].path(CERTIFICATES)
+    assert folder.is_dir(), "the test before this one failed: it installs with --tls"
+    host.must("install", "--nodes", "cp", "--yes", "--no-ui")
     wait_until(
         lambda: ran(host, "--certificates", str(folder)).output,
         "a page that is off",

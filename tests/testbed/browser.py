@@ -16,7 +16,11 @@ from tests.testbed.debpackages import ensure_unpacked, needed_for
 from tests.testbed.process import Launcher
 from tests.testbed.waiting import wait_until
 
-PACKAGES = ("chromium-headless-shell", "fonts-liberation")
+PACKAGES = ("chromium-headless-shell", "chromium-common", "fonts-liberation")
+"""What has to lie in one folder: the program finds its data beside itself alone.
+
+The libraries that it needs are found where the machine has them.
+"""
 _LIBRARIES = ("usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/*", "lib/*-linux-gnu")
 _FLAGS = (
     "--no-sandbox",  # tests may be root, and it opens our own page alone
@@ -79,7 +83,7 @@ def ensure_browser(cache: Path) -> BrowserProgram:
 
     Raises ``BinariesUnavailableError`` where it cannot be had.
     """
-    there = cache / "chromium"
+    there = cache / "browser"
     packages = () if there.exists() else needed_for(*PACKAGES)
     return BrowserProgram(ensure_unpacked(cache, there.name, packages))
 

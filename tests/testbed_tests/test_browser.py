@@ -1,10 +1,11 @@
 """The browser of the test bed: nothing that a page does wrong goes unheard."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.browser import Browser, BrowserProgram, Tab
+from tests.testbed.browser import PACKAGES, Browser, BrowserProgram, Tab
 from tests.testbed.debpackages import needed_for
 from tests.testbed.toolchain import BinariesUnavailableError
 
@@ -71,6 +72,24 @@ def test_a_browser_that_does_not_start(tmp_path: Path) -> None:
     program = BrowserProgram(tmp_path)
     with pytest.raises(Exception, match="browser ended"), Browser(program, tmp_path):
         pass
+
+
+def test_data_that_the_machine_has_installed_is_unpacked_all_the_same(
+    browser_program: BrowserProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed, it lies where the unpacked program does not look for it."""
+    owner = "chromium-common"
+    show = ["apt-cache", "show", "--no-all-versions", *needed_for(owner)]
+    known = subprocess.check_output(show, text=True)
+    installed = known.replace("\nVersion:", "\nStatus: install ok installed\nVersion:")
+    status = tmp_path / "status"
+    status.write_text(Path("/var/lib/dpkg/status").read_text() + installed)
+    config = tmp_path / "apt.conf"
+    config.write_text(f'Dir::State::status "{status}";')
+    monkeypatch.setenv("APT_CONFIG", str(config))
+    assert owner not in needed_for("chromium-headless-shell")
+    assert owner in needed_for(*PACKAGES)
+    assert (browser_program.path.parent / "icudtl.dat").is_file()
 
 
 def test_a_machine_without_apt_says_what_would_help(
