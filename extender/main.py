@@ -96,7 +96,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         wait_s=settings.wait_for_bind_s, pending_for_s=settings.pending_for_s
     )
     pods = PodBook(ledger, choice, on_gone=inflight.end, on_new=packer.see, hosts=hosts)
-    nodes = NodeBook(ledger, on_change=pods.reconsider, hosts=hosts)
+    nodes = NodeBook(ledger, set_cards=pods.set_cards, hosts=hosts)
     following = (
         ("nodes", Reflector(cluster, Kind.NODES, nodes)),
         ("pods", Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED)),

@@ -285,7 +285,7 @@ def bare_json(asked: PodRequest, name: NodeName) -> Json:
 
 def sinks(ledger: Ledger) -> Mapping[type, Sink]:
     pods = PodBook(ledger, Choice())
-    return {PodBook: pods, NodeBook: NodeBook(ledger, on_change=pods.reconsider)}
+    return {PodBook: pods, NodeBook: NodeBook(ledger, set_cards=pods.set_cards)}
 
 
 def held(page: Node) -> Sequence[Placement]:

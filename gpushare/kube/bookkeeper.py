@@ -8,7 +8,7 @@ from threading import Lock
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, PodRequest, PodUID
+from gpushare.domain.model import Card, NodeName, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.preemption import NOT_STARTED
 from gpushare.kube import codec
@@ -138,9 +138,9 @@ class PodBook:
         else:
             self._take(event.object)
 
-    def reconsider(self, name: NodeName) -> None:
-        """Work out anew what is held and kept where cards may have changed."""
-        self._charges.reconsider(name)
+    def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
+        """Write down a node's cards, with what is held and kept of them."""
+        self._charges.set_cards(name, cards)
         self._nominations.reconsider(name, self.leaving)
 
     def settle(self, record: PodRecord) -> bool:

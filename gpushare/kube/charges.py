@@ -4,7 +4,8 @@ import logging
 from threading import Lock
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodUID
+from gpushare.domain.model import Card, NodeName, Placement, PodUID
+from gpushare.domain.node import Node
 from gpushare.kube.codec import PodRecord
 
 logger = logging.getLogger(__name__)
@@ -37,13 +38,18 @@ class Charges:
             if record.placement is not record.plan:
                 self._with_actual.setdefault(record.node, {})[uid] = record
                 self._where[uid] = record.node
-            self._charge(record)
+            self._charge(record, self._ledger.node(record.node))
 
-    def reconsider(self, name: NodeName) -> None:
-        """Look again at the pods of a node whose cards may have changed."""
+    def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
+        """Write down a node's cards, and first what is held of them by now.
+
+        In this order, since a bind may come at any moment: one that saw the new cards
+        with a plan that they have made obsolete would give away a card that is held.
+        """
         with self._lock:
             for record in self._with_actual.get(name, {}).values():
-                self._charge(record)
+                self._charge(record, Node(name, cards))
+            self._ledger.set_cards(name, cards)
 
     def end(self, uid: PodUID) -> Placement | None:
         """Free what the pod held; give its placement, if it had one."""
@@ -59,21 +65,24 @@ class Charges:
             if not self._with_actual[name]:
                 del self._with_actual[name]
 
-    def _charge(self, record: PodRecord) -> None:
+    def _charge(self, record: PodRecord, node: Node | None) -> None:
+        """Charge a pod on its node, which has the cards given or is not heard of."""
         placement = record.plan
-        if record.placement is not None and self._is_believed(record.placement, record):
-            placement = record.placement
+        actual = record.placement
+        if actual is not None and self._is_believed(actual, record, node):
+            placement = actual
         if placement is not None:
             self._ledger.record(placement)
         elif record.charged is not None:
             self._ledger.record_unplaced(record.charged, record.node)
 
-    def _is_believed(self, placement: Placement, record: PodRecord) -> bool:
+    def _is_believed(
+        self, placement: Placement, record: PodRecord, node: Node | None
+    ) -> bool:
         uid = record.pod.uid
         if placement is record.plan or placement == self._ledger.placement(uid):
             self._doubted.discard(uid)
             return True
-        node = self._ledger.node(record.node)
         if node is None or not node.cards:
             # Not heard of yet, or not understood: there is nothing to give anyway.
             return False

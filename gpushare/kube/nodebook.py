@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import CardUUID, NodeName
+from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.fields import Malformed
@@ -18,19 +18,20 @@ class NodeBook:
     """Sink for nodes: their cards, into the ledger.
 
     A node whose annotation is broken shares no cards until it is mended; the log says
-    what is wrong with it. ``on_change`` is called with each node that was heard of;
-    ``hosts`` is the book of their own CPU and memory, where somebody wants to know.
+    what is wrong with it. ``set_cards`` writes them down: a ``PodBook``'s does so with
+    what is held of them. ``hosts`` is the book of their own CPU and memory, where
+    somebody wants to know.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        on_change: Callable[[NodeName], None] = lambda _name: None,
         *,
+        set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
         hosts: Hosts | None = None,
     ) -> None:
         self._ledger = ledger
-        self._on_change = on_change
+        self._set_cards = set_cards or ledger.set_cards
         self._hosts = hosts
         self._broken: dict[NodeName, str] = {}
         self._strays: dict[NodeName, frozenset[CardUUID]] = {}
@@ -71,11 +72,10 @@ class NodeBook:
             self._broken[name] = str(error)
         if cards:
             self._look_for_strays(name, codec.cordon(node) - {c.uuid for c in cards})
-        self._ledger.set_cards(name, cards)
+        self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(node))
         self._known.add(name)
-        self._on_change(name)
         return name
 
     def _look_for_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:

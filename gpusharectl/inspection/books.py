@@ -57,7 +57,7 @@ def reckoned(
     """Work the pages out from pods and nodes, as the extender does when it starts."""
     ledger = Ledger()
     pod_book = PodBook(ledger, choice)
-    node_book = NodeBook(ledger, on_change=pod_book.reconsider)
+    node_book = NodeBook(ledger, set_cards=pod_book.set_cards)
     node_book.replace(iter([Page(tuple(nodes), "")]))
     pod_book.replace(iter([Page(tuple(pods), "")]))
     pages = sorted(ledger.nodes(), key=lambda page: page.name)

@@ -70,7 +70,7 @@ class World:
             self.ledger, self.choice, hosts=self.hosts, on_new=self._see
         )
         self._nodes = NodeBook(
-            self.ledger, on_change=self._pods.reconsider, hosts=self.hosts
+            self.ledger, set_cards=self._pods.set_cards, hosts=self.hosts
         )
         self._node_watch = self._watch(Kind.NODES)
         self._pod_watch = self._watch(Kind.PODS)

@@ -44,7 +44,7 @@ def test_the_books_take_each_copy_for_a_pod_of_its_own() -> None:
     pods = list(crowd.pods(template(), 20, 2))
     ledger = Ledger()
     pod_book = PodBook(ledger, Choice("first-fit"))
-    NodeBook(ledger, on_change=pod_book.reconsider).replace(iter(page(nodes)))
+    NodeBook(ledger, set_cards=pod_book.set_cards).replace(iter(page(nodes)))
     pod_book.replace(iter(page(pods)))
     assert not pod_book.without_placement()
     assert len(ledger.holders()) == 20

@@ -132,7 +132,7 @@ class House:
             clock=self.clock,
         )
         self.nodes = NodeBook(
-            self.ledger, on_change=self.pods.reconsider, hosts=self.hosts
+            self.ledger, set_cards=self.pods.set_cards, hosts=self.hosts
         )
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))

@@ -1,18 +1,30 @@
 """What a bound pod is charged, as far as it can be believed."""
 
+from collections.abc import Iterable
 from itertools import permutations
 
 import pytest
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement
+from gpushare.domain.model import Card, NodeName, Placement
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.bookkeeper import PodBook
 from gpushare.kube.cluster import Json
 from gpushare.kube.nodebook import NodeBook
-from tests.builders import AT, card, cards, event, node_json, placement, pod_json, ref
+from tests.builders import (
+    AT,
+    FIRST_FIT,
+    card,
+    cards,
+    event,
+    node_json,
+    placement,
+    pod_json,
+    ref,
+    request,
+)
 
 N = NodeName("n")
 TWO = node_json("n", *cards(29, 29))
@@ -24,10 +36,10 @@ IMPOSSIBLE = placement("a", "GPU-9", 20)
 class Office:
     """A ledger with its two books."""
 
-    def __init__(self, *things: Json) -> None:
-        self.ledger = Ledger()
+    def __init__(self, *things: Json, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
         self.pods = PodBook(self.ledger, Choice())
-        self.nodes = NodeBook(self.ledger, on_change=self.pods.reconsider)
+        self.nodes = NodeBook(self.ledger, set_cards=self.pods.set_cards)
         self.hear(*things)
 
     def hear(self, *things: Json) -> None:
@@ -42,10 +54,24 @@ class Office:
         return [room.units for room in page.free.values()]
 
 
+class Hasty(Ledger):
+    """A ledger that is asked for room as soon as a node's cards are written down."""
+
+    def set_cards(self, name: NodeName, cards: Iterable[Card]) -> None:
+        super().set_cards(name, cards)
+        self.reserve(request("hasty", 20), name, FIRST_FIT)
+
+
 def pod(plan: Placement | None = None, actual: Placement | None = None) -> Json:
     both = ((names.PLACEMENT, plan), (names.ACTUAL, actual))
     notes = {key: encode_placement(one, AT) for key, one in both if one is not None}
     return pod_json("a", units=20, node="n", annotations=notes)
+
+
+def test_no_bind_comes_between_the_cards_and_what_is_held_of_them() -> None:
+    """One that saw the plan would find room where the pod is in truth."""
+    office = Office(pod(PLAN, ACTUAL), TWO, ledger=Hasty())
+    assert office.free == [9, 9]
 
 
 @pytest.mark.parametrize(

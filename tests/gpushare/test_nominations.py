@@ -181,7 +181,7 @@ def test_pods_may_be_heard_of_before_their_node() -> None:
     """After our restart the two lists come in any order."""
     ledger = Ledger()
     pods = PodBook(ledger, Choice())
-    nodes = NodeBook(ledger, on_change=pods.reconsider)
+    nodes = NodeBook(ledger, set_cards=pods.set_cards)
     pods.apply(event("ADDED", leaving("old", 0, 20)))
     pods.apply(event("ADDED", nominee()))
     nodes.apply(event("ADDED", node_json("n", card())))
@@ -252,7 +252,7 @@ def test_no_room_is_kept_on_a_cordoned_card() -> None:
     """When a card is closed, what is kept for a nominee moves to another."""
     ledger = Ledger()
     pods = PodBook(ledger, Choice())
-    nodes = NodeBook(ledger, on_change=pods.reconsider)
+    nodes = NodeBook(ledger, set_cards=pods.set_cards)
     nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
     pods.apply(event("ADDED", nominee()))
     assert kept(ledger) == {"vip": ("GPU-0",)}
