@@ -13,7 +13,6 @@ import orjson
 from flask import Flask, Response, request
 
 from extender.main import assemble
-from extender.public import serve_public
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import (
     Amount,
@@ -30,6 +29,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Kind
 from gpushare.kube.embedded import Embedded
+from gpushare.listener import Listener
 
 CARDS = 8
 UNITS = 94
@@ -49,7 +49,7 @@ def build() -> WSGIApplication:
         cluster.create(Kind.PODS, pod_json(number, nodes[number % len(nodes)], nodes))
     settings, _ = ExtenderSettings.read(os.environ)
     extender = assemble(settings, cluster, Event())
-    serve_public(settings.public_listen, extender.public)
+    Listener({settings.public_listen: extender.public}).start()
     echo = echo_app()
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:

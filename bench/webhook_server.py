@@ -30,7 +30,8 @@ def build() -> WSGIApplication:
     settings, _ = WebhookSettings.read(os.environ)
     parts = assemble(settings, cluster, Event())
     webhook = create_webhook_app(parts)
-    others = {ECHO: echo_app(), READY: create_public_app(parts)}
+    public = create_public_app(parts.readiness, parts.metrics_page)
+    others = {ECHO: echo_app(), READY: public}
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         app = others.get(environ["PATH_INFO"], webhook)

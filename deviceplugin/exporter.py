@@ -3,24 +3,66 @@
 import gzip
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
 from deviceplugin.collect import Unit, collect_page
-from deviceplugin.listener import Request, Response
 from deviceplugin.rendering import openmetrics, text
 from deviceplugin.snapshot import ProcessRound, Round, Snapshot
 
 _OPENMETRICS = "application/openmetrics-text"
+_OURS = frozenset({_OPENMETRICS, "text/plain", "text/*", "*/*"})
 _JSON = "application/json"
 _FAST = 1
 """gzip's level: its best takes as long as the page itself, for a tenth less."""
 _FRONT = b"gpushare exporter: /metrics, /healthz, /v1/collect\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked; names of headers in small letters."""
+
+    path: str
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is answered."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def served_by(pages: Callable[[Request], Response]) -> WSGIApplication:
+    """Make the application that answers with these pages."""
+
+    def application(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        headers = {
+            name.removeprefix("HTTP_").replace("_", "-").lower(): value
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        }
+        query = parse_qs(environ["QUERY_STRING"])
+        said = pages(Request(environ["PATH_INFO"], query, headers))
+        content_type = ("Content-Type", said.content_type)
+        start(
+            f"{said.status} {said.status.phrase}",
+            [content_type, *said.headers.items()],
+        )
+        return [said.body]
+
+    return application
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +95,8 @@ class ExporterPages:
 
     def _metrics(self, request: Request) -> Response:
         # By its own rules for what is asked; the writing is ours.
-        _, content_type = choose_encoder(request.headers.get("accept", ""))
+        preferred = _preferred(request.headers.get("accept", ""))
+        _, content_type = choose_encoder(preferred)
         metrics = self.metrics.collect()
         if names := request.query.get("name[]"):
             metrics = _only(frozenset(names), metrics)
@@ -79,6 +122,30 @@ class ExporterPages:
             "groups": {name: _round(one, now) for name, one in sorted(rounds.items())},
         }
         return _json(page)
+
+
+def _preferred(accept: str) -> str:
+    """Give the entry of an Accept header that we can meet with the highest ``q``.
+
+    Of equal ones the first; empty where there is none. ``choose_encoder`` itself takes
+    the first that it knows, whatever its ``q``.
+    """
+    found = ("", 0.0)
+    for entry in accept.split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind.lower() in _OURS and (weight := _weight(parameters)) > found[1]:
+            found = entry, weight
+    return found[0]
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    for name, _, value in (one.partition("=") for one in parameters):
+        if name.strip().lower() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
 
 
 def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -10,13 +9,12 @@ from threading import Event, Thread
 
 from deviceplugin.board import Board
 from deviceplugin.configuring import Configuring
-from deviceplugin.exporter import ExporterPages
+from deviceplugin.exporter import ExporterPages, served_by
 from deviceplugin.exportsettings import ExporterSettings
 from deviceplugin.exposition import Exposition
 from deviceplugin.faults import XidTallies
 from deviceplugin.fields import KUBELET
 from deviceplugin.kubeletcheck import KubeletCheck
-from deviceplugin.listener import Listener
 from deviceplugin.page import Site
 from deviceplugin.patrol import Patrol
 from deviceplugin.podresources import PodResources
@@ -27,6 +25,7 @@ from deviceplugin.tenants import Tenants
 from deviceplugin.usagebook import UsageBook
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
+from gpushare.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +60,11 @@ def run(
     Without a cluster nothing is known of pods, and cards alone are shown.
     """
     made = assemble(settings, telemetry, cluster)
-    with ExitStack() as listening:
-        # Before anything is read: a probe or an agent may ask at once.
-        served = {settings.listen: made.pages.every}
-        if settings.collect_listen is not None:
-            served[settings.collect_listen] = made.pages.collect_alone
-        listening.enter_context(Listener(served))
+    served = {settings.listen: served_by(made.pages.every)}
+    if settings.collect_listen is not None:
+        served[settings.collect_listen] = served_by(made.pages.collect_alone)
+    # Before anything is read: a probe or an agent may ask at once.
+    with Listener(served):
         threads = start(made, stop)
         failed = _wait(threads, stop)
         stop.set()

@@ -1,15 +1,6 @@
 """What Prometheus learns of the plugin itself."""
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    start_http_server,
-)
-
-from gpushare.listening import socket_address
-from gpushare.settings import Address
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 5.0)
 
@@ -49,9 +40,3 @@ class PluginMetrics:
             ["UUID"],
             registry=registry,
         )
-
-
-def serve_metrics(address: Address, registry: CollectorRegistry) -> None:
-    """Serve them, in a thread that ends with the process; ``OSError``."""
-    _, (host, port) = socket_address(address)
-    start_http_server(port, host, registry)

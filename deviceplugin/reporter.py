@@ -59,7 +59,7 @@ class Reporter:
         while not stop.wait(every_s):
             try:
                 self.catch_up()
-            except KubeletSilentError as error:
+            except (KubeletSilentError, OSError) as error:
                 logger.info("reporting later", extra={"because": str(error)})
 
     def catch_up(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from deviceplugin.admission import Admission
 from deviceplugin.alone import only_one
@@ -15,7 +15,7 @@ from deviceplugin.cards import CardSource, DriverLost
 from deviceplugin.health import Health, HealthFile
 from deviceplugin.injecting import Injecting
 from deviceplugin.kubelet import Registrar
-from deviceplugin.metrics import PluginMetrics, serve_metrics
+from deviceplugin.metrics import PluginMetrics
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.offer import Offer
 from deviceplugin.plugin import DevicePlugin, Parts
@@ -32,6 +32,7 @@ from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
+from gpushare.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,8 @@ def run(
     """Run until ``stop`` is set; the exit status."""
     registry = CollectorRegistry()
     # Before the lock: who waits for it is alive too, and a probe should see that.
-    serve_metrics(settings.listen, registry)
-    with only_one(settings.kubelet_dir / "device-plugins", stop) as only:
+    page = Listener({settings.listen: make_wsgi_app(registry)})
+    with page, only_one(settings.kubelet_dir / "device-plugins", stop) as only:
         if not only:
             return 0
         made = assemble(settings, source, cluster, registry)

@@ -2,7 +2,7 @@
 
 Two applications in one worker. Whoever reaches the verbs can bind pods, so they listen
 on loopback; Prometheus cannot reach loopback, so health and metrics, which are
-read-only, have a listener of their own (``publicapp``, ``extender.public``).
+read-only, have a listener of their own (``publicapp``, ``gpushare.listener``).
 """
 
 import logging
@@ -14,14 +14,13 @@ from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 import orjson
 from flask import Flask, Request, Response, request
-from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import BadRequest, MisdirectedRequest, UnsupportedMediaType
 
 from extender import wire
 from extender.bind import Binder, Bound, Outcome
 from extender.localnames import is_local
 from extender.metrics import VerbMetrics
-from extender.publicapp import create_public_app, json_response
+from extender.publicapp import MetricsPage, create_public_app, json_response
 from extender.readiness import Readiness
 from extender.shortcut import JSON, MOST_BYTES, Answer, anybody, shortened
 from extender.ui import Page
@@ -43,7 +42,7 @@ class Parts:
     binder: Binder
     readiness: Readiness
     metrics: VerbMetrics
-    registry: CollectorRegistry
+    metrics_page: MetricsPage
     snapshot: Callable[[], dict[str, Any]]
     page: Page | None = None
     """None where it is not wanted."""
@@ -59,7 +58,7 @@ def create_app(parts: Parts) -> WSGIApplication:
 
     A call as kube-scheduler writes it is answered without Flask (``shortcut``).
     """
-    app = create_public_app(parts)
+    app = create_public_app(parts.readiness, parts.metrics_page)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     if not parts.tls:
         app.before_request(_insist_on_local_name)

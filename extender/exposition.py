@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-_LINES = 1000
-"""Written at a time."""
+_LINES = 200
+"""Written at a time: a third of a millisecond, which others wait for."""
 Values = Callable[[], Iterable[float]]
 _number: Callable[[float], str] = floatToGoString
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})

@@ -18,8 +18,7 @@ from extender.inflight import Inflight
 from extender.lessons import LessonCollector, Lessons
 from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
 from extender.patience import Patience
-from extender.public import serve_public
-from extender.publicapp import create_public_app
+from extender.publicapp import MetricsPage, create_public_app
 from extender.readiness import Readiness
 from extender.settings import ExtenderSettings
 from extender.threads import start
@@ -39,6 +38,7 @@ from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.snapshot import snapshot
+from gpushare.listener import Listener
 from gpushare.listening import why_not_listen
 
 __all__ = ["Applications", "assemble", "build", "build_webhook", "complaints"]
@@ -74,7 +74,7 @@ def build() -> WSGIApplication:
         raise ValueError("; ".join(found))
     logs.configure(settings.log_level, settings.log_format)
     made = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
-    serve_public(settings.public_listen, made.public)
+    Listener({settings.public_listen: made.public}).start()
     return made.inner
 
 
@@ -125,7 +125,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         binder=Binder(cluster, books, timeout_s=settings.bind_timeout_s),
         readiness=readiness,
         metrics=VerbMetrics(registry),
-        registry=registry,
+        metrics_page=MetricsPage(registry),
         snapshot=lambda: snapshot(ledger.nodes(), pods.records(), choice),
         page=make_page(books, readiness) if settings.ui else None,
         tls=settings.tls is not None,
@@ -136,7 +136,8 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
     start("housekeeper", partial(_keep_house, parts.binder, stop))
     start("learner", partial(lessons.run, stop))
     start("warmer", lambda: _warm(ledger, reflectors, stop))
-    return Applications(create_app(parts), create_public_app(parts))
+    public = create_public_app(readiness, parts.metrics_page)
+    return Applications(create_app(parts), public)
 
 
 def _keep_house(binder: Binder, stop: Event) -> None:

@@ -1,7 +1,10 @@
 """What all our servers have: health, readiness, metrics, words for what goes wrong."""
 
 import logging
-from typing import Protocol
+import math
+import time
+from collections.abc import Callable
+from threading import Lock
 
 import orjson
 from flask import Flask, Response, request
@@ -17,26 +20,49 @@ from extender.wire import FilterResult
 from gpushare.kube.fields import Malformed
 from gpushare.kube.names import EXTENDER_PREFIX
 
+FRESH_S = 1.0
+"""How long a page of metrics is given to whoever asks."""
+_PAUSE_S = 0.0001
 logger = logging.getLogger(__name__)
 
 _OOPS = "the extender met an error of its own; its log has the details"
 
 
-class Public(Protocol):
-    """What everybody may look at, of any server of ours."""
+class MetricsPage:
+    """The page of metrics, rendered once for all who ask within a second.
 
-    @property
-    def readiness(self) -> Readiness:
-        """Whether it answers."""
-        ...
+    Anybody can ask for it, and at 10,000 nodes it takes seconds of the processor time
+    that kube-scheduler's calls need.
+    """
 
-    @property
-    def registry(self) -> CollectorRegistry:
-        """Its metrics."""
-        ...
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._lock = Lock()
+        self._page = b""
+        self._until = -math.inf
+
+    def text(self) -> bytes:
+        """Give the page; whoever asks while it is rendered waits for it."""
+        with self._lock:
+            if self._clock() >= self._until:
+                # Whole or not at all: half a page would look like fewer cards.
+                self._page = b"".join(map(_pausing, exposition(self._registry)))
+                self._until = self._clock() + FRESH_S
+            return self._page
 
 
-def create_public_app(parts: Public) -> Flask:
+def _pausing(piece: bytes) -> bytes:
+    """Let others have the interpreter, who would wait 5 ms each time to be given it."""
+    time.sleep(_PAUSE_S)
+    return piece
+
+
+def create_public_app(readiness: Readiness, metrics: MetricsPage) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
     app = bare_app()
 
@@ -46,15 +72,13 @@ def create_public_app(parts: Public) -> Flask:
 
     @app.get("/readyz")
     def readyz() -> Response:
-        reasons = parts.readiness.why_not()
+        reasons = readiness.why_not()
         text = "\n".join(reasons) or "ok"
         return Response(text + "\n", 503 if reasons else 200, mimetype="text/plain")
 
     @app.get("/metrics")
-    def metrics() -> Response:
-        # Whole or not at all: half a page would look like fewer cards.
-        body = b"".join(exposition(parts.registry))
-        return Response(body, content_type=CONTENT_TYPE_LATEST)
+    def shown() -> Response:
+        return Response(metrics.text(), content_type=CONTENT_TYPE_LATEST)
 
     return app
 

@@ -11,7 +11,6 @@ from functools import partial
 from wsgiref.types import WSGIApplication
 
 from flask import Response, request
-from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import (
     ExpectationFailed,
     HTTPException,
@@ -22,7 +21,7 @@ from werkzeug.exceptions import (
 from extender.admission import Rules, review
 from extender.jsonpatch import patch_between
 from extender.pool import Pool
-from extender.publicapp import bare_app
+from extender.publicapp import MetricsPage, bare_app
 from extender.readiness import Readiness
 from extender.reviewing import Question, allowed, denied, question
 from extender.shortcut import JSON, MOST_BYTES, Answer, shortened
@@ -64,7 +63,7 @@ class WebhookParts:
     pool: Callable[[], Pool]
     readiness: Readiness
     metrics: ReviewMetrics
-    registry: CollectorRegistry
+    metrics_page: MetricsPage
 
 
 def create_webhook_app(parts: WebhookParts) -> WSGIApplication:

@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry
 from extender import tls
 from extender.metrics import CertificateCollector
 from extender.poolbook import PoolBook
-from extender.public import serve_public
-from extender.publicapp import create_public_app
+from extender.publicapp import MetricsPage, create_public_app
 from extender.readiness import Readiness
 from extender.threads import start
 from extender.webhook import WebhookParts, create_webhook_app
@@ -24,6 +23,7 @@ from gpushare.kube.apiserver import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.reflector import Reflector
+from gpushare.listener import Listener
 from gpushare.listening import why_not_listen
 
 CERTIFICATE_ENDS = "vcuda_webhook_certificate_not_after_timestamp_seconds"
@@ -59,7 +59,8 @@ def build() -> WSGIApplication:
         raise ValueError("; ".join(found))
     logs.configure(settings.log_level, settings.log_format)
     parts = assemble(settings, ApiServer.connect(settings.kubeconfig), Event())
-    serve_public(settings.public_listen, create_public_app(parts))
+    public = create_public_app(parts.readiness, parts.metrics_page)
+    Listener({settings.public_listen: public}).start()
     return create_webhook_app(parts)
 
 
@@ -77,5 +78,5 @@ def assemble(settings: WebhookSettings, cluster: Cluster, stop: Event) -> Webhoo
         # and pods that ask for cards cannot be made while no webhook is ready.
         readiness=Readiness((("nodes", nodes),), math.inf),
         metrics=ReviewMetrics(registry),
-        registry=registry,
+        metrics_page=MetricsPage(registry),
     )

@@ -138,7 +138,7 @@ def test_nobody_else_can_bind(safe: World, who: str | None) -> None:
 def test_the_public_listener_stays_plain(safe: World) -> None:
     """Probes and Prometheus have no certificate; there is nothing to bind there."""
     assert safe.extender.public.get("/healthz")[0] == 200
-    assert safe.extender.public.post("/scheduler/bind", {})[0] == 404
+    assert safe.extender.public.post("/scheduler/bind", {})[0] == 405
     ends = {file: safe.extender.metrics()[key(file)] for file in ("server", "ca")}
     assert ends["ca"] - ends["server"] == (3652 - 365) * 24 * 3600
 

@@ -113,7 +113,7 @@ def test_public_paths(lonely: World, path: str) -> None:
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 def test_verbs_are_not_public(lonely: World, verb: str) -> None:
     """Whoever reaches the verbs can bind pods: only loopback does."""
-    assert lonely.extender.public.post(f"/scheduler/{verb}", BIND)[0] == 404
+    assert lonely.extender.public.post(f"/scheduler/{verb}", BIND)[0] == 405
     assert lonely.extender.rest.get(f"/scheduler/{verb}")[0] == 405
 
 

@@ -15,9 +15,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from deviceplugin.cards import Found
-from deviceplugin.exporter import ExporterPages
+from deviceplugin.exporter import ExporterPages, Request, Response
 from deviceplugin.fields import FB_TOTAL, FB_USED, MEMORY
-from deviceplugin.listener import Request, Response
 from deviceplugin.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.telemetry import CardSays, ProcessesSay
 from tests.deviceplugin.house import found_card
@@ -61,7 +60,7 @@ def pages(
 def get(
     path: str, made: ExporterPages | None = None, query: Any = None, **headers: str
 ) -> Response:
-    asked = Request("GET", path, query or {}, headers)
+    asked = Request(path, query or {}, headers)
     return (made or pages()).every(asked)
 
 
@@ -86,6 +85,33 @@ def test_openmetrics_where_it_is_asked_for() -> None:
     assert len(list(openmetrics(answer.body.decode()))) == 2
 
 
+OPEN, TEXT = "application/openmetrics-text", "text/plain"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (f"{OPEN};version=1.0.0;q=0.5,{TEXT};version=0.0.4;q=0.8", TEXT),
+        (f"{OPEN};version=1.0.0;q=0.5,*/*;q=0.8", TEXT),
+        (f"{TEXT};q=0.5,{OPEN};version=1.0.0;q=0.8", OPEN),
+        (f"{TEXT};q=0.5, {OPEN} ; version=1.0.0 ; Q=0.8", OPEN),
+        (f"{TEXT};q=0.5,{OPEN};version=1.0.0", OPEN),
+        (f"{TEXT};q=0.5,{OPEN};version=1.0.0;q=0", TEXT),
+        (f"{TEXT};q=0.5,{OPEN};version=1.0.0;q=much", TEXT),
+        (f"{OPEN};version=1.0.0,{TEXT};version=0.0.4", OPEN),
+        (f"{OPEN};version=0.0.1,{TEXT};q=0.1", TEXT),
+        (f"text/html,{OPEN};version=1.0.0;q=0.1", OPEN),
+        ("image/png", TEXT),
+        (";,=;q", TEXT),
+    ],
+)
+def test_the_format_with_the_highest_q(accept: str, kind: str) -> None:
+    """Of those we have; of equal ones the first; text where there is none."""
+    answer = get("/metrics", accept=accept)
+    assert answer.content_type.startswith(kind)
+    assert answer.body.endswith(b"# EOF\n") is (kind == OPEN)
+
+
 def test_gzip_where_it_is_taken() -> None:
     """The same page, shorter, and caches know that there are two."""
     answer = get("/metrics", **{"accept-encoding": "deflate, gzip"})
@@ -104,7 +130,7 @@ def test_some_names_alone() -> None:
 
 def test_the_edge_agent_s_golden_values() -> None:
     """Seed 000, digits included, on both addresses."""
-    request = Request("GET", "/v1/collect")
+    request = Request("/v1/collect")
     for answer in (pages().every(request), pages().collect_alone(request)):
         assert answer.content_type == "application/json"
         assert json.loads(answer.body) == {
@@ -158,7 +184,7 @@ def test_every_page_answers_whatever_is_known(snapshot: Snapshot) -> None:
 def test_the_agents_address_has_one_page() -> None:
     """No other route is asked for there."""
     for path in ("/", "/metrics", "/healthz", "/v1/collect/", "/v1", "/V1/collect"):
-        answer = pages().collect_alone(Request("GET", path))
+        answer = pages().collect_alone(Request(path))
         assert answer.status == HTTPStatus.NOT_FOUND
 
 

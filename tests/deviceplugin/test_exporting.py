@@ -11,11 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from deviceplugin.exporter import Request
 from deviceplugin.exporting import Exporting, assemble, run, start
 from deviceplugin.exportsettings import ExporterSettings
 from deviceplugin.fields import GPU_UTIL, XID_ERRORS
 from deviceplugin.joinedtelemetry import JoinedTelemetry
-from deviceplugin.listener import Request
 from deviceplugin.nvmlcards import NvmlCards
 from deviceplugin.nvmltelemetry import NvmlTelemetry
 from deviceplugin.sampler import groups_read
@@ -71,7 +71,7 @@ def exporting(driver: StubDriver, **settings: Any) -> Iterator[Exporting]:
 
 
 def page(made: Exporting, path: str = "/metrics") -> str:
-    answer = made.pages.every(Request("GET", path))
+    answer = made.pages.every(Request(path))
     assert answer.status == 200
     return answer.body.decode()
 

@@ -1,9 +1,10 @@
 """``python -m deviceplugin serve`` as a DaemonSet starts it."""
 
+import resource
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,61 @@ def test_it_serves_and_ends(node: Node) -> None:
         assert node.sockets() == set()
         wait_until(lambda: devices.allocatable() == {M: 0, C: 0}, "its end")
         assert "Traceback" not in node.words()
+
+
+@contextmanager
+def crowd(node: Node, count: int) -> Iterator[None]:
+    """So many who connect to its page, one after the other, and say nothing."""
+    where = (node.listen.host, node.listen.port)
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(socket.create_connection(where, timeout=30))
+        yield
+
+
+def test_a_thousand_who_connect_and_say_nothing(node: Node) -> None:
+    """As many as a process has descriptors: neither the page nor the cards go."""
+    with node.devices as devices, running(node.start()) as child:
+        limit_descriptors(child, 1024)
+        node.wait_registered()
+        with crowd(node, 1015):
+            is_well(node, child, devices)
+        assert "cannot accept" not in node.words()
+
+
+def test_no_descriptor_left(node: Node) -> None:
+    """Whoever opens something tries again later; no thread ends."""
+    with node.devices as devices, running(node.start()) as child:
+        node.wait_registered()
+        limit_descriptors(child, open_descriptors(child) + 4)
+        with crowd(node, 20):
+            wait_until(node.words, "words", accept=lambda words: "cannot acc" in words)
+            wait_until(
+                node.words, "words", accept=lambda words: "reporting later" in words
+            )
+            limit_descriptors(child, 1024)
+            is_well(node, child, devices)
+
+
+def is_well(node: Node, child: Child, devices: Devices) -> None:
+    """See that the page answers, and that all threads are at work."""
+    wait_until(node.page, "its page", accept=lambda page: "vcuda" in page)
+    node.cluster.patch(
+        Kind.NODES, "", NODE, {"metadata": {"annotations": {names.CARDS: None}}}
+    )
+    wait_until(lambda: '"units":29' in node.annotation(), "the node's cards")
+    assert devices.allocatable() == BOTH
+    assert child.runs()
+    assert "Traceback" not in node.words()
+
+
+def limit_descriptors(child: Child, most: int) -> None:
+    _, hard = resource.prlimit(child._process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(child._process.pid, resource.RLIMIT_NOFILE, (most, hard))
+
+
+def open_descriptors(child: Child) -> int:
+    return len(list(Path(f"/proc/{child._process.pid}/fd").iterdir()))
 
 
 @pytest.mark.parametrize(

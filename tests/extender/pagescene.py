@@ -8,11 +8,11 @@ from typing import Any, Self
 from werkzeug.test import Client
 
 from extender.main import Applications, assemble
-from extender.public import PublicServer, serve_public
 from extender.settings import ExtenderSettings
 from gpushare.domain.model import Card
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.embedded import Embedded
+from gpushare.listener import Listener
 from gpushare.listening import free_address
 from tests.builders import bound_json, card, node_json, placement, pod_json, share
 from tests.testbed.browser import Browser, Tab
@@ -36,7 +36,7 @@ class Scene:
         self._stop = Event()
         self._settings = ExtenderSettings(ui=True, **settings)
         self._address = free_address()
-        self._server: PublicServer | None = None
+        self._server: Listener | None = None
         self._made: Applications | None = None
 
     def __enter__(self) -> Self:
@@ -60,13 +60,13 @@ class Scene:
 
     def listen(self) -> None:
         assert self._made
-        self._server = serve_public(self._address, self._made.inner)
+        self._server = Listener({self._address: self._made.inner})
+        self._server.start()
 
     def hang_up(self) -> None:
         """Stop listening; the books go on."""
         if self._server:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
             self._server = None
 
     def get(self, path: str) -> bytes:

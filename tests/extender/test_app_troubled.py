@@ -11,6 +11,7 @@ from werkzeug.test import Client, EnvironBuilder, run_wsgi_app
 
 from extender.app import Parts, create_app
 from extender.metrics import VerbMetrics
+from extender.publicapp import MetricsPage
 from extender.readiness import Readiness
 from gpushare.kube.cluster import Kind
 from gpushare.kube.reflector import Reflector
@@ -38,7 +39,7 @@ def client_of(verbs: object, binder: object, *, ready: bool = True) -> Client:
         binder=cast("Binder", binder),
         readiness=Readiness(() if ready else (("pods", never),), 60),
         metrics=VerbMetrics(registry),
-        registry=registry,
+        metrics_page=MetricsPage(registry),
         snapshot=dict,
     )
     return Client(create_app(parts))

@@ -1,87 +1,80 @@
-"""The read-only listener."""
+"""What everybody may look at: health, readiness and metrics."""
 
-import http.client
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
-import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from extender.main import complaints
-from extender.public import PublicServer, serve_public
-from gpushare.listening import free_address, why_not_listen
-from gpushare.settings import Address
-from tests.testbed.waiting import wait_until
+from extender.publicapp import FRESH_S, MetricsPage
+from gpushare.listening import free_address
 
 
-def hello(_environ: object, start: object) -> list[bytes]:
-    start("200 OK", [("Content-Type", "text/plain")])  # type: ignore[operator]
-    return [b"hello"]
+class Counting(Collector):
+    """How often it was asked; it answers when it may."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.asked, self.may = Event(), Event()
+        self.may.set()
+
+    def collect(self) -> Iterable[Metric]:
+        self.times += 1
+        self.asked.set()
+        assert self.may.wait(30)
+        yield GaugeMetricFamily("times", "How often.", value=self.times)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
 
 
-@pytest.fixture
-def server() -> Iterator[PublicServer]:
-    made = serve_public(free_address(), hello)  # type: ignore[arg-type]
-    yield made
-    made.shutdown()
-    made.server_close()
+def page_of(counting: Counting, clock: list[float]) -> MetricsPage:
+    registry = CollectorRegistry()
+    registry.register(counting)
+    return MetricsPage(registry, lambda: clock[0])
 
 
-def get(server: PublicServer) -> bytes:
-    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    try:
-        link.request("GET", "/")
-        return link.getresponse().read()
-    finally:
-        link.close()
+def test_metrics_are_rendered_once_a_second() -> None:
+    """However many ask: it costs what kube-scheduler's calls need."""
+    counting, clock = Counting(), [0.0]
+    page = page_of(counting, clock)
+    for now, times in ((0, 1), (FRESH_S / 2, 1), (FRESH_S, 2), (FRESH_S * 1.5, 2)):
+        clock[0] = now
+        assert b"\ntimes %d.0\n" % times in page.text()
+    assert counting.times == 2
 
 
-def test_it_answers(server: PublicServer) -> None:
-    """One request a connection."""
-    assert get(server) == b"hello"
-    assert get(server) == b"hello"
+def test_who_asks_meanwhile_gets_the_same_page() -> None:
+    """And does not have it rendered once more, though it took long."""
+    counting, clock = Counting(), [0.0]
+    page = page_of(counting, clock)
+    counting.may.clear()
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(page.text)
+        assert counting.asked.wait(30)
+        others = [pool.submit(page.text) for _ in range(7)]
+        clock[0] = 100.0
+        counting.may.set()
+        assert {one.result(30) for one in (first, *others)} == {first.result()}
+    assert counting.times == 1
 
 
-def test_connections_that_say_nothing_do_not_shut_it_for_ever(
-    server: PublicServer,
-) -> None:
-    """They are hung up on after five seconds, and take nobody's place but here."""
-    where = ("127.0.0.1", server.server_port)
-    with ExitStack() as links:
-        idle = [links.enter_context(socket.create_connection(where)) for _ in range(40)]
-        last = idle[-1]
-        last.settimeout(10)
-        assert last.recv(1) == b""  # all places are taken
-        first = idle[0]
-        first.settimeout(20)
-        assert first.recv(1) == b""  # its time is over
-        # A place is given back a moment after its connection was hung up on.
-        wait_until(lambda: answers(server), "free place")
-
-
-def answers(server: PublicServer) -> bool:
-    """Tell whether there is a place for one more."""
-    try:
-        return get(server) == b"hello"
-    except ConnectionError:
-        return False
-
-
-def test_a_taken_port_is_an_error(server: PublicServer) -> None:
+def test_a_taken_port_is_an_error() -> None:
     """Told at the start, not by a silent absence of metrics."""
-    here = Address("127.0.0.1", server.server_port)
-    assert "in use" in why_not_listen(here)
-    (complaint,) = (
-        text
-        for text in complaints({"GPUSHARE_PUBLIC_LISTEN": str(here)})
-        if "PUBLIC_LISTEN" in text
-    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = f"127.0.0.1:{taken.getsockname()[1]}"
+        (complaint,) = (
+            text
+            for text in complaints({"GPUSHARE_PUBLIC_LISTEN": here})
+            if "PUBLIC_LISTEN" in text
+        )
+    assert "in use" in complaint
     assert "give another host:port" in complaint
-    assert why_not_listen(free_address()) == ""
-    with pytest.raises(OSError, match="in use"):
-        PublicServer(here, hello)  # type: ignore[arg-type]
-
-
-def test_a_host_that_is_no_name() -> None:
-    """Said in words like any other reason, and not raised."""
-    assert "label empty" in why_not_listen(Address("a..b", 1))
+    free = str(free_address())
+    assert not any(
+        "PUBLIC_LISTEN" in text for text in complaints({"GPUSHARE_PUBLIC_LISTEN": free})
+    )

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ COMMAND = (
     "extender.main:build_webhook()",
 )
 MANY = 500
+SLOW = 100
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,24 @@ def test_metrics_and_health_are_on_the_public_port(served: Served) -> None:
     assert 'vcuda_webhook_reviews_total{path="/mutate",result="changed"}' in text
     expires = "vcuda_webhook_certificate_not_after_timestamp_seconds"
     assert f'{expires}{{file="server"}}' in text
-    assert served.public.post("/mutate", asked(pod_json()))[0] == 404
+    assert served.public.post("/mutate", asked(pod_json()))[0] == 405
+
+
+def test_a_hundred_who_drip_keep_no_probe_waiting(served: Served) -> None:
+    """Else anybody could have kubelet find it unready, and nobody could make pods."""
+    where = ("127.0.0.1", served.public.port)
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(where, timeout=30))
+            for _ in range(SLOW)
+        ]
+        for drop in (b"GET /readyz HTTP/1.1", b"\r\nA: ", b"b", b"c"):
+            for link in slow:
+                with suppress(ConnectionError):
+                    link.sendall(drop)
+            for _ in range(5):
+                assert served.public.get("/readyz")[0] == 200
+                assert served.public.get("/healthz")[0] == 200
 
 
 def test_plain_http_is_not_spoken(served: Served) -> None:

@@ -9,6 +9,7 @@ from werkzeug.test import Client
 
 from extender.admission import Rules
 from extender.pool import UNKNOWN, Pool
+from extender.publicapp import MetricsPage
 from extender.readiness import Readiness
 from extender.webhook import WebhookParts, create_webhook_app
 from extender.webhookmetrics import ReviewMetrics
@@ -25,7 +26,7 @@ def webhook(
         lambda: pool,
         Readiness((), 60),
         ReviewMetrics(registry),
-        registry,
+        MetricsPage(registry),
     )
     return Client(create_webhook_app(parts)), registry
 

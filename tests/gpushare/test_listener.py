@@ -3,15 +3,16 @@
 import http.client
 import logging
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
+from pathlib import Path
 from threading import Event
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
-from deviceplugin.listener import Listener, Pages, Request, Response
+from gpushare.listener import MOST_CONNECTIONS, Listener
 from gpushare.listening import free_address, why_not_listen
 from gpushare.settings import Address
 from tests.machine import needs
@@ -20,18 +21,34 @@ from tests.testbed.waiting import wait_until
 LONG = b"x" * (12 << 20)
 """More than the kernel keeps for one who reads nothing."""
 WITHIN_S = 30
+MANY = 300
 
 
-def echo(request: Request) -> Response:
+def saying(words: bytes) -> WSGIApplication:
+    """Answer this to everybody, in two pieces and without a length."""
+
+    def application(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        start("200 OK", [("Content-Type", "text/plain")])
+        return [words[:1], words[1:]]
+
+    return application
+
+
+def echo(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
     """Say what was asked; ``/long`` is long, ``/bad`` a defect."""
-    match request.path:
+    match environ["PATH_INFO"]:
         case "/long":
-            return Response(LONG)
+            said = LONG
         case "/bad":
             raise RuntimeError("a defect")
-        case "/headers":
-            return Response(repr(dict(request.headers)).encode())
-    return Response(f"{request.method} {request.path} {request.query}\n".encode())
+        case path:
+            names = ("REQUEST_METHOD", "QUERY_STRING", "HTTP_X_ODD")
+            said = f"{path} {[environ.get(name) for name in names]}\n".encode()
+    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "1")])
+    return [said]
+
+
+HOME = b"/ ['GET', '', None]\n"
 
 
 @pytest.fixture
@@ -93,11 +110,12 @@ def hanging(at: Address, count: int, words: bytes = b"") -> Iterator[None]:
 
 def test_a_page_is_answered(at: Address) -> None:
     """Path, query and headers reach it; the length is told."""
-    status, body, headers = ask(at, "/a%20b?name[]=x&name[]=y")
-    assert (status, body) == (200, b"GET /a b {'name[]': ['x', 'y']}\n")
-    assert headers["Content-Length"] == str(len(body))
+    asked = "/a%20b?name[]=x&name[]=y"
+    status, body, headers = ask(at, asked, **{"X-Odd": "Word"})
+    said = b"/a b ['GET', 'name[]=x&name[]=y', 'Word']\n"
+    assert (status, body) == (200, said)
+    assert headers.get_all("Content-Length") == [str(len(body))]
     assert headers["Connection"] == "close"
-    assert b"'x-odd': 'Word'" in ask(at, "/headers", **{"X-Odd": "Word"})[1]
 
 
 def test_head_has_no_body(at: Address) -> None:
@@ -141,7 +159,7 @@ def test_a_request_may_come_in_pieces(at: Address) -> None:
         for piece in (b"GET /pie", b"ces HTTP/1.1\r\nHost:", b" x\r\n\r", b"\n"):
             link.sendall(piece)
             assert ask(at)[0] == HTTPStatus.OK
-        assert b"GET /pieces" in b"".join(iter(lambda: link.recv(65536), b""))
+        assert b"/pieces ['GET'" in b"".join(iter(lambda: link.recv(65536), b""))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +185,86 @@ def test_the_one_that_hangs_longest_goes_first() -> None:
             socket.create_connection((at.host, at.port), WITHIN_S)
         )
         assert ask(at)[0] == HTTPStatus.OK
-        stack.enter_context(hanging(at, 64))
+        stack.enter_context(hanging(at, MOST_CONNECTIONS))
         assert first.recv(1) == b""
+
+
+def test_who_waits_for_us_does_not_give_way() -> None:
+    """A page may take longer than it takes others to fill all places."""
+    at, held, entered = free_address(), Event(), Event()
+
+    def pages(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        entered.set()
+        held.wait(60)
+        return echo(environ, start)
+
+    with Listener({at: pages}), ExitStack() as stack:
+        first = stack.enter_context(
+            socket.create_connection((at.host, at.port), WITHIN_S)
+        )
+        first.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert entered.wait(WITHIN_S)
+        second = stack.enter_context(
+            socket.create_connection((at.host, at.port), WITHIN_S)
+        )
+        stack.enter_context(hanging(at, MOST_CONNECTIONS))
+        assert second.recv(1) == b""
+        held.set()
+        assert taken(first).endswith(HOME)
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+def test_the_limit_is_for_all_addresses_together(addresses: int) -> None:
+    """A flood of one leaves no descriptors fewer than a flood of several."""
+    at = [free_address() for _ in range(addresses)]
+    before = descriptors()
+    with Listener(dict.fromkeys(at, echo), within_s=3600.0), ExitStack() as stack:
+        for one in at:
+            stack.enter_context(hanging(one, 200))
+        for one in at:
+            assert ask(one)[0] == HTTPStatus.OK
+        # Two for each connection: the other is the client's.
+        few = before + 200 * addresses + MOST_CONNECTIONS + 20
+        wait_until(lambda: descriptors() <= few, "few open sockets")
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_who_drips_is_cut_off() -> None:
+    """However often a byte of it comes, a request has to be whole in time."""
+    address = free_address()
+    drips = 0
+    with (
+        Listener({address: echo}, within_s=0.5),
+        socket.create_connection((address.host, address.port), WITHIN_S) as link,
+    ):
+        link.settimeout(0.1)
+        with suppress(ConnectionError):
+            while drips < MANY:
+                link.sendall(b"G")
+                drips += 1
+                with suppress(TimeoutError):
+                    assert link.recv(1) == b""
+                    break
+    assert 1 < drips < MANY
+
+
+def test_who_sips_is_cut_off() -> None:
+    """However often a byte of it is taken, an answer has to be taken in time."""
+    address = free_address()
+    with (
+        Listener({address: echo}, within_s=0.5),
+        socket.create_connection((address.host, address.port), WITHIN_S) as link,
+    ):
+        link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
+        seen = 0
+        with suppress(ConnectionError):
+            while part := link.recv(1 << 15):
+                seen += len(part)
+                Event().wait(0.01)
+    assert seen < len(LONG)
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HT"])
@@ -177,20 +273,18 @@ def test_who_sends_nothing_is_cut_off(words: bytes) -> None:
     address = free_address()
     with Listener({address: echo}, within_s=0.2):
         assert say(address, words) == b""
-        wait_until(lambda: body_of(address) == b"GET / {}\n", "an answer to others")
+        wait_until(lambda: body_of(address) == HOME, "an answer to others")
 
 
 def test_who_reads_nothing_is_cut_off() -> None:
     """After a deadline: what was not taken by then never comes."""
     address = free_address()
     with Listener({address: echo}, within_s=0.2):
-        before = set(threading.enumerate())
+        before = descriptors()
         with socket.create_connection((address.host, address.port), WITHIN_S) as link:
             link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
             assert link.recv(12) == b"HTTP/1.1 200"
-            wait_until(
-                lambda: set(threading.enumerate()) <= before, "end of its thread"
-            )
+            wait_until(lambda: descriptors() <= before + 1, "end of its connection")
             assert len(taken(link)) < len(LONG)
         wait_until(lambda: body_of(address, "/long") == LONG, "all for who reads it")
 
@@ -199,15 +293,15 @@ def test_a_page_that_waits_does_not_hold_up_others() -> None:
     """It has a thread of its own; a probe is answered meanwhile."""
     address, held, entered = free_address(), Event(), Event()
 
-    def pages(request: Request) -> Response:
-        if request.path == "/held":
+    def pages(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/held":
             entered.set()
             held.wait(60)
-        return Response(b"here\n")
+        return echo(environ, start)
 
     with Listener({address: pages}), hanging(address, 1, b"GET /held HTTP/1.1\r\n\r\n"):
         assert entered.wait(WITHIN_S)
-        assert ask(address)[1] == b"here\n"
+        assert ask(address)[1] == HOME
         held.set()
 
 
@@ -224,9 +318,6 @@ def test_a_defect_is_one_bad_answer(
 
 def test_each_address_has_pages_of_its_own() -> None:
     """At the same time."""
-
-    def saying(words: bytes) -> Pages:
-        return lambda request: Response(words)
 
     one, other = free_address(), free_address()
     with Listener({one: saying(b"one"), other: saying(b"other")}):
@@ -266,3 +357,8 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> Non
         with pytest.raises(OSError, match="in use"):
             Listener({free: echo, taken: echo})
     assert not why_not_listen(free)
+
+
+def test_a_host_that_is_no_name() -> None:
+    """Said in words like any other reason, and not raised."""
+    assert "label empty" in why_not_listen(Address("a..b", 1))

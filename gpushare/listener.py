@@ -1,0 +1,272 @@
+"""HTTP for pages that anybody may read: one server for all of our processes.
+
+One thread waits for all clients, so a client that sends or reads slowly costs a socket
+and no thread. There is a deadline for a whole request, and a limit of connections: one
+more than that takes the place of the oldest that waits for its client. A connection
+serves one request, since scrapes and probes come seconds apart (decision 0021).
+"""
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from threading import Thread
+from typing import Any, Self
+from urllib.parse import unquote_to_bytes, urlsplit
+from wsgiref.types import WSGIApplication, WSGIEnvironment
+
+from gpushare.listening import socket_address
+from gpushare.settings import Address
+
+logger = logging.getLogger(__name__)
+
+WITHIN_S = 30.0
+"""From the connection to the last byte of the answer. Prometheus gives up after 10 s,
+unless it is told otherwise."""
+MOST_CONNECTIONS = 64
+"""Of all addresses of a listener together."""
+_MOST_HEAD = 64 << 10
+_END = b"\r\n\r\n"
+_BACKLOG = 128
+_AGAIN_S = 0.1
+"""Between two tries to accept where that failed."""
+_TOLD_EVERY_S = 60.0
+
+
+class Listener:
+    """Serve an application on each of several addresses, while it is entered.
+
+    The addresses are bound when it is made: ``OSError`` where one cannot be had. An
+    application is called in a thread, for GET and HEAD alone.
+    """
+
+    def __init__(
+        self, served: Mapping[Address, WSGIApplication], *, within_s: float = WITHIN_S
+    ) -> None:
+        self._within_s = within_s
+        with ExitStack() as unless_all:
+            self._served = [
+                (unless_all.enter_context(_bound(address)), application)
+                for address, application in served.items()
+            ]
+            unless_all.pop_all()
+        # As many as connections: pages that wait for each other delay no probe.
+        self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, "page")
+        self._open: dict[asyncio.Task[None], bool] = {}
+        """Oldest first; True while it waits for us and not for its client."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Serve, in threads that end with the process."""
+        self._loop = asyncio.new_event_loop()
+        self._accepting = [
+            self._loop.create_task(self._accept(*each)) for each in self._served
+        ]
+        self._thread = Thread(target=self._loop.run_forever, name="http", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving; requests under way are cut off."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._threads.shutdown(wait=False)
+
+    async def _end(self) -> None:
+        ending = [*self._accepting, *self._open]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for listening, _ in self._served:
+            listening.close()
+
+    async def _accept(
+        self, listening: socket.socket, application: WSGIApplication
+    ) -> None:
+        """Take connections in; where the process has no descriptor left, wait."""
+        told = -math.inf
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(listening)
+            except OSError as error:
+                if self._loop.time() > told + _TOLD_EVERY_S:
+                    logger.warning("cannot accept", extra={"because": str(error)})
+                    told = self._loop.time()
+                self._close_oldest()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if len(self._open) >= MOST_CONNECTIONS:
+                self._close_oldest()
+            task = self._loop.create_task(self._serve(client, application))
+            self._open[task] = False
+            task.add_done_callback(lambda done: self._open.pop(done, None))
+            # Else nobody is heard as long as there is one more to accept.
+            await asyncio.sleep(0)
+
+    def _close_oldest(self) -> None:
+        """Close the oldest connection that waits for its client, or else the oldest."""
+        waiting = (task for task, for_us in self._open.items() if not for_us)
+        oldest = next(waiting, None) or next(iter(self._open), None)
+        if oldest is not None:
+            del self._open[oldest]
+            oldest.cancel()
+
+    async def _serve(self, client: socket.socket, application: WSGIApplication) -> None:
+        """Answer one request; ``TimeoutError`` is an ``OSError`` too.
+
+        ``RuntimeError``: the interpreter ends, and begins no more threads.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  it is one
+        with client, suppress(OSError, RuntimeError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(self._within_s):
+                if not (head := await self._head(client)):
+                    return
+                self._open[task] = True
+                pieces = await self._loop.run_in_executor(
+                    self._threads, _answer, head, application
+                )
+                self._open[task] = False
+                for piece in pieces:
+                    await self._loop.sock_sendall(client, piece)
+
+    async def _head(self, client: socket.socket) -> bytes:
+        """Read a request's head; empty for who hung up before its end."""
+        head = bytearray()
+        while _END not in head and len(head) < _MOST_HEAD:
+            piece = await self._loop.sock_recv(client, _MOST_HEAD)
+            if not piece:
+                return b""
+            head += piece
+        return bytes(head)
+
+
+def _bound(address: Address) -> socket.socket:
+    family, where = socket_address(address)
+    made = socket.create_server(where, family=family, backlog=_BACKLOG)
+    made.setblocking(False)  # noqa: FBT003
+    return made
+
+
+def _answer(head: bytes, application: WSGIApplication) -> tuple[bytes, ...]:
+    """Give the bytes of the answer; a long page is not copied."""
+    return _Exchange(head, application).pieces
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    """One request and its answer, in memory."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, head: bytes, application: WSGIApplication) -> None:
+        # Not the parent's, which would read from a socket.
+        self.rfile, self.wfile = BytesIO(head), BytesIO()
+        self._body: tuple[bytes, ...] = ()
+        self.raw_requestline = self.rfile.readline()
+        if self.parse_request():
+            self._apply(application, whole=_END in head)
+        body = () if self.command == "HEAD" else self._body
+        self.pieces = (self.wfile.getvalue(), *body)
+
+    def _apply(self, application: WSGIApplication, *, whole: bool) -> None:
+        if not whole:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self.request_version == self.default_request_version:
+            # One without a version, as no client has written them for decades.
+            self.send_error(HTTPStatus.BAD_REQUEST)
+        elif self.command not in {"GET", "HEAD"}:
+            words = b"use GET\n"
+            self._say(HTTPStatus.METHOD_NOT_ALLOWED, words, [("Allow", "GET, HEAD")])
+        else:
+            try:
+                environ = self._environ()
+            except ValueError:
+                self.send_error(HTTPStatus.BAD_REQUEST)
+                return
+            self._call(application, environ)
+
+    def _environ(self) -> WSGIEnvironment:
+        """Write the request as PEP 3333 has it."""
+        target = urlsplit(self.path)
+        environ: WSGIEnvironment = {
+            f"HTTP_{name.upper().replace('-', '_')}": value
+            for name, value in self.headers.items()
+        }
+        return environ | {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote_to_bytes(target.path).decode("latin-1"),
+            "QUERY_STRING": target.query,
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "SERVER_PROTOCOL": self.request_version,
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": BytesIO(),
+            "wsgi.errors": BytesIO(),
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+        }
+
+    def _call(self, application: WSGIApplication, environ: WSGIEnvironment) -> None:
+        said: list[Any] = []
+
+        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:  # noqa: ANN401
+            said[:] = HTTPStatus(int(status[:3])), headers
+
+        try:
+            found = application(environ, start)
+            try:
+                body = tuple(found)
+            finally:
+                getattr(found, "close", bool)()
+            status, headers = said
+        except Exception:
+            logger.exception("no answer", extra={"path": environ["PATH_INFO"]})
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        self._begin(status, sum(map(len, body)), headers)
+        self._body = body
+
+    def _say(
+        self, status: HTTPStatus, words: bytes, more: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        plain = ("Content-Type", "text/plain; charset=utf-8")
+        self._begin(status, len(words), [plain, *more])
+        self._body = (words,)
+
+    def _begin(
+        self, status: HTTPStatus, length: int, headers: Iterable[tuple[str, str]]
+    ) -> None:
+        # Else what has no version of its own is answered without a head.
+        self.request_version = self.protocol_version
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in {"content-length", "connection"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def send_error(
+        self, code: int, message: str | None = None, explain: str | None = None
+    ) -> None:
+        """Answer in one line what was not understood; nothing of it is given back."""
+        del message, explain
+        status = HTTPStatus(code)
+        self._say(status, f"{status.phrase.lower()}\n".encode())
