@@ -10,6 +10,7 @@ from typing import Literal
 
 from deviceplugin.cards import FoundCard
 from deviceplugin.isolation import hints
+from gpushare.kube import names
 
 Injection = Literal["cdi", "env", "nodes"]
 INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
@@ -20,8 +21,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """What the nvidia container runtime goes by."""
 VOID = "void"
 """Its value for "inject nothing": over an image's own ``all``."""
-FOLDER = "/etc/vcuda"
-"""Where a container finds ``allocation.json``."""
 _SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -69,7 +68,7 @@ def given(
         cdi = tuple(f"{CDI_KIND}={card.uuid}" for card in nvidia)
     if injection == "nodes":
         nodes = [*_nodes_of(nvidia), *nodes]
-    return Given(variables, (Mount(FOLDER, folder),), tuple(nodes), cdi)
+    return Given(variables, (Mount(names.SHARE_FOLDER, folder),), tuple(nodes), cdi)
 
 
 def what_is_missing(cards: Sequence[FoundCard], injection: Injection) -> str:

@@ -28,9 +28,13 @@ class Announcer:
     """
 
     def __init__(
-        self, cluster: Cluster, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
+        self._node = node
         self._clock = clock
         self._said: dict[_Said, float] = {}
         self._queue: queue.Queue[tuple[NodePod, str, str]] = queue.Queue(_MOST_WAITING)
@@ -67,6 +71,7 @@ class Announcer:
                     reason=reason,
                     message=message,
                     component=COMPONENT,
+                    host=self._node,
                 )
             except ClusterError as error:
                 facts = {"pod": str(pod.ref), "because": str(error)}

@@ -143,6 +143,7 @@ def _following_pods(
         cluster,
         settings.watchdog,
         settings.watchdog_after_s,
+        node=settings.node,
     )
     exposition = Exposition(
         site,

@@ -39,7 +39,7 @@ class Patrol:
     is over when the container's use falls below its share; the next one counts anew.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         book: UsageBook,
         snapshot: Callable[[], Snapshot],
@@ -47,9 +47,11 @@ class Patrol:
         mode: Mode,
         after_s: float,
         *,
+        node: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._book = book
+        self._node = node
         self._snapshot = snapshot
         self._cluster = cluster
         self._mode = mode
@@ -121,6 +123,7 @@ class Patrol:
                 reason=REASON,
                 message=text,
                 component=COMPONENT,
+                host=self._node,
             )
 
         if not self._try(excess, "report", tenant, tell):

@@ -130,7 +130,7 @@ def assemble(
     records = Records(settings.state_dir / "containers")
     for record in records.all():
         occupancy.remember(record)
-    announcer = Announcer(cluster)
+    announcer = Announcer(cluster, settings.node)
     following = _following(cluster, settings.node, node, pods)
     reporter = Reporter(
         cluster,

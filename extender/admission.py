@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from extender import defaults
 from extender.asking import Judged, judged_request, pool_warnings, unknown_resources
 from extender.bitfusion import BitfusionRules, Translation, translate
-from extender.forbidden import EnvFrom, card_variables, forged
+from extender.forbidden import EnvFrom, card_variables, covered, forged
 from extender.podshape import insist_on_shape, opened
 from extender.pool import Pool
 from gpushare.kube.cluster import Json
@@ -35,9 +35,16 @@ class Rules:
     """RuntimeClass of pods that ask for cards and name none; empty for none."""
     env_from: EnvFrom = "auto"
     """Whether ``envFrom`` is denied: where it could hide a pod's card, or as said."""
+    runtime_classes: frozenset[str] = frozenset()
+    """More RuntimeClasses that bring cards, where their names do not tell."""
     quotas: bool = False
     """Whether pods ask for all that they hold, so that quotas count it."""
     bitfusion: BitfusionRules = field(default_factory=BitfusionRules)
+
+    @property
+    def bring_cards(self) -> frozenset[str]:
+        """RuntimeClasses that bring cards, beside those with nvidia in their names."""
+        return self.runtime_classes | {self.set_runtime_class}
 
     @property
     def may_change(self) -> bool:
@@ -120,8 +127,8 @@ def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict
     after, warnings = pod, []
     if mutating and rules.void:
         after = opened(pod)
-        warnings = defaults.void(after, rules.set_runtime_class, old)
-    variables = card_variables(after, rules.env_from, rules.set_runtime_class, old)
+        warnings = defaults.void(after, rules.bring_cards, old)
+    variables = card_variables(after, rules.env_from, rules.bring_cards, old)
     return _verdict(pod, after, list(variables), warnings)
 
 
@@ -137,7 +144,7 @@ def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
         if rules.set_scheduler:
             warnings += defaults.scheduler(pod, rules.set_scheduler)
     if rules.void:
-        warnings += defaults.void(pod, rules.set_runtime_class, None)
+        warnings += defaults.void(pod, rules.bring_cards, None)
     return warnings
 
 
@@ -145,7 +152,8 @@ def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
     return [
         *forged(pod),
         *judged.complaints,
-        *card_variables(pod, rules.env_from, rules.set_runtime_class),
+        *card_variables(pod, rules.env_from, rules.bring_cards),
+        *covered(pod),
     ]
 
 

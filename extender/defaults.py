@@ -4,6 +4,7 @@ Each of these changes the pod in place, since ``admission`` hands out its own co
 leaves what it has done before as it is: the API server may ask twice about one pod.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 from extender.forbidden import VISIBLE, VOID, brings_cards, shows_none
@@ -73,13 +74,14 @@ def memory_of_whole_cards(pod: Json, card_units: int) -> None:
                 _give_units(spot, spec.amount.units + more)
 
 
-def void(pod: Json, runtime_class: str, old: Json | None) -> list[str]:
+def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
     """Show no card to containers under nvidia's RuntimeClass that ask for none.
 
-    Gives a warning for each variable of a pod's own that it wrote over. In a pod that
-    asks for a card such a variable is left for the rules to deny.
+    ``classes`` are more RuntimeClasses that bring cards, by whatever name. Gives a
+    warning for each variable of a pod's own that it wrote over. In a pod that asks for
+    a card such a variable is left for the rules to deny.
     """
-    if not brings_cards(pod, runtime_class):
+    if not brings_cards(pod, classes):
         return []
     known = {spot.name for spot in spots(old or {}, EPHEMERAL)}
     warnings = []

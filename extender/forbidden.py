@@ -4,7 +4,8 @@ The device plugin tells a container its card and its share by variables. A pod's
 variables win over those, so they would lift the pod's own limit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from posixpath import normpath
 from typing import Literal
 
 from extender.podshape import APP, EPHEMERAL, INIT, Spot, spots
@@ -37,20 +38,32 @@ def forged(pod: Json) -> Iterator[str]:
             )
 
 
+def covered(pod: Json) -> Iterator[str]:
+    """Say which volumes of a pod would hide what a container is told of its share."""
+    for spot in spots(pod, INIT, APP):
+        for place, mount in enumerate(spot.container.get("volumeMounts") or ()):
+            # kubelet takes a path without its first / for the same.
+            inside = normpath(f"/{(mount.get('mountPath') or '').lstrip('/')}")
+            if spot.is_ours and f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
+                yield (
+                    f"{spot.path}.volumeMounts[{place}].mountPath: the device plugin "
+                    f"of vcuda tells a container its share in {names.SHARE_FOLDER}; "
+                    "mount the volume elsewhere"
+                )
+
+
 def card_variables(
-    pod: Json, env_from: EnvFrom, runtime_class: str, old: Json | None = None
+    pod: Json, env_from: EnvFrom, classes: Container[str], old: Json | None = None
 ) -> Iterator[str]:
     """Say which variables of a pod that asks for a card could lift its limit.
 
-    ``runtime_class`` is the one that brings cards, if it is not called by nvidia's
+    ``classes`` are the RuntimeClasses that bring cards and are not called by nvidia's
     name. Debugging containers that ``old`` has already are nobody's business any more.
     """
     if not any(spot.is_ours for spot in spots(pod, INIT, APP)):
         return
     known = {spot.name for spot in spots(old, EPHEMERAL)} if old else set()
-    from_all = env_from == "deny" or (
-        env_from == "auto" and brings_cards(pod, runtime_class)
-    )
+    from_all = env_from == "deny" or (env_from == "auto" and brings_cards(pod, classes))
     for spot in spots(pod):
         if spot.kind == EPHEMERAL and spot.name in known:
             continue
@@ -59,10 +72,10 @@ def card_variables(
             yield from _from_elsewhere(spot)
 
 
-def brings_cards(pod: Json, runtime_class: str) -> bool:
+def brings_cards(pod: Json, classes: Container[str]) -> bool:
     """Tell whether the pod's RuntimeClass shows its containers the cards they name."""
     own = (pod.get("spec") or {}).get("runtimeClassName") or ""
-    return bool(own) and (_NVIDIA in own.lower() or own == runtime_class)
+    return bool(own) and (_NVIDIA in own.lower() or own in classes)
 
 
 def shows_none(variable: Json) -> bool:

@@ -72,6 +72,7 @@ def _rules(env: Reading) -> Rules:
         set_scheduler=env.text("SET_SCHEDULER") or "",
         set_runtime_class=env.text("SET_RUNTIME_CLASS") or "",
         env_from=env.one_of("ENV_FROM", ENV_FROM, "auto"),
+        runtime_classes=_names(env, "RUNTIME_CLASSES"),
         quotas=env.switch("QUOTAS", default=False),
         bitfusion=_bitfusion(env),
     )
@@ -90,6 +91,11 @@ def _bitfusion(env: Reading) -> BitfusionRules:
         strict=env.switch("BITFUSION_STRICT", default=False),
         quota=env.switch("BITFUSION_QUOTA", default=False),
     )
+
+
+def _names(env: Reading, name: str) -> frozenset[str]:
+    """Read names with commas between them."""
+    return frozenset(filter(None, map(str.strip, (env.text(name) or "").split(","))))
 
 
 def _file(env: Reading, name: str) -> str:

@@ -175,10 +175,12 @@ class ApiServer:
         reason: str,
         message: str,
         component: str = COMPONENT,
+        host: str = "",
     ) -> None:
         """Write an event about a pod; see ``Cluster``."""
         now = datetime.now(UTC)
-        body = pod_event(pod, kind, reason, message, component, now)
+        source = {"component": component, "host": host}
+        body = pod_event(pod, kind, reason, message, source, now)
         create = partial(self._core.create_namespaced_event, _headers=_JSON)
         self._write(create, pod.namespace, body)
 

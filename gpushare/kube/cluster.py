@@ -139,9 +139,10 @@ class Cluster(Protocol):
         reason: str,
         message: str,
         component: str = COMPONENT,
+        host: str = "",
     ) -> None:
         """Write an event about a pod; ``kind`` is ``Normal`` or ``Warning``.
 
-        ``component`` is who says it; people see it under From.
+        ``component`` on node ``host`` is who says it; people see both under From.
         """
         ...

@@ -234,9 +234,11 @@ class Embedded:
         reason: str,
         message: str,
         component: str = COMPONENT,
+        host: str = "",
     ) -> None:
         """Write an event about a pod; see ``Cluster``."""
-        made = pod_event(pod, kind, reason, message, component, self._now())
+        source = {"component": component, "host": host}
+        made = pod_event(pod, kind, reason, message, source, self._now())
         self.create(Kind.EVENTS, made)
 
     def compact(self) -> None:

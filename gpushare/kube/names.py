@@ -46,8 +46,13 @@ BITFUSION_MODES = ("all", "injection")
 BITFUSION_GPU = "bitfusion.io/gpu"
 """Resource of Bitfusion's: hundredths of a card, for quotas; it gives no card."""
 
+SHARE_FOLDER = "/etc/vcuda"
+"""Where a container finds ``allocation.json``: its cards and its share of them."""
+
 GPU_NODE_LABEL = PREFIX
 """Node label: ``true`` where the device plugin is to run."""
+SCHEDULER_NODE_LABEL = f"{PREFIX}-scheduler"
+"""Node label, written by operators: ``true`` lets a second scheduler beside cards."""
 
 COMPONENT = "vcuda"
 """Who our events are from, unless a part says otherwise."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import orjson
 
 from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, Placement
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.demo.given import Given
 
-_FOLDER = "/etc/vcuda"
 _FILE = "allocation.json"
 
 
@@ -65,9 +65,11 @@ def _card(amount: Amount) -> Json:
 
 
 def _file(pod: Json, given: Given) -> Json:
-    if _FOLDER not in given.mounts:
-        raise NotAsPromisedError(f"{_of(pod)}: nothing is mounted on {_FOLDER}")
-    path = Path(given.mounts[_FOLDER].host_path) / _FILE
+    if names.SHARE_FOLDER not in given.mounts:
+        raise NotAsPromisedError(
+            f"{_of(pod)}: nothing is mounted on {names.SHARE_FOLDER}"
+        )
+    path = Path(given.mounts[names.SHARE_FOLDER].host_path) / _FILE
     try:
         told: Json = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:

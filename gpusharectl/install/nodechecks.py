@@ -2,18 +2,40 @@
 
 from collections.abc import Sequence
 
+from gpushare.kube import names
 from gpusharectl.install.nodeview import NodeView, minor, named, runtime
+from gpusharectl.install.overlays import NVIDIA
 from gpusharectl.install.preflight import OLDEST, Facts, Finding, Weight, dotted
 
 
-def judge_nodes(facts: Facts, chosen: Sequence[str]) -> list[Finding]:
+def judge_nodes(
+    facts: Facts, chosen: Sequence[str], *, second_scheduler: bool = False
+) -> list[Finding]:
     """Judge the nodes that were chosen."""
-    found: list[Finding] = []
+    found = _homeless(facts, chosen) if second_scheduler else []
     for name in chosen:
         node = named(facts.nodes, name)
         if node is not None:
             found += _node(node, facts)
     return found
+
+
+def _homeless(facts: Facts, chosen: Sequence[str]) -> list[Finding]:
+    """Refuse a second kube-scheduler that no node would take: it stays off cards."""
+    if any(
+        node.takes_scheduler or not (node.labelled or node.name in chosen)
+        for node in facts.nodes
+    ):
+        return []
+    return [
+        Finding(
+            Weight.REFUSAL,
+            "every node shares its cards, and a second kube-scheduler stays off those, "
+            "since its token may do more than any that is there",
+            "add a node without cards, or let it run beside them: kubectl label node "
+            f"{chosen[0]} {names.SCHEDULER_NODE_LABEL}=true",
+        )
+    ]
 
 
 def _node(node: NodeView, facts: Facts) -> list[Finding]:
@@ -62,7 +84,7 @@ def _driver(node: NodeView, facts: Facts) -> list[Finding]:
             "NVIDIA container toolkit set up there?"
         )
         found.append(Finding(Weight.WARNING, text))
-    elif nvidia and not facts.runtime_class:
+    elif nvidia and NVIDIA not in facts.runtime_classes:
         text = (
             f"node {node.name} has the nvidia runtime, but the cluster no RuntimeClass "
             "nvidia; pods reach it only where it is the default runtime"

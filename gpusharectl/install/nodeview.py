@@ -63,6 +63,8 @@ class NodeView:
     architecture: str
     addresses: tuple[str, ...]
     annotations: tuple[str, ...]
+    takes_scheduler: bool = False
+    """Whether it has the label that lets a second kube-scheduler run beside cards."""
 
 
 def node_view(node: Json) -> NodeView:
@@ -98,6 +100,7 @@ def node_view(node: Json) -> NodeView:
             for key in (names.CARDS, names.CORDON, names.CLEAR)
             if key in annotations
         ),
+        takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",
     )
 
 

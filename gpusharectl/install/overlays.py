@@ -19,7 +19,8 @@ VOID = "webhook-void"
 """The component by which the API server also asks about pods that ask for no card."""
 ALL = (Flavour.KUBEADM, SECOND, MONITORING, BY_CERT_MANAGER)
 """These together name every object that an install may have made."""
-RUNTIME_CLASS = "nvidia"
+NVIDIA = "nvidia"
+"""How NVIDIA's runtime is called, and mostly its RuntimeClass."""
 BY_RUNTIME_CLASS = "nvidia-runtime"
 """The component that lets the device plugin ask for that class."""
 SCHEDULER = "kube-scheduler"
@@ -71,9 +72,7 @@ def wants_runtime_class(nodes: Iterable[NodeView], *, there: bool) -> bool:
     It does where the cluster has it, unless one of the nodes says that it has no such
     runtime: the pod would not even be made there.
     """
-    return there and all(
-        not node.handlers or RUNTIME_CLASS in node.handlers for node in nodes
-    )
+    return there and all(not node.handlers or NVIDIA in node.handlers for node in nodes)
 
 
 def image_of(manifests: Sequence[Json]) -> str:

@@ -22,6 +22,7 @@ from gpusharectl.install.nodechecks import judge_nodes
 from gpusharectl.install.nodeview import named
 from gpusharectl.install.overlays import (
     BY_RUNTIME_CLASS,
+    NVIDIA,
     image_of,
     wants_runtime_class,
     with_images,
@@ -34,7 +35,11 @@ from gpusharectl.install.steps import Exit, Trouble
 from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
 from gpusharectl.install.webhookchecks import judge_webhook
 from gpusharectl.install.webhookgoing import still_there
-from gpusharectl.install.webhookobjects import secret_of, with_replicas
+from gpusharectl.install.webhookobjects import (
+    secret_of,
+    with_replicas,
+    with_runtime_classes,
+)
 from gpusharectl.install.webhookplan import WebhookPlan, split
 from gpusharectl.scheduler.hostfiles import FileChange
 from gpusharectl.scheduler.obstacle import Obstacle
@@ -64,6 +69,8 @@ class Planning:
     """What is done about it beside applying ``manifests``; None where it is not."""
     replicas: int | None = None
     """As many as somebody has given the webhook that is there."""
+    runtime_classes: tuple[str, ...] = ()
+    """Those of the cluster that bring cards."""
     going: tuple[Ref, ...] = ()
     """What there is of a webhook that is to be taken away, in the order of that."""
 
@@ -92,6 +99,7 @@ class Planning:
         self.choice = keeping(choice, self.facts)
         self.kept = {} if choice.image else self.facts.images
         self.by_cert_manager = self.facts.by_cert_manager
+        self.runtime_classes = self.facts.runtime_classes
         self.replicas = there.replicas if (there := self.facts.webhook) else None
         if choice.webhook.wanted is False:
             self.going = still_there(hands)
@@ -111,7 +119,9 @@ class Planning:
         if self._by_runtime_class():
             self._load(BY_RUNTIME_CLASS)
         return weigh(
-            judge_nodes(self.facts, wanted), screen, sure=choice.yes or choice.dry_run
+            judge_nodes(self.facts, wanted, second_scheduler=choice.second_scheduler),
+            screen,
+            sure=choice.yes or choice.dry_run,
         )
 
     def rehearse(self) -> Trouble | None:
@@ -193,6 +203,7 @@ class Planning:
         )
         found = with_images(served(self.hands.objects, bodies), self.kept)
         found = with_replicas(found, self.replicas)
+        found = with_runtime_classes(found, self.runtime_classes)
         self.manifests = with_scheduler(found, self.image) if self.image else found
 
     def _scheduler(self) -> Trouble | None:
@@ -219,7 +230,7 @@ class Planning:
             return told
         nodes = [named(self.facts.nodes, name) for name in self.chosen]
         views = [node for node in nodes if node is not None]
-        return wants_runtime_class(views, there=self.facts.runtime_class)
+        return wants_runtime_class(views, there=NVIDIA in self.facts.runtime_classes)
 
     def _agreed(self) -> Trouble | None:
         """Say in one line what will change, and ask; where nothing will, go on."""

@@ -44,7 +44,8 @@ class Facts:
     ``schedulers`` are the control-plane nodes with a kube-scheduler that can be seen;
     ``second``, ``extended`` and ``plugin`` tell what of ours is there already,
     ``images`` what each workload of ours runs, the scheduler's side first, and ``tls``
-    whether the extender has certificates; ``guard`` whether the API server serves
+    whether the extender has certificates; ``runtime_classes`` the names of those that
+    bring cards; ``guard`` whether the API server serves
     ValidatingAdmissionPolicies, ``operator`` whether it serves what Prometheus Operator
     reads; ``ui`` whether the extender has its page, ``policy`` the one that it is given
     by name, empty where it has its default; ``webhook`` what of that is there,
@@ -62,7 +63,7 @@ class Facts:
     extended: bool = False
     second: bool = False
     plugin: bool = False
-    runtime_class: bool = False
+    runtime_classes: tuple[str, ...] = ()
     guard: bool = True
     images: Mapping[str, str] = field(default_factory=dict)
     tls: bool = False

@@ -48,6 +48,8 @@ _SECRET = tuple(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete"))
 """The webhook's certificate."""
 _TRIAL = Right("create", "pods", NAMESPACE)
 """Of the way to the webhook; one that leads nowhere is taken back."""
+_CLASSES = Right("list", "runtimeclasses.node.k8s.io")
+"""The webhook is told which of them bring cards."""
 STATUS = Right("patch", "nodes/status")
 """Needed only to take out what kubelet keeps at 0."""
 
@@ -66,7 +68,7 @@ def to_install(
         for verb in ("get", "create", "patch"):
             found[_right(verb, body)] = None
         if is_configuration(body):
-            found |= dict.fromkeys((_TRIAL, _right("delete", body)))
+            found |= dict.fromkeys((_TRIAL, _CLASSES, _right("delete", body)))
     return tuple(found)
 
 

@@ -19,7 +19,12 @@ from gpusharectl.install.labels import (
     WEBHOOK,
 )
 from gpusharectl.install.nodeview import NodeView, named, node_view
-from gpusharectl.install.overlays import has_tls, image_of, scheduler_image
+from gpusharectl.install.overlays import (
+    NVIDIA,
+    has_tls,
+    image_of,
+    scheduler_image,
+)
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.rights import Right, missing, resource
 from gpusharectl.install.webhookchoice import ON, POLICY, UI
@@ -35,7 +40,7 @@ from gpusharectl.scheduler.hostfiles import HostFiles
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")
-RUNTIME_CLASS = Ref("node.k8s.io/v1", "RuntimeClass", "nvidia")
+RUNTIME_CLASS = ("node.k8s.io/v1", "RuntimeClass")
 _NOT_EVERYWHERE = (
     *(GUARD[1], f"{GUARD[1]}Binding"),
     *(OPERATOR[1], "PodMonitor", "PrometheusRule"),
@@ -86,7 +91,7 @@ def survey(
         extended=bool(extender),
         second=bool(second),
         plugin=bool(plugin),
-        runtime_class=bool(_one(objects, RUNTIME_CLASS)),
+        runtime_classes=_runtime_classes(objects),
         guard=objects.serves(*GUARD),
         images={
             body["metadata"]["name"]: image_of([body])
@@ -165,6 +170,19 @@ def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
         return ()
     found = objects.get(ref)
     return () if found is None else (found,)
+
+
+def _runtime_classes(objects: Objects) -> tuple[str, ...]:
+    """Name the RuntimeClasses that bring cards, which their handlers tell."""
+    if not objects.may("list", resource(*RUNTIME_CLASS), ""):
+        return ()
+    return tuple(
+        sorted(
+            body["metadata"]["name"]
+            for body in objects.list(*RUNTIME_CLASS)
+            if NVIDIA in body["handler"].lower() or body["metadata"]["name"] == NVIDIA
+        )
+    )
 
 
 def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]:

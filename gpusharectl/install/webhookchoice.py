@@ -11,6 +11,8 @@ UI = f"{PREFIX}UI"
 """The extender's own, for its page."""
 POLICY = f"{PREFIX}POLICY"
 """The extender's own: which card it chooses."""
+RUNTIME_CLASSES = f"{PREFIX}RUNTIME_CLASSES"
+"""The webhook's, of the cluster's: no option says it."""
 _FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
 """All other options are called as their fields."""
 

@@ -10,6 +10,8 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.labels import NAME, PART_OF, PRODUCT, SYSTEM, WEBHOOK
+from gpusharectl.install.overlays import NVIDIA
+from gpusharectl.install.webhookchoice import RUNTIME_CLASSES
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 CONFIGURATIONS = tuple(
@@ -111,6 +113,16 @@ def with_replicas(manifests: Iterable[Json], number: int | None) -> tuple[Json, 
         return {**body, "spec": {**body["spec"], "replicas": number}}
 
     return tuple(put(body) for body in manifests)
+
+
+def with_runtime_classes(
+    manifests: Iterable[Json], classes: Iterable[str]
+) -> tuple[Json, ...]:
+    """Tell the webhook which RuntimeClasses bring cards, where their names do not."""
+    named = ",".join(name for name in classes if NVIDIA not in name)
+    return with_settings(
+        manifests, "webhook", {RUNTIME_CLASSES: named} if named else {}
+    )
 
 
 def with_stamp(manifests: Iterable[Json], stamp: str) -> tuple[Json, ...]:

@@ -305,6 +305,11 @@ def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
 
 def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
     """For a cluster whose control plane is somebody else's; pods choose it by name."""
+    refused = host.ctl("install", "--second-scheduler", "--nodes", "cp", "--yes")
+    assert refused.returncode == 3
+    cure = "label node cp baidu.com/vcuda-scheduler"
+    assert f"kubectl {cure}=true" in " ".join(said(refused).split())
+    host.kubectl(*f"{cure}=true".split())
     told = host.must("install", "--second-scheduler", "--nodes", "cp", "--yes")
     assert "Done in" in told
     host.create(pod("chosen", container("main", 4, 1), schedulerName="vcuda-scheduler"))
@@ -317,4 +322,5 @@ def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
     assert "two books" in said(refused)
     host.clear()
     host.must("uninstall", "--yes")
+    host.kubectl(*f"{cure}-".split())
     assert host.everything() == before[1]

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
 import pytest
 
+from gpushare.kube.cluster import Target
+from gpushare.kube.events import pod_event
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
@@ -33,13 +36,17 @@ WHERE = {ACTUAL: '{"v": 1}'}
 ALL_OF_PODS = [
     {
         "apiGroups": [""],
-        "resources": ["pods", "pods/binding", "pods/status", "bindings", "nodes"],
+        "resources": [
+            *("pods", "pods/binding", "pods/status", "bindings", "nodes", "events")
+        ],
         "verbs": ["*"],
     }
 ]
 SYSTEM = "/api/v1/namespaces/kube-system"
 PLUGIN = "gpushare-device-plugin"
 EXTENDER = "gpushare-extender"
+EXPORTER = "gpushare-exporter"
+COMPONENT = "vcuda-device-plugin"
 NUMBERS = count()
 
 
@@ -50,10 +57,14 @@ class Guarded:
     admin: Rest
     user: Rest
     extender: Rest
-    plugin: Callable[[str], Rest]
-    """The device plugin on a node, by a token that is bound to its pod."""
+    on_node: Callable[[str, str], Rest]
+    """An account on a node, by a token that is bound to its pod there."""
     kubelet: Rest
     """kubelet on ``here``."""
+
+    def plugin(self, node: str) -> Rest:
+        """The device plugin on a node."""
+        return self.on_node(PLUGIN, node)
 
     def by(self, token: str) -> Rest:
         """The device plugin on ``here``; by a free token, nobody knows where it is."""
@@ -144,7 +155,7 @@ def guarded(plane: ControlPlane, raised: None) -> Iterator[Guarded]:
         admin,
         plane.rest_as(token),
         plane.rest_as(account(admin, EXTENDER)),
-        lambda node: plane.rest_as(plugin_token(admin, node)),
+        lambda account, node: plane.rest_as(bound_token(admin, account, node)),
         plane.rest_as(plane.kubelet.token),
     )
     sweep(admin)
@@ -156,11 +167,11 @@ def account(admin: Rest, name: str) -> str:
     return service_account_token(admin, "kube-system", name)
 
 
-def plugin_token(admin: Rest, node: str) -> str:
-    """Give the token that kubelet would give to the device plugin's pod on a node."""
-    account(admin, PLUGIN)
-    spec = {"nodeName": node, "serviceAccountName": PLUGIN}
-    own = pod(f"plugin-{node}", "kube-system", spec=spec)
+def bound_token(admin: Rest, name: str, node: str) -> str:
+    """Give the token that kubelet would give to this account's pod on a node."""
+    account(admin, name)
+    spec = {"nodeName": node, "serviceAccountName": name}
+    own = pod(f"{name}-{node}", "kube-system", spec=spec)
     made = admin.must("POST", f"{SYSTEM}/pods", own)["metadata"]
     bound = {"kind": "Pod", "apiVersion": "v1"}
     wanted: Json = {
@@ -170,7 +181,7 @@ def plugin_token(admin: Rest, node: str) -> str:
             "boundObjectRef": {**bound, "name": made["name"], "uid": made["uid"]},
         }
     }
-    path = f"{SYSTEM}/serviceaccounts/{PLUGIN}/token"
+    path = f"{SYSTEM}/serviceaccounts/{name}/token"
     return str(admin.must("POST", path, wanted)["status"]["token"])
 
 
@@ -432,7 +443,7 @@ def test_a_pod_that_was_bound_is_written_as_before(guarded: Guarded) -> None:
 
 
 def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:
-    """It reads pods and nodes, annotates them, and writes events: no secrets."""
+    """It reads pods and nodes and annotates them: no secrets."""
     plugin = guarded.plugin("here")
     assert plugin.get("/api/v1/pods")[0] == 200
     assert plugin.get("/api/v1/nodes")[0] == 200
@@ -440,8 +451,57 @@ def test_the_device_plugin_has_no_other_right(guarded: Guarded) -> None:
     assert plugin.delete(path)[0] == 403
     assert plugin.get("/api/v1/secrets")[0] == 403
     assert plugin.patch(f"{path}/status", annotated(dict(WHERE)))[0] == 403
-    event = {
-        "metadata": {"generateName": "e"},
-        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"},
-    }
-    assert plugin.post("/api/v1/namespaces/default/events", event)[0] == 201
+
+
+EVENTS = "/api/v1/namespaces/default/events"
+OTHERS: dict[str, tuple[Json, str]] = {
+    "node": ({"source": {"component": COMPONENT, "host": "there"}}, "own node's name"),
+    "no-node": ({"source": {"component": COMPONENT}}, "own node's name"),
+    "component": ({"source": {"component": "kubelet", "host": "here"}}, "of events"),
+    "reason": ({"reason": "Killing"}, "of events"),
+    "type": ({"type": "Normal"}, "of events"),
+    "kind": (
+        {"involvedObject": {"kind": "Node", "name": "here", "namespace": "default"}},
+        "of events",
+    ),
+}
+
+
+def event(account: str, **other: object) -> Json:
+    """Describe an event as an account on node ``here`` writes it."""
+    component = account.replace("gpushare", "vcuda")
+    about = Target("default", "p", "uid-p")
+    reason = "VcudaDenied" if account == PLUGIN else "VcudaOverShare"
+    source = {"component": component, "host": "here"}
+    made = pod_event(about, "Warning", reason, "no", source, datetime.now(UTC))
+    return {**made, **other}
+
+
+@pytest.mark.parametrize("account", [PLUGIN, EXPORTER])
+def test_events_are_written_about_pods_in_ones_own_name(
+    guarded: Guarded, account: str
+) -> None:
+    """What the device plugin and the exporter of a node have to say, and no more."""
+    ours = guarded.on_node(account, "here")
+    assert ours.post(EVENTS, event(account))[0] == 201
+    assert_denied(guarded.on_node(account, "there").post(EVENTS, event(account)), "own")
+    assert_denied(ours.post(EVENTS, event(account, reason="Other")), "of events")
+    other = PLUGIN if account == EXPORTER else EXPORTER
+    assert_denied(ours.post(EVENTS, event(other)), "of events")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_events_are_denied(guarded: Guarded, name: str) -> None:
+    """Else a node that is broken into could make people and programs believe things."""
+    other, says = OTHERS[name]
+    answer = guarded.plugin("here").post(EVENTS, event(PLUGIN, **other))
+    assert_denied(answer, says)
+    made = guarded.user.post(EVENTS, event(PLUGIN, **other))
+    assert made[0] == 201, "others' events are no business of ours"
+
+
+def test_a_token_that_tells_no_node_writes_our_events(guarded: Guarded) -> None:
+    """As on Kubernetes before 1.30."""
+    plugin = guarded.by("free")
+    assert plugin.post(EVENTS, event(PLUGIN))[0] == 201
+    assert_denied(plugin.post(EVENTS, event(PLUGIN, reason="Killing")), "of events")

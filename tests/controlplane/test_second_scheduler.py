@@ -140,6 +140,73 @@ def test_another_schedulers_pods_are_left_alone(pair: Pair) -> None:
     assert "nodeName" not in pair.plane.rest.must("GET", f"{PODS}/others")["spec"]
 
 
+def test_it_stays_off_nodes_with_cards(pair: Pair) -> None:
+    """Unless an operator says so by a label, where there are no others."""
+    (body,) = [
+        one
+        for one in load("second-scheduler")
+        if one["metadata"]["name"] == "gpushare-scheduler"
+        and one["kind"] == "Deployment"
+    ]
+    rest, spec = pair.plane.rest, body["spec"]["template"]["spec"]
+    os = spec["nodeSelector"]
+    post_node(rest, "carded", labels=os | {"baidu.com/vcuda": "true"})
+    own = {"nodeSelector": os, "affinity": spec["affinity"], "schedulerName": CHOSEN}
+    rest.must("POST", PODS, pod("itself", "default", spec=own))
+
+    def told() -> list[Json]:
+        query = {"fieldSelector": "involvedObject.name=itself"}
+        return pair.plane.rest.items("/api/v1/namespaces/default/events", **query)
+
+    assert "node affinity" in wait_until(told, "an event")[0]["message"]
+    label = {"metadata": {"labels": {"baidu.com/vcuda-scheduler": "true"}}}
+    rest.must("PATCH", "/api/v1/nodes/carded", label)
+    assert wait_bound(pair.plane, "itself")["spec"]["nodeName"] == "carded"
+    post_node(rest, "free", labels=os)
+    rest.must("DELETE", "/api/v1/nodes/carded")
+    rest.must("POST", PODS, pod("next", "default", spec=own))
+    assert wait_bound(pair.plane, "next")["spec"]["nodeName"] == "free"
+
+
+MAY = [
+    ("delete", "", "pods"),
+    ("create", "", "pods/binding"),
+    ("patch", "", "pods/status"),
+    ("list", "", "pods"),
+    ("patch", "", "persistentvolumes"),
+    ("create", "", "events"),
+    ("create", "coordination.k8s.io", "leases"),
+    ("create", "authentication.k8s.io", "tokenreviews"),
+]
+MAY_NOT = [
+    ("get", "", "secrets"),
+    ("create", "", "pods"),
+    ("patch", "", "pods"),
+    ("create", "", "pods/exec"),
+    ("patch", "", "nodes"),
+    ("create", "", "serviceaccounts/token"),
+    ("list", "", "configmaps"),
+]
+
+
+@pytest.mark.parametrize(
+    ("right", "may"),
+    [*((one, True) for one in MAY), *((one, False) for one in MAY_NOT)],
+)
+def test_what_a_thief_of_its_token_may_do(
+    pair: Pair, right: tuple[str, str, str], may: bool
+) -> None:
+    """As docs/security.md says."""
+    verb, group, name = right
+    resource, _, sub = name.partition("/")
+    asked = {"verb": verb, "group": group, "resource": resource, "subresource": sub}
+    user = f"system:serviceaccount:kube-system:{ACCOUNT}"
+    review = {"spec": {"user": user, "resourceAttributes": asked}}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    status = pair.plane.rest.must("POST", path, review)["status"]
+    assert status["allowed"] is may
+
+
 def test_no_right_is_missing(pair: Pair) -> None:
     """Whatever either of the two asked for, it was let."""
     user = f"system:serviceaccount:kube-system:{ACCOUNT}"

@@ -108,6 +108,7 @@ class Watched:
             self.cluster,
             mode,
             3,
+            node=NODE,
             # A look is a second here, as the rounds have it.
             clock=lambda: float(self.rounds),
         )
@@ -194,7 +195,7 @@ def test_an_event_is_written_on_the_pod(plane: ControlPlane, space: str) -> None
         [event] = found.events()
         assert event["involvedObject"]["uid"] == found.uid
         assert event["type"] == "Warning"
-        assert event["source"]["component"] == COMPONENT
+        assert event["source"] == {"component": COMPONENT, "host": NODE}
         assert "container main uses 3000 MiB of card 0" in event["message"]
         assert "its share is 2048 MiB" in event["message"]
         assert found.is_there()

@@ -75,6 +75,13 @@ WRONG: dict[str, tuple[Json, tuple[str, ...]]] = {
         asking(container(SHARE), annotations={"baidu.com/vcuda-placement": "{}"}),
         ("baidu.com/vcuda-placement",),
     ),
+    "its-own-share-file": (
+        asking(
+            container(SHARE, volumeMounts=[{"name": "v", "mountPath": "/etc/vcuda"}]),
+            volumes=[{"name": "v", "emptyDir": {}}],
+        ),
+        ("spec.containers[0].volumeMounts[0].mountPath", "/etc/vcuda"),
+    ),
     "its-own-cards": (
         asking(container(SHARE, env=env("NVIDIA_VISIBLE_DEVICES"))),
         ("spec.containers[0].env", "NVIDIA_VISIBLE_DEVICES"),

@@ -16,6 +16,7 @@ from tests.testbed.waiting import wait_until
 pytestmark = pytest.mark.controlplane
 
 RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+CLASSES = {"nvidia": "nvidia", "gold": "nvidia", "sand": "runsc"}
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
@@ -24,16 +25,19 @@ def house(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gate]:
     """A webhook that sets scheduler and runtime class, and hides cards."""
-    own = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
-    plane.rest.must("POST", RUNTIME_CLASSES, own)
+    for name, handler in CLASSES.items():
+        own = {"metadata": {"name": name}, "handler": handler}
+        plane.rest.must("POST", RUNTIME_CLASSES, own)
     settings = {
         "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
         "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
+        "GPUSHARE_RUNTIME_CLASSES": "gold",
     }
     folder = tmp_path_factory.mktemp("webhook-setting")
     with raised(plane, folder, "webhook-void", **settings) as gate:
         yield gate
-    plane.rest.must("DELETE", f"{RUNTIME_CLASSES}/nvidia")
+    for name in CLASSES:
+        plane.rest.must("DELETE", f"{RUNTIME_CLASSES}/{name}")
 
 
 @pytest.fixture
@@ -120,6 +124,16 @@ def test_who_asks_for_no_card_is_shown_none(gate: Gate) -> None:
     made = gate.admitted(vendors)
     assert "env" not in made["spec"]["containers"][0]
     assert limits_of(made) == {"nvidia.com/gpu": "1"}
+
+
+def test_the_class_that_brings_cards_may_have_any_name(gate: Gate) -> None:
+    """The installer has read its handler. Others' classes are left alone."""
+    gold = gate.admitted(asking(container(), runtimeClassName="gold"))
+    assert gold["spec"]["containers"][0]["env"] == [VOID]
+    sand = gate.admitted(asking(container(), runtimeClassName="sand"))
+    assert "env" not in sand["spec"]["containers"][0]
+    brings = container({MEMORY: 4, CORE: 1}, envFrom=[{"configMapRef": {"name": "a"}}])
+    assert "envFrom[0]" in gate.denied(asking(brings, runtimeClassName="gold"))
 
 
 @pytest.mark.parametrize("amounts", [None, {MEMORY: 4, CORE: 1}], ids=["none", "some"])

@@ -35,7 +35,7 @@ class Desk:
         self.pods = NodePods(Embedded(), NODE)
         self.occupancy = Occupancy(NODE, self.pods, lambda: self.cards)
         resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
-        announcer = Announcer(Embedded())
+        announcer = Announcer(Embedded(), NODE)
         self.admission = Admission(
             self.pods, resources, self.occupancy, lambda: self.cards, announcer
         )

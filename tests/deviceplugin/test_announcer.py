@@ -53,7 +53,8 @@ def written(announcer: Announcer, cluster: Embedded) -> list[tuple[str, str]]:
     stop.set()
     thread.join()
     found = cluster.list_page(Kind.EVENTS, limit=5000).items
-    assert {one["source"]["component"] for one in found} <= {COMPONENT}
+    for one in found:
+        assert one["source"] == {"component": COMPONENT, "host": "n"}
     assert {one["type"] for one in found} <= {"Warning"}
     return [(one["reason"], one["message"]) for one in found]
 
@@ -63,7 +64,7 @@ def test_the_same_words_once_a_minute(
 ) -> None:
     """kubelet asks again every few seconds; the log is as quiet as the events."""
     clock = Clock()
-    announcer = Announcer(cluster, clock)
+    announcer = Announcer(cluster, "n", clock)
     for now in (0, 1, 59.9, 60, 61, 119, 121):
         clock.now = now
         announcer.warn(POD, "VcudaWaiting", "no room")
@@ -73,7 +74,7 @@ def test_the_same_words_once_a_minute(
 
 def test_other_words_are_another_event(cluster: Embedded) -> None:
     """As is the same about another pod or for another reason."""
-    announcer = Announcer(cluster, Clock())
+    announcer = Announcer(cluster, "n", Clock())
     other = seen(pod_json("a", uid="second", units=1))
     announcer.warn(POD, "VcudaWaiting", "no room")
     announcer.warn(POD, "VcudaWaiting", "less room")
@@ -85,7 +86,7 @@ def test_other_words_are_another_event(cluster: Embedded) -> None:
 def test_what_was_said_is_forgotten() -> None:
     """A node that lives for years does not fill up."""
     clock = Clock()
-    announcer = Announcer(Embedded(), clock)
+    announcer = Announcer(Embedded(), "n", clock)
     for number in range(100):
         clock.now += 10
         announcer.warn(POD, "VcudaWaiting", str(number))
@@ -96,7 +97,7 @@ def test_a_pod_known_to_kubelet_alone_has_a_log_line(
     cluster: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There is no object to write about."""
-    announcer = Announcer(cluster, Clock())
+    announcer = Announcer(cluster, "n", Clock())
     announcer.warn(unlisted_pod(("d", "static"), Amount(1)), "VcudaDenied", "no room")
     assert written(announcer, cluster) == []
     assert caplog.messages == ["VcudaDenied"]
@@ -106,7 +107,7 @@ def test_too_many_do_not_keep_anybody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """With the API server away, the log has to do."""
-    announcer = Announcer(Embedded(), Clock())
+    announcer = Announcer(Embedded(), "n", Clock())
     for number in range(1002):
         announcer.warn(POD, "VcudaWaiting", str(number))
     assert caplog.messages.count("too many events waiting") == 2
@@ -116,7 +117,7 @@ def test_an_error_costs_one_event(caplog: pytest.LogCaptureFixture) -> None:
     """It is told, and the next ones are written."""
     caplog.set_level(logging.WARNING)
     cluster = Failing()
-    announcer = Announcer(cluster, Clock())
+    announcer = Announcer(cluster, "n", Clock())
     announcer.warn(POD, "VcudaWaiting", "one")
     announcer.warn(POD, "VcudaWaiting", "two")
     assert written(announcer, cluster) == [("VcudaWaiting", "two")]

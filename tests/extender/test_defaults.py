@@ -183,7 +183,7 @@ def under(runtime: str | None, *containers: Json, key: str = "containers") -> Js
 def voided(
     pod: Json, runtime_class: str = "", key: str = "containers"
 ) -> list[list[Json]]:
-    defaults.void(pod, runtime_class, None)
+    defaults.void(pod, [runtime_class], None)
     return [one.get("env") or [] for one in pod["spec"][key]]
 
 
@@ -225,10 +225,10 @@ def test_a_variable_of_its_own_is_written_over(own: Json) -> None:
     """And told, since somebody meant it."""
     env = [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES"} | own]
     pod = under("nvidia", container_json("a") | {"env": env})
-    (warning,) = defaults.void(pod, "", None)
+    (warning,) = defaults.void(pod, (), None)
     assert warning.startswith("spec.containers[0]: NVIDIA_VISIBLE_DEVICES is now void")
     assert pod["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}, VOID]
-    assert defaults.void(pod, "", None) == []
+    assert defaults.void(pod, (), None) == []
 
 
 def test_in_a_pod_that_asks_it_is_left_for_the_rules() -> None:
@@ -236,7 +236,7 @@ def test_in_a_pod_that_asks_it_is_left_for_the_rules() -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     bold = container_json("b") | {"env": env}
     pod = under("nvidia", container_json("a", 4), bold, container_json("c"))
-    assert defaults.void(pod, "", None) == []
+    assert defaults.void(pod, (), None) == []
     assert voided(pod) == [[], env, [VOID]]
 
 
@@ -246,7 +246,7 @@ def test_of_a_pod_that_runs_only_the_new_debugging_container_changes() -> None:
     before = deepcopy(pod)
     before["spec"]["ephemeralContainers"] = [{"name": "x"}]
     pod["spec"]["ephemeralContainers"] = [{"name": "x"}, {"name": "y"}]
-    assert defaults.void(pod, "", before) == []
+    assert defaults.void(pod, (), before) == []
     assert pod["spec"]["containers"] == before["spec"]["containers"]
     assert pod["spec"]["ephemeralContainers"] == [
         {"name": "x"},

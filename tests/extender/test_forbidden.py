@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.forbidden import EnvFrom, card_variables, forged
+from extender.forbidden import EnvFrom, card_variables, covered, forged
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json
@@ -31,7 +31,38 @@ def pod_with(
 
 
 def variables(pod: Json, env_from: EnvFrom = "auto", cls: str = "") -> list[str]:
-    return list(card_variables(pod, env_from, cls))
+    return list(card_variables(pod, env_from, [cls]))
+
+
+def mounted(*paths: str, units: int | None = 1) -> list[str]:
+    mounts = [{"name": "v", "mountPath": path} for path in paths]
+    pod = pod_with([], units=units)
+    pod["spec"]["containers"][-1]["volumeMounts"] = mounts
+    return list(covered(pod))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/vcuda",
+        "/etc/vcuda/",
+        "/etc/vcuda/allocation.json",
+        "//etc//vcuda/.",
+        "/etc/x/../vcuda",
+        "etc/vcuda",
+    ],
+)
+def test_a_volume_over_what_a_container_is_told(path: str) -> None:
+    """kubelet would put it on top, and the container read its own words as ours."""
+    (complaint,) = mounted("/data", path)
+    assert complaint.startswith("spec.containers[1].volumeMounts[1].mountPath: ")
+    assert "/etc/vcuda; mount the volume elsewhere" in complaint
+    assert mounted(path, units=None) == []
+
+
+def test_other_volumes_are_the_pods_own() -> None:
+    """Of one mounted above, such as /etc, ours is put on top."""
+    assert mounted("/etc", "/", "/etc/vcuda2", "/data/etc/vcuda") == []
 
 
 @pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL])
@@ -156,14 +187,14 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 def test_a_debugging_container_must_not_either() -> None:
     """It would see every card of the node."""
     after = debugged({"name": "a", "env": ALL})
-    (complaint,) = card_variables(after, "auto", "", pod_json(units=1))
+    (complaint,) = card_variables(after, "auto", (), pod_json(units=1))
     assert complaint.startswith("spec.ephemeralContainers[0].env[0]: ")
     after = debugged({"name": "a", "envFrom": [{}]})
-    assert len(list(card_variables(after, "deny", "", pod_json(units=1)))) == 1
+    assert len(list(card_variables(after, "deny", (), pod_json(units=1)))) == 1
 
 
 def test_a_debugging_container_that_is_there_stays() -> None:
     """It can be neither changed nor taken out; the next one is judged alone."""
     before = debugged({"name": "a", "env": ALL})
     after = debugged({"name": "a", "env": ALL}, {"name": "b"})
-    assert list(card_variables(after, "auto", "", before)) == []
+    assert list(card_variables(after, "auto", (), before)) == []

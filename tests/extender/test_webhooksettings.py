@@ -44,6 +44,7 @@ def test_each_setting_is_read() -> None:
         SET_RUNTIME_CLASS="gpu",
         ENV_FROM="deny",
         QUOTAS="on",
+        RUNTIME_CLASSES="gold, silver,",
         BITFUSION_SHELL="/bin/sh",
         BITFUSION_STRICT="on",
         BITFUSION_QUOTA="on",
@@ -64,6 +65,7 @@ def test_each_setting_is_read() -> None:
             set_runtime_class="gpu",
             env_from="deny",
             quotas=True,
+            runtime_classes=frozenset({"gold", "silver"}),
             bitfusion=BitfusionRules(
                 total_bytes=16_000_000_000, shell="/bin/sh", strict=True, quota=True
             ),

@@ -197,7 +197,7 @@ def test_it_asks_which_nodes_and_whether(world: World) -> None:
         world.screen.lines
     )
     assert "gpu-2: label nvidia.com/gpu.present" in world.screen.lines
-    assert world.screen.asked[-1].startswith("Change 16 objects in the cluster; ")
+    assert world.screen.asked[-1].startswith("Change 18 objects in the cluster; ")
     assert world.label("gpu-2") == "true"
     assert world.label("gpu-1") is None
 

@@ -176,7 +176,12 @@ NODES = {
         Weight.WARNING,
         "the cluster no RuntimeClass nvidia",
     ),
-    "a RuntimeClass": (view(**NVIDIA), {"runtime_class": True}, Weight.OK, "node cp"),
+    "a RuntimeClass": (
+        view(**NVIDIA),
+        {"runtime_classes": ("nvidia",)},
+        Weight.OK,
+        "node cp",
+    ),
 }
 
 
@@ -187,6 +192,28 @@ def test_nodes(seen: NodeView, more: Json, weight: Weight, words: str) -> None:
     (found,) = judge_nodes(facts(seen, **more), ["cp"])
     assert found.weight is weight
     assert words in found.text
+
+
+@pytest.mark.parametrize(
+    ("others", "refused"),
+    [
+        ([], True),
+        ([view(name="gpu-2", labels={"baidu.com/vcuda": "true"})], True),
+        ([view(name="cpu-1")], False),
+        ([view(name="gpu-2", labels={"baidu.com/vcuda-scheduler": "true"})], False),
+    ],
+)
+def test_a_second_scheduler_wants_a_node_without_cards(
+    others: list[NodeView], refused: bool
+) -> None:
+    """Or one of which an operator says that it may be there."""
+    seen = facts(view(), *others)
+    (first, *_) = judge_nodes(seen, ["cp"], second_scheduler=True)
+    assert (first.weight is Weight.REFUSAL) is refused
+    assert ("kubectl label node cp baidu.com/vcuda-scheduler=true" in first.cure) is (
+        refused
+    )
+    assert told(judge_nodes(seen, ["cp"])) == []
 
 
 def test_our_own_plugin_is_no_stranger() -> None:

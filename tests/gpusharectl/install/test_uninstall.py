@@ -152,7 +152,7 @@ def test_it_asks(world: World) -> None:
     assert world.versions() == before
     assert world.uninstall("y") == Exit.DONE
     (asked,) = world.screen.asked
-    assert asked.startswith("Take away 16 objects; label, annotations and files on gpu")
+    assert asked.startswith("Take away 18 objects; label, annotations and files on gpu")
     assert asked.endswith(f"; our part of {SCHEDULER}?")
 
 

@@ -84,6 +84,30 @@ def test_its_settings_are_its_variables(world: World, objects: Believing) -> Non
     assert entries(objects)[-1] == "void"
 
 
+def test_it_is_told_which_runtime_classes_bring_cards(
+    world: World, objects: Believing
+) -> None:
+    """By their handlers, where the name does not tell; and when one goes."""
+    for name, handler in (
+        ("gold", "nvidia-cdi"),
+        ("sand", "runsc"),
+        ("nvidia", "nvidia"),
+    ):
+        world.objects.create(
+            {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": name},
+                "handler": handler,
+            }
+        )
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert settings(objects)["GPUSHARE_RUNTIME_CLASSES"] == "gold"
+    world.objects.delete(Ref("node.k8s.io/v1", "RuntimeClass", "gold"))
+    assert world.install() == Exit.DONE, world.screen.text
+    assert "GPUSHARE_RUNTIME_CLASSES" not in settings(objects)
+
+
 def test_again_keeps_all_of_them_and_says_so(world: World, objects: Believing) -> None:
     world.install(webhook=ALL)
     before = world.picture(EVERY_KIND)
