@@ -5,7 +5,7 @@ UUID is written as rocminfo does, so that ``ROCR_VISIBLE_DEVICES`` takes it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,24 +32,57 @@ class AmdCard:
     kfd_ids: tuple[str, ...] = ()
 
 
-def look(root: Path) -> list[AmdCard | LeftOut]:
-    """Find the cards that amdgpu drives; their indices follow their PCI addresses."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where amdgpu drives a card: its PCI address, its files, amdkfd's numbers."""
+
+    bus: str
+    device: Path
+    kfd_ids: tuple[str, ...] = ()
+
+
+def places(root: Path) -> list[Place]:
+    """Find where amdgpu drives a card, in the order of the PCI addresses."""
     kfd_ids = _kfd_ids(root)
-    found: list[AmdCard | LeftOut] = []
+    return [
+        Place(bus, device, kfd_ids.get(bus, ()))
+        for bus, device in sorted(_devices(root))
+    ]
+
+
+def described(place: Place) -> FoundCard | LeftOut:
+    """Read what does not change of a card. It may hang, as all that asks a card."""
+    memory_mib = _memory_mib(place.device)
+    if not memory_mib:
+        return LeftOut(place.bus, "amdgpu tells no memory of it")
+    return _described(place.bus, place.device, memory_mib)
+
+
+def found(
+    answers: Mapping[Place, FoundCard | LeftOut | Exception],
+) -> list[AmdCard | LeftOut]:
+    """Give the cards with their indices, which follow their PCI addresses.
+
+    One that did not answer is left out and keeps its place in the order.
+    """
+    all_found: list[AmdCard | LeftOut] = []
     taken: set[CardUUID] = set()
-    for bus, device in sorted(_devices(root)):
-        memory_mib = _memory_mib(device)
-        if not memory_mib:
-            found.append(LeftOut(bus, "amdgpu tells no memory of it"))
+    index = 0
+    for place, card in answers.items():
+        if isinstance(card, LeftOut):
+            all_found.append(card)
             continue
-        card = _described(bus, device, memory_mib)
-        if card.uuid in taken:
-            # The parts of a card that was split all tell the whole one's number.
-            card = replace(card, uuid=_by_address(bus))
-        card = replace(card, index=len(taken))
-        taken.add(card.uuid)
-        found.append(AmdCard(card, device, kfd_ids.get(bus, ())))
-    return found
+        if isinstance(card, Exception):
+            all_found.append(LeftOut(place.bus, str(card)))
+        else:
+            if card.uuid in taken:
+                # The parts of a card that was split all tell the whole one's number.
+                card = replace(card, uuid=_by_address(place.bus))  # noqa: PLW2901
+            taken.add(card.uuid)
+            its = replace(card, index=index)
+            all_found.append(AmdCard(its, place.device, place.kfd_ids))
+        index += 1
+    return all_found
 
 
 def is_there(one: AmdCard) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from deviceplugin import amdcards, amdvalues
 from deviceplugin.amdcards import AmdCard
 from deviceplugin.amdfiles import NotThere
-from deviceplugin.asking import Asking
+from deviceplugin.asking import Asking, Late
 from deviceplugin.cards import Found, LeftOut, NoCardsYet, XidEvent
 from deviceplugin.telemetry import CardSays, ProcessesSay, SmSource
 from gpushare.domain.model import CardUUID
@@ -21,7 +21,8 @@ class AmdTelemetry:
     """A ``Telemetry`` over amdgpu's files.
 
     ``root`` is where the host's ``/sys`` is found. ``deadline_s`` is how long one card
-    may take over one group: reading its files asks the card, which may hang.
+    may take over one group, or over being found: reading its files asks the card, which
+    may hang.
     """
 
     def __init__(
@@ -29,30 +30,47 @@ class AmdTelemetry:
     ) -> None:
         self._root = root
         self._asking = Asking(deadline_s)
-        self._looking = threading.Lock()
+        self._knowing = threading.Lock()
         self._known: dict[CardUUID, AmdCard] = {}
         self._closed = threading.Event()
 
     def cards(self) -> Found:
         """Look at the node: a card known once stays listed under its index.
 
-        ``NoCardsYet`` where amdgpu drives none now.
+        ``NoCardsYet`` where amdgpu drives none now, or its list of them hangs.
         """
-        with self._looking:
-            found = amdcards.look(self._root)
-            if not found:
-                folder = self._root / amdcards.CARDS
-                raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
+        folder = self._root / amdcards.CARDS
+        try:
+            places = self._asking.ask_one(
+                "places", partial(amdcards.places, self._root)
+            )
+        except Late as error:
+            raise NoCardsYet(f"{folder}: {error}") from error
+        if not places:
+            raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
+        found = amdcards.found(
+            self._asking.ask(
+                {place: partial(amdcards.described, place) for place in places}
+            )
+        )
+        with self._knowing:
             for one in found:
                 if isinstance(one, AmdCard):
                     self._remember(one)
-            left_out = tuple(one for one in found if isinstance(one, LeftOut))
-            cards = (one.card for one in self._known.values())
-            return Found(tuple(sorted(cards, key=lambda card: card.index)), left_out)
+            cards = [one.card for one in self._known.values()]
+        known = {card.bus for card in cards}
+        left_out = tuple(
+            one for one in found if isinstance(one, LeftOut) and one.name not in known
+        )
+        return Found(tuple(sorted(cards, key=lambda card: card.index)), left_out)
 
     def driver_version(self) -> str:
-        """Give amdgpu's version; empty where it came with the kernel."""
-        return amdcards.driver_version(self._root)
+        """Give amdgpu's version; empty where it came with the kernel, or hangs."""
+        version = partial(amdcards.driver_version, self._root)
+        try:
+            return self._asking.ask_one("version", version)
+        except Late:
+            return ""
 
     def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
         """Read the files of each card."""
@@ -95,11 +113,11 @@ class AmdTelemetry:
         self._closed.set()
 
     def _all_known(self) -> Mapping[CardUUID, AmdCard]:
-        with self._looking:
+        with self._knowing:
             known = dict(self._known)
         if not known:
             self.cards()
-            with self._looking:
+            with self._knowing:
                 known = dict(self._known)
         return known
 

@@ -1,26 +1,51 @@
 """Where the snapshot lies: written in parts by many threads, read whole by scrapes."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from deviceplugin.fields import PROCESSES
+from deviceplugin.fields import GROUPS, PROCESSES
 from deviceplugin.snapshot import ProcessRound, Round, Snapshot
 
 Value = TypeVar("Value")
 
+LATE_S = 30.0
+"""So long a round may take beyond its group's pace: each kind of cards has a deadline
+of its own, one after the other. After that its values are nobody's any more."""
+_EVERY_S = {group.name: group.every_s for group in GROUPS}
+
 
 class Board:
-    """The newest snapshot. All methods may be called from any thread."""
+    """The newest snapshot. All methods may be called from any thread.
 
-    def __init__(self) -> None:
+    ``clock`` gives seconds of a clock that nobody sets.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._snapshot = Snapshot()
+        self._put_at: dict[str, float] = {}
+        self._last: tuple[Snapshot, frozenset[str], Snapshot] | None = None
 
     def read(self) -> Snapshot:
-        """Give what is known now; it never changes afterwards. Waits for nobody."""
-        return self._snapshot
+        """Give what is known now; it never changes afterwards. Waits for nobody.
+
+        A round that no newer one followed in time has no values any more, and says so.
+        """
+        snapshot, now, last = self._snapshot, self._clock(), self._last
+        late = frozenset(
+            group
+            for group, put_at in list(self._put_at.items())
+            if now - put_at > _EVERY_S[group] + LATE_S
+        )
+        if not late:
+            return snapshot
+        if last is None or last[0] is not snapshot or last[1] != late:
+            last = self._last = (snapshot, late, _without_late(snapshot, late))
+        return last[2]
 
     def change(self, change: Callable[[Snapshot], Snapshot]) -> None:
         """Put another snapshot in place of the present one, whole."""
@@ -29,6 +54,7 @@ class Board:
 
     def put_round(self, one: Round) -> None:
         """Put a group's newest round in place of its last one."""
+        self._put_at[one.group] = self._clock()
         self.change(lambda was: replace(was, rounds={**was.rounds, one.group: one}))
 
     def put_processes(self, one: ProcessRound | None, trouble: str) -> None:
@@ -36,6 +62,7 @@ class Board:
 
         Both at once: a process without an owner would else look like one that ended.
         """
+        self._put_at[PROCESSES] = self._clock()
         self.change(
             lambda was: replace(
                 was, processes=one, troubles=_said(was.troubles, PROCESSES, trouble)
@@ -48,6 +75,22 @@ class Board:
             self.change(
                 lambda was: replace(was, troubles=_said(was.troubles, about, words))
             )
+
+
+def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
+    """Take out what these groups told, and say that they tell nothing."""
+    rounds, troubles = dict(snapshot.rounds), dict(snapshot.troubles)
+    processes = snapshot.processes
+    for group in sorted(late):
+        why = f"{group} was not read for over {_EVERY_S[group] + LATE_S:.0f} s"
+        if group == PROCESSES and processes is not None:
+            processes = replace(processes, cards={}, owners={}, failure=why)
+        elif group in rounds:
+            rounds[group] = replace(rounds[group], cards={}, failure=why)
+        else:
+            continue
+        troubles.setdefault(group, why)
+    return replace(snapshot, rounds=rounds, processes=processes, troubles=troubles)
 
 
 def _said(troubles: Mapping[str, str], about: str, words: str) -> dict[str, str]:

@@ -1,16 +1,18 @@
 """AMD's cards from the files of their drivers."""
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from deviceplugin import fields
 from deviceplugin.amdgpu import AmdTelemetry
-from deviceplugin.cards import LeftOut, NoCardsYet
+from deviceplugin.cards import Found, LeftOut, NoCardsYet
 from deviceplugin.telemetry import ProcessesSay, ProcessUse, SmSource
 from gpushare.domain.model import CardUUID
-from tests.deviceplugin.amd_tree import UNIQUE, AmdTree, full_card
+from tests.deviceplugin.amd_tree import UNIQUE, AmdFiles, AmdTree, full_card
 from tests.testbed.waiting import wait_until
 
 ON_THE_CARD = CardUUID("AMD-0000:03:00.0")
@@ -205,3 +207,64 @@ def test_the_driver_s_version_is_told_where_it_has_one(
     assert telemetry.driver_version() == ""
     (tree.root / "sys/module/amdgpu/version").write_text("6.3.6\n")
     assert telemetry.driver_version() == "6.3.6"
+
+
+def looks_on(telemetry: AmdTelemetry, wanted: int) -> Found:
+    """Look until so many cards are found: a busy machine may miss the deadline."""
+
+    def look() -> Found:
+        with suppress(NoCardsYet):
+            return telemetry.cards()
+        return Found(())
+
+    return wait_until(
+        look, f"{wanted} cards", accept=lambda seen: len(seen.cards) == wanted
+    )
+
+
+def test_a_card_that_hangs_while_it_is_looked_for_hides_no_other(
+    tree: AmdTree,
+) -> None:
+    """It is left out, and has its index once it answers."""
+    telemetry = AmdTelemetry(tree.root, deadline_s=0.5)
+    card = tree.card(0)
+    tree.card(1)
+    card.hang("mem_info_vram_total")
+    found = looks_on(telemetry, 1)
+    assert [one.index for one in found.cards] == [1]
+    assert found.left_out == (
+        LeftOut("0000:03:00.0", "it did not answer within 0.5 s"),
+    )
+    told = telemetry.read("memory", [fields.FB_TOTAL])
+    assert [one.failure for one in told.values()] == [""]
+    card.let_go("mem_info_vram_total")
+    (card.device / "mem_info_vram_total").unlink()
+    card.write("mem_info_vram_total", 16384 * 2**20)
+    assert [one.index for one in looks_on(telemetry, 2).cards] == [0, 1]
+
+
+def test_a_known_card_that_hangs_at_a_look_holds_up_nothing(tree: AmdTree) -> None:
+    """It stays listed, and all cards are read meanwhile."""
+    telemetry = AmdTelemetry(tree.root, deadline_s=0.5)
+    card = tree.card(0)
+    tree.card(1)
+    before = looks_on(telemetry, 2)
+    card.hang("unique_id")
+    assert looks_on(telemetry, 2) == before
+    told = telemetry.read("utilization", [fields.GPU_UTIL])
+    assert [one.failure for one in told.values()] == ["", ""]
+    card.let_go("unique_id")
+
+
+def test_a_list_of_cards_that_hangs_is_none_yet(tree: AmdTree) -> None:
+    """And the driver's version that hangs is none."""
+    telemetry = AmdTelemetry(tree.root, deadline_s=0.5)
+    card = tree.card(0)
+    looks_on(telemetry, 1)
+    os.mkfifo(tree.root / "sys/module/amdgpu/version")
+    assert telemetry.driver_version() == ""
+    card.hang("uevent")
+    with pytest.raises(NoCardsYet, match="it did not answer within"):
+        telemetry.cards()
+    card.let_go("uevent")
+    AmdFiles(tree.root / "sys/module/amdgpu").let_go("version")
