@@ -8,9 +8,11 @@ import pytest
 
 from gpushare.listening import free_address
 from tests.controlplane.books import checked_book
+from tests.controlplane.by_hand import ASK, bind
 from tests.controlplane.gate import GROUP
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.objects import read_pod
+from tests.testbed.rest import Json
 from tests.testbed.sweep import new_namespace
 from tests.testbed.waiting import wait_until
 
@@ -44,10 +46,19 @@ def failing_bindings(world: World) -> Iterator[None]:
     }
     body = {"metadata": {"name": "failing-bindings"}, "webhooks": [webhook]}
     world.rest.must("POST", HOOKS, body)
+    nobody = f"/api/v1/namespaces/{world.namespace}/pods/nobody/binding"
+    target = {"metadata": {"name": "nobody"}, "target": {"kind": "Node", "name": "n"}}
     try:
+        wait_until(lambda: world.rest.post(nobody, target)[0] == 500, "webhook")
         yield
     finally:
         world.rest.must("DELETE", f"{HOOKS}/failing-bindings")
+
+
+def wait_for_failure(world: World, a_pod: Json) -> None:
+    wait_until(
+        lambda: any("webhook" in text for text in world.messages(a_pod)), "failed bind"
+    )
 
 
 def test_a_pod_that_cannot_be_bound_lets_others_have_the_card(world: World) -> None:
@@ -59,14 +70,27 @@ def test_a_pod_that_cannot_be_bound_lets_others_have_the_card(world: World) -> N
     other = replace(world, namespace=new_namespace(world.rest))
     with failing_bindings(world):
         stuck = world.post("stuck", 20, 1)
-        wait_until(
-            lambda: [text for text in world.messages(stuck) if "webhook" in text],
-            "failed bind",
-        )
+        wait_for_failure(world, stuck)
         waiting = other.post("waiting", 20, 1)
         assert other.bound(waiting, timeout_s=60).cards == ("edge-0",)
         assert not node_of(read_pod(world.rest, stuck))
     checked_book(world.rest)
+
+
+def test_filter_keeps_the_node_that_bind_will_take(lonely: World) -> None:
+    """While an earlier bind may yet come true, bind refuses all others."""
+    for name in ("edge", "other"):
+        lonely.node(name, 29)
+    a_pod = lonely.post("pod", 20, 1)
+    asked = {**ASK, "Pod": a_pod, "NodeNames": ["edge", "other"]}
+    with failing_bindings(lonely):
+        assert "webhook" in bind(lonely, a_pod)
+        answer = lonely.extender.rest.must("POST", "/scheduler/filter", asked)
+        assert answer["NodeNames"] == ["edge"]
+        why = "Nobody knows yet whether an earlier bind to another node came true"
+        assert answer["FailedAndUnresolvableNodes"] == {"other": why}
+        assert "nobody knows yet" in bind(lonely, a_pod, "other")
+    assert bind(lonely, a_pod) == ""
 
 
 def test_it_is_bound_as_soon_as_it_can_be(world: World) -> None:
@@ -74,10 +98,7 @@ def test_it_is_bound_as_soon_as_it_can_be(world: World) -> None:
     world.node("edge", 29)
     with failing_bindings(world):
         stuck = world.post("stuck", 20, 1)
-        wait_until(
-            lambda: [text for text in world.messages(stuck) if "webhook" in text],
-            "failed bind",
-        )
+        wait_for_failure(world, stuck)
     assert world.bound(stuck).cards == ("edge-0",)
     assert cards_of(read_pod(world.rest, stuck)) == ("edge-0",)
     checked_book(world.rest)
