@@ -8,6 +8,7 @@ from extender.bitfusion import BitfusionRules, Translation, translate
 from extender.forbidden import EnvFrom, card_variables, covered, forged
 from extender.podshape import insist_on_shape, opened
 from extender.pool import Pool
+from gpushare.kube import codec
 from gpushare.kube.cluster import Json
 from gpushare.kube.fields import Malformed
 
@@ -116,7 +117,7 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
     if judged.summed and told.sharing:
         denials.append(told.sharing)
     if not denials:
-        warnings += unknown_resources(after)
+        warnings += [*unknown_resources(after), *codec.unknown_annotations(after)]
     # Of a translated pod its own warnings speak of the pool already, each container's.
     if (told.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)

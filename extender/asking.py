@@ -12,12 +12,12 @@ from extender.podshape import APP, INIT, Spot, spots
 from extender.pool import Pool
 from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
 from gpushare.domain.policies import Choice
-from gpushare.domain.request import ContainerSpec, claims
+from gpushare.domain.request import ContainerSpec
 from gpushare.domain.summary import Refusal, users_words
 from gpushare.kube import codec, names
 from gpushare.kube.cardselection import card_selector
 from gpushare.kube.cluster import Json
-from gpushare.kube.containers import Unmeetable, containers
+from gpushare.kube.containers import Unmeetable, claims_by, containers
 from gpushare.kube.fields import Malformed
 
 _RESOURCES = (names.CORE, names.MEMORY)
@@ -160,7 +160,7 @@ def _cores(
     else:
         groups = [asking]
     for group in groups:
-        found = claims([spec for _, spec in group], apart=False)
+        found = claims_by([spec for _, spec in group], apart=False)
         if isinstance(found, Refusal):
             with_cores = (spot for spot, spec in group if spec.amount.cores)
             yield [_resource(s, "limits", names.CORE) for s in with_cores], found

@@ -1,7 +1,9 @@
 """Kubernetes JSON to our nouns and back; nobody else looks inside an object. Pure."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from sys import intern
 
 from gpushare.domain.model import (
@@ -32,6 +34,19 @@ _WORDS = {
     Reason.UNTOUCHED_CARDS: "Insufficient untouched cards",
     Reason.NO_CARDS: "No shared cards",
 }
+
+
+_USERS = {
+    key.removeprefix(f"{names.PREFIX}-"): key
+    for key in (names.POLICY, names.CONTAINERS, names.MODELS, names.UUIDS)
+}
+"""The pod annotations that users write, by their last word."""
+_KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL})
+_OURS = names.PREFIX.removeprefix(f"{names.DOMAIN}/")
+_ALL = ", ".join(f"{_OURS}-{word}" for word in _USERS)
+_MOST_UNKNOWN = 5
+_LIKE = 0.8
+"""How alike two names must be for one to be taken for a misspelt other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +177,27 @@ def _by_spec(
         if isinstance(request, Refusal):
             request = _request(pod, ref, notes)
     return request
+
+
+def unknown_annotations(pod: Json) -> Iterator[str]:
+    """Say which annotations of a pod look like ours and mean nothing, a few of them.
+
+    Those of ours under another name, and our names under another domain or none.
+    """
+    raw = (pod.get("metadata") or {}).get("annotations") or {}
+    unknown = (key for key in raw if _looks_ours(key) and key not in _KNOWN)
+    for key in islice(unknown, _MOST_UNKNOWN):
+        word = key.rpartition("/")[2].removeprefix(f"{_OURS}-").lower()
+        close = difflib.get_close_matches(word, _USERS, 1, _LIKE)
+        meant = f"did you mean {_USERS[close[0]]}?" if close else f"known are {_ALL}"
+        yield f"the annotation {users_words(key)} is unknown here; {meant}"
+
+
+def _looks_ours(key: str) -> bool:
+    # One space of names is the webhook's own: it writes more than one of them.
+    return not key.startswith(names.BITFUSION_LABEL) and (
+        key.startswith(names.PREFIX) or key.rpartition("/")[2].startswith(_OURS)
+    )
 
 
 def is_ours(pod: Json) -> bool:

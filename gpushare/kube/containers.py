@@ -1,5 +1,6 @@
 """What a pod's containers ask of cards, read from its spec. Pure."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import orjson
@@ -7,7 +8,7 @@ import orjson
 from gpushare.domain.model import UNIT_MIB, Amount, Claim
 from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, whole
 from gpushare.domain.request import ContainerSpec, Role, claims
-from gpushare.domain.summary import Refusal, users_words
+from gpushare.domain.summary import Refusal, invalid, users_words
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.essence import LONGEST_KEPT, MOST_KINDS
@@ -26,13 +27,28 @@ def claims_of(
     ``Malformed`` and ``Unmeetable`` as ``containers``.
     """
     if kind is None or len(kind) > LONGEST_KEPT:
-        return claims(containers(pod), apart=apart)
+        return claims_by(containers(pod), apart=apart)
     return _claims_of(kind, apart)
 
 
 @lru_cache(MOST_KINDS)
 def _claims_of(kind: bytes, apart: bool) -> tuple[Claim, ...] | Refusal:  # noqa: FBT001
-    return claims(containers(orjson.loads(kind)), apart=apart)
+    return claims_by(containers(orjson.loads(kind)), apart=apart)
+
+
+def claims_by(
+    containers: Sequence[ContainerSpec], *, apart: bool
+) -> tuple[Claim, ...] | Refusal:
+    """Give the claims; a refusal names the annotation where that alone would help."""
+    found = claims(containers, apart=apart)
+    if apart or not isinstance(found, Refusal):
+        return found
+    if isinstance(claims(containers, apart=True), Refusal):
+        return found
+    return invalid(
+        f'{found.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
+        "may then have a card of its own"
+    )
 
 
 def containers(pod: Json) -> list[ContainerSpec]:

@@ -1,4 +1,7 @@
-"""What ``why`` can answer: one frozen value for each case; ``why`` finds it."""
+"""What ``why`` can answer: one frozen value for each case; ``why`` finds it.
+
+The ``warnings`` of each are sentences about what the pod says in vain.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,6 +23,7 @@ class AsksNothing:
     pod: str
     phase: str
     node: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Ended:
     node: str
     words: str
     """Why, in the words of kubelet or whoever ended it; mostly empty."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Unmeetable:
     pod: str
     words: str
     node: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ class Pending:
     ways_of: int
     evicts: bool
     next_step: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,7 @@ class Placed:
     phase: str
     leaving: bool
     waits: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -151,6 +159,7 @@ class Unplaced:
     node: str
     complaint: str
     waits: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:

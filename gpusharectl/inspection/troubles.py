@@ -201,6 +201,17 @@ def not_started(picture: Picture) -> Iterator[Trouble]:
             yield Trouble(facts.full_name(pod), f"does not start: {waits}", do)
 
 
+def misspelt(picture: Picture) -> Iterator[Trouble]:
+    """An annotation of a pod that looks like ours and means nothing."""
+    found: dict[str, list[str]] = {}
+    for pod in picture.pods:
+        for text in codec.unknown_annotations(pod):
+            found.setdefault(text, []).append(facts.full_name(pod))
+    for text, pods in found.items():
+        do = "write it as it should be where such pods are made"
+        yield Trouble(words.listed(pods, _MOST), text, do)
+
+
 _ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
     extender,
     scheduler,
@@ -213,6 +224,7 @@ _ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
     unplaced,
     over_placed,
     not_started,
+    misspelt,
     counting_nothing,
 )
 

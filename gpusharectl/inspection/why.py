@@ -40,6 +40,11 @@ MOST_WAYS = 80
 
 def why(picture: Picture, pod: Json) -> Answer:
     """Explain a pod, given as the API server has it now."""
+    warnings = tuple(codec.unknown_annotations(pod))
+    return replace(_answer(picture, pod), warnings=warnings)
+
+
+def _answer(picture: Picture, pod: Json) -> Answer:
     name, node = facts.full_name(pod), facts.node_of(pod)
     if facts.phase(pod) in ("Succeeded", "Failed"):
         return Ended(name, facts.phase(pod), node, facts.end_words(pod))

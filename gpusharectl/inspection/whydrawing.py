@@ -46,6 +46,7 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
                 f"{answer.pod} asks for no part of a card: nothing of ours stands in "
                 f"its way. It is {answer.phase}{on}; kubectl describe pod says more."
             )
+            yield from _warnings(answer)
         case Ended():
             said = f" ({answer.words})" if answer.words else ""
             where = f" on {answer.node}" if answer.node else ""
@@ -53,8 +54,10 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
                 f"{answer.pod} has ended{where}: {answer.phase}{said}. It holds "
                 "nothing any more."
             )
+            yield from _warnings(answer)
         case Unmeetable():
             yield Words(f"{answer.pod} can run on no node. {answer.words}.", _BOLD)
+            yield from _warnings(answer)
             yield Words("To run it: delete it, and make it anew as the words say.")
         case Unplaced():
             yield from _unplaced(answer)
@@ -75,6 +78,7 @@ def _unplaced(answer: Unplaced) -> Iterator[Text]:
         yield Words(f"What stands on it cannot be believed: {answer.complaint}.")
     if answer.waits:
         yield Words(f"It does not start; kubelet says: {answer.waits}")
+    yield from _warnings(answer)
     yield Words(f"Next: gpusharectl inspect --node {answer.node}")
 
 
@@ -110,6 +114,12 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
 def _allowed(answer: Pending | Placed) -> Iterator[Text]:
     if answer.cards is not None:
         yield Words(f"It may have cards {words.allowed(answer.cards)}, and no others.")
+    yield from _warnings(answer)
+
+
+def _warnings(answer: Answer) -> Iterator[Text]:
+    for text in answer.warnings:
+        yield Words(f"Mind: {text}")
 
 
 def _held(answer: Placed, index: int) -> str:

@@ -1,7 +1,8 @@
 """The answer to ``why`` as data: what ``-o json`` and ``-o yaml`` give. Pure.
 
-The shape is a promise, as in ``shapes``. Always ``{v, state, pod, code, books}``, where
-``code`` is the exit code and ``pod`` is ``namespace/name``; beside it, by ``state``::
+The shape is a promise, as in ``shapes``. Always ``{v, state, pod, code, warnings,
+books}``: ``code`` is the exit code, ``pod`` is ``namespace/name`` and ``warnings`` are
+sentences about what the pod says in vain; beside it, by ``state``::
 
     absent        near: [namespace/name]
     asks-nothing  phase, node
@@ -56,6 +57,7 @@ def answer_data(answer: Answer, books: Books) -> Data:
         "state": answer.state,
         "pod": str(answer.pod),
         "code": answer.code,
+        "warnings": list(answer.warnings),
         "books": books_data(books),
         **_of(answer),
     }

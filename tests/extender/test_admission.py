@@ -167,6 +167,17 @@ def test_warnings_where_it_may_yet_work() -> None:
     assert judged(pod, pool=pool, mutating=False).warnings == ()
 
 
+def test_an_annotation_that_means_nothing_is_warned_of() -> None:
+    """Else the pod would be placed as if it had not said it, and nobody told."""
+    pod = pod_json(units=1, cores=1, annotations={"baidu.com/vcuda-model": "Tesla P4"})
+    (warning,) = judged(pod).warnings
+    assert warning == (
+        "the annotation baidu.com/vcuda-model is unknown here; did you mean "
+        "baidu.com/vcuda-models?"
+    )
+    assert judged(pod, mutating=False).warnings == ()
+
+
 def test_no_warnings_beside_a_denial_of_the_same() -> None:
     """What cannot be is not also late."""
     pool = Pool(has_resource=False)

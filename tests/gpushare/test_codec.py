@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from extender.bitfusionnames import CARD_MIB
 from gpushare.domain.model import Amount, PodRequest
 from gpushare.domain.summary import Reason, Refusal, invalid
 from gpushare.kube import codec, names
@@ -443,3 +444,73 @@ def test_the_plan_is_kept_beside_the_actual_placement() -> None:
         notes = {key: both[key] for key in keys}
         record = codec.pod_record(pod_json(units=1, node="n", annotations=notes))
         assert (record.placement, record.plan) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("baidu.com/vcuda-model", "did you mean baidu.com/vcuda-models?"),
+        ("baidu.com/vcuda-container", "did you mean baidu.com/vcuda-containers?"),
+        ("baidu.com/vcuda-uuid", "did you mean baidu.com/vcuda-uuids?"),
+        ("baidu.com/vcuda-Policy", "did you mean baidu.com/vcuda-policy?"),
+        ("vcuda-models", "did you mean baidu.com/vcuda-models?"),
+        ("example.com/vcuda-policy", "did you mean baidu.com/vcuda-policy?"),
+        ("baidu.com/vcuda-cards", "known are vcuda-policy, vcuda-containers, vcuda-"),
+        ("baidu.com/vcuda", "known are vcuda-policy, vcuda-containers, vcuda-"),
+    ],
+)
+def test_an_annotation_that_means_nothing_is_told(key: str, meant: str) -> None:
+    """One that looks like ours, with the one that was meant."""
+    (told,) = codec.unknown_annotations(pod_json(units=1, annotations={key: "x"}))
+    assert told.startswith(f"the annotation {key} is unknown here; {meant}")
+
+
+def test_annotations_that_mean_something_or_are_of_others_are_not_told() -> None:
+    """Whoever writes them."""
+    ours = (names.PLACEMENT, names.ACTUAL, names.CONTAINERS, names.POLICY, names.MODELS)
+    others = ("prometheus.io/scrape", "example.com/model", "baidu.com/owner", "policy")
+    known = (*ours, *others, names.UUIDS, names.BITFUSION_CLIENT, CARD_MIB)
+    pod = pod_json(units=1, annotations=dict.fromkeys(known, "x"))
+    assert list(codec.unknown_annotations(pod)) == []
+    assert list(codec.unknown_annotations({"metadata": {}})) == []
+
+
+def test_only_a_few_are_told() -> None:
+    """A pod may have thousands."""
+    many = {f"baidu.com/vcuda-{n}": "" for n in range(1000)}
+    assert len(list(codec.unknown_annotations(pod_json(annotations=many)))) == 5
+
+
+def test_cores_that_apart_could_have_are_told_of_it() -> None:
+    """100 and 80 are a whole card and a share of another, but not together."""
+    two = [container_json("a", 1, 100), container_json("b", 1, 80)]
+    assert detail(pod_json(containers=two)) == (
+        "180 cores are neither a share of one card (1 to 99) nor whole cards; ask 100 "
+        'or 200, or set baidu.com/vcuda-containers to "apart": each container may then '
+        "have a card of its own"
+    )
+    apart = pod_json(containers=two, annotations={names.CONTAINERS: names.APART})
+    assert [one.amount.cores for one in asked(apart).claims] == [100, 80]
+
+
+WHOLE = container_json("a", 1, 100)
+
+
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [
+        (pod_json(containers=[container_json("a", 1, 180)]), False),
+        (pod_json(containers=[WHOLE, container_json("b", 1, 150)]), False),
+        (pod_json(containers=[WHOLE], init=[container_json("i", 1, 150)]), False),
+        (
+            pod_json(
+                containers=[WHOLE], init=[container_json("i", 1, 80, restart="Always")]
+            ),
+            True,
+        ),
+    ],
+    ids=["one container", "one of two", "an init container", "a sidecar"],
+)
+def test_apart_is_named_only_where_it_would_do(pod: Json, *, named: bool) -> None:
+    """It is no help to one container alone, nor where an init container asks."""
+    assert (names.CONTAINERS in detail(pod)) == named

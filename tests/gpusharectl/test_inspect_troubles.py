@@ -38,6 +38,21 @@ def test_all_is_well() -> None:
     assert found(picture(nodes, pods)) == []
 
 
+def test_annotations_that_mean_nothing() -> None:
+    """Once for all pods that have the same, and not for those who write ours."""
+    wrong = {"baidu.com/vcuda-model": "Tesla P4"}
+    pods = [pod_json(f"p{n}", units=1, annotations=wrong) for n in range(5)]
+    right = pod_json("right", units=1, annotations={names.MODELS: "Tesla P4"})
+    node = node_of("n")
+    seen = picture([node], [*pods, right], parts=well(node))
+    ((about, what),) = found(seen)
+    assert about == "default/p0, default/p1, default/p2 and 2 more"
+    assert what == (
+        "the annotation baidu.com/vcuda-model is unknown here; did you mean "
+        "baidu.com/vcuda-models?"
+    )
+
+
 def test_what_others_found_comes_first() -> None:
     """Such as what is wrong with this host's files."""
     other = Trouble("cp", "its manifest is no YAML", "mend it")

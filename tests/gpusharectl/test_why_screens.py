@@ -12,6 +12,7 @@ from gpusharectl.inspection.drawing import source
 from gpusharectl.inspection.picture import Picture
 from gpusharectl.inspection.why import why
 from gpusharectl.inspection.whydrawing import draw_answer
+from gpusharectl.inspection.whyshapes import answer_data
 from tests.builders import AT, bound_json, card, placement, pod_json, share
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.pictures import NOW, node_of, picture
@@ -120,6 +121,22 @@ def test_many_nodes_are_cut() -> None:
     assert "and 30 nodes more, which lack no less (-o json)" in found
     assert "n-39" in found
     assert "n-29" not in found
+
+
+def test_what_a_pod_says_in_vain_is_said() -> None:
+    """A misspelt annotation counts for nothing: on the screen and in the data."""
+    told = (
+        "the annotation baidu.com/vcuda-model is unknown here; did you mean "
+        "baidu.com/vcuda-models?"
+    )
+    for asked in ({"units": 40}, {"units": 4}, {}):
+        pod = asking(annotations={"baidu.com/vcuda-model": "Tesla P4"}, **asked)
+        seen = picture([node_of("n", card())], [pod])
+        assert f"Mind: {told}" in " ".join(said(seen, pod).split())
+        assert answer_data(why(seen, pod), seen.books)["warnings"] == [told]
+    pod = asking(units=4, annotations={names.MODELS: "Tesla P4"})
+    seen = picture([node_of("n", card())], [pod])
+    assert answer_data(why(seen, pod), seen.books)["warnings"] == []
 
 
 def test_a_pod_that_asks_nothing() -> None:
