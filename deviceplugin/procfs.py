@@ -5,7 +5,7 @@ import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from deviceplugin.attribution import NOBODY, Owner, owner_of
+from deviceplugin.attribution import NOBODY, Owner, owner_of, pods_above
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class ProcFs:
         self._is_hosts = False
         self._trouble = ""
         self._logged = False
+        self._pods_above: int | None = None
 
     @property
     def trouble(self) -> str:
@@ -65,7 +66,7 @@ class ProcFs:
         known = self._known.get(pid)
         if known is not None and known[0] == started:
             return known[1]
-        owner = owner_of(_read(folder / "cgroup"))
+        owner = owner_of(_read(folder / "cgroup"), self._above())
         if _start_time(folder) != started:
             raise ProcessLookupError(pid)
         # One outside may yet be moved into a container; one inside stays there.
@@ -102,9 +103,20 @@ class ProcFs:
 
     def _ours(self) -> str:
         try:
-            return owner_of(_read(self._proc / "self" / "cgroup")).pod
+            own = _read(self._proc / "self" / "cgroup")
         except OSError:
             return NOBODY.pod
+        return owner_of(own, pods_above(own)).pod
+
+    def _above(self) -> int:
+        """Say how many pods the node itself is in; read once, for it never changes."""
+        if self._pods_above is None:
+            try:
+                own = _read(self._proc / "self" / "cgroup")
+            except OSError:
+                return 0
+            self._pods_above = pods_above(own)
+        return self._pods_above
 
     def _note(self, trouble: str, told: Mapping[int, Owner]) -> None:
         if trouble and not self._logged:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from deviceplugin.attribution import NOBODY, Owner, owner_of
+from deviceplugin.attribution import NOBODY, Owner, owner_of, pods_above
 
 UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
 ESCAPED = UID.replace("-", "_")
+OTHER = "77777777-7b1c-4c6e-9a35-5d2b8f1e6c70"
 HASH = "9f6a2b1c3d4e5f60718293a4b5c6d7e8"
 CONTAINER = "4b1d" * 16
 NODE = "c0ffee01" * 8
@@ -113,9 +114,28 @@ def test_a_container_s_id_has_64_digits(digits: str) -> None:
 
 
 def test_kubernetes_within_kubernetes_names_the_inner_pod() -> None:
-    """The exporter belongs to the cluster whose node this is."""
+    """By our own path, which is in a pod of the cluster whose node this is."""
     outer = f"/kubepods/pod{HASH}/{INNER}/docker/{NODE}"
-    assert owner_of(f"4:pids:{outer}/kubepods/pod{UID}/{CONTAINER}") == OURS
+    own = f"9:cpu:/\n4:pids:{outer}/kubepods/besteffort/pod{OTHER}/{INNER}\n"
+    assert pods_above(own) == 1
+    process = f"9:cpu:/\n4:pids:{outer}/kubepods/pod{UID}/{CONTAINER}\n"
+    assert owner_of(process, pods_above(own)) == OURS
+    assert owner_of(f"4:pids:{outer}", pods_above(own)) == NOBODY
+
+
+@pytest.mark.parametrize("own", ["", "0::/", f"0::/kubepods/pod{UID}/{CONTAINER}"])
+def test_a_node_is_mostly_in_no_pod(own: str) -> None:
+    """Whether its exporter runs in a pod or beside all, and sees its path or not."""
+    assert pods_above(own) == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_container_cannot_name_another_s_pod(layout: str) -> None:
+    """By cgroups that it makes below its own, if those are writable in it."""
+    lines = LAYOUTS[layout].replace(" (deleted)", "").splitlines()
+    mine = f"/kubepods/burstable/pod{OTHER}/{INNER}"
+    text = "\n".join(f"{line}{mine}" if "pod" in line else line for line in lines)
+    assert owner_of(text) == OURS
 
 
 def test_a_line_with_a_container_beats_one_without() -> None:
