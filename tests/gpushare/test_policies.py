@@ -1,5 +1,8 @@
 """Which card and which node a policy likes best."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, CardOrder, Choice, Policy
@@ -116,3 +119,14 @@ def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> N
         Reason.INVALID,
         f"no policy {words}; known are first-fit, best-fit, spread, frag",
     )
+
+
+def test_the_protocol_names_each() -> None:
+    """Who writes the annotation reads there what it may hold."""
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    (row,) = (
+        line
+        for line in page.read_text().splitlines()
+        if line.startswith("| `baidu.com/vcuda-policy`")
+    )
+    assert set(re.findall(r"`([a-z-]+)`", row)) == set(POLICIES)
