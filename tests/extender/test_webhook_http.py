@@ -8,6 +8,7 @@ import pytest
 from extender.reviewing import API_VERSION
 from extender.shortcut import MOST_BYTES
 from extender.webhook import PATHS
+from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
 from tests.extender.patching import patched
@@ -101,11 +102,12 @@ def test_bodies_that_come_otherwise_than_whole(
 
 
 def test_three_megabytes_are_a_pod() -> None:
-    """And a thousand containers, each of them changed."""
+    """And a thousand containers, as many of them changed as may be apart."""
     client, _ = webhook()
     pod = pod_json(
         containers=[
-            container_json(f"c{i}", i % 2) | {"args": ["x" * 3000]} for i in range(1000)
+            container_json(f"c{i}", int(i < MOST_APART)) | {"args": ["x" * 3000]}
+            for i in range(1000)
         ],
         annotations={names.CONTAINERS: names.APART},
     )
@@ -115,7 +117,7 @@ def test_three_megabytes_are_a_pod() -> None:
         one["resources"]["limits"].get(names.CORE)
         for one in after["spec"]["containers"]
     ]
-    assert given == [None, "1"] * 500
+    assert given == ["1"] * MOST_APART + [None] * (1000 - MOST_APART)
 
 
 def test_only_post() -> None:
