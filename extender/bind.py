@@ -180,7 +180,8 @@ class Binder:
         if doubt is not None:
             return doubt
         fresh = held is None
-        decision = self._books.ledger.reserve(request, args.node, policy)
+        others = self._books.inflight.planned(args.node, args.uid)
+        decision = self._books.ledger.reserve(request, args.node, policy, others)
         self._books.inflight.end(args.uid)
         if isinstance(decision, Refusal):
             return Bound(Outcome.CONFLICT, refusal_text(decision))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from extender import wire
-from extender.filter import judge, refuse_all
-from extender.inflight import Inflight, Pending, cautious
+from extender.filter import UNKNOWN, judge, refuse_all
+from extender.inflight import Expected, Inflight, Pending, cautious
 from extender.patience import Patience
 from extender.preempt import preempt
 from extender.prioritize import prioritize
@@ -16,9 +16,10 @@ from gpushare.domain.fitting import Fitting
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.preemption import Budget, Facts, Victims
-from gpushare.domain.scheduling import refusal
+from gpushare.domain.scheduling import favourite, place, refusal, score
 from gpushare.domain.scores import Scores
 from gpushare.domain.summary import Refusal
 from gpushare.kube.bookkeeper import PodBook
@@ -32,6 +33,16 @@ logger = logging.getLogger(__name__)
 
 _MOST_BUDGETS = 5000
 _UNANSWERED = "Nobody knows yet whether an earlier bind to another node came true"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What filter is asked about a pod that wants a card, under its policy."""
+
+    names: Sequence[NodeName]
+    request: PodRequest
+    policy: Policy
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +76,16 @@ class Verbs:
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return refuse_all(args.names, policy)
-        self.inflight.end(request.pod.uid)
+        self.inflight.begin(request.pod.uid, args.group)
+        asked = _Asked(args.names, request, policy, args.group)
         held = self.ledger.placement(request.pod.uid)
         if held is None:
-            result = self._with_patience(args.names, request, policy)
+            result = self._with_patience(asked)
         else:
-            result = self._again(args.names, request, policy, held.node)
-        if result.kept:
+            result = self._again(asked, held.node)
+        if result.kept and asked.group:
+            result = self._pinned(asked, result)
+        elif result.kept:
             self.inflight.add(request, policy, result.kept)
         return self._awaiting(args, result)
 
@@ -97,70 +111,100 @@ class Verbs:
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
+        members = self.inflight.members(request.pod.uid, args.group)
         facts = Facts(
             self.hosts,
             self._budgets(),
-            self.ledger.reservations(),
+            self.ledger.reservations().union(m.request.pod.uid for m in members),
             self.pods.started,
         )
-        chosen = preempt(request, args.proposals, self.ledger.node, policy, facts)
+
+        expected = Expected(members)
+
+        def page(name: NodeName) -> Node | None:
+            node = self.ledger.node(name)
+            return node and expected.on(node)
+
+        chosen = preempt(request, args.proposals, page, policy, facts)
         self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
 
-    def _again(
-        self,
-        names: Sequence[NodeName],
-        request: PodRequest,
-        policy: Policy,
-        node: NodeName,
-    ) -> FilterResult:
+    def _again(self, asked: _Asked, node: NodeName) -> FilterResult:
         """Keep the one node to which an earlier bind may yet come true.
 
         bind refuses all others meanwhile. Where that node does not do, an error has
         kube-scheduler ask again by itself; after a refusal nothing might make it.
         """
-        wire.insist_on_strings(names)
-        result = self._decide([n for n in names if n == node], request, policy)
+        wire.insist_on_strings(asked.names)
+        result = self._decide(
+            replace(asked, names=[name for name in asked.names if name == node])
+        )
         if not result.kept:
             return FilterResult(error=_UNANSWERED)
-        others = dict.fromkeys((n for n in names if n != node), _UNANSWERED)
+        others = dict.fromkeys((n for n in asked.names if n != node), _UNANSWERED)
         return FilterResult(result.kept, others)
 
-    def _with_patience(
-        self, names: Sequence[NodeName], request: PodRequest, policy: Policy
-    ) -> FilterResult:
+    def _with_patience(self, asked: _Asked) -> FilterResult:
         """Decide; a pod that fits nowhere is decided again when news comes in time."""
         position = self.ledger.position()
-        result = self._decide(names, request, policy)
-        if result.kept or not names:
+        result = self._decide(asked)
+        if result.kept or not asked.names:
             return result
-        began, namespace = self.clock(), request.pod.namespace
+        began, namespace = self.clock(), asked.request.pod.namespace
         deadline = began + self.patience.allowed_s(namespace)
         while not result.kept and (left_s := deadline - self.clock()) > 0:
             if not self.ledger.wait_for_change(position, left_s):
                 break
             position = self.ledger.position()
-            result = self._decide(names, request, policy)
+            result = self._decide(asked)
         self.patience.spend(namespace, self.clock() - began)
         return result
 
-    def _decide(
-        self, names: Sequence[NodeName], request: PodRequest, policy: Policy
-    ) -> FilterResult:
-        """Answer with hope while nobody else is pending, or it makes no difference."""
-        uid = request.pod.uid
-        hopeful = self._judge(names, request, policy, ())
-        if not hopeful.kept or not (pending := self.inflight.others(uid)):
+    def _decide(self, asked: _Asked) -> FilterResult:
+        """Answer with hope while nobody else is pending, or it makes no difference.
+
+        There is no hope about pods of its own group: where each of them goes is
+        certain, and all of them are to be bound or none.
+        """
+        uid, group = asked.request.pod.uid, asked.group
+        members = self.inflight.members(uid, group)
+        hopeful = self._judge(asked, members)
+        if not hopeful.kept or not (others := self.inflight.others(uid, group)):
             return hopeful
-        careful = self._judge(names, request, policy, pending)
+        careful = self._judge(asked, (*others, *members))
         if len(careful.kept) == len(hopeful.kept):
             return hopeful
-        pending = self.inflight.wait(uid)
-        hopeful = self._judge(names, request, policy, ())
-        if not pending:
+        others = self.inflight.wait(uid, group)
+        hopeful = self._judge(asked, members)
+        if not others:
             return hopeful
-        careful = self._judge(names, request, policy, pending)
+        careful = self._judge(asked, (*others, *members))
         return careful if careful.kept else hopeful
+
+    def _pinned(self, asked: _Asked, result: FilterResult) -> FilterResult:
+        """Keep the one node that the policy likes best, and plan a placement there.
+
+        kube-scheduler tells its choice with the bind, and it binds a group only after
+        all pods of it were filtered. So it is left no choice. The other nodes need no
+        reason: nobody asks why while there is one node.
+        """
+        request, policy = asked.request, asked.policy
+        expected = Expected(self.inflight.members(request.pod.uid, asked.group))
+        found = (self.ledger.node(name) for name in result.kept)
+        pages = {node.name: node.as_seen_by(request.pod) for node in found if node}
+        for name in expected.nodes & pages.keys():
+            pages[name] = expected.on(pages[name])
+        if not pages:
+            return refuse_all(asked.names, UNKNOWN)
+        best = favourite(request, pages.values(), policy)
+        if best is None:
+            best = max(pages.values(), key=lambda page: score(page, policy))
+        planned = place(request, best, policy)
+        if isinstance(planned, Refusal):
+            return refuse_all(asked.names, planned)
+        only = (best.name,)
+        self.inflight.add(request, policy, only, asked.group, planned)
+        return replace(result, kept=only)
 
     def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
         """Mark the nominated node, if it is refused while victims are leaving it."""
@@ -172,13 +216,8 @@ class Verbs:
             return result
         return replace(result, awaited=name)
 
-    def _judge(
-        self,
-        names: Sequence[NodeName],
-        request: PodRequest,
-        policy: Policy,
-        pending: Sequence[Pending],
-    ) -> FilterResult:
+    def _judge(self, asked: _Asked, pending: Sequence[Pending]) -> FilterResult:
+        request, policy = asked.request, asked.policy
         answer = self.fitting.answer(request, policy)
         exceptions: dict[NodeName, Refusal | None] = {}
         if pending:
@@ -187,26 +226,28 @@ class Verbs:
                     request, policy, pending, self.fitting, self.ledger, answer.fits
                 )
             )
-        exceptions.update(self._seen_otherwise(request, policy))
-        return judge(names, answer, exceptions)
+        exceptions.update(self._seen_otherwise(asked, pending))
+        return judge(asked.names, answer, exceptions)
 
     def _seen_otherwise(
-        self, request: PodRequest, policy: Policy
+        self, asked: _Asked, pending: Sequence[Pending]
     ) -> dict[NodeName, Refusal | None]:
         """Judge anew the nodes that this pod sees differently from its like.
 
         There its own placement or nomination, or the nomination of a lesser pod, must
         not stand in its way.
         """
-        pod = request.pod
+        pod = asked.request.pod
         own = self.ledger.placement(pod.uid)
         special = self.ledger.nominated() | ({own.node} if own else set())
         found: dict[NodeName, Refusal | None] = {}
+        expected = Expected(pending if special else ())
         for name in special:
             node = self.ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)
             if seen is not None and seen is not node:
-                found[name] = refusal(request, seen, policy)
+                after = expected.on(seen)
+                found[name] = refusal(asked.request, after, asked.policy)
         return found
 
     def _budgets(self) -> tuple[Budget, ...]:

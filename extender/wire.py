@@ -34,6 +34,8 @@ class ExtenderArgs:
     names: list[NodeName] | None
     nominated: NodeName | None = None
     """The node on which victims make room for this pod; mostly None."""
+    group: str = ""
+    """The pod's scheduling group, with its namespace; mostly empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class PreemptionArgs:
     pod: PodRef
     request: PodRequest | Refusal
     proposals: Mapping[NodeName, Victims]
+    group: str = ""
 
 
 def extender_args(body: bytes) -> ExtenderArgs:
@@ -78,7 +81,8 @@ def extender_args(body: bytes) -> ExtenderArgs:
     if not isinstance(names, list | None):
         raise Malformed("NodeNames", "must be a list of names")
     nominated = pod.optional_object("status").optional_text("nominatedNodeName")
-    return ExtenderArgs(*_asked(pod), names, NodeName(nominated) or None)
+    group = codec.scheduling_group(pod.raw)
+    return ExtenderArgs(*_asked(pod), names, NodeName(nominated) or None, group)
 
 
 def binding_args(body: bytes) -> BindingArgs:
@@ -103,7 +107,7 @@ def preemption_args(body: bytes) -> PreemptionArgs:
     proposals = {
         NodeName(name): _victims(nodes.object(name), whole=whole) for name in nodes.raw
     }
-    return PreemptionArgs(*_asked(pod), proposals)
+    return PreemptionArgs(*_asked(pod), proposals, codec.scheduling_group(pod.raw))
 
 
 def insist_on_strings(names: Sequence[object]) -> None:

@@ -6,6 +6,7 @@ read back from them at any time (decision 0001).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from threading import Condition
 
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
@@ -113,13 +114,18 @@ class Ledger:
             self._publish(replace(before, cards=(), nominations={}))
 
     def reserve(
-        self, request: PodRequest, name: NodeName, policy: Policy
+        self,
+        request: PodRequest,
+        name: NodeName,
+        policy: Policy,
+        beside: Sequence[Placement] = (),
     ) -> Placement | Refusal:
         """Decide and write down, in one step, where on the node the pod goes.
 
         A pod that holds a placement there already gets that one, so that a second bind
         changes nothing. One that holds a placement elsewhere must be released first;
         that is the caller's business, since only it knows whether the pod is bound.
+        What is planned for others, ``beside``, is left alone where there is a choice.
         """
         with self._lock:
             node = self._nodes.get(name)
@@ -128,7 +134,10 @@ class Ledger:
             held = node.placements.get(request.pod.uid)
             if held is not None:
                 return held
-            decision = place(request, node.as_seen_by(request.pod), policy)
+            seen = node.as_seen_by(request.pod)
+            decision = place(request, reduce(Node.with_placement, beside, seen), policy)
+            if beside and isinstance(decision, Refusal):
+                decision = place(request, seen, policy)
             if isinstance(decision, Placement):
                 self._write(decision)
                 self._unconfirmed.add(request.pod.uid)

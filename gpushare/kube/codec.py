@@ -105,6 +105,17 @@ def pod_ref(pod: Json) -> PodRef:
     )
 
 
+def scheduling_group(pod: Json) -> str:
+    """Read which pods this one is scheduled together with; empty for most.
+
+    The name of a PodGroup, after its namespace.
+    """
+    spec = Reader(pod).optional_object("spec")
+    name = spec.optional_object("schedulingGroup").optional_text("podGroupName")
+    namespace = Reader(pod).optional_object("metadata").optional_text("namespace")
+    return f"{namespace}/{name}" if name else ""
+
+
 def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
     """Read what a pod, of which ``pod_ref`` has told the name, asks of cards.
 

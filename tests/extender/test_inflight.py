@@ -90,6 +90,15 @@ def test_a_pod_does_not_wait_for_itself() -> None:
     assert len(yes.others(ref("b").uid)) == 1
 
 
+def test_a_pod_does_not_wait_for_its_group() -> None:
+    """Its pods are bound together, so no bind can come before this one's filter."""
+    yes = Inflight(wait_s=60.0, pending_for_s=5.0, clock=Clock())
+    yes.add(request("a", 4), FIRST_FIT, [N], "default/gang")
+    assert yes.wait(ref("b").uid, "default/gang") == ()
+    assert yes.members(ref("b").uid, "default/gang") == yes.others(None)
+    assert yes.members(ref("b").uid, "") == ()
+
+
 def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
     """Long before its time is up."""
     looked = Event()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.fields import Malformed
-from tests.builders import bound_json, event, placement, pod_json
+from tests.builders import bound_json, container_json, event, placement, pod_json
 from tests.extender.stand_ins import Fault, House, asked
 
 N = NodeName("n")
@@ -305,3 +306,93 @@ def test_preempt_names_the_younger_of_two_equals() -> None:
     high = pod_json("high", units=15, priority=9)
     chosen = house.verbs.preempt(preemption(high, n=("x",)))
     assert chosen[N].uids == ("x", "uid-b", "uid-c")
+
+
+def member(house: House, name: str, units: int, group: str = "gang") -> Json:
+    """Make a pod of a scheduling group."""
+    containers = [container_json(units=units)]
+    body = pod_json(name, containers=containers)
+    body["spec"]["schedulingGroup"] = {"podGroupName": group}
+    made = house.cluster.create(Kind.PODS, body)
+    house.pods.apply(event("ADDED", made))
+    return made
+
+
+def test_where_a_pod_of_a_group_goes_is_certain() -> None:
+    """One node is kept, so the next one knows what is left; nobody waits for a bind."""
+    house = House(wait_s=60.0, n=(10, 10), m=(10,))
+    kept = [
+        list(house.filter(member(house, f"p{number}", 10), "m", "n").kept)
+        for number in range(4)
+    ]
+    assert sorted(kept) == [[], ["m"], ["n"], ["n"]]
+
+
+def test_there_is_no_hope_among_the_pods_of_a_group() -> None:
+    """In sum there is room for two; the other may be refused, but never bound alone."""
+    house = House(wait_s=60.0, n=(10, 4, 4))
+    first, second = (member(house, name, 8) for name in "ab")
+    assert list(house.filter(first).kept) == ["n"]
+    assert house.filter(second).refused == {"n": NO_MEMORY}
+
+
+def test_a_pod_of_another_group_may_hope() -> None:
+    """Whether the first group is bound at all, nobody knows."""
+    house = House(n=(10,))
+    house.filter(member(house, "a", 8))
+    assert list(house.filter(member(house, "b", 8, group="other")).kept) == ["n"]
+
+
+def test_a_group_fits_in_whatever_order_it_is_bound() -> None:
+    """Each bind leaves alone what is planned for the others."""
+    house = House(n=(10, 10))
+    pods = [member(house, f"p{n}", units) for n, units in enumerate((6, 4, 6, 4))]
+    for pod in pods:
+        assert list(house.filter(pod).kept) == ["n"]
+    for number in (1, 3, 0, 2):
+        assert house.bind(pods[number], judged=False).error == ""
+    assert [house.free(index=index).units for index in (0, 1)] == [0, 0]
+
+
+def test_a_plan_that_somebody_else_took_keeps_no_pod_out() -> None:
+    """What is planned is left alone only where there is a choice."""
+    house = House(n=(10, 10))
+    house.filter(member(house, "a", 8))
+    assert house.bind(house.create("x", units=8)).error == ""
+    assert house.free(index=0).units == 10
+    assert house.bind(house.create("y", units=8)).error == ""
+
+
+def test_a_new_cycle_of_a_group_forgets_the_one_before() -> None:
+    """It was refused as a whole, so none of its pods stands where it was planned."""
+    house = House(n=(10,))
+    blocker = house.create("blocker", units=4)
+    house.bind(blocker)
+    big, small = member(house, "big", 8), member(house, "small", 5)
+    assert not house.filter(big).kept
+    assert list(house.filter(small).kept) == ["n"]
+    house.pods.apply(event("DELETED", house.cluster.pod("blocker")))
+    assert list(house.filter(big).kept) == ["n"]
+    assert not house.filter(small).kept
+
+
+def test_a_pod_asked_about_twice_in_a_row_is_of_the_same_cycle() -> None:
+    """First for its nominated node, then for all (contracts 1.2)."""
+    house = House(n=(10,), m=(10,))
+    first, second = (member(house, name, 8) for name in "ab")
+    house.filter(first, "n")
+    assert not house.filter(second, "n").kept
+    assert list(house.filter(second, "n", "m").kept) == ["m"]
+
+
+def test_preempt_sees_where_the_pods_of_the_group_go() -> None:
+    """The card that is free now is planned for another one, who is no victim either."""
+    house = House(n=(10, 10))
+    low = placement("low", 1, 10, priority=-5)
+    house.pods.apply(event("ADDED", bound_json(low)))
+    first, second = (member(house, name, 8) for name in "ab")
+    assert list(house.filter(first).kept) == ["n"]
+    args = preemption(second, n=("x",))
+    assert house.verbs.preempt(args)[N].uids == ("x",)
+    chosen = house.verbs.preempt(replace(args, group="default/gang"))
+    assert set(chosen[N].uids) == {"x", "uid-low"}

@@ -514,3 +514,19 @@ WHOLE = container_json("a", 1, 100)
 def test_apart_is_named_only_where_it_would_do(pod: Json, *, named: bool) -> None:
     """It is no help to one container alone, nor where an init container asks."""
     assert (names.CONTAINERS in detail(pod)) == named
+
+
+@pytest.mark.parametrize(
+    ("spec", "group"),
+    [
+        ({}, ""),
+        ({"schedulingGroup": None}, ""),
+        ({"schedulingGroup": {}}, ""),
+        ({"schedulingGroup": {"podGroupName": "gang"}}, "default/gang"),
+    ],
+)
+def test_the_scheduling_group_of_a_pod(spec: Json, group: str) -> None:
+    """PodGroups of one name in two namespaces are two."""
+    pod = pod_json(units=4)
+    pod["spec"] |= spec
+    assert codec.scheduling_group(pod) == group
