@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from deviceplugin.allocation import CDI_KIND, Injection
+from deviceplugin.allocation import CDI_KIND, INJECTIONS, Injection
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
@@ -30,6 +30,8 @@ class Injecting:
     """Chooses once there is something to choose by, and says what it chose and why.
 
     The way is the node's; a card that the node's way does not reach is held back.
+    ``file`` keeps what ``auto`` chose: what the runtime can do is known from the API
+    server alone, and after a restart it may be out of reach when the first pods come.
     """
 
     def __init__(
@@ -37,13 +39,16 @@ class Injecting:
         choice: InjectionChoice,
         folders: Sequence[Path],
         status: Callable[[], Json],
+        file: Path | None = None,
     ) -> None:
         self._choice = choice
         self._folders = folders
         self._status = status
+        self._file = file
         self._said = ("", "")
         self._misses = 0
-        self._chosen: Injection = "env"
+        self._before = self._read()
+        self._chosen: Injection = self._before or "env"
         self._unseen: dict[CardUUID, int] = {}
         self._held: Mapping[CardUUID, str] = {}
 
@@ -66,6 +71,8 @@ class Injecting:
         if (chosen, why) != self._said:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
         self._said, self._chosen = (chosen, why), chosen
+        if self._choice == "auto" and self._status().get("nodeInfo"):
+            self._keep(chosen)
 
     def chosen(self) -> Injection:
         """Give the way that was chosen last."""
@@ -77,6 +84,22 @@ class Injecting:
         Only where ``auto`` chose it: who sets it by hand may know better.
         """
         return self._held
+
+    def _read(self) -> Injection | None:
+        try:
+            text = "" if self._file is None else self._file.read_text()
+        except (OSError, ValueError):
+            return None
+        return next((one for one in INJECTIONS if one == text.strip()), None)
+
+    def _keep(self, chosen: Injection) -> None:
+        if self._file is None or chosen == self._before:
+            return
+        self._before = chosen
+        try:
+            self._file.write_text(f"{chosen}\n")
+        except OSError as error:
+            logger.warning("injection cannot be kept", extra={"because": str(error)})
 
     def _note_unseen(
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
@@ -98,6 +121,8 @@ class Injecting:
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
     ) -> tuple[Injection, str]:
         status = self._status()
+        if self._before is not None and not status.get("nodeInfo"):
+            return self._before, "as before; the API server has not told of this node"
         no_cdi = _why_no_cdi(status)
         if not no_cdi and wanted and wanted == missing:
             no_cdi = self._not_specified(min(missing))

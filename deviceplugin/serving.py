@@ -191,7 +191,9 @@ def _watcher(
     metrics: PluginMetrics,
 ) -> Watcher:
     """Put together what keeps the offer true, with the faults from before a restart."""
-    injecting = Injecting(settings.inject, settings.cdi_dirs, node.status)
+    injecting = Injecting(
+        settings.inject, settings.cdi_dirs, node.status, settings.state_dir / "inject"
+    )
     health = Health(settings.harmless_xids)
     file = HealthFile(settings.state_dir / "health.json")
     file.load(health)

@@ -163,6 +163,12 @@ class Site:
         )
         return found.stdout
 
+    def why_waiting(self, name: str) -> str:
+        """Say what kubelet says of a pod's first container, which does not start."""
+        told = self.get("pod", name)["status"].get("containerStatuses") or [{}]
+        waiting = told[0].get("state", {}).get("waiting", {})
+        return str(waiting.get("message", ""))
+
     def ready(self, *deployments: str, namespace: str = "default") -> bool:
         """Tell whether every Deployment has one pod, which runs."""
         return all(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.cards import card_key
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.serving import Serving, assemble, start
 from deviceplugin.settings import DevicePluginSettings
@@ -111,10 +112,25 @@ class Ours:
         assert isinstance(cards, tuple)
         self.source = SimulatedCards(cards)
 
+    def wait_refused(self) -> None:
+        """Wait for the next start that is refused."""
+        before = self._refused()
+        wait_until(lambda: self._refused() > before, "a retry", 60)
+
+    def _refused(self) -> float:
+        return sum(
+            one.value
+            for family in self.registry.collect()
+            for one in family.samples
+            if one.name == "vcuda_plugin_refused_total"
+            and one.labels["call"] == "PreStartContainer"
+        )
+
     @contextmanager
     def serving(self) -> Iterator[Serving]:
         stop = Event()
-        made = assemble(self.settings, self.source, self.cluster, CollectorRegistry())
+        self.registry = CollectorRegistry()
+        made = assemble(self.settings, self.source, self.cluster, self.registry)
         threads: list[Thread] = start(made, self.settings, stop)
         try:
             yield made
@@ -170,6 +186,42 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
         made.admission.prefer = prefer  # type: ignore[method-assign]
         site.create(pod("fourth", container("main", 5, 1)))
         site.wait_running("fourth")
+    gpus.start()
+
+
+def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) -> None:
+    """kubelet chose a card that its list forbids; it waits, however often it tries."""
+    gpus = site.gpus["cp"]
+    gpus.set_cards(CARDS)
+    gpus.stop()
+    ours = Ours(site, tmp_path)
+    with ours.serving() as made:
+        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
+        first, second = (card.uuid for card in made.offer.cards().all)
+        published = {first, second}
+        wait_until(
+            lambda: {one["uuid"] for one in site.cards("cp")} == published, "cards", 30
+        )
+        prefer = made.admission.prefer
+
+        def otherwise(
+            resource: str, available: Sequence[str], must: Sequence[str], size: int
+        ) -> list[str]:
+            prefer(resource, available, must, size)
+            key = card_key(second)
+            return [one for one in available if one.startswith(key)][:size]
+
+        made.admission.prefer = otherwise  # type: ignore[method-assign]
+        limited = pod("limited", container("main", 20, 1))
+        limited["metadata"]["annotations"] = {"baidu.com/vcuda-uuids": first}
+        site.create(limited)
+        wait_until(lambda: "excluded by" in site.why_waiting("limited"), "it", 60)
+        for _ in range(2):
+            made.reporter.catch_up()
+            ours.wait_refused()
+        assert site.phase("limited") == "Pending"
+        annotations = site.get("pod", "limited")["metadata"]["annotations"]
+        assert "baidu.com/vcuda-actual" not in annotations
     gpus.start()
 
 

@@ -91,6 +91,29 @@ def test_a_runtime_of_unknown_ways_names_the_setting(
     assert "set GPUSHARE_INJECT=cdi" in said(caplog)[0][1]
 
 
+def test_what_was_chosen_holds_while_the_node_is_not_told_of(
+    folder: Path, tmp_path: Path
+) -> None:
+    """After a restart without the API server; its word is taken as soon as it comes."""
+    told: dict[str, Json] = {"now": status()}
+
+    def injecting() -> Injecting:
+        return Injecting("auto", [folder], lambda: told["now"], tmp_path / "inject")
+
+    injecting().look([ONE])
+    told["now"] = {}
+    again = injecting()
+    assert again.chosen() == "cdi"
+    again.look([ONE])
+    assert again.chosen() == "cdi"
+    told["now"] = status("v1.30.9", handlers=PLAIN)
+    for _ in range(3):
+        again.look([ONE])
+    assert again.chosen() == "nodes"
+    told["now"] = {}
+    assert injecting().chosen() == "nodes"
+
+
 def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     """Alone: the node's way stays, and the card comes when it is specified."""
     new = CardUUID("GPU-3")

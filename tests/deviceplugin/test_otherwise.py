@@ -36,11 +36,13 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 def prefers(house: House, uuid: CardUUID) -> None:
-    """Let kubelet choose this card's ids, whatever was planned."""
+    """Let kubelet choose this card's ids, whatever was planned and preferred."""
+    real = house.serving.admission.prefer
 
     def prefer(
         resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
+        real(resource, available, must, size)
         return [one for one in available if one.startswith(card_key(uuid))][:size]
 
     house.serving.admission.prefer = prefer  # type: ignore[method-assign]

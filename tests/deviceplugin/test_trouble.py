@@ -56,14 +56,11 @@ def test_a_turn_ends_with_its_pod(
     assert house.actual("c") is None
 
 
-@pytest.mark.parametrize("others", [["etcd"], ["etcd", "proxy"]])
-def test_static_pod_among_others(
-    house: House, monkeypatch: pytest.MonkeyPatch, others: list[str]
-) -> None:
+def test_static_pod_among_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch knows none of them; both resources are of one card that has room."""
     house.run(house.bind("full", 29, 1, card=0))
     asks_first(monkeypatch, C)
-    for name in others:
+    for name in ("etcd", "proxy"):
         house.admit(pod_json(name, uid=name, node="n"))
     static = pod_json("static-n", uid="hash", units=5, cores=10, node="n")
     given = house.run(static)["main"]
@@ -74,6 +71,13 @@ def test_static_pod_among_others(
         "cores": 10,
         "memory_mib": 1280,
     }
+
+
+def test_static_pod_beside_one_other(house: House) -> None:
+    """That one asks nothing: it is not a new pod when the second resource is asked."""
+    house.admit(pod_json("etcd", uid="etcd", node="n"))
+    static = pod_json("static-n", uid="hash", units=5, cores=10, node="n")
+    assert visible(house.run(static)["main"]) == (UUIDS[0],)
 
 
 def test_kubelet_is_silent(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +243,7 @@ def test_the_state_folder_is_full(small_disk: Path, tmp_path: Path) -> None:
     An init container's too, of which nothing but our record tells.
     """
     settings = {"state_dir": small_disk}
-    with House(tmp_path / "k", found_card(0), settings=settings) as house:
+    with House(tmp_path, found_card(0), settings=settings) as house:
         pod = house.bind(
             "a",
             init=[container_json("once", 9, 3)],
