@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import pynvml
 import pytest
 
 from deviceplugin import exporting, serving
@@ -27,6 +29,7 @@ from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until
 
 CARDS = (stub_card(0), stub_card(1))
+MISMATCH = "libnvidia-ml.so.1 is of another version than the loaded driver"
 
 
 @pytest.fixture
@@ -44,37 +47,49 @@ def wait_for_the_mismatch(caplog: pytest.LogCaptureFixture) -> None:
     )
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     return [
         one.because  # type: ignore[attr-defined]
         for one in list(caplog.records)
-        if one.message == "ending to be started anew"
+        if one.message == words
     ]
+
+
+@contextmanager
+def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[int]]]:
+    """A plugin at work, kubelet's likeness, and the status with which it ends."""
+    stop, status = Event(), list[int]()
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json(NODE))
+    source = JoinedCards([NvmlCards(deadline_s=FOREVER_S, clock=clock)])
+    settings = DevicePluginSettings(
+        NODE,
+        kubelet_dir=folder,
+        state_dir=folder / "vcuda",
+        inject="env",
+        look_every_s=0.05,
+        listen=free_address(),
+    )
+
+    def serve() -> None:
+        status.append(serving.run(settings, source, cluster, stop))
+
+    with Devices(folder) as devices:
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield devices, thread, status
+        finally:
+            stop.set()
+            thread.join(60)
 
 
 def test_the_plugin_ends_for_a_driver_upgrade(
     driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With status 1, so that it is restarted; not before a minute has passed."""
-    clock, stop, status = Clock(), Event(), list[int]()
-    cluster = Embedded()
-    cluster.create(Kind.NODES, node_json(NODE))
-    source = NvmlCards(deadline_s=FOREVER_S, clock=clock)
-    with Devices(tmp_path) as devices:
-        settings = DevicePluginSettings(
-            NODE,
-            kubelet_dir=tmp_path,
-            state_dir=tmp_path / "vcuda",
-            inject="env",
-            look_every_s=0.05,
-            listen=free_address(),
-        )
-
-        def serve() -> None:
-            status.append(serving.run(settings, JoinedCards([source]), cluster, stop))
-
-        thread = Thread(target=serve)
-        thread.start()
+    clock = Clock()
+    with plugin(tmp_path, clock) as (devices, thread, status):
         wait_until(devices.allocatable, "all", accept={M: 58, C: 200}.__eq__)
         driver.upgrade()
         wait_until(devices.allocatable, "none", accept={M: 0, C: 0}.__eq__)
@@ -84,11 +99,22 @@ def test_the_plugin_ends_for_a_driver_upgrade(
         assert thread.is_alive()
         clock.now += 2
         thread.join(60)
-    stop.set()
-    assert status == [1]
-    assert told(caplog) == [
-        "libnvidia-ml.so.1 is of another version than the loaded driver, for 61 s"
-    ]
+        assert status == [1]
+    assert told(caplog, "ending to be started anew") == [f"{MISMATCH}, for 61 s"]
+
+
+def test_the_plugin_ends_that_began_under_another_version(
+    driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been started in the middle of an upgrade."""
+    driver.unload(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    clock = Clock()
+    with plugin(tmp_path, clock) as (_, thread, status):
+        wait_for_the_mismatch(caplog)
+        clock.now += 60
+        thread.join(60)
+        assert status == [1]
+    assert told(caplog, "cannot serve") == [f"{MISMATCH}, for 60 s"]
 
 
 def test_the_exporter_ends_for_a_driver_upgrade(
@@ -116,4 +142,4 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     thread.join(60)
     stop.set()
     assert status == [1]
-    assert len(told(caplog)) == 1
+    assert told(caplog, "ending to be started anew") == [f"{MISMATCH}, for 61 s"]

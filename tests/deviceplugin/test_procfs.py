@@ -114,11 +114,13 @@ def test_a_container_books_nothing_on_another(group: Path) -> None:
     """Its cgroups may be writable: what it makes below its own is still its own."""
     other = group / "kubepods" / f"pod{uuid.uuid4()}" / ("0f" * 32)
     other.mkdir(parents=True)
-    with sleeping() as pid:
-        (other / "cgroup.procs").write_text(str(pid))
-        assert ProcFs().owners([pid]) == {pid: OURS}
-    for folder in (other, *list(other.parents)[:2]):
-        wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
+    try:
+        with sleeping() as pid:
+            (other / "cgroup.procs").write_text(str(pid))
+            assert ProcFs().owners([pid]) == {pid: OURS}
+    finally:
+        for folder in (other, *list(other.parents)[:2]):
+            wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
 
 
 def test_a_process_that_is_gone_has_no_owner() -> None:

@@ -31,6 +31,7 @@ SIZES = {
     "EventData": 32,
     "Temperature_v1": 12,
     "GpmMetric": 40,
+    "GridLicensableFeatures_v4": 860,
 }
 NOT_ON_MIDDLE = {
     *(f"nvmlDeviceGet{one}RunningProcesses_v3" for one in ("Compute", "Graphics")),
@@ -112,6 +113,61 @@ def test_a_call_reads_what_changed(stub: Stub, tmp_path: Path) -> None:
         assert pynvml.nvmlDeviceGetTemperature(handles[1], 0) == 7
         with pytest.raises(pynvml.NVMLError_GpuIsLost):
             pynvml.nvmlDeviceGetTemperature(handles[0], 0)
+        pynvml.nvmlShutdown()
+
+
+def test_a_lost_card_ends_every_wait(stub: Stub, tmp_path: Path) -> None:
+    """Of the set that it is in, also after it was found; a set of others waits on."""
+    with stub_driver(stub, tmp_path, [P4, TITAN]) as driver:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(2)]
+        both, other = pynvml.nvmlEventSetCreate(), pynvml.nvmlEventSetCreate()
+        for handle, faults in (
+            (handles[0], both),
+            (handles[1], both),
+            (handles[1], other),
+        ):
+            kind = pynvml.nvmlEventTypeXidCriticalError
+            pynvml.nvmlDeviceRegisterEvents(handle, kind, faults)
+        driver.lose(P4.uuid)
+        driver.xid(TITAN.uuid, 48)
+        assert pynvml.nvmlEventSetWait(both, 0).eventData == 48
+        for _ in range(2):
+            with pytest.raises(pynvml.NVMLError_GpuIsLost):
+                pynvml.nvmlEventSetWait(both, 0)
+            driver.find(P4.uuid)
+            driver.xid(TITAN.uuid, 63)
+        assert pynvml.nvmlEventSetWait(other, 0).eventData == 48
+        pynvml.nvmlShutdown()
+
+
+def test_a_dropped_card_is_found_by_opening_anew(stub: Stub, tmp_path: Path) -> None:
+    """And by nothing else."""
+    with stub_driver(stub, tmp_path, [P4]) as driver:
+        for found in (False, True):
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            if found:
+                assert pynvml.nvmlDeviceGetTemperature(handle, 0) == 35
+            else:
+                driver.drop(P4.uuid)
+                with pytest.raises(pynvml.NVMLError_GpuIsLost):
+                    pynvml.nvmlDeviceGetTemperature(handle, 0)
+                driver.find(P4.uuid)
+                with pytest.raises(pynvml.NVMLError_GpuIsLost):
+                    pynvml.nvmlDeviceGetTemperature(handle, 0)
+            pynvml.nvmlShutdown()
+
+
+def test_an_upgrade_leaves_the_library_behind(stub: Stub, tmp_path: Path) -> None:
+    """What is open is void, and cannot be opened again in this process."""
+    with stub_driver(stub, tmp_path, [P4]) as driver:
+        pynvml.nvmlInit()
+        driver.upgrade()
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            pynvml.nvmlDeviceGetCount()
+        with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
+            pynvml.nvmlInit()
         pynvml.nvmlShutdown()
 
 
