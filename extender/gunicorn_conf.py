@@ -16,12 +16,14 @@ from typing import Any
 from extender.main import complaints
 from extender.settings import ExtenderSettings
 from extender.tls import ServerTls
+from extender.wholerequest import WholeRequestTlsSocket
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-# gunicorn's threaded one, but quicker to take up a client's next request.
+# gunicorn's threaded one, but no thread waits for a slow client, and each is quicker to
+# take up a client's next request.
 worker_class = "extender.lingering.LingeringWorker"
 threads = _settings.threads
 keepalive = 3600
@@ -40,9 +42,8 @@ if _settings.tls:
     certfile, keyfile = _settings.tls.cert, _settings.tls.key
     ca_certs = _settings.tls.client_ca
     cert_reqs = ssl.CERT_REQUIRED
-    ssl_context = ServerTls(_settings.tls).context
-    # In wrap_socket, which has a deadline, and not after it.
-    do_handshake_on_connect = True
+    ssl_context = ServerTls(_settings.tls, WholeRequestTlsSocket).context
+    do_handshake_on_connect = False
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401

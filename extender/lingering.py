@@ -1,4 +1,4 @@
-"""gunicorn's threaded worker, whose threads await a client's next request themselves.
+"""The worker of the verbs: its threads await a client's next request themselves.
 
 gunicorn's own gives a connection back to the main loop after each request: the loop
 wakes, waits for it, and wakes a thread anew, and all of them want the interpreter's one
@@ -7,21 +7,28 @@ milliseconds, and that was a third of all that the extender did.
 """
 
 import select
+import time
 from threading import Semaphore
 from typing import Any
 
-from gunicorn.workers.gthread import TConn, ThreadWorker
+from gunicorn.workers.gthread import TConn
 
-LINGER_MS = 50
+from extender.waitingroom import WaitingWorker
+from extender.wholerequest import Heard
+
+LINGER_S = 0.05
 """How long a thread awaits the next request before the main loop does."""
 
 
-class LingeringWorker(ThreadWorker):  # type: ignore[misc]
+class LingeringWorker(WaitingWorker):
     """Half of its threads may stay with a client; the others answer whoever comes.
 
     So as many clients as there are threads, each busy all the time, keep nobody else
     waiting for longer than a request takes.
     """
+
+    answer_s = 30.0
+    """/snapshot of a large cluster goes through a port-forward."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
@@ -47,9 +54,19 @@ class LingeringWorker(ThreadWorker):  # type: ignore[misc]
 
 
 def _asks_again(conn: TConn) -> bool:
-    """Wait for the next request; what TLS has decrypted already no poll can see."""
-    if conn.parser.unreader.buf.getvalue() or getattr(conn.sock, "pending", int)():
-        return True
+    """Wait a moment for the whole next request; what came of a half one is kept."""
+    sock, until = conn.sock, time.monotonic() + LINGER_S
+    sock.begin_anew(conn.parser.unreader.take_buffered())
+    sock.setblocking(False)  # noqa: FBT003
     poll = select.poll()
-    poll.register(conn.sock, select.POLLIN)
-    return bool(poll.poll(LINGER_MS))
+    poll.register(sock, select.POLLIN)
+    try:
+        # Before the poll, which does not see what TLS has decrypted already.
+        while sock.hear() is not Heard.WHOLE:
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
+                return False
+    except OSError:
+        # The main loop will see it too.
+        return False
+    return bool(sock.takes_answers())

@@ -10,13 +10,11 @@ certificate and its key, the last that did are used.
 
 import logging
 import os
-import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 
@@ -50,30 +48,9 @@ class TlsFiles:
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
 
 
-class PatientContext(ssl.SSLContext):
-    """Waits for a client's handshake, but not for ever.
-
-    gunicorn shakes hands in the threads that answer kube-scheduler, without a deadline:
-    a few clients that begin and then say nothing would take them all.
-    """
-
-    handshake_s = 2.0
-
-    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Shake hands; ``ssl.SSLError`` for who is not let in or is too slow."""
-        sock.settimeout(self.handshake_s)
-        try:
-            wrapped = super().wrap_socket(sock, *args, **kwargs)
-        except TimeoutError as error:
-            # gunicorn takes this one for a client that went away, which it is.
-            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "no handshake in time") from error
-        wrapped.setblocking(True)  # noqa: FBT003
-        return wrapped
-
-
 def server_context(
     files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
-) -> PatientContext:
+) -> ssl.SSLContext:
     """Make a server's context, which wants a client's certificate if the files say so.
 
     Its connections are of the class ``sockets``.
@@ -81,7 +58,7 @@ def server_context(
     ``OSError`` where a file cannot be read, ``ssl.SSLError`` where it is not what it
     should be or the files do not belong together.
     """
-    context = PatientContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = sockets
     if files.client_ca is not None:
@@ -99,7 +76,7 @@ class ServerTls:
     ) -> None:
         self._files = files
         self._sockets = sockets
-        self._current: tuple[Stamp, PatientContext] | None = None
+        self._current: tuple[Stamp, ssl.SSLContext] | None = None
         self._told = ""
 
     def context(self, _config: object, _default: object) -> ssl.SSLContext:
@@ -116,7 +93,7 @@ class ServerTls:
             self._tell(str(error))
             return last[1]
 
-    def _newest(self, last: tuple[Stamp, PatientContext] | None) -> PatientContext:
+    def _newest(self, last: tuple[Stamp, ssl.SSLContext] | None) -> ssl.SSLContext:
         # Before they are read, so that a change meanwhile is seen the next time.
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:

@@ -17,7 +17,7 @@ from gunicorn import http
 from gunicorn.sock import ssl_wrap_socket
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from extender.wholerequest import Heard
+from extender.wholerequest import Heard, WholeRequestSocket
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -35,11 +35,14 @@ _ALWAYS_KEPT = 1 << 20
 
 
 class WaitingWorker(ThreadWorker):  # type: ignore[misc]
-    """Serves connections of a ``WholeRequestSocket``.
+    """Serves connections whose sockets hear without waiting (``wholerequest``).
 
     Where there are too many, or too many bytes of them, whoever has most gives way:
     the API server is another address than who floods it.
     """
+
+    answer_s = 1.0
+    """In which a client has to take an answer: until then he has a thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
@@ -56,10 +59,14 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
             return
         try:
             client.setblocking(True)  # noqa: FBT003
-            wrapped = ssl_wrap_socket(client, self.cfg)
+            if self.cfg.is_ssl:
+                wrapped = ssl_wrap_socket(client, self.cfg)
+            else:
+                wrapped = WholeRequestSocket.of(client)
         except OSError:
             client.close()
             return
+        wrapped.answer_s = self.answer_s
         self.nr_conns += 1
         conn = TConn(self.cfg, wrapped, address, listener.getsockname())
         conn.initialized = True

@@ -14,7 +14,7 @@ from typing import Any
 from extender.tls import ServerTls
 from extender.webhookmain import complaints
 from extender.webhooksettings import WebhookSettings
-from extender.wholerequest import WholeRequestSocket
+from extender.wholerequest import WholeRequestTlsSocket
 
 _settings, _ = WebhookSettings.read(os.environ)
 
@@ -38,7 +38,7 @@ if Path("/dev/shm").is_dir():  # noqa: S108
     # A read-only root has no other place for the worker's heartbeat (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
 certfile, keyfile = _settings.tls_cert, _settings.tls_key
-ssl_context = ServerTls(_settings.tls, WholeRequestSocket).context
+ssl_context = ServerTls(_settings.tls, WholeRequestTlsSocket).context
 do_handshake_on_connect = False
 
 

@@ -1,25 +1,27 @@
-"""A TLS socket that keeps what it hears until a whole request is there.
+"""Sockets that keep what they hear until a whole request is there.
 
 Who answers requests in threads must not wait in one of them for somebody's next byte:
 a few clients that send half a request would take all the threads.
 """
 
+import errno
 import select
+import socket
 import ssl
 import time
+from contextlib import suppress
 from enum import Enum
+from typing import Any, Self
 
 MOST_HEAD = 64 << 10
 """Bytes of a request line and its headers; more the parser may judge."""
-_RECORD = 16 << 10
+_RECORD = 64 << 10
 _RECORDS = 64
 """Heard at a time, so that nobody has the main loop for himself."""
 _END = b"\r\n\r\n"
 _MOST_DIGITS = 15
 _UNHEARD = {b"transfer-encoding", b"expect"}
 """Fields of requests whose body is not waited for; no API server sends one."""
-_LEAST_S = 0.001
-"""Left for a piece of an answer that there is room for."""
 
 
 class Heard(Enum):
@@ -65,7 +67,8 @@ class Pieces:
 
     def take(self, most: int) -> bytes:
         """Give the next bytes; none where all were given."""
-        found = bytes(self.kept[:most])
+        with memoryview(self.kept) as kept:
+            found = bytes(kept[:most])
         del self.kept[:most]
         return found
 
@@ -89,19 +92,17 @@ def _field(line: bytes | bytearray) -> tuple[bytes, bytes]:
     return name.strip().lower(), value.strip()
 
 
-class WholeRequestSocket(ssl.SSLSocket):
-    """Hears without waiting, and is read without waiting: ``recv`` gives what is kept.
-
-    gunicorn takes an empty answer for a client that hung up.
-    """
+class _Whole(socket.socket):
+    """What both kinds of sockets do."""
 
     most_body = 8 << 20
     """Bytes of a body that is kept."""
     answer_s = 1.0
     """In which an answer has to go out, from its first byte on to its last."""
-    _shaken = False
     _until: float | None = None
     _pieces: Pieces | None = None
+    _read = False
+    """Whether some of what is kept was read."""
 
     @property
     def pieces(self) -> Pieces:
@@ -112,56 +113,92 @@ class WholeRequestSocket(ssl.SSLSocket):
 
     def begin_anew(self, unread: bytes) -> bool:
         """Wait for another request; True where some of it came with the one before."""
-        begun = unread + self.pieces.kept
-        self._pieces = Pieces(self.most_body)
-        if begun:
-            self._pieces.add(begun)
-        return bool(begun)
+        if self._read:
+            begun = unread + self.pieces.kept
+            self._pieces = Pieces(self.most_body)
+            self._read = False
+            if begun:
+                self._pieces.add(begun)
+        return bool(self.pieces.kept)
 
     def hear(self) -> Heard:
         """Take over what came, without waiting for more; ``OSError`` if he hung up."""
-        try:
-            if not self._shaken:
-                self.do_handshake()
-                self._shaken = True
-            # Each is one record of TLS, so what is left shows as readable again.
+        with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            # Of TLS each is one record, so what is left shows as readable again.
             for _ in range(_RECORDS):
                 if self.pieces.heard() is Heard.WHOLE:
                     break
                 piece = super().recv(_RECORD)
                 if not piece:
-                    raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "hung up")
+                    raise _went_away("hung up")
                 self.pieces.add(piece)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        return self.pieces.heard() if self._shaken else Heard.PART
+        return self.pieces.heard()
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001
-        """Begin an answer, which may not take for ever, or end it."""
+        """Begin or end an answer; the socket itself never blocks."""
+        del flag
         self._until = None
-        self.settimeout(self.answer_s if flag else 0.0)
+        if self.gettimeout() != 0:
+            self.settimeout(0)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """Give what is kept; nothing where the request was not whole after all."""
         del flags
+        self._read = True
         return self.pieces.take(buflen)
 
     def takes_answers(self) -> bool:
         """Tell whether there is room for one; else he reads none, and has many."""
-        looking = select.poll()
-        looking.register(self, select.POLLOUT)
-        return bool(looking.poll(0))
+        return self._is_ready(select.POLLOUT, 0)
 
-    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]
-        """Send; ``ssl.SSLEOFError`` for who does not take his answer."""
+    def sendall(self, data: Any, flags: int = 0) -> None:  # noqa: ANN401
+        """Send; ``ConnectionResetError`` for who does not take his answer."""
         del flags
         if self._until is None:
             self._until = time.monotonic() + self.answer_s
         left = memoryview(data)
-        try:
-            while left:
-                self.settimeout(max(self._until - time.monotonic(), _LEAST_S))
+        while left:
+            try:
                 left = left[self.send(left) :]
-        except TimeoutError as error:
-            # gunicorn takes this one for a client that went away.
-            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "answer not taken") from error
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                left_s = self._until - time.monotonic()
+                if left_s <= 0 or not self._is_ready(select.POLLOUT, left_s):
+                    raise _went_away("answer not taken") from None
+
+    def _is_ready(self, for_what: int, within_s: float) -> bool:
+        looking = select.poll()
+        looking.register(self, for_what)
+        return bool(looking.poll(within_s * 1000))
+
+
+class WholeRequestSocket(_Whole):
+    """Hears without waiting, and is read without waiting: ``recv`` gives what is kept.
+
+    gunicorn takes an empty answer for a client that hung up.
+    """
+
+    @classmethod
+    def of(cls, accepted: socket.socket) -> Self:
+        """Take over a connection."""
+        return cls(fileno=accepted.detach())
+
+
+class WholeRequestTlsSocket(_Whole, ssl.SSLSocket):
+    """The same over TLS; shakes hands without waiting, too."""
+
+    _shaken = False
+
+    def hear(self) -> Heard:
+        """Shake hands, then take over what came; ``OSError`` for who hung up."""
+        if not self._shaken:
+            try:
+                self.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return Heard.PART
+            self._shaken = True
+        return super().hear()
+
+
+def _went_away(words: str) -> ConnectionResetError:
+    """Give the error that gunicorn takes for a client that went away."""
+    return ConnectionResetError(errno.ECONNRESET, words)

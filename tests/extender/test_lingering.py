@@ -5,25 +5,25 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import orjson
 import pytest
 
-from extender.lingering import _asks_again
 from gpushare.kube.cluster import Kind
 from gpushare.kube.embedded import Embedded
 from gpushare.listening import free_address
 from gpusharectl.demo.apiserver import ApiServerOnLoopback
 from tests.builders import card, node_json, pod_json
 from tests.controlplane.extender import COMMAND
+from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 
 THREADS = 2
+SLOW = 200
+NAME = "localhost"
 FILTER = orjson.dumps({"Pod": pod_json(units=4), "NodeNames": ["n"]})
 REQUEST = (
     b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\n"
@@ -33,8 +33,10 @@ ANSWERED = b'"NodeNames":["n"]'
 
 
 @contextmanager
-def serving(folder: Path, threads: int) -> Iterator[tuple[int, Process]]:
-    """Run it as the DaemonSet does; gives its port."""
+def serving(
+    folder: Path, threads: int, held: Certificates | None = None
+) -> Iterator[tuple[int, Process]]:
+    """Run it as the DaemonSet does, with certificates over TLS; gives its port."""
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("n", card(units=29)))
     launcher = Launcher(folder)
@@ -46,6 +48,8 @@ def serving(folder: Path, threads: int) -> Iterator[tuple[int, Process]]:
             "GPUSHARE_PUBLIC_LISTEN": str(public),
             "GPUSHARE_THREADS": str(threads),
         }
+        if held is not None:
+            settings |= {f"GPUSHARE_{k}": v for k, v in held.settings.items()}
         process = launcher.start("extender", COMMAND, os.environ | settings)
         asking = Rest(public.port, tls=False)
         try:
@@ -115,22 +119,64 @@ def test_the_busy_keep_nobody_waiting(port: int) -> None:
     assert all(rounds)
 
 
-def conn(sock: Any, unread: bytes = b"") -> Any:
-    buffer = SimpleNamespace(getvalue=lambda: unread)
-    unreader = SimpleNamespace(buf=buffer)
-    return SimpleNamespace(sock=sock, parser=SimpleNamespace(unreader=unreader))
+def come(stack: ExitStack, port: int, says: bytes) -> None:
+    """Connect, say this, and stay."""
+    link = stack.enter_context(closing(connect(port)))
+    link.sendall(says)
 
 
-def test_what_has_been_read_already_is_a_request() -> None:
-    """By gunicorn, or by TLS, where a poll of the socket would wait for more."""
-    here, there = socket.socketpair()
-    with here, there:
-        assert not _asks_again(conn(here))
-        assert _asks_again(conn(here, unread=b"POST"))
-        decrypted = SimpleNamespace(fileno=here.fileno, pending=lambda: 1)
-        assert _asks_again(conn(decrypted))
-        there.sendall(b"P")
-        assert _asks_again(conn(here))
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"POST /sched", REQUEST[:-1]],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_the_slow_keep_nobody_waiting(port: int, says: bytes) -> None:
+    """A hundred for each thread; a thread gets a request that is whole."""
+    with ExitStack() as stack, closing(connect(port)) as before:
+        before.sendall(REQUEST)
+        answers(before)
+        for _ in range(SLOW):
+            come(stack, port, says)
+        for _ in range(3):
+            before.sendall(REQUEST)
+            assert ANSWERED in answers(before)
+            with closing(connect(port)) as new:
+                new.sendall(REQUEST)
+                assert ANSWERED in answers(new)
+
+
+def test_half_a_request_after_a_whole_one(port: int) -> None:
+    """A thread that lingers does not wait for the rest, and nothing of it is lost."""
+    with ExitStack() as stack:
+        slow = [stack.enter_context(closing(connect(port))) for _ in range(SLOW)]
+        for link in slow:
+            link.sendall(REQUEST + REQUEST[:100])
+            assert ANSWERED in answers(link)
+        with closing(connect(port)) as new:
+            new.sendall(REQUEST)
+            assert ANSWERED in answers(new)
+        slow[-1].sendall(REQUEST[100:])
+        assert ANSWERED in answers(slow[-1])
+
+
+def test_the_slow_keep_nobody_waiting_over_tls(tmp_path: Path) -> None:
+    """Nor those who shake hands by half, or have no certificate to show."""
+    held = certificates(tmp_path / "tls")
+    with serving(tmp_path, THREADS, held) as (port, _), ExitStack() as stack:
+        for number in range(SLOW):
+            come(stack, port, b"\x16\x03\x01\x02\x00\x01" if number % 2 else b"")
+        stranger = held.client(None)
+        for _ in range(3 * THREADS):
+            link = stack.enter_context(closing(connect(port)))
+            with suppress(OSError):
+                stack.enter_context(stranger.wrap_socket(link, server_hostname=NAME))
+        with (
+            closing(connect(port)) as link,
+            held.client().wrap_socket(link, server_hostname=NAME) as safe,
+        ):
+            for _ in range(3):
+                safe.sendall(REQUEST)
+                assert ANSWERED in answers(safe)
 
 
 def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import serialization
 
 from extender.settings import ExtenderSettings
 from extender.tls import (
-    PatientContext,
     ServerTls,
     TlsFiles,
     complaints,
@@ -27,12 +26,6 @@ from tests.testbed.certificates import Certificates, certificates
 @pytest.fixture
 def held(tmp_path: Path) -> Certificates:
     return certificates(tmp_path / "tls")
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a client is slow who means well."""
-    monkeypatch.setattr(PatientContext, "handshake_s", 60)
 
 
 def files(held: Certificates) -> TlsFiles:
@@ -115,41 +108,11 @@ def test_old_versions_are_not_spoken(held: Certificates, version: str) -> None:
     assert heard(server, client) == (b"" if version == "TLSv1_1" else b"bind")
 
 
-def test_a_silent_client_is_hung_up_on(held: Certificates) -> None:
-    """It would take one of the threads that answer kube-scheduler."""
-    context = server_context(files(held))
-    context.handshake_s = 0.1
-    with meeting(context) as (near, answer):
-        near.settimeout(60)
-        # Where we were too slow ourselves, it has hung up before, and says so harshly.
-        with suppress(ConnectionError):
-            near.sendall(b"\x16")
-            assert near.recv(10) == b""
-        assert answer.result(60) == b""
-    far, near = socket.socketpair()
-    with near, far, pytest.raises(ssl.SSLEOFError) as raised:
-        context.wrap_socket(far, server_side=True)
-    assert raised.value.args[0] == ssl.SSL_ERROR_EOF  # which gunicorn does not log
-
-
-def test_after_the_handshake_there_is_no_deadline(held: Certificates) -> None:
-    """kube-scheduler's connection is silent for as long as no pod comes."""
-    context = server_context(files(held))
-    far, near = socket.socketpair()
-    with ThreadPoolExecutor(1) as pool, near:
-        ready = pool.submit(context.wrap_socket, far, server_side=True)
-        with (
-            held.client().wrap_socket(near, server_hostname="localhost"),
-            ready.result(60) as tls,
-        ):
-            assert tls.gettimeout() is None
-
-
 def test_new_certificates_are_shown_on_new_connections(held: Certificates) -> None:
     """And the context is made anew only when the files are."""
     tls = ServerTls(files(held))
     first = tls.context(None, None)
-    assert isinstance(first, PatientContext)
+    assert isinstance(first, ssl.SSLContext)
     assert tls.context(None, None) is first
     before = serial(first, held.client())
     renewed = held.renew("server")
