@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.fields import FIELDS
+from deviceplugin.switches import Flags, choose
 from monitoring.alerts import GROUPS
 from monitoring.boards import BOARDS
 from tests.monitoring.alertcases import CARD
@@ -167,6 +169,20 @@ def test_every_variable_that_is_used_is_there(name: str) -> None:
 def test_dashboard_12239_has_an_answer(asked: Prometheus, name: str, expr: str) -> None:
     """One for each card: a copy for each pod would double its sums."""
     assert len(asked.query(expr)) == 2, name
+
+
+def test_what_12239_lacks_by_default_is_documented() -> None:
+    """The fields of a group that is off: docs/monitoring.md says how to have them."""
+    page = (FOLDER.parent / "docs" / "monitoring.md").read_text()
+    paragraph = page[page.index("Grafana's 12239") :].partition("\n\n")[0]
+    shown = {field.name for field in choose(Flags()).fields}
+    group_of = {field.name: field.group for field in FIELDS}
+    wanted = {name for expr in THE_12239.values() for name, _ in selectors(expr)}
+    off = wanted - shown
+    assert {name[:13] for name in off} == {"DCGM_FI_PROF_"}
+    assert "`DCGM_FI_PROF_*`" in paragraph
+    for group in {group_of[name] for name in off}:
+        assert f"`--enable-{group}`" in paragraph
 
 
 @pytest.mark.parametrize(("metric", "label"), THE_12239_VARIABLES)
