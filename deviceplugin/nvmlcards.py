@@ -59,7 +59,7 @@ class NvmlCards:
         self._asking = Asking(deadline_s)
         self._root = root
         self._clock = clock
-        self._lost: Mapping[str, str] = {}
+        self._failed: Mapping[str, Exception] = {}
         self._places: dict[int, CardUUID] = {}
         self._reopened_at = clock()
         self._broken_since: float | None = None
@@ -116,11 +116,11 @@ class NvmlCards:
                 with self._looking:
                     self._drop(session)
                 raise NoCardsYet(str(answer)) from answer
-        lost = self._lost
+        failed = self._failed
         return [
             (card, answers[about, card.uuid])
             if card.uuid in handles
-            else (card, nvml.CardFailed(lost.get(card.uuid, _UNLISTED)))
+            else (card, failed.get(card.uuid) or nvml.CardLost(_UNLISTED))
             for card in listed
         ]
 
@@ -189,24 +189,23 @@ class NvmlCards:
     def _look(self) -> tuple[LeftOut, ...]:
         session = self._session or self._open()
         answers = self._ask_each(session)
-        lost = self._lost_of(answers)
-        if self._is_to_be_reopened(answers, lost):
+        failures = self._failures(answers)
+        if self._is_to_be_reopened(answers, failures):
             self._reopened_at = self._clock()
             self._drop()
-            session = self._open()
-            answers = self._ask_each(session)
-            lost = self._lost_of(answers)
-        self._lost = lost
+            answers = self._ask_each(self._open())
+            failures = self._failures(answers)
+        self._failed = failures
         # A process that never knew them is as new as one started in its place.
-        all_lost = bool(lost.keys() & self._known) and not _answered(answers)
+        all_lost = bool(_lost(failures) & self._known.keys()) and not _answered(answers)
         self._note_broken("the driver has lost all cards" if all_lost else "")
         return self._take(answers)
 
     def _ask_each(self, session: Session) -> _Answers:
         return session.look(self._asking.ask_one("count", nvml.count))
 
-    def _lost_of(self, answers: _Answers) -> dict[str, str]:
-        """Say which cards the driver has lost, or lists no more, and in what words."""
+    def _failures(self, answers: _Answers) -> dict[str, Exception]:
+        """Say which cards failed, and how; one that is not listed any more is lost."""
         answered = _answered(answers)
         failed = {
             self._named(place, answered) or _unnamed(place): answer
@@ -214,23 +213,21 @@ class NvmlCards:
             if isinstance(answer, Exception)
         }
         unlisted = self._known.keys() - answered - failed.keys()
-        lost = {
-            name: str(answer)
-            for name, answer in failed.items()
-            if isinstance(answer, nvml.CardLost)
-        }
-        return lost | dict.fromkeys(unlisted, _UNLISTED)
+        return failed | {name: nvml.CardLost(_UNLISTED) for name in unlisted}
 
     def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
         """Say which card that fails is in a place; None where it never answered."""
         uuid = self._places.get(place)
         return None if uuid in answered else uuid
 
-    def _is_to_be_reopened(self, answers: _Answers, lost: Mapping[str, str]) -> bool:
+    def _is_to_be_reopened(
+        self, answers: _Answers, failures: Mapping[str, Exception]
+    ) -> bool:
+        lost = _lost(failures)
         if not lost:
             return False
         waited_s = self._clock() - self._reopened_at
-        news = lost.keys() - self._lost.keys()
+        news = lost - _lost(self._failed)
         return bool(news) or not _answered(answers) or waited_s >= _REOPEN_EVERY_S
 
     def _note_broken(self, why: str) -> None:
@@ -277,6 +274,12 @@ def _answered(answers: _Answers) -> frozenset[str]:
         answer.uuid if isinstance(answer, FoundCard) else answer.name
         for answer in answers.values()
         if not isinstance(answer, Exception)
+    )
+
+
+def _lost(failures: Mapping[str, Exception]) -> frozenset[str]:
+    return frozenset(
+        name for name, failure in failures.items() if isinstance(failure, nvml.CardLost)
     )
 
 

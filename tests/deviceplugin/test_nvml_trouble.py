@@ -249,6 +249,17 @@ def test_the_driver_is_opened_anew_for_a_lost_card(timed: Pair, clock: Clock) ->
     assert failures(source) == {P4.uuid: "", TITAN.uuid: ""}
 
 
+def test_a_hung_card_beside_a_lost_one_says_so(hasty: Pair) -> None:
+    """The driver that was opened anew for the other has never heard of it."""
+    driver, source = hasty
+    before = wait_found(source, 3)
+    driver.hang(TITAN.uuid)
+    driver.drop(P4.uuid)
+    assert wait_found(source, 3) == before
+    alone = {P4.uuid: LOST, TITAN.uuid: HANGS, THIRD.uuid: ""}
+    wait_until(lambda: failures(source), "both", accept=alone.__eq__)
+
+
 def test_a_lost_card_among_others_ends_nothing(timed: Pair, clock: Clock) -> None:
     """A new process would not find it either, and the others work."""
     driver, source = timed
