@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from deviceplugin.amdgpu import AmdTelemetry
 from deviceplugin.exporter import Request
 from deviceplugin.exporting import Exporting, assemble, run, start
 from deviceplugin.exportsettings import ExporterSettings
@@ -23,6 +24,7 @@ from deviceplugin.switches import Flags
 from gpushare.domain.model import NodeName
 from gpushare.kube.embedded import Embedded
 from gpushare.listening import free_address, why_not_listen
+from tests.deviceplugin.amd_tree import AmdTree
 from tests.deviceplugin.nvml_pair import FOREVER_S
 from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
 from tests.nvml.build import the_stub
@@ -30,6 +32,7 @@ from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until
 
 CARDS = (stub_card(0, used_mib=100), stub_card(1, used_mib=101))
+AMD = "AMD-0000:03:00.0"
 ONE, OTHER = CARDS[0].uuid, CARDS[1].uuid
 EVERY_PAGE = ("/metrics", "/healthz", "/v1/collect", "/")
 SHORT_S = 0.3
@@ -105,6 +108,38 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
     assert driver.calls() == before
     assert GPU_UTIL in page(made)
     telemetry.close()
+
+
+def test_a_file_of_amds_that_hangs_freezes_no_page(
+    driver: StubDriver, tmp_path: Path
+) -> None:
+    """NVIDIA's cards are read at their pace; the page says what is missing."""
+    tree = AmdTree(tmp_path / "host")
+    tree.card(0)
+    hanging = tree.card(1)
+    hanging.hang("mem_info_vram_total")
+    given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1)
+    nvml = NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S))
+    amd = AmdTelemetry(tree.root, deadline_s=SHORT_S)
+    telemetry = JoinedTelemetry([nvml, amd])
+    made, stop = assemble(given, telemetry, None), Event()
+    threads = start(made, stop)
+    try:
+        for busy in (20.0, 30.0, 40.0):
+            driver.values("*", gpu_util=busy)
+            wait_until(
+                lambda: series(made, GPU_UTIL),
+                "all cards but the one that hangs, as they are now",
+                accept={ONE: busy, OTHER: busy, AMD: 0.0}.__eq__,
+            )
+    finally:
+        stop.set()
+        hanging.let_go("mem_info_vram_total")
+        telemetry.close()
+        made.sampler.ring()
+        for thread in threads:
+            thread.join(30)
+    assert not [thread.name for thread in threads if thread.is_alive()]
 
 
 def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
