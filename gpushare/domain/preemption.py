@@ -16,13 +16,12 @@ from gpushare.domain.model import (
     CardUUID,
     Claim,
     HostAmount,
-    Placement,
     PodRequest,
     PodUID,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
-from gpushare.domain.scheduling import place
+from gpushare.domain.scheduling import refusal
 
 Cost = tuple[int, int, int, int]
 
@@ -151,8 +150,7 @@ class _Search:
 
     def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
         """Tell whether the claims fit on the cards once these pods are gone."""
-        found = place(request, self._node.without(gone), self._policy)
-        return isinstance(found, Placement)
+        return refusal(request, self._node.without(gone), self._policy) is None
 
     def victims(self) -> Victims | None:
         """Give the cheapest victims that are enough, most important first."""
@@ -160,12 +158,15 @@ class _Search:
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
         found = [way for start in starts if (way := self._cleared(start)) is not None]
-        singles = (self._kept | {uid} for uid in self._ranked if uid in self._lower)
-        found += (way for way in singles if self._enough(self._request, way))
-        if not found:
+        best = min(found, key=self._cost, default=None)
+        for uid in (uid for uid in reversed(self._ranked) if uid in self._lower):
+            single = self._kept | {uid}
+            if best is None or self._cost(single) < self._cost(best):
+                best = single if self._enough(self._request, single) else best
+        if not best:
             return None
-        uids = self._in_order(min(found, key=self._cost))
-        return Victims(tuple(uids), self._violations(uids)) if uids else None
+        uids = self._in_order(best)
+        return Victims(tuple(uids), self._violations(uids))
 
     def _cleared(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
         """Evict for one claim after the other, each on the card where it costs least.
