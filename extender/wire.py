@@ -81,8 +81,8 @@ def extender_args(body: bytes) -> ExtenderArgs:
     if not isinstance(names, list | None):
         raise Malformed("NodeNames", "must be a list of names")
     nominated = pod.optional_object("status").optional_text("nominatedNodeName")
-    group = codec.scheduling_group(pod.raw)
-    return ExtenderArgs(*_asked(pod), names, NodeName(nominated) or None, group)
+    ref, request, group = _asked(pod)
+    return ExtenderArgs(ref, request, names, NodeName(nominated) or None, group)
 
 
 def binding_args(body: bytes) -> BindingArgs:
@@ -107,7 +107,8 @@ def preemption_args(body: bytes) -> PreemptionArgs:
     proposals = {
         NodeName(name): _victims(nodes.object(name), whole=whole) for name in nodes.raw
     }
-    return PreemptionArgs(*_asked(pod), proposals, codec.scheduling_group(pod.raw))
+    ref, request, group = _asked(pod)
+    return PreemptionArgs(ref, request, proposals, group)
 
 
 def insist_on_strings(names: Sequence[object]) -> None:
@@ -167,10 +168,12 @@ def _body(body: bytes) -> Reader:
     return Reader(Reader.parse(body, "body").raw) if body else Reader(None)
 
 
-def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal]:
+def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal, str]:
+    """Read which pod it is, what it asks, and its scheduling group."""
     try:
         ref = codec.pod_ref(pod.raw)
-        return ref, codec.pod_request(pod.raw, ref)
+        group = codec.scheduling_group(pod.raw)
+        return ref, codec.pod_request(pod.raw, ref), group
     except Malformed as error:
         raise Malformed(f"Pod.{error.field}", error.problem) from error
 
