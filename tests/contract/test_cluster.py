@@ -326,7 +326,7 @@ def test_event_is_found_by_its_pod(seat: Seat) -> None:
     pod = seat.pod("pod")
     for message in ("first", "second"):
         seat.cluster.event(
-            target(pod), kind="Warning", reason="Refused", message=message
+            target(pod), kind="Warning", reason="Refused", message=message, host="n"
         )
     uid = pod["metadata"]["uid"]
     page = seat.cluster.list_page(
@@ -334,6 +334,7 @@ def test_event_is_found_by_its_pod(seat: Seat) -> None:
     )
     told = {(event["type"], event["reason"], event["message"]) for event in page.items}
     assert told == {("Warning", "Refused", "first"), ("Warning", "Refused", "second")}
+    assert [event["source"]["host"] for event in page.items] == ["n", "n"]
     assert {event["involvedObject"]["name"] for event in page.items} == {
         pod["metadata"]["name"]
     }
