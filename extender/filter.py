@@ -31,7 +31,7 @@ def judge(
             return FilterResult(names)
     insist_on_strings(names)
     verdicts: dict[NodeName, str] = {}
-    for refusal, group in tuple(answer.refused.items()):
+    for refusal, group in answer.refused.items():
         these = filter(group.__contains__, names)
         verdicts.update(dict.fromkeys(these, refusal_text(refusal)))
     if len(verdicts) == len(names) and not exceptions:

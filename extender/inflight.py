@@ -234,4 +234,4 @@ def _roomy(
             return None
         return Refusal(Reason.CORE_AND_MEMORY)
 
-    return frozenset(fitting.judged(("room", total, request.cards), judge).fits)
+    return fitting.judged(("room", total, request.cards), judge).fits

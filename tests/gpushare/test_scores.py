@@ -73,6 +73,19 @@ def test_only_what_changed_is_scored_again(ledger: Ledger, scored: list[str]) ->
     assert scored == ["full"]
 
 
+def test_what_was_given_stays_as_it_is(ledger: Ledger) -> None:
+    """What changes later is in the next answer; nothing is copied without need."""
+    scores = Scores(ledger)
+    before = scores.of(FIRST_FIT)
+    ledger.record(placement("r", units=1, node="full"))
+    assert scores.of(FIRST_FIT) is before
+    ledger.release(placement("p").pod.uid)
+    ledger.forget(NodeName("bare"))
+    after = scores.of(FIRST_FIT)
+    assert (before[NodeName("full")], after[NodeName("full")]) == (10, 1)
+    assert (NodeName("bare") in before, NodeName("bare") in after) == (True, False)
+
+
 def test_a_node_that_is_gone_has_no_score(ledger: Ledger) -> None:
     """And has one again when it comes back."""
     scores = Scores(ledger)
