@@ -62,6 +62,10 @@ BAD_PODS = [
     pytest.param([], "Pod", id="pod-a-list"),
     pytest.param({}, "Pod.metadata", id="no-metadata"),
     pytest.param(without(pod_json(), "spec"), "Pod.spec", id="no-spec"),
+    pytest.param({**pod_json(), "spec": "x"}, "Pod.spec", id="spec-a-string"),
+    pytest.param(
+        pod_with("spec", schedulingGroup="x"), "Pod.spec.schedulingGroup", id="group"
+    ),
     pytest.param(pod_with("metadata", uid=""), "Pod.metadata.uid", id="no-uid"),
     pytest.param(pod_with("metadata", uid=7), "Pod.metadata.uid", id="uid-a-number"),
     pytest.param(pod_with("metadata", name=None), "Pod.metadata.name", id="no-name"),
