@@ -45,6 +45,7 @@ class Deciding:
         ``available`` are those of one resource.
         """
         page = self.occupancy.page(listed).as_seen_by(request.pod)
+        page = page.without(self.occupancy.namesakes(request.pod))
         policy = POLICIES.get(request.policy or DEFAULT_POLICY)
         policy = policy or POLICIES[DEFAULT_POLICY]
         found = place(request, page, policy)

@@ -115,6 +115,16 @@ class Occupancy:
             self._decided = {u: p for u, p in self._decided.items() if u in living}
             self._served = {k: v for k, v in self._served.items() if k[0] in living}
 
+    def namesakes(self, pod: PodRef) -> set[PodUID]:
+        """Give the pods that were there before under this pod's name.
+
+        kubelet has one pod of a name, and lists by name: what they seem to hold is this
+        one's.
+        """
+        name = (pod.namespace, pod.name)
+        found = {one.uid for one in self._pods.all() if one.name == name}
+        return found - {pod.uid}
+
     def page(self, listed: Listed) -> Node:
         """Open the node's page, with all that is held or promised."""
         cards = self._cards()

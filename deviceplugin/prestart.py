@@ -18,7 +18,14 @@ from deviceplugin.devices import (
     what_is_excluded,
     what_is_impossible,
 )
-from deviceplugin.nodepod import Held, Listed, NodePod, PodName, may_be_static
+from deviceplugin.nodepod import (
+    NOBODY,
+    Held,
+    Listed,
+    NodePod,
+    PodName,
+    may_be_static,
+)
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
@@ -75,8 +82,11 @@ class Starter:
         """Let the container with these devices start, or raise ``NotYetError``."""
         wanted = frozenset(ids)
         owner, containers = self._owner(resource, wanted)
-        held = _with(containers, owner.container, resource, wanted)
         pod = self._pod_of(owner, ids)
+        if pod is not None and not owner.container:
+            container = _passing(pod, resource, len(ids))
+            owner = _Owner(owner.pod, owner.uid, container)
+        held = _with(containers, owner.container, resource, wanted)
         if pod is None:
             self._start_stranger(owner, held, resource, ids)
             return
@@ -119,6 +129,11 @@ class Starter:
                 return _Owner(pod, uid, container), listed.held(pod)
         if record is None:
             raise NotYetError("nobody is known to hold these devices")
+        heirs = {listed.holder[one] for one in ids if one in listed.holder}
+        if record.pod == NOBODY and len(heirs) == 1:
+            # An init container's, which kubelet has handed on within its pod.
+            pod = heirs.pop()
+            return _Owner(pod, PodUID(""), ""), listed.held(pod)
         owner = _Owner(record.pod, record.uid, record.container)
         return owner, listed.held(owner.pod)
 
@@ -133,8 +148,11 @@ class Starter:
 
         kubelet tells no UIDs, so a pod that the watch told of may be an earlier one of
         this name: while the watch is broken, the API server must say which it is. Not
-        for a container that is restarted.
+        for a container that is restarted, nor for an init container of which neither
+        kubelet nor we know the pod.
         """
+        if owner.pod == NOBODY:
+            return None
         known = self.pods.find(owner.pod)
         if known is not None and known.uid == owner.uid:
             before = any(map(self.records.may_start, self.records.of(ids)))
@@ -254,6 +272,15 @@ class Starter:
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.announcer.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
+
+
+def _passing(pod: NodePod, resource: str, count: int) -> str:
+    """Name the init container that asks just this; empty where none does."""
+    for step in pod.steps:
+        asked = (step.resource, step.count)
+        if asked == (resource, count) and step.container in pod.passing:
+            return step.container
+    return ""
 
 
 def _holder(

@@ -8,7 +8,7 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import pod_json
+from tests.builders import container_json, pod_json
 from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
 from tests.deviceplugin.test_trouble import asks_first
 from tests.testbed.waiting import wait_until
@@ -61,6 +61,38 @@ def test_its_lists_are_heeded(house: House) -> None:
     waits(house, pod, "excluded by baidu.com/vcuda-uuids")
 
 
+def test_an_init_container_waits_too(house: House) -> None:
+    """Among other unknown pods nobody knew whose it was; its devices tell later."""
+    house.cut_off()
+    for name in ("etcd", "proxy"):
+        house.admit(pod_json(name, uid=name, node="n"))
+    pod = house.bind(
+        "a",
+        card=0,
+        init=[container_json("once", 8, 3)],
+        containers=[container_json("main", 3, 1)],
+    )
+    given = house.admit(pod)
+    for container in given:
+        with pytest.raises(CannotStartYetError, match=SILENT):
+            house.devices.start(pod["metadata"]["uid"], container)
+    house.line.cut = False
+    for container, units in (("once", 8), ("main", 3)):
+        house.devices.start(pod["metadata"]["uid"], container)
+        assert visible(given[container]) == (UUIDS[0],)
+        assert inside(given[container])["container"] == container
+        assert inside(given[container])["cards"][0]["units"] == units
+
+
+def test_an_unknown_init_container_starts(house: House) -> None:
+    """Neither kubelet nor we can say whose it is: waiting would not end."""
+    house.cut_off()
+    for name in ("etcd", "proxy"):
+        house.admit(pod_json(name, uid=name, node="n"))
+    once, main = container_json("once", 8, 3), container_json("main")
+    house.run(pod_json("s-n", uid="hash", init=[once], containers=[main], node="n"))
+
+
 def test_whole_cards(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not refused for good, and the memory is of the same cards."""
     asks_first(monkeypatch, C)
@@ -83,11 +115,15 @@ def test_whole_cards_whose_memory_came_first(
 
 
 @pytest.mark.parametrize("ran", [True, False])
+@pytest.mark.parametrize("first", [M, C])
 def test_a_new_pod_under_an_old_name(
     house: House,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
     ran: bool,
 ) -> None:
     """What the watch told of the old one says nothing of the new one."""
+    asks_first(monkeypatch, first)
     old = house.bind("web-0", 20, 1, card=0)
     if ran:
         house.run(old)
