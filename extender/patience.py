@@ -5,7 +5,7 @@ help it, such as another pod's end. If its watch is a little ahead of ours, our 
 still say no; and if that event was the last, nobody asks again for five minutes
 (contracts 1.7). So a pod that fits nowhere is given a moment for our watch to catch up.
 Filter is on the scheduler's serial path, so of all time at most a share goes into that,
-and a smaller share into the pods of one namespace.
+and three quarters of that into the pods of one namespace.
 """
 
 import time
@@ -37,7 +37,7 @@ class _Budget:
 class Patience:
     """The time that waits may take: of all pods together, and of each namespace's.
 
-    Without the second, one namespace's refused pods would take the time of all others.
+    Without the second, one namespace's refused pods would leave none to the others.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Patience:
         *,
         share: float = 0.2,
         saved_s: float = 1.0,
-        part: float = 0.25,
+        part: float = 0.75,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wait_s = wait_s

@@ -53,23 +53,23 @@ def waits(patience: Patience, namespace: str, clock: Clock, most: int) -> int:
 
 
 def test_refused_pods_of_one_namespace_do_not_take_the_time_of_all() -> None:
-    """3,000 pods that fit nowhere cost no more than a quarter of what is saved up.
+    """3,000 pods that fit nowhere leave a quarter of what is saved up.
 
-    And the pods of another namespace still wait for the news that may help them.
+    So the pods of another namespace still wait for the news that may help them.
     """
     clock = Clock()
     patience = Patience(0.02, clock=clock)
-    assert waits(patience, "crowd", clock, 3000) <= 13
+    assert waits(patience, "crowd", clock, 3000) <= 45
     assert waits(patience, "victim", clock, 5) == 5
 
 
-def test_a_namespace_earns_a_twentieth_of_the_time() -> None:
-    """A quarter of what all together do."""
+def test_a_namespace_earns_three_quarters_of_what_all_earn() -> None:
+    """15 % of the time: 300 ms in two seconds, and what is earned in these."""
     clock = Clock()
     patience = Patience(0.02, clock=clock)
     waits(patience, "crowd", clock, 3000)
     clock.now += 2.0
-    assert waits(patience, "crowd", clock, 3000) == pytest.approx(5, abs=1)
+    assert waits(patience, "crowd", clock, 3000) == pytest.approx(17, abs=1)
 
 
 def test_a_thousand_namespaces_are_no_more_than_all() -> None:
