@@ -16,6 +16,7 @@ from tests.testbed.credentials import User, grant
 from tests.testbed.manifests import rights
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
+from tests.testbed.waiting import wait_until
 
 USER = User("vcuda-extender")
 COMMAND = (
@@ -91,8 +92,16 @@ class Extender:
         return status, str(answer["text"])
 
     def metrics(self) -> dict[str, float]:
-        """Read /metrics: sample with labels, as it is printed, to value."""
-        text = str(self.public.get("/metrics")[1]["text"])
+        """Read /metrics: sample with labels, as it is printed, to value.
+
+        As rendered from now on: a page is given for a second, and no two are alike.
+        """
+
+        def page() -> str:
+            return str(self.public.get("/metrics")[1]["text"])
+
+        before = page()
+        text = wait_until(page, "a new page", accept=lambda seen: seen != before)
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {key: float(value) for key, value in (x.rsplit(" ", 1) for x in lines)}
 

@@ -188,6 +188,15 @@ def test_both_listeners_tell_health(running: Running, base: str) -> None:
     assert 'vcuda_card_units{NodeName="n",UUID="GPU-0"} 29.0' in metrics.text
 
 
+def test_both_listeners_give_the_same_page_of_metrics(running: Running) -> None:
+    """Rendered once a second for both; the books' age differs each time."""
+    wait_until(
+        lambda: [running.get("/metrics", base).data for base in (INNER, PUBLIC)],
+        "the same page twice",
+        accept=lambda pages: pages[0] == pages[1],
+    )
+
+
 def test_no_percent_sign_reaches_kube_scheduler(running: Running) -> None:
     """It takes the text for a format (contracts 1.6)."""
     ghost = pod_json("100%d", uid="u%s")
