@@ -32,6 +32,7 @@ class Injecting:
     The way is the node's; a card that the node's way does not reach is held back.
     ``file`` keeps what ``auto`` chose: what the runtime can do is known from the API
     server alone, and after a restart it may be out of reach when the first pods come.
+    It holds while the runtime is away, too.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Injecting:
         if (chosen, why) != self._said:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
         self._said, self._chosen = (chosen, why), chosen
-        if self._choice == "auto" and self._status().get("nodeInfo"):
+        if self._choice == "auto" and _is_told(self._status()):
             self._keep(chosen)
 
     def chosen(self) -> Injection:
@@ -121,8 +122,8 @@ class Injecting:
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
     ) -> tuple[Injection, str]:
         status = self._status()
-        if self._before is not None and not status.get("nodeInfo"):
-            return self._before, "as before; the API server has not told of this node"
+        if self._before is not None and not _is_told(status):
+            return self._before, "as before; nobody tells of the runtime just now"
         no_cdi = _why_no_cdi(status)
         if not no_cdi and wanted and wanted == missing:
             no_cdi = self._not_specified(min(missing))
@@ -160,6 +161,17 @@ def _names(path: Path) -> set[CardUUID]:
         facts = {"file": str(path), "because": " ".join(str(error).split())}
         logger.warning("CDI specification not understood", extra=facts)
         return set()
+
+
+def _is_told(status: Json) -> bool:
+    """Tell whether the node's status names its runtime.
+
+    kubelet writes ``Unknown`` while the runtime does not answer.
+    """
+    node = status.get("nodeInfo") or {}
+    return bool(node) and not str(node.get("containerRuntimeVersion")).endswith(
+        "://Unknown"
+    )
 
 
 def _why_no_cdi(status: Json) -> str:

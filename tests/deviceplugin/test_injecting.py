@@ -114,6 +114,19 @@ def test_what_was_chosen_holds_while_the_node_is_not_told_of(
     assert injecting().chosen() == "nodes"
 
 
+def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    """kubelet calls its version Unknown; pods that come then get their card as ever."""
+    told = {"now": status()}
+    file = tmp_path / "inject"
+    injecting = Injecting("auto", [folder], lambda: told["now"], file)
+    injecting.look([ONE])
+    told["now"] = status(runtime="containerd://Unknown")
+    for _ in range(4):
+        injecting.look([ONE])
+    assert injecting.chosen() == "cdi"
+    assert file.read_text() == "cdi\n"
+
+
 def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     """Alone: the node's way stays, and the card comes when it is specified."""
     new = CardUUID("GPU-3")
