@@ -21,7 +21,7 @@ from typing import Any, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
-from gpushare.listening import socket_address
+from gpushare.listening import listen
 from gpushare.settings import Address
 
 logger = logging.getLogger(__name__)
@@ -156,8 +156,7 @@ class Listener:
 
 
 def _bound(address: Address) -> socket.socket:
-    family, where = socket_address(address)
-    made = socket.create_server(where, family=family, backlog=_BACKLOG)
+    made = listen(address, _BACKLOG)
     made.setblocking(False)  # noqa: FBT003
     return made
 

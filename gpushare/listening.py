@@ -24,13 +24,21 @@ def socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, i
     return family, (host, address.port)
 
 
+def listen(address: Address, backlog: int | None = None) -> socket.socket:
+    """Begin to listen there; ``[::]`` takes IPv4 too. ``OSError`` where one cannot."""
+    family, where = socket_address(address)
+    both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(
+        where, family=family, backlog=backlog, dualstack_ipv6=both
+    )
+
+
 def why_not_listen(address: Address) -> str:
     """Say why nobody can listen there now; empty where one can."""
-    family, where = socket_address(address)
     try:
         # A host that is no name at all, such as "a..b", is told by its encoding.
-        where[0].encode("idna")
-        socket.create_server(where, family=family).close()
+        address.host.strip("[]").encode("idna")
+        listen(address).close()
     except (OSError, UnicodeError) as error:
         return str(error)
     return ""

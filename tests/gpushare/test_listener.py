@@ -332,6 +332,19 @@ def test_ipv6_is_served() -> None:
         assert ask(address)[0] == HTTPStatus.OK
 
 
+def test_all_of_ipv6_is_all_of_ipv4_too() -> None:
+    """As other servers have it: in a cluster of both, either may scrape."""
+    here = free_address()
+    everywhere = Address("[::]", here.port)
+    needs(not why_not_listen(everywhere), "IPv6", "enable IPv6")
+    with Listener({everywhere: echo}):
+        assert ask(here)[1] == HOME
+        assert ask(Address("[::1]", here.port))[1] == HOME
+        assert "in use" in why_not_listen(here)
+    with socket.create_server((here.host, here.port)):
+        assert "in use" in why_not_listen(everywhere)
+
+
 def test_it_ends_while_others_hang() -> None:
     """They are cut off, and the address is free at once."""
     address = free_address()
