@@ -187,6 +187,24 @@ def test_hold_stays_until_it_is_told_to_stop(
     wait_until(lambda: not children_of(place), "end of the children")
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL], ids=["hup", "kill"])
+def test_no_child_outlives_a_demo_that_is_killed(
+    place: Path, number: signal.Signals
+) -> None:
+    """By the end of its terminal, or by force."""
+    with demo(place, "--hold") as child:
+        begun = "both device plugins"
+        wait_until(
+            lambda: children_of(place, "deviceplugin"),
+            begun,
+            WITHIN_S,
+            accept=lambda found: len(found) == 2,
+        )
+        child.send_signal(number)
+        child.communicate(timeout=WITHIN_S)
+        wait_until(lambda: not children_of(place), "end of the children")
+
+
 @pytest.mark.parametrize(
     ("of", "who"),
     [

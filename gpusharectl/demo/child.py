@@ -11,6 +11,16 @@ from pathlib import Path
 from gpushare.settings import PREFIX, Address
 
 _STOP_WITHIN_S = 10.0
+_LEASH = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+# We may have ended before prctl took hold: then no signal comes any more.
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the program that is asked, which the kernel then ends with us. Not by a
+``preexec_fn``: that may hang in a process with threads."""
 
 
 class CannotStartError(RuntimeError):
@@ -18,7 +28,10 @@ class CannotStartError(RuntimeError):
 
 
 class Child:
-    """One of our own programs, run by the Python that runs us."""
+    """One of our own programs, run by the Python that runs us.
+
+    On Linux it ends with the thread that makes it, however that ends.
+    """
 
     def __init__(
         self,
@@ -32,9 +45,13 @@ class Child:
         # What a user has set for a real extender is not meant for this one.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
         own = {PREFIX + name: value for name, value in settings.items()}
+        command = [sys.executable, "-m", *module]
+        if sys.platform == "linux":
+            leash = [sys.executable, "-IS", "-c", _LEASH, str(os.getpid())]
+            command = leash + command
         with log.open("wb") as words:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", *module],
+                command,
                 env=kept | own,
                 stdin=subprocess.DEVNULL,
                 stdout=words,
