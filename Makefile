@@ -1,6 +1,6 @@
 # Everything sets itself up: `make demo` and `make test` are all that anyone needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed cluster cluster-down image picture proto lock format clean
+.PHONY: help demo hold test unit check bench bench-report soak fuzz testbed prometheus3 cluster cluster-down image picture proto lock format clean
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 PROJECT := setup.cfg pyproject.toml requirements/build.txt requirements/runtime.txt
 
 help:  ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runtime  ## Show the main job: no GPU, no root, no cluster; under a minute
 	@$(BIN)/gpusharectl demo
@@ -57,6 +57,9 @@ fuzz: $(STAMP)  ## Bent requests to the real servers, EXAMPLES=3000 for each add
 
 testbed: $(STAMP)  ## Build the real binaries and images into the cache (minutes, once)
 	@$(BIN)/python -m tests.setup
+
+prometheus3: $(STAMP)  ## Rules, alerts and dashboards on a real Prometheus 3 (built once, minutes)
+	@PROMETHEUS=3 $(BIN)/python -m pytest --no-cov tests/monitoring
 
 cluster: $(STAMP)  ## A real cluster of two nodes with stub cards, left running (root)
 	@$(BIN)/python -m tests.testbed.kubeadm up --nodes 2

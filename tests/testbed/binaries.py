@@ -64,6 +64,11 @@ RUNTIME = (
     ),
     Tool("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
 )
+PROMETHEUS_MODULE = HERE / "prometheus3"
+PROMETHEUS = (
+    Tool("prometheus", "github.com/prometheus/prometheus/cmd/prometheus"),
+    Tool("promtool", "github.com/prometheus/prometheus/cmd/promtool"),
+)
 NVIDIA_MODULE = HERE / "nvidia"
 NVIDIA = (
     Tool(
@@ -116,7 +121,11 @@ def build_flags(go_mod: str) -> list[str]:
     found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", go_mod, re.MULTILINE)
     # Only Kubernetes' own binaries say a version that others compare.
     stamp = f" -X k8s.io/component-base/version.gitVersion={found[1]}" if found else ""
-    return ["-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w{stamp}"]
+    # Prometheus finds targets in thirty clouds; with none of them it builds in a half
+    # of the time.
+    without = ["-tags=remove_all_sd"] if "prometheus/cmd/prometheus" in go_mod else []
+    always = ["-trimpath", "-buildvcs=false", "-mod=readonly"]
+    return [*without, *always, f"-ldflags=-s -w{stamp}"]
 
 
 def needs_c(module: Path) -> bool:

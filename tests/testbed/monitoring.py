@@ -15,7 +15,11 @@ from tests.testbed.prometheus import (
     Prometheus,
     Promtool,
 )
-from tests.testbed.served import MonitoringPrograms, ensure_monitoring
+from tests.testbed.served import (
+    MonitoringPrograms,
+    ensure_monitoring,
+    ensure_prometheus_3,
+)
 from tests.testbed.toolchain import BinariesUnavailableError
 
 
@@ -33,11 +37,16 @@ class StartAlertmanager(Protocol):
 
 @pytest.fixture(scope="session")
 def monitoring_programs(pytestconfig: pytest.Config) -> MonitoringPrograms:
-    """The programs, fetched on first use (30 MB, then cached)."""
+    """The programs, fetched on first use (30 MB, then cached).
+
+    ``PROMETHEUS=3`` in the environment asks for Prometheus 3, which is built.
+    """
+    third = os.environ.get("PROMETHEUS") == "3"
+    ensure = ensure_prometheus_3 if third else ensure_monitoring
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         try:
-            return ensure_monitoring(cache_folder(os.environ))
+            return ensure(cache_folder(os.environ))
         except BinariesUnavailableError as error:
             needs(False, error.reason, error.cure)
             raise

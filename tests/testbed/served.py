@@ -2,12 +2,13 @@
 
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gpushare.listening import free_address
+from tests.testbed.binaries import PROMETHEUS, PROMETHEUS_MODULE, ensure_binaries
 from tests.testbed.debpackages import ensure_unpacked
 from tests.testbed.process import Launcher
 
@@ -19,9 +20,13 @@ class MonitoringPrograms:
     """Where the packages' files lie, as under a root folder."""
 
     root: Path
+    built: Path | None = None
+    """What takes the place of the packages' programs of the same names."""
 
     def path(self, name: str) -> str:
         """Give one of ``prometheus``, ``promtool``, ``amtool`` and the like."""
+        if self.built is not None and (self.built / name).exists():
+            return str(self.built / name)
         return str(self.root / "usr/bin" / name)
 
 
@@ -31,6 +36,15 @@ def ensure_monitoring(cache: Path) -> MonitoringPrograms:
     Raises ``BinariesUnavailableError`` where they cannot be had.
     """
     return MonitoringPrograms(ensure_unpacked(cache, "prometheus", PACKAGES))
+
+
+def ensure_prometheus_3(cache: Path) -> MonitoringPrograms:
+    """Give them with Prometheus 3, built now (minutes) where the cache has none.
+
+    Raises ``BinariesUnavailableError`` where they cannot be had.
+    """
+    built = ensure_binaries(cache, PROMETHEUS_MODULE, PROMETHEUS)
+    return replace(ensure_monitoring(cache), built=built.folder)
 
 
 @dataclass

@@ -14,6 +14,8 @@ from tests.testbed.binaries import (
     NODE,
     NVIDIA,
     NVIDIA_MODULE,
+    PROMETHEUS,
+    PROMETHEUS_MODULE,
     RUNTIME,
     RUNTIME_MODULE,
     build_flags,
@@ -41,6 +43,7 @@ def test_every_tool_stands_in_its_go_mod() -> None:
         (HERE / "controlplane", NODE),
         (RUNTIME_MODULE, RUNTIME),
         (NVIDIA_MODULE, NVIDIA),
+        (PROMETHEUS_MODULE, PROMETHEUS),
     ):
         go_mod = (module / "go.mod").read_text()
         assert all(f"\t{tool.package}\n" in go_mod for tool in tools)
