@@ -184,7 +184,7 @@ class Expected:
                 continue
             placed = planned or decider.place(node)
             if isinstance(placed, Placement):
-                node = node.with_placement(placed)
+                node = node.with_plan(placed)
         return node
 
 

@@ -135,7 +135,7 @@ class Ledger:
             if held is not None:
                 return held
             seen = node.as_seen_by(request.pod)
-            decision = place(request, reduce(Node.with_placement, beside, seen), policy)
+            decision = place(request, reduce(Node.with_plan, beside, seen), policy)
             if beside and isinstance(decision, Refusal):
                 decision = place(request, seen, policy)
             if isinstance(decision, Placement):

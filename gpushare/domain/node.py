@@ -138,6 +138,15 @@ class Node:
         placements = {**self.placements, uid: placement}
         return replace(self, placements=placements, unplaced=unplaced)
 
+    def with_plan(self, plan: Placement) -> "Node":
+        """Give the node with a placement that is planned.
+
+        The node itself where the pod is here already: it holds what it holds, and a
+        plan that was made before would move it to another card.
+        """
+        here = plan.pod.uid in self.placements or plan.pod.uid in self.unplaced
+        return self if here else self.with_placement(plan)
+
     def with_unplaced(self, request: PodRequest) -> "Node":
         """Give the node with a pod that runs here on nobody knows which card."""
         return replace(self, unplaced={**self.unplaced, request.pod.uid: request})

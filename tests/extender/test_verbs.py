@@ -363,6 +363,34 @@ def test_a_plan_that_somebody_else_took_keeps_no_pod_out() -> None:
     assert house.bind(house.create("y", units=8)).error == ""
 
 
+def in_doubt(*cards: int) -> tuple[House, Json]:
+    """A pod of a group that holds 8 units of card 1; card 0 came free since."""
+    house = House(n=cards)
+    house.bind(house.create("blocker", units=8))
+    pod = member(house, "a", 8)
+    house.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert house.bind(pod).outcome is Outcome.UNKNOWN
+    house.pods.apply(event("DELETED", house.cluster.pod("blocker")))
+    assert list(house.filter(pod).kept) == ["n"]
+    return house, pod
+
+
+def test_a_plan_does_not_move_a_pod_whose_bind_is_in_doubt() -> None:
+    """It holds its card, though it would be planned on another one by now."""
+    house, first = in_doubt(10, 10)
+    second = member(house, "b", 8)
+    assert list(house.filter(second).kept) == ["n"]
+    for pod in (second, first):
+        assert house.bind(pod, judged=False).error == ""
+    assert [house.free(index=index).units for index in (0, 1)] == [2, 2]
+
+
+def test_the_next_pod_of_a_group_sees_the_card_that_is_held() -> None:
+    """Not the one that would be planned by now: all of that is free."""
+    house, _ = in_doubt(10, 8)
+    assert list(house.filter(member(house, "b", 10)).kept) == ["n"]
+
+
 def test_a_new_cycle_of_a_group_forgets_the_one_before() -> None:
     """It was refused as a whole, so none of its pods stands where it was planned."""
     house = House(n=(10,))

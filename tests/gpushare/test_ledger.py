@@ -48,6 +48,24 @@ def test_a_second_reserve_changes_nothing() -> None:
     assert changes(ledger, position) == set()
 
 
+def test_a_plan_for_a_pod_that_is_there_already_counts_for_nothing() -> None:
+    """Its bind may have come while this one was on its way."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.reserve(request("a", 20), N, FIRST_FIT)
+    plan = placement("a", 1, 20)
+    found = ledger.reserve(request("b", 20), N, FIRST_FIT, [plan])
+    assert found == placement("b", 1, 20)
+
+
+def test_a_plan_for_a_pod_of_unknown_card_counts_for_nothing() -> None:
+    """It is charged on every card."""
+    ledger = ledger_of(*cards(29, 29))
+    ledger.record_unplaced(request("a", 20), N)
+    plan = placement("a", 1, 20)
+    found = ledger.reserve(request("b", 20), N, FIRST_FIT, [plan])
+    assert found == Refusal(Reason.MEMORY)
+
+
 def test_a_refused_reserve_leaves_nothing() -> None:
     """No half-made reservation, no word in the journal."""
     ledger = ledger_of()
