@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -216,7 +217,7 @@ class _Exchange(BaseHTTPRequestHandler):
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
             "wsgi.input": BytesIO(),
-            "wsgi.errors": BytesIO(),
+            "wsgi.errors": sys.stderr,
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,

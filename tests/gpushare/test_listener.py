@@ -316,6 +316,21 @@ def test_a_defect_is_one_bad_answer(
     assert ask(at)[0] == HTTPStatus.OK
 
 
+def test_what_an_application_complains_of_is_text(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As PEP 3333 has it; it stands with what else the process says."""
+
+    def complaining(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        environ["wsgi.errors"].write("no good\n")
+        return echo(environ, start)
+
+    address = free_address()
+    with Listener({address: complaining}):
+        assert ask(address)[0] == HTTPStatus.OK
+    assert capfd.readouterr().err == "no good\n"
+
+
 def test_each_address_has_pages_of_its_own() -> None:
     """At the same time."""
 
