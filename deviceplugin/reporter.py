@@ -1,13 +1,13 @@
 """``vcuda-actual``: where a pod really is, when that is not what was planned."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
 
 from deviceplugin.devices import Cards, differs
-from deviceplugin.nodepod import NOBODY, Listed, NodePod
+from deviceplugin.nodepod import NOBODY, Listed, NodePod, may_be_static
 from deviceplugin.occupancy import Occupancy
 from deviceplugin.podresources import KubeletSilentError, PodResources
 from deviceplugin.pods import NodePods
@@ -68,7 +68,7 @@ class Reporter:
         cards = self.cards()
         records = self.records.all()
         for pod in self.pods.all():
-            its = [one for one in records if _is_of(one, pod)]
+            its = self._its(pod, records, listed)
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
         if not self.synced():
@@ -86,6 +86,28 @@ class Reporter:
 
         self.records.sweep(keep, _YOUNG_S)
 
+    def _its(
+        self, pod: NodePod, records: Sequence[Record], listed: Listed
+    ) -> list[Record]:
+        """Give what the pod was allocated.
+
+        By its name where nobody knew the UID, and where a static pod's mirror may have
+        been made anew, with another UID. An earlier pod may have had that name, so this
+        counts only for what kubelet lists as this one's.
+        """
+        static = may_be_static(pod.name, self.occupancy.node)
+        held = {ids for of in listed.held(pod.name).values() for ids in of.values()}
+
+        def is_its(record: Record) -> bool:
+            return record.uid == pod.uid or (
+                record.pod == pod.name
+                and (static or not record.uid)
+                and frozenset(record.ids) in held
+                and record in self.records.of(record.ids)
+            )
+
+        return list(filter(is_its, records))
+
     def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
         actual = self.occupancy.placement(pod, listed, cards)
         if actual is None or not differs(actual, pod.placement):
@@ -95,8 +117,3 @@ class Reporter:
         except ClusterError as error:
             facts = {"pod": str(pod.ref), "because": str(error)}
             logger.warning("actual placement not written", extra=facts)
-
-
-def _is_of(record: Record, pod: NodePod) -> bool:
-    """Tell whether it is the pod's, by its name where nobody knew the UID."""
-    return record.uid == pod.uid or (not record.uid and record.pod == pod.name)

@@ -185,3 +185,26 @@ def test_static_pod(house: House) -> None:
     actual = house.actual("s-n")
     assert actual is not None
     assert actual.cards() == (UUIDS[0],)
+
+
+def test_a_mirror_that_is_made_anew(house: House) -> None:
+    """Somebody deleted it; the static pod runs on, and is told of again."""
+    static = pod_json("s-n", uid="hash", units=20, cores=1, node="n")
+    house.admit(static)
+    house.bind("s-n", 20, 1, card=None)
+    house.devices.start("hash", "main")
+    assert house.actual("s-n") is not None
+    house.cluster.delete(Kind.PODS, "default", "s-n", grace_period_s=0)
+    house.bind("s-n", 20, 1, card=None)
+    house.serving.reporter.catch_up()
+    assert house.actual("s-n") is not None
+
+
+def test_a_static_pod_in_place_of_one_that_never_started(house: House) -> None:
+    """Its image was wrong, say: what it had says nothing of the new one."""
+    house.admit(pod_json("s-n", uid="old", units=20, cores=1, node="n"))
+    house.devices.release("old")
+    house.run(pod_json("s-n", uid="new", units=10, cores=1, node="n"))
+    house.bind("s-n", 10, 1, card=None)
+    house.serving.reporter.catch_up()
+    assert house.actual("s-n") is not None
