@@ -72,7 +72,7 @@ def _rules(env: Reading) -> Rules:
         set_scheduler=env.text("SET_SCHEDULER") or "",
         set_runtime_class=env.text("SET_RUNTIME_CLASS") or "",
         env_from=env.one_of("ENV_FROM", ENV_FROM, "auto"),
-        runtime_classes=_names(env, "RUNTIME_CLASSES"),
+        runtime_classes=_names(env, "CARD_CLASSES"),
         quotas=env.switch("QUOTAS", default=False),
         bitfusion=_bitfusion(env),
     )

@@ -11,8 +11,11 @@ UI = f"{PREFIX}UI"
 """The extender's own, for its page."""
 POLICY = f"{PREFIX}POLICY"
 """The extender's own: which card it chooses."""
-RUNTIME_CLASSES = f"{PREFIX}RUNTIME_CLASSES"
-"""The webhook's, of the cluster's: no option says it."""
+CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
+"""The webhook's, of the cluster's RuntimeClasses: no option says it.
+
+Its name is like no other's: an older image would take it for that one misspelt.
+"""
 _FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
 """All other options are called as their fields."""
 

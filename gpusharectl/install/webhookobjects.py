@@ -11,7 +11,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.labels import NAME, PART_OF, PRODUCT, SYSTEM, WEBHOOK
 from gpusharectl.install.overlays import NVIDIA
-from gpusharectl.install.webhookchoice import RUNTIME_CLASSES
+from gpusharectl.install.webhookchoice import CARD_CLASSES
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 CONFIGURATIONS = tuple(
@@ -120,9 +120,7 @@ def with_runtime_classes(
 ) -> tuple[Json, ...]:
     """Tell the webhook which RuntimeClasses bring cards, where their names do not."""
     named = ",".join(name for name in classes if NVIDIA not in name)
-    return with_settings(
-        manifests, "webhook", {RUNTIME_CLASSES: named} if named else {}
-    )
+    return with_settings(manifests, "webhook", {CARD_CLASSES: named} if named else {})
 
 
 def with_stamp(manifests: Iterable[Json], stamp: str) -> tuple[Json, ...]:

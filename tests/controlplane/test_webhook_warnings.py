@@ -31,7 +31,7 @@ def house(
     settings = {
         "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
         "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
-        "GPUSHARE_RUNTIME_CLASSES": "gold",
+        "GPUSHARE_CARD_CLASSES": "gold",
     }
     folder = tmp_path_factory.mktemp("webhook-setting")
     with raised(plane, folder, "webhook-void", **settings) as gate:

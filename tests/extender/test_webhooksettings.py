@@ -44,7 +44,7 @@ def test_each_setting_is_read() -> None:
         SET_RUNTIME_CLASS="gpu",
         ENV_FROM="deny",
         QUOTAS="on",
-        RUNTIME_CLASSES="gold, silver,",
+        CARD_CLASSES="gold, silver,",
         BITFUSION_SHELL="/bin/sh",
         BITFUSION_STRICT="on",
         BITFUSION_QUOTA="on",

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from gpushare.kube.objects import Ref
+from gpushare.settings import Reading
 from gpusharectl.install.labels import SYSTEM
 from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
+from gpusharectl.install.webhookchoice import CARD_CLASSES, WebhookChoice
 from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT, SECRET
 from tests.gpusharectl.install.believing import Believing, container, settings
 from tests.gpusharectl.install.fake_objects import FakeObjects
@@ -102,10 +103,24 @@ def test_it_is_told_which_runtime_classes_bring_cards(
             }
         )
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert settings(objects)["GPUSHARE_RUNTIME_CLASSES"] == "gold"
+    assert settings(objects)["GPUSHARE_CARD_CLASSES"] == "gold"
     world.objects.delete(Ref("node.k8s.io/v1", "RuntimeClass", "gold"))
     assert world.install() == Exit.DONE, world.screen.text
-    assert "GPUSHARE_RUNTIME_CLASSES" not in settings(objects)
+    assert "GPUSHARE_CARD_CLASSES" not in settings(objects)
+
+
+def test_an_older_webhook_starts_with_the_setting_of_these_classes() -> None:
+    """Its image may stay; a misspelt setting of its own would keep it from starting."""
+    reading = Reading({CARD_CLASSES: "gold"})
+    for its_own in (
+        *("LISTEN", "PUBLIC_LISTEN", "TLS_CERT", "TLS_KEY", "KUBECONFIG", "THREADS"),
+        *("VOID", "SET_SCHEDULER", "SET_RUNTIME_CLASS", "ENV_FROM", "LOG_LEVEL"),
+        *("LOG_FORMAT", "BITFUSION_CARD_MIB", "BITFUSION_SHELL", "BITFUSION_STRICT"),
+        "BITFUSION_QUOTA",
+    ):
+        reading.text(its_own)
+    reading.misspelt()
+    assert reading.complaints == []
 
 
 def test_again_keeps_all_of_them_and_says_so(world: World, objects: Believing) -> None:
