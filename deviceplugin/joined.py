@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from deviceplugin.cards import (
     CardReading,
     CardSource,
+    DriverLost,
     Found,
     FoundCard,
     LeftOut,
     NoCardsYet,
     XidEvent,
 )
-from deviceplugin.joining import joined, wait_in_turn
+from deviceplugin.joining import ends_all, joined, wait_in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,16 @@ class JoinedCards:
         self._closed = threading.Event()
 
     def cards(self) -> Found:
-        """Look at all sources; ``NoCardsYet`` only where none has a card."""
+        """Look at all sources; ``NoCardsYet`` only where none has a card.
+
+        ``DriverLost`` where that is to end them all (``ends_all``).
+        """
         for number, source in enumerate(self._sources):
             try:
                 self._note_found(number, source.cards())
+            except DriverLost:
+                if ends_all(number, self._noted()[0]):
+                    raise
             except NoCardsYet as error:
                 self._note_none(number, str(error))
         all_found, reasons = self._noted()

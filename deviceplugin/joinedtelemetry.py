@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from deviceplugin.cards import DriverLost, Found, FoundCard, NoCardsYet, XidEvent
-from deviceplugin.joining import joined, wait_in_turn
+from deviceplugin.joining import ends_all, joined, wait_in_turn
 from deviceplugin.telemetry import CardSays, ProcessesSay, Telemetry
 from gpushare.domain.model import CardUUID
 
@@ -37,13 +37,14 @@ class JoinedTelemetry:
     def cards(self) -> Found:
         """Look at all sources; ``NoCardsYet``, with all reasons, where none has any.
 
-        ``DriverLost`` of one is all theirs: the process ends for it.
+        ``DriverLost`` where that is to end them all (``ends_all``).
         """
         for number, source in enumerate(self._sources):
             try:
                 self._note_found(number, source.cards())
             except DriverLost:
-                raise
+                if ends_all(number, self._noted()[0]):
+                    raise
             except Exception as error:  # noqa: BLE001  it must not hide the others
                 self._note_none(number, _words(error))
         all_found, reasons = self._noted()

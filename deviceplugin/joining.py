@@ -1,7 +1,7 @@
 """What several sources of cards have in common when they are taken as one."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,6 +46,16 @@ def joined(all_found: Iterable[Found], again: Again) -> Found:
             cards[card.uuid] = replace(card, index=index)
     by_index = sorted(cards.values(), key=lambda card: card.index)
     return Found(tuple(by_index), tuple(left_out))
+
+
+def ends_all(number: int, found: Mapping[int, Found]) -> bool:
+    """Tell whether the process is to end for a source whose driver is lost to it.
+
+    Not where this process never had cards of it and serves others: a new one would be
+    in the same place, and end again and again.
+    """
+    its = found.get(number)
+    return bool(its and its.cards) or not any(one.cards for one in found.values())
 
 
 def wait_in_turn(

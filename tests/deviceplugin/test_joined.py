@@ -1,11 +1,14 @@
 """The driver's cards and an inventory's as one source."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
 from deviceplugin.cards import (
     CardReading,
+    DriverLost,
     Found,
     FoundCard,
     LeftOut,
@@ -13,6 +16,7 @@ from deviceplugin.cards import (
     XidEvent,
 )
 from deviceplugin.joined import JoinedCards
+from deviceplugin.joinedtelemetry import JoinedTelemetry
 from gpushare.domain.model import CardUUID
 
 
@@ -23,11 +27,14 @@ class Played:
         cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
         self.found = Found(tuple(cards))
         self.gone = ""
+        self.lost = ""
         self.events: list[XidEvent] = []
         self.load = f"load of {name}"
         self.closed = 0
 
     def cards(self) -> Found:
+        if self.lost:
+            raise DriverLost(self.lost)
         if self.gone:
             raise NoCardsYet(self.gone)
         return self.found
@@ -88,6 +95,30 @@ def test_cards_stay_while_their_driver_is_gone() -> None:
     assert joined.cards() == before
     failures = {one.uuid: one.failure for one in joined.readings()}
     assert failures == {"a0": "the driver was unloaded", "b0": ""}
+
+
+@pytest.mark.parametrize("make", [JoinedCards, JoinedTelemetry])
+@pytest.mark.parametrize(
+    ("had", "others", "ends"),
+    [(1, 0, True), (1, 1, True), (0, 0, True), (0, 1, False)],
+)
+def test_a_driver_that_is_lost(
+    make: Callable[[list[Any]], JoinedCards | JoinedTelemetry],
+    had: int,
+    others: int,
+    *,
+    ends: bool,
+) -> None:
+    """A new process may have its cards; one that never had any serves the others."""
+    first, second = Played("a", *range(had)), Played("b", *range(others))
+    first.gone = "" if had else "broken"
+    second.gone = "" if others else "none"
+    joined = make([first, second])
+    with nullcontext() if had or others else pytest.raises(NoCardsYet):
+        joined.cards()
+    first.lost = "broken, for 60 s"
+    with pytest.raises(DriverLost) if ends else nullcontext():
+        assert indices(joined.cards()) == {"b0": 0}
 
 
 def test_a_card_of_two_sources_is_the_first_s() -> None:
