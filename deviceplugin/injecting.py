@@ -61,7 +61,7 @@ class Injecting:
             self._note_unseen(wanted, missing)
             chosen, why = self._auto(wanted, missing)
             self._misses = 0 if chosen == "cdi" else self._misses + 1
-            if self._said[0] == "cdi" and 0 < self._misses < _MISSES:
+            if self._may_be_cdi_again() and 0 < self._misses < _MISSES:
                 # Somebody may be writing the specification anew just now.
                 return
             self._held = self._to_hold(missing) if chosen == "cdi" else {}
@@ -85,6 +85,12 @@ class Injecting:
         Only where ``auto`` chose it: who sets it by hand may know better.
         """
         return self._held
+
+    def _may_be_cdi_again(self) -> bool:
+        """Tell whether it was CDI a look ago, or before a restart with this runtime."""
+        if not self._said[0]:
+            return self._before == "cdi" and not _why_no_cdi(self._status())
+        return self._said[0] == "cdi"
 
     def _read(self) -> Injection | None:
         try:

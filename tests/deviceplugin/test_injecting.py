@@ -127,6 +127,28 @@ def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) ->
     assert file.read_text() == "cdi\n"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "chosen"),
+    [
+        ("containerd://2.1.4", ["cdi", "cdi", "env"]),
+        ("containerd://1.7.27", ["env", "env", "env"]),
+    ],
+)
+def test_a_specification_that_is_not_yet_there_after_a_reboot(
+    runtime: str, chosen: list[str], folder: Path, tmp_path: Path
+) -> None:
+    """``/var/run/cdi`` is empty then; another runtime is another matter."""
+    file = tmp_path / "inject"
+    Injecting("auto", [folder], status, file).look([ONE])
+    (folder / "nvidia.json").unlink()
+    again = Injecting("auto", [folder], lambda: status(runtime=runtime), file)
+    seen = []
+    for _ in chosen:
+        again.look([ONE])
+        seen.append(again.chosen())
+    assert seen == chosen
+
+
 def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     """Alone: the node's way stays, and the card comes when it is specified."""
     new = CardUUID("GPU-3")
