@@ -163,6 +163,9 @@ class _Search:
             single = self._kept | {uid}
             if best is None or self._cost(single) < self._cost(best):
                 best = single if self._enough(self._request, single) else best
+        if best is None and self._enough(self._request, self._lower):
+            # What one claim left on a card may have been in the way of another.
+            best = self._reprieved(self._request, self._lower, self._kept)
         if not best:
             return None
         uids = self._in_order(best)

@@ -117,6 +117,21 @@ def test_no_more_pods_go_than_must() -> None:
     assert found == victims("b0")
 
 
+def test_all_that_may_go_is_looked_at_where_no_card_alone_helps() -> None:
+    """The 19 are cheapest on card 1, which the 28 need as a whole."""
+    page = node(
+        *cards(29, 29),
+        holds=[
+            placement("high", 0, 5, priority=20),
+            low("a", 0, 20, priority=5),
+            low("b", 1, 5),
+            low("c", 1, 10),
+        ],
+    )
+    found = choose(apart("asks", 19, 28, priority=10), page, victims("a", "c"))
+    assert found == victims("a", "c", "b")
+
+
 @pytest.mark.parametrize(
     ("priorities", "chosen"),
     [((1, 2), "a"), ((2, 1), "b"), ((1, 1), "a"), ((-5, 1), "a")],
