@@ -173,13 +173,19 @@ def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
 
 
 def _runtime_classes(objects: Objects) -> tuple[str, ...]:
-    """Name the RuntimeClasses that bring cards, which their handlers tell."""
-    if not objects.may("list", resource(*RUNTIME_CLASS), ""):
-        return ()
+    """Name the RuntimeClasses that bring cards, which their handlers tell.
+
+    Without the right to list them, which no install but a webhook's insists on, the
+    usual one is asked for by its name.
+    """
+    if objects.may("list", resource(*RUNTIME_CLASS), ""):
+        found = objects.list(*RUNTIME_CLASS)
+    else:
+        found = _one(objects, Ref(*RUNTIME_CLASS, NVIDIA))
     return tuple(
         sorted(
             body["metadata"]["name"]
-            for body in objects.list(*RUNTIME_CLASS)
+            for body in found
             if NVIDIA in body["handler"].lower() or body["metadata"]["name"] == NVIDIA
         )
     )

@@ -299,6 +299,24 @@ def test_the_plugin_asks_for_the_runtime_class_where_there_is_one(
     assert spec.get("runtimeClassName") == expected
 
 
+def test_the_runtime_class_is_found_without_the_right_to_list_them(
+    world: World,
+) -> None:
+    """Else an install run again would take it from the device plugin, and its cards."""
+    world.objects.create(
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nvidia"},
+            "handler": "nvidia",
+        }
+    )
+    fake(world).denied.add("list runtimeclasses.node.k8s.io")
+    assert world.install() == Exit.DONE
+    spec = (world.objects.get(PLUGIN) or {})["spec"]["template"]["spec"]
+    assert spec.get("runtimeClassName") == "nvidia"
+
+
 def test_other_control_planes_come_first_the_leader_last(tmp_path: Path) -> None:
     labels = {"node-role.kubernetes.io/control-plane": ""}
     world = World(FakeObjects(), tmp_path).populate(
