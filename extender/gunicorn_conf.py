@@ -25,6 +25,9 @@ workers = 1
 # gunicorn's threaded one, but no thread waits for a slow client, and each is quicker to
 # take up a client's next request.
 worker_class = "extender.lingering.LingeringWorker"
+# With the public listener's 64 within 1,024, the most descriptors by default: without
+# one left, gunicorn's worker ends.
+worker_connections = 900
 threads = _settings.threads
 keepalive = 3600
 graceful_timeout = 10

@@ -1,6 +1,7 @@
 """The real extender's gunicorn: busy clients, and those beside them."""
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -177,6 +178,21 @@ def test_the_slow_keep_nobody_waiting_over_tls(tmp_path: Path) -> None:
             for _ in range(3):
                 safe.sendall(REQUEST)
                 assert ANSWERED in answers(safe)
+
+
+def test_the_silent_do_not_take_all_descriptors(tmp_path: Path) -> None:
+    """Of 1,024 it leaves 64 to the public listener, and 40 for what else is open."""
+    with serving(tmp_path, THREADS) as (port, process), ExitStack() as stack:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        worker = int(children.read_text().split()[0])
+        _, most = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (1024 - 64 - 40, most))
+        for _ in range(940):
+            stack.enter_context(connect(port))
+        with connect(port) as link:
+            link.sendall(REQUEST)
+            assert ANSWERED in answers(link)
+        assert int(children.read_text().split()[0]) == worker
 
 
 def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:
