@@ -20,8 +20,11 @@ ROOT = f"/apis/{VERSION}"
 KINDS = {"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}
 EVERY = "*"
 
-Names = Callable[[str, str, str], list[str]]
-"""Resource, namespace and label selector → the objects' names."""
+Names = Callable[[str, str, str], list[str] | None]
+"""Resource, namespace and label selector → the objects' names.
+
+None where the adapter's account may not list them.
+"""
 
 
 class MetricsApi:
@@ -66,6 +69,9 @@ class MetricsApi:
                 return _said(HTTPStatus.NOT_FOUND, _status(words))
         every = name == EVERY
         names = self._names(asked.resource, space, selector) if every else [name]
+        if names is None:
+            words = f"unable to list matching resources: {asked.resource} is forbidden"
+            return _said(HTTPStatus.INTERNAL_SERVER_ERROR, _status(words))
         words = f"the server could not find the metric {asked.name}"
         try:
             values = self._adapter.values(asked, space, *names) if names else None

@@ -1,7 +1,8 @@
 """Ask the real prometheus-adapter: ``python -m tests.monitoring.record ADAPTER``.
 
-It is built from its Go module, which takes a machine of two cores some minutes:
-``CGO_ENABLED=0 go install sigs.k8s.io/prometheus-adapter/cmd/adapter@v0.12.0``.
+It is built from its Go module, which takes a machine of two cores some minutes: a
+go.mod with ``tool sigs.k8s.io/prometheus-adapter/cmd/adapter`` and ``require
+sigs.k8s.io/prometheus-adapter v0.12.0``, then ``go mod tidy`` and ``go build tool``.
 """
 
 import os
@@ -18,12 +19,33 @@ from tests.monitoring.questions import LABELS, lasting, paths, pods, record
 from tests.monitoring.scene import MENDED, NODES, SEED, page
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
+from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.prometheus import Prometheus
 from tests.testbed.rest import Rest
 from tests.testbed.served import ensure_monitoring
 
+ACCOUNT = "prometheus-adapter"
 LISTED = 10
 """Entries of the whole list."""
+READ = ["get", "list", "watch"]
+CHARTS_RIGHTS = [
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces", "pods", "services", "configmaps"],
+        "verbs": READ,
+    },
+    {
+        "apiGroups": ["authentication.k8s.io"],
+        "resources": ["tokenreviews"],
+        "verbs": ["create"],
+    },
+    {
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["subjectaccessreviews"],
+        "verbs": ["create"],
+    },
+]
+"""What the adapter's chart lets its account do: nodes are not among it."""
 
 
 def main(program: str) -> None:
@@ -65,7 +87,9 @@ def ask(program: str, plane: ControlPlane, prometheus: str, rules: Path) -> None
     custom = yaml.safe_load(rules.read_text())["rules"]["custom"]
     config = plane.folder / rules.name
     config.write_text(yaml.safe_dump({"rules": custom}))
-    kubeconfig = plane.kubeconfig(plane.admin.token, "adapter")
+    token = service_account_token(plane.rest, "default", ACCOUNT)
+    grant(plane.rest, f"system:serviceaccount:default:{ACCOUNT}", CHARTS_RIGHTS)
+    kubeconfig = plane.kubeconfig(token, "adapter")
     port = free_address().port
     flags = [
         f"--config={config}",
