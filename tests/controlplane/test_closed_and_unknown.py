@@ -121,14 +121,15 @@ def test_its_user_cannot_free_what_it_holds(world: World) -> None:
 
 def test_a_whole_card_that_grows_is_shared_with_nobody(world: World) -> None:
     """Its node lists more units by now, as after a change of the reserve."""
-    world.node("edge", 29)
-    assert world.runs("whole", 29, 100) == "edge-0"
-    grown = [Card(CardUUID("edge-0"), 0, 40)]
+    # Not "edge": kube-scheduler may still count pods of another test there.
+    world.node("whole", 29)
+    assert world.runs("whole", 29, 100) == "whole-0"
+    grown = [Card(CardUUID("whole-0"), 0, 40)]
     notes = {"metadata": {"annotations": {CARDS: encode_cards(grown)}}}
-    world.rest.must("PATCH", "/api/v1/nodes/edge", notes)
+    world.rest.must("PATCH", "/api/v1/nodes/whole", notes)
     more = {MEMORY: "40"}
     status = {"status": {"capacity": more, "allocatable": more}}
-    world.rest.must("PATCH", "/api/v1/nodes/edge/status", status)
+    world.rest.must("PATCH", "/api/v1/nodes/whole/status", status)
     wait_until(lambda: page(world)["cards"][0]["units"] == 40, "larger card")
     waits = world.post("waits", 5, 0)
     assert world.verdict(waits).event.startswith(NO_MEMORY)
