@@ -72,7 +72,7 @@ class Offer:
         """Say which of these cards have no unit after the reserve, each with why."""
         return {
             card.uuid: f"its {card.memory_mib} MiB less a reserve of "
-            f"{self._reserve_mib} MiB are no unit of {UNIT_MIB} MiB"
+            f"{self._reserve_mib} MiB are less than one unit of {UNIT_MIB} MiB"
             for card in cards
             if not shared_card(card, self._reserve_mib).units
         }

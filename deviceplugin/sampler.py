@@ -82,7 +82,7 @@ class Sampler:
                 others = self.look_once()
             except DriverLost as error:
                 facts = {"because": str(error)}
-                logger.error("ending to be started anew", extra=facts)  # noqa: TRY400
+                logger.error("driver lost, the process ends", extra=facts)  # noqa: TRY400
                 return
             if others:
                 self.ring()

@@ -102,7 +102,7 @@ class Watcher:
                 self._round()
             except DriverLost as error:
                 facts = {"because": str(error)}
-                logger.error("ending to be started anew", extra=facts)  # noqa: TRY400
+                logger.error("driver lost, the process ends", extra=facts)  # noqa: TRY400
                 return
 
     def _round(self) -> None:

@@ -214,10 +214,10 @@ class Binder:
         if bound is not None:
             return bound
         if now < unseen.due:
-            error = f"nobody knows yet whether an earlier bind to {held.node} came true"
+            error = f"the result of an earlier bind to {held.node} is not known yet"
             return Bound(Outcome.UNKNOWN, error)
         self._give_up(held)
-        return Bound(Outcome.FAILED, f"an earlier bind to {held.node} came to nothing")
+        return Bound(Outcome.FAILED, f"an earlier bind to {held.node} had no effect")
 
     def _write(
         self, args: BindingArgs, placement: Placement | None, *, fresh: bool

@@ -32,7 +32,7 @@ from gpushare.kube.fields import Malformed
 logger = logging.getLogger(__name__)
 
 _MOST_BUDGETS = 5000
-_UNANSWERED = "Nobody knows yet whether an earlier bind to another node came true"
+_UNANSWERED = "The result of an earlier bind to another node is not known yet"
 
 
 @dataclass(frozen=True, slots=True)

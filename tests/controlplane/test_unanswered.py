@@ -87,9 +87,9 @@ def test_filter_keeps_the_node_that_bind_will_take(lonely: World) -> None:
         assert "webhook" in bind(lonely, a_pod)
         answer = lonely.extender.rest.must("POST", "/scheduler/filter", asked)
         assert answer["NodeNames"] == ["edge"]
-        why = "Nobody knows yet whether an earlier bind to another node came true"
+        why = "The result of an earlier bind to another node is not known yet"
         assert answer["FailedAndUnresolvableNodes"] == {"other": why}
-        assert "nobody knows yet" in bind(lonely, a_pod, "other")
+        assert "not known yet" in bind(lonely, a_pod, "other")
     assert bind(lonely, a_pod) == ""
 
 

@@ -100,7 +100,7 @@ def test_the_plugin_ends_for_a_driver_upgrade(
         clock.now += 2
         thread.join(60)
         assert status == [1]
-    assert told(caplog, "ending to be started anew") == [f"{MISMATCH}, for 61 s"]
+    assert told(caplog, "driver lost, the process ends") == [f"{MISMATCH}, for 61 s"]
 
 
 def test_the_plugin_ends_that_began_under_another_version(
@@ -142,4 +142,4 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     thread.join(60)
     stop.set()
     assert status == [1]
-    assert told(caplog, "ending to be started anew") == [f"{MISMATCH}, for 61 s"]
+    assert told(caplog, "driver lost, the process ends") == [f"{MISMATCH}, for 61 s"]

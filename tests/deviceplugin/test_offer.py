@@ -47,7 +47,9 @@ def test_a_card_without_a_unit_has_no_cores_either() -> None:
     assert [card.uuid for card in made.cards().all] == [UUIDS[1]]
     assert {one[:8] for one in healthy(made, C)} == {"bbbbbbbb"}
     assert made.too_small([found_card(0, 2), found_card(1, 3)]) == {
-        UUIDS[0]: "its 612 MiB less a reserve of 612 MiB are no unit of 256 MiB"
+        UUIDS[
+            0
+        ]: "its 612 MiB less a reserve of 612 MiB are less than one unit of 256 MiB"
     }
 
 

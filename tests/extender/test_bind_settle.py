@@ -144,7 +144,7 @@ def test_binds_that_fail_hold_the_room_for_a_while(
         house.binder.settle_overdue()
         assert house.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
     house.clock.now = float(given_up)
-    words = "an earlier bind to n came to nothing"
+    words = "an earlier bind to n had no effect"
     assert house.bind(pod) == Bound(Outcome.FAILED, words)
     assert house.cluster.writes == min(len(faults), 20)
     house.cluster.on_bind = []

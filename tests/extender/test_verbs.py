@@ -76,7 +76,7 @@ def test_a_pod_whose_bind_may_yet_come_true_is_kept_on_its_node() -> None:
     pod = house.create(units=20)
     house.cluster.on_bind = [Fault(Unavailable("..."))]
     assert house.bind(pod, "m").error
-    words = "Nobody knows yet whether an earlier bind to another node came true"
+    words = "The result of an earlier bind to another node is not known yet"
     result = house.filter(pod, "n", "m")
     assert (list(result.kept), result.refused) == (["m"], {"n": words})
     assert not house.bind(pod, "m", judged=False).error
