@@ -17,8 +17,8 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
+from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.scheduling import place, refusal
 
 NODE = NodeName("node")
 _ROUNDS = 2000

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench.client import Timing
 from bench.exporter_server import CONTAINERS, FIRST_PID, PAGE
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
 from tests.nvml.driver import StubDriver, stub_card
 

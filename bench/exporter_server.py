@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from bench.plugin_server import NODE
-from deviceplugin.exporting import run
-from deviceplugin.exportsettings import ExporterSettings
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.exporter.run import run
+from deviceplugin.exporter.settings import ExporterSettings
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -29,10 +29,10 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.settings import Address
 
 CONTAINERS = 100

@@ -1,7 +1,7 @@
 """``python -m bench.packing_scheduler``: a slice of the trace on a real kube-scheduler.
 
 Every n-th node of the public trace is posted to a real API server, and pods of the
-trace arrive one after another, as ``gpusharectl.simulator.openb`` has it. A real
+trace arrive one after another, as ``gpusharectl.simulate.openb`` has it. A real
 kube-scheduler places them with the real extender beside it; those without cards it
 places alone, since no extender is asked for them. The same pods in the same order are
 placed in memory by ``schedule()``, where the policy places those without cards, too.
@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
@@ -35,12 +36,18 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.packer import Packer
+from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.scheduling import schedule
 from gpushare.kube.annotations import encode_cards
-from gpusharectl.simulator.openb import WHOLE, Meter, Trace, TraceNode, TracePod
-from gpusharectl.simulator.openbfile import FOLDER_VARIABLE, read_trace
+from gpusharectl.simulate.openb import (
+    FOLDER_VARIABLE,
+    WHOLE,
+    Meter,
+    Trace,
+    TraceNode,
+    TracePod,
+    read_trace,
+)
 from tests.controlplane.extender import USER, extender
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane

@@ -25,10 +25,10 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Kind
-from gpushare.kube.embedded import Embedded
 from gpushare.listener import Listener
 
 CARDS = 8

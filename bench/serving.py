@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 
 _START_WITHIN_S = 300.0
 

@@ -18,9 +18,9 @@ from rich.table import Table
 
 from bench.client import Line, in_turns
 from bench.server import ECHO
+from gpushare.addresses import free_address
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.listening import free_address
 from tests.testbed.certificates import Certificates, certificates
 
 ROUNDS = 2000

@@ -13,12 +13,12 @@ import orjson
 from flask import Flask, Response, request
 
 from bench.server import ECHO, node_json
-from extender.publicapp import create_public_app
-from extender.webhook import create_webhook_app
-from extender.webhookmain import assemble
-from extender.webhooksettings import WebhookSettings
+from extender.main import assemble_webhook
+from extender.server.public import create_public_app
+from extender.server.webhook_app import create_webhook_app
+from extender.settings import WebhookSettings
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
-from gpushare.kube.embedded import Embedded
 
 READY = "/readyz"
 
@@ -28,7 +28,7 @@ def build() -> WSGIApplication:
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json("node-1"))
     settings, _ = WebhookSettings.read(os.environ)
-    parts = assemble(settings, cluster, Event())
+    parts = assemble_webhook(settings, cluster, Event())
     webhook = create_webhook_app(parts)
     public = create_public_app(parts.readiness, parts.metrics_page)
     others = {ECHO: echo_app(), READY: public}

@@ -12,34 +12,33 @@ from typing import TypeVar
 
 import click
 
-from deviceplugin.amdgpu import AmdTelemetry
-from deviceplugin.cards import CardSource
-from deviceplugin.collect import Unit
-from deviceplugin.exporting import run as run_exporter
-from deviceplugin.exportsettings import (
+from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.inventory import InventoryCards, read_inventory
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.cards.simulated import SimulatedCards, parse_spec
+from deviceplugin.cards.source import CardSource
+from deviceplugin.exporter.http import Unit
+from deviceplugin.exporter.run import run as run_exporter
+from deviceplugin.exporter.selection import Flags
+from deviceplugin.exporter.settings import (
     UNITS,
     WATCHDOG_MODES,
     ExporterSettings,
     Given,
 )
-from deviceplugin.fields import GROUPS
-from deviceplugin.inventory import InventoryCards, read_inventory
-from deviceplugin.joined import JoinedCards
-from deviceplugin.joinedtelemetry import JoinedTelemetry
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
-from deviceplugin.plaintelemetry import PlainTelemetry
-from deviceplugin.serving import run
+from deviceplugin.exporter.usage import Mode
+from deviceplugin.serve import run
 from deviceplugin.settings import DevicePluginSettings
-from deviceplugin.simulated import SimulatedCards, parse_spec
-from deviceplugin.switches import Flags
-from deviceplugin.telemetry import Telemetry
-from deviceplugin.watchdog import Mode
+from deviceplugin.telemetry.amd import AmdTelemetry
+from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
+from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.fields import GROUPS
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare import logs
-from gpushare.kube.apiserver import ApiServer
+from gpushare.addresses import why_not_listen
+from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Cluster
 from gpushare.kube.errors import ClusterError
-from gpushare.listening import why_not_listen
 from gpushare.settings import Address
 
 Settings = DevicePluginSettings | ExporterSettings

@@ -1,125 +1,197 @@
-"""The pods of this node, as the API server tells of them."""
+"""A pod of this node, and who holds which devices of ours. Pure."""
 
-import logging
-from collections import OrderedDict
-from collections.abc import Iterator
-from threading import Condition
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from deviceplugin.nodepod import NodePod, PodName, node_pod
-from gpushare.domain.model import NodeName, PodUID
-from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
-from gpushare.kube.errors import ClusterError, NotFound
-from gpushare.kube.fields import Malformed
+from gpushare.domain.model import (
+    Amount,
+    Claim,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.refusal import Refusal
+from gpushare.domain.request import Role
+from gpushare.kube import codec, names
+from gpushare.kube.cluster import Json, Target
+from gpushare.kube.codec import PodRecord, Unmeetable, containers
 
-logger = logging.getLogger(__name__)
+PodName = tuple[str, str]
+"""Namespace and name: all that kubelet's pod resources tell of a pod."""
+NOBODY: PodName = ("", "")
+"""A pod of which nobody knows the name."""
 
-_MOST_ENDED = 2000
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A container that asks for cards, in kubelet's order of admission."""
+
+    name: str
+    role: Role
+    amount: Amount
 
 
-class NodePods:
-    """Sink for the pods of this node: all of them, so that a stranger is noticed.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One allocation that kubelet asks: so many of one resource for a container."""
 
-    A pod leaves with its object, or once its phase is terminal: then kubelet has freed
-    its devices, or will before it gives them to another (contracts 2.6).
+    container: str
+    resource: str
+    count: int
+
+
+@dataclass(frozen=True)
+class NodePod:
+    """One pod of this node.
+
+    ``bound`` is when it came to the node, by the API server's clock, for order alone;
+    ``running`` names the containers that run, as kubelet last told the API server.
     """
 
-    def __init__(self, cluster: Cluster, node: NodeName) -> None:
-        self._cluster = cluster
-        self._node = node
-        self._changed = Condition()
-        self._pods: dict[PodUID, NodePod] = {}
-        self._by_name: dict[PodName, PodUID] = {}
-        self._ended: OrderedDict[PodUID, None] = OrderedDict()
+    record: PodRecord
+    asking: tuple[Asking, ...]
+    bound: str
+    running: frozenset[str] = frozenset()
 
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods of the node.
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All allocations of the pod, in the order of its containers."""
+        return tuple(
+            Step(asking.name, resource, count)
+            for asking in self.asking
+            for resource, count in (
+                (names.CORE, asking.amount.cores),
+                (names.MEMORY, asking.amount.units),
+            )
+            if count
+        )
 
-        Whoever was known before the list began, and is not in it, has gone; not who
-        was fetched meanwhile.
-        """
-        before = set(self._pods)
-        seen: set[PodUID] = set()
-        for page in pages:
-            for pod in page.items:
-                seen.add(PodUID(pod["metadata"]["uid"]))
-                self._take(pod)
-        for uid in before - seen:
-            self._drop(uid)
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """The init containers that end before the next container starts."""
+        return frozenset(a.name for a in self.asking if a.role is Role.INIT)
 
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        if event.type == "DELETED":
-            self._drop(PodUID(event.object["metadata"]["uid"]))
-        else:
-            self._take(event.object)
+    @property
+    def ref(self) -> PodRef:
+        """Which pod it is."""
+        return self.record.pod
 
-    def all(self) -> tuple[NodePod, ...]:
-        """Give the pods that have not ended."""
-        with self._changed:
-            return tuple(self._pods.values())
+    @property
+    def uid(self) -> PodUID:
+        """Its UID."""
+        return self.record.pod.uid
 
-    def find(self, name: PodName) -> NodePod | None:
-        """Give the newest pod of this name, as far as the watch has told."""
-        with self._changed:
-            uid = self._by_name.get(name)
-            return None if uid is None else self._pods.get(uid)
+    @property
+    def name(self) -> PodName:
+        """Its namespace and name."""
+        return (self.record.pod.namespace, self.record.pod.name)
 
-    def wait_for(self, name: PodName, timeout_s: float) -> NodePod | None:
-        """Give the pod of this name, which the watch may be about to bring.
+    @property
+    def target(self) -> Target:
+        """The pod as the target of a write."""
+        return Target(*self.name, self.uid)
 
-        kubelet's watch and ours race on every pod.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: name in self._by_name, timeout_s)
-        return self.find(name)
+    @property
+    def placement(self) -> Placement | None:
+        """The believed placement: the actual one, or else the planned one."""
+        return self.record.placement
 
-    def fetch(self, name: PodName) -> NodePod | None:
-        """Ask the API server for a pod of this node; None where it has none.
+    def what_is_wrong(self) -> str:
+        """Say why what it asks can never be met; empty where it can be."""
+        request = self.record.request
+        return codec.refusal_text(request) if isinstance(request, Refusal) else ""
 
-        Raises ``ClusterError`` where it does not answer.
-        """
-        try:
-            pod = self._cluster.get(Kind.PODS, *name)
-        except NotFound:
-            return None
-        if (pod.get("spec") or {}).get("nodeName") != self._node:
-            return None
-        self._take(pod)
-        return self.find(name)
 
-    def fresh(self, name: PodName) -> NodePod | None:
-        """Ask the API server, and take what the watch told where it does not answer."""
-        try:
-            return self.fetch(name)
-        except ClusterError as error:
-            facts = {"pod": "/".join(name), "because": str(error)}
-            logger.info("going by the watch", extra=facts)
-            return self.find(name)
+def node_pod(pod: Json) -> NodePod:
+    """Read a pod; ``Malformed`` for what no API server would send."""
+    record = codec.pod_record(pod)
+    try:
+        specs = containers(pod)
+    except Unmeetable:
+        specs = []
+    asking = tuple(Asking(s.name, s.role, s.amount) for s in specs if s.amount)
+    return NodePod(record, asking, _bound(pod), _running(pod))
 
-    def _take(self, pod: Json) -> None:
-        try:
-            found = node_pod(pod)
-        except Malformed as error:
-            facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
-            logger.warning("pod not understood", extra=facts)
-            return
-        if found.record.terminal:
-            self._drop(found.uid)
-            return
-        with self._changed:
-            if found.uid in self._ended:
-                # Read by us before its end, which the watch has told meanwhile.
-                return
-            self._pods[found.uid] = found
-            self._by_name[found.name] = found.uid
-            self._changed.notify_all()
 
-    def _drop(self, uid: PodUID) -> None:
-        with self._changed:
-            self._ended[uid] = None
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
-            gone = self._pods.pop(uid, None)
-            if gone is not None and self._by_name.get(gone.name) == uid:
-                del self._by_name[gone.name]
-            self._changed.notify_all()
+def _bound(pod: Json) -> str:
+    """Say when the pod was bound; when it was made, where nobody bound it."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if (
+            condition.get("type") == "PodScheduled"
+            and condition.get("status") == "True"
+        ):
+            return str(condition.get("lastTransitionTime") or "")
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+def _running(pod: Json) -> frozenset[str]:
+    status = pod.get("status") or {}
+    told = (
+        one
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(key) or ()
+    )
+    return frozenset(
+        str(one.get("name")) for one in told if "running" in (one.get("state") or {})
+    )
+
+
+def may_be_static(name: PodName, node: NodeName) -> bool:
+    """Tell whether a pod has the name that kubelet gives static pods of this node."""
+    return name[1].endswith(f"-{node}")
+
+
+def unlisted_pod(name: PodName, amount: Amount) -> NodePod:
+    """Make up a pod of which only kubelet knows, with one nameless container.
+
+    Its UID is empty. Of its other resource nothing is known yet, so that the emptiest
+    card is the best guess.
+    """
+    ref = PodRef(PodUID(""), *name)
+    claim = Claim(amount, (ContainerAmount("", amount),))
+    record = PodRecord(
+        pod=ref,
+        request=PodRequest(ref, (claim,), "spread"),
+        node=NodeName(""),
+        placement=None,
+        terminal=False,
+        terminating=False,
+        nominated=NodeName(""),
+        labels={},
+    )
+    return NodePod(record, (Asking("", Role.APP, amount),), "")
+
+
+Held = Mapping[str, frozenset[str]]
+"""Device ids by resource, of one container."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One answer of kubelet: the active pods, each container with its devices of ours.
+
+    A pod that asks nothing of us is there too, its containers without devices; init
+    containers that end are not (contracts 2.6).
+    """
+
+    pods: Mapping[PodName, Mapping[str, Held]]
+
+    def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
+        """Give pod, container, resource and device ids of all that holds any."""
+        for pod, of_pod in self.pods.items():
+            for container, held in of_pod.items():
+                for resource, ids in held.items():
+                    yield pod, container, resource, ids
+
+    @cached_property
+    def holder(self) -> Mapping[str, PodName]:
+        """Which pod holds each device id that is held."""
+        return {one: pod for pod, _, _, ids in self.holders() for one in ids}
+
+    def held(self, pod: PodName) -> Mapping[str, Held]:
+        """Give what each listed container of a pod holds; empty for a stranger."""
+        return self.pods.get(pod, {})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from deviceplugin.allocation import Injection
+from deviceplugin.allocation.response import Injection
 from gpushare.domain.model import NodeName
 from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
 from gpushare.settings import Address, Reading

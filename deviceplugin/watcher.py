@@ -4,18 +4,18 @@ import logging
 from dataclasses import dataclass, field
 from threading import Event
 
-from deviceplugin.cards import (
+from deviceplugin.allocation.injection import Injecting
+from deviceplugin.cards.advertised import Offer
+from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.publisher import OwnNode
+from deviceplugin.cards.source import (
     CardSource,
     DriverLost,
     FoundCard,
     NoCardsYet,
     colliding,
 )
-from deviceplugin.health import Health, HealthFile
-from deviceplugin.injecting import Injecting
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.offer import Offer
-from deviceplugin.publisher import OwnNode
 from gpushare.domain.model import CardUUID, NodeName
 from gpushare.kube import names
 from gpushare.kube.cluster import Cluster, Kind

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from extender.main import complaints
+from extender.server.tls import ServerTls
+from extender.server.workers import WholeRequestTlsSocket
 from extender.settings import ExtenderSettings
-from extender.tls import ServerTls
-from extender.wholerequest import WholeRequestTlsSocket
 
 _settings, _ = ExtenderSettings.read(os.environ)
 
@@ -24,7 +24,7 @@ bind = [str(_settings.listen)]
 workers = 1
 # gunicorn's threaded one, but no thread waits for a slow client, and each is quicker to
 # take up a client's next request.
-worker_class = "extender.lingering.LingeringWorker"
+worker_class = "extender.server.workers.LingeringWorker"
 # With the public listener's 64 within 1,024, the most descriptors by default: without
 # one left, gunicorn's worker ends.
 worker_connections = 900

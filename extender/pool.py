@@ -12,7 +12,7 @@ from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
-from gpushare.kube.fields import Malformed, Reader
+from gpushare.kube.json_reader import Malformed, Reader
 
 _HOSTNAME = "kubernetes.io/hostname"
 _INTERNAL = "InternalIP"

@@ -11,17 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from extender.tls import ServerTls
-from extender.webhookmain import complaints
-from extender.webhooksettings import WebhookSettings
-from extender.wholerequest import WholeRequestTlsSocket
+from extender.main import webhook_complaints
+from extender.server.tls import ServerTls
+from extender.server.workers import WholeRequestTlsSocket
+from extender.settings import WebhookSettings
 
 _settings, _ = WebhookSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
 # gunicorn's threaded one, but for those who take long to say what they want.
-worker_class = "extender.waitingroom.WaitingWorker"
+worker_class = "extender.server.workers.WaitingWorker"
 worker_connections = 900
 threads = _settings.threads
 keepalive = 120
@@ -44,7 +44,7 @@ do_handshake_on_connect = False
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
     """Stop with every complaint at once, before anything starts."""
-    found = complaints(os.environ)
+    found = webhook_complaints(os.environ)
     if found:
         sys.stderr.write("The webhook cannot start:\n")
         sys.stderr.writelines(f"  {complaint}\n" for complaint in found)

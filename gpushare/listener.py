@@ -22,7 +22,7 @@ from typing import Any, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
-from gpushare.listening import listen
+from gpushare.addresses import listen
 from gpushare.settings import Address
 
 logger = logging.getLogger(__name__)

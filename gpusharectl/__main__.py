@@ -9,25 +9,20 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from gpusharectl.completion import TwoNames
 from gpusharectl.demo.run import hold, tell
-from gpusharectl.inspection.calling import TwoNames
-from gpusharectl.inspection.commands import (
+from gpusharectl.inspect.command import (
     clear_card,
     cordon_card,
     inspect,
     uncordon_card,
     why,
 )
-from gpusharectl.install.commands import (
-    host_clean,
-    host_scheduler,
-    install,
-    uninstall,
-)
-from gpusharectl.quotacommand import migrate_quota
-from gpusharectl.simulator.commands import simulate
-from gpusharectl.top.commands import top
-from gpusharectl.ui.commands import ui
+from gpusharectl.install.command import host_clean, host_scheduler, install, uninstall
+from gpusharectl.quota import migrate_quota
+from gpusharectl.simulate.command import simulate
+from gpusharectl.top.command import top
+from gpusharectl.ui.command import ui
 
 
 @click.group(

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from gpushare.kube.apiclient import contexts
-from gpushare.kube.apiobjects import ApiObjects
-from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.api import ApiServer
+from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.client import contexts
 from gpushare.kube.errors import ClusterError, Forbidden
 
 Command = TypeVar("Command", bound=Callable[..., Any])

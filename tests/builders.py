@@ -21,8 +21,8 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.policies import POLICIES, CardOrder, Choice, Policy
+from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role
-from gpushare.domain.summary import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import EventType, Json, Page, WatchEvent

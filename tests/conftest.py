@@ -7,12 +7,12 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from gpushare import listening
+from gpushare import addresses
 from tests.ports import Ports
 from tests.testbed.binaries import Binaries
 
 # Before anything else takes it by its name.
-listening.free_address = Ports.of_this_process()
+addresses.free_address = Ports.of_this_process()
 
 pytest_plugins = [
     "tests.testbed.fixtures",

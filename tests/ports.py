@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from gpushare.listening import LOOPBACK, ports_to_pick_from, why_not_listen
+from gpushare.addresses import LOOPBACK, ports_to_pick_from, why_not_listen
 from gpushare.settings import Address
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.inflight import Pending, cautious
-from gpushare.domain.cardselector import CardSelector
-from gpushare.domain.fitting import Fitting
+from extender.scheduling.inflight import Pending, cautious
+from gpushare.domain.cache import Fitting
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
 from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.preemption import Victims, choose_victims
-from gpushare.domain.scheduling import place, refusal
-from gpushare.domain.summary import Refusal
+from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import decode_cards, encode_cards
 from tests.builders import request
 from tests.test_laws import claims, moderately, pages, policies

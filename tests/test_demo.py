@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpusharectl.demo import run
-from gpusharectl.demo.stage import Stage
+from gpusharectl.demo.story import Stage
 from tests.testbed.waiting import wait_until
 
 TOTALS = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."

@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.domain.fitting import Fitting
+from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.domain.cache import Fitting
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Amount,
@@ -20,16 +21,15 @@ from gpushare.domain.model import (
     Share,
 )
 from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES, Choice, Policy
-from gpushare.domain.scheduling import place, refusal
-from gpushare.domain.summary import Refusal
+from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import (
     decode_cards,
     decode_placement,
     encode_cards,
     encode_placement,
 )
-from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import APART, CONTAINERS
 from gpushare.kube.reflector import Sink

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.bind import Binder, Books
-from extender.inflight import Inflight
-from extender.wire import BindingArgs
+from extender.scheduling.bind import Binder, Books
+from extender.scheduling.inflight import Inflight
+from extender.scheduling.wire import BindingArgs
+from gpushare.cache.pods import NodeBook, PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
+from gpushare.domain.placement import place, refusal, score
 from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import Role, effective
-from gpushare.domain.scheduling import place, refusal, score
-from gpushare.domain.summary import Reason, Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import decode_placement, encode_placement
-from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
-from gpushare.kube.fields import Malformed
+from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Reflector
 from tests.builders import (
     AT,

@@ -18,9 +18,9 @@ from rich.console import Console
 from bench.packing.drawing import churn_table, list_table
 from bench.packing.policies import makers
 from bench.packing.running import CHURN_LOADS, Running, published
-from gpusharectl.simulator.openb import SEEDS
-from gpusharectl.simulator.openbfile import (
+from gpusharectl.simulate.openb import (
     FOLDER_VARIABLE,
+    SEEDS,
     TraceError,
     pod_lists,
     read_trace,

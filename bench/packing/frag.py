@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from bench.packing.cluster import Cluster, Held, Shape, Spot
 from bench.packing.nouns import cards_of, index_of, name_of, request_of
+from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest, PodUID
-from gpushare.domain.packer import Packer
+from gpushare.domain.placement import schedule
 from gpushare.domain.policies import FRAG, POLICIES
-from gpushare.domain.scheduling import schedule
-from gpusharectl.simulator.candidates import Candidates, Question
-from gpusharectl.simulator.nodewishes import Traits, Wish
+from gpusharectl.simulate.cluster import Candidates, Question
+from gpusharectl.simulate.node_filters import Traits, Wish
 
 _OPEN = Traits({}, (), None)
 """A node that keeps nobody away, however many pods it has."""

@@ -6,7 +6,7 @@ their cores. Nothing is rounded.
 """
 
 from bench.packing.cluster import Shape
-from gpushare.domain.cardselector import CardSelector
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.model import (
     CORES_PER_CARD,
     Amount,
@@ -20,7 +20,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpusharectl.simulator.openb import WHOLE, TraceNode
+from gpusharectl.simulate.openb import WHOLE, TraceNode
 
 
 def name_of(row: int) -> NodeName:

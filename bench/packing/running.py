@@ -13,7 +13,7 @@ from bench.packing.linear import Limits, limits
 from bench.packing.policies import makers
 from bench.packing.published import PUBLISHED
 from bench.packing.replay import Replayed, replay
-from gpusharectl.simulator.openbfile import read_trace
+from gpusharectl.simulate.openb import read_trace
 
 LOADS = (100, 130)
 """Percent; the published figures are at these."""

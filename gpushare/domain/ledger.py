@@ -11,9 +11,9 @@ from threading import Condition
 
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.node import Node
+from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy
-from gpushare.domain.scheduling import place
-from gpushare.domain.summary import Reason, Refusal
+from gpushare.domain.refusal import Reason, Refusal
 
 _LONGEST_JOURNAL = 65_536
 

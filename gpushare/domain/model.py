@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NewType
 
-from gpushare.domain.cardselector import CardSelector, Limit
+from gpushare.domain.card_selector import CardSelector, Limit
 
 CORES_PER_CARD = 100
 """A card's compute, in cores (seed 001)."""

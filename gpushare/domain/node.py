@@ -16,7 +16,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
-from gpushare.domain.summary import NOTHING_LEFT, Summary, summarize
+from gpushare.domain.refusal import NOTHING_LEFT, Summary, summarize
 
 
 @dataclass(frozen=True)

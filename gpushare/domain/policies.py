@@ -1,7 +1,8 @@
 """Which card, and which node, is liked best where several would do.
 
 One policy is one card key and one node score. To add one: write the two functions, add
-a line to ``POLICIES``, and a row to the tables in ``tests/gpushare/test_policies.py``.
+a line to ``POLICIES``, and a row to the tables in
+``tests/gpushare/domain/test_policies.py``.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Literal, Protocol
 
 from gpushare.domain.model import Amount, Card, CardUUID, Claim, NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.summary import Refusal, invalid, users_words
+from gpushare.domain.refusal import Refusal, invalid, users_words
 
 SortKey = tuple[int, ...]
 Rank = tuple[SortKey, str | int]

@@ -20,8 +20,8 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
+from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.scheduling import refusal
 
 Cost = tuple[int, int, int, int]
 

@@ -11,7 +11,7 @@ from gpushare.domain.model import (
     Claim,
     ContainerAmount,
 )
-from gpushare.domain.summary import Refusal, invalid, users_words
+from gpushare.domain.refusal import Refusal, invalid, users_words
 
 MOST_APART = 16
 """Containers of a pod that may each have a card of their own: as many as the largest

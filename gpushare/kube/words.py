@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpushare.domain.cardselector import CardSelector, Limit, divided
+from gpushare.domain.card_selector import CardSelector, Limit, divided
 from gpushare.domain.model import UNIT_MIB, Amount, Claim
-from gpushare.kube.cardselection import LIMITS
+from gpushare.kube.annotations import LIMITS
 
 _MIB_BELOW = 1024
 NOT_KNOWN = "n/a"

@@ -2,21 +2,235 @@
 
 Devices are a real device plugin's, over kubelet's own gRPC interfaces (``devices``); no
 container is ever made.
+
+What kubelet writes into nodes and pods. Pure but for the time of day.
+
+One pod on its node, from kubelet's admission to its containers running.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock
 
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
-from gpusharectl.demo.devices import Devices
-from gpusharectl.demo.given import Given
-from gpusharectl.demo.podlife import PodLife
-from gpusharectl.demo.statuses import amounts, node_body
+from gpusharectl.demo.devices import CannotStartYetError, Devices, Given, Rejection
+
+Amounts = Mapping[str, int]
+_OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+
+
+def node_body(name: str) -> Json:
+    """Give a node as it is before its device plugin has said anything."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, names.GPU_NODE_LABEL: "true"},
+        },
+        "spec": {},
+        "status": {
+            **amounts({}, {}),
+            "conditions": [_condition("Ready")],
+            "nodeInfo": {"kubeletVersion": "v1.36.0-demo"},
+        },
+    }
+
+
+def amounts(capacity: Amounts, allocatable: Amounts) -> Json:
+    """Give what a node has, its devices included, as its status tells it."""
+    told = {"capacity": capacity, "allocatable": allocatable}
+    return {
+        key: _OWN | {resource: str(count) for resource, count in counts.items()}
+        for key, counts in told.items()
+    }
+
+
+def rejected(rejection: Rejection) -> Json:
+    """Give the status of a pod that kubelet will not run."""
+    return {
+        "phase": "Failed",
+        "reason": rejection.reason,
+        "message": rejection.message,
+        "startTime": _now(),
+    }
+
+
+def running(pod: Json) -> Json:
+    """Give the status of a pod whose containers all run."""
+    inits = pod["spec"].get("initContainers") or []
+    return {
+        "phase": "Running",
+        "startTime": _now(),
+        "conditions": [_condition(kind) for kind in _CONDITIONS],
+        "initContainerStatuses": [
+            _runs(one) if one.get("restartPolicy") == "Always" else _done(one)
+            for one in inits
+        ],
+        "containerStatuses": [_runs(one) for one in pod["spec"]["containers"]],
+    }
+
+
+def waiting(pod: Json, started: Collection[str], complaints: Mapping[str, str]) -> Json:
+    """Give the status of a pod of which some containers may not start yet.
+
+    ``complaints`` is what the device plugin said, by container.
+    """
+    told = {
+        key: [
+            _runs(one)
+            if one["name"] in started
+            else _waits(one, complaints.get(one["name"], ""))
+            for one in pod["spec"].get(key) or []
+        ]
+        for key in ("initContainers", "containers")
+    }
+    return {
+        "phase": "Pending",
+        "initContainerStatuses": told["initContainers"],
+        "containerStatuses": told["containers"],
+    }
+
+
+def _runs(container: Json) -> Json:
+    state = {"running": {"startedAt": _now()}}
+    return _status(container, state, ready=True, started=True)
+
+
+def _done(container: Json) -> Json:
+    ended = {"exitCode": 0, "reason": "Completed", "finishedAt": _now()}
+    return _status(container, {"terminated": ended}, ready=True, started=False)
+
+
+def _waits(container: Json, complaint: str) -> Json:
+    waits = {"reason": "ContainerCreating"}
+    if complaint:
+        waits = {"reason": "CreateContainerConfigError", "message": complaint}
+    return _status(container, {"waiting": waits}, ready=False, started=False)
+
+
+def _status(container: Json, state: Json, *, ready: bool, started: bool) -> Json:
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": ready,
+        "started": started,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def _condition(kind: str) -> Json:
+    return {
+        "type": kind,
+        "status": "True",
+        "reason": "Demo",
+        "message": "",
+        "lastTransitionTime": _now(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+AGAIN_AFTER_S = 1.0
+"""How long a container waits that could not start; kubelet takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of a pod: its new status, and the warning that goes with it.
+
+    ``reason`` and ``message`` are the event's, both empty where nothing is wrong.
+    """
+
+    status: Json
+    reason: str = ""
+    message: str = ""
+
+
+class PodLife:
+    """Takes a bound pod from step to step; ``over`` when none is left to take."""
+
+    def __init__(self, devices: Devices, pod: Json) -> None:
+        self.given: dict[str, Given] = {}
+        self.over = False
+        self._devices = devices
+        self._pod = pod
+        self._admitted = False
+        self._not_before = 0.0
+        self._complaints: dict[str, str] = {}
+
+    @property
+    def uid(self) -> str:
+        """Whose life it is."""
+        return str(self._pod["metadata"]["uid"])
+
+    def step(self) -> Step | None:
+        """Admit the pod, then start what may start; None when nothing is new."""
+        if self.over or time.monotonic() < self._not_before:
+            return None
+        if not self._admitted:
+            admitted = self._admit()
+            if isinstance(admitted, Rejection):
+                self.over = True
+                return Step(rejected(admitted), admitted.reason, admitted.because)
+            self._admitted = True
+        complaints = self._start_all()
+        if not complaints:
+            self.over = True
+            return Step(running(self._pod))
+        self._not_before = time.monotonic() + AGAIN_AFTER_S
+        if complaints == self._complaints:
+            return None
+        self._complaints = complaints
+        message = "Error: " + "; ".join(complaints.values())
+        return Step(waiting(self._pod, self.given, complaints), "Failed", message)
+
+    def end(self) -> None:
+        """Give the pod's devices back."""
+        self.over = True
+        self._devices.release(self.uid)
+
+    def _admit(self) -> Mapping[str, Given] | Rejection:
+        try:
+            return self._devices.admit(self._pod)
+        except ValueError as error:
+            # A real API server would not have stored such a pod.
+            return Rejection("InvalidPod", str(error))
+
+    def _start_all(self) -> dict[str, str]:
+        """Start what does not run; give what was said of those that may not yet.
+
+        An init container that may not start keeps all others waiting.
+        """
+        spec = self._pod["spec"]
+        for one in spec.get("initContainers") or []:
+            if complaint := self._start(one["name"]):
+                return {one["name"]: complaint}
+        names = [one["name"] for one in spec["containers"]]
+        said = {name: self._start(name) for name in names}
+        return {name: complaint for name, complaint in said.items() if complaint}
+
+    def _start(self, container: str) -> str:
+        if container in self.given:
+            return ""
+        try:
+            self.given[container] = self._devices.start(self.uid, container)
+        except CannotStartYetError as error:
+            return str(error)
+        return ""
+
 
 _EVERY_S = 0.05
 _TERMINAL = ("Succeeded", "Failed")

@@ -10,11 +10,8 @@ from threading import Event
 
 from rich.console import Console
 
-from gpusharectl.demo.child import CannotStartError
-from gpusharectl.demo.desk import Desk
-from gpusharectl.demo.inside import NotAsPromisedError
-from gpusharectl.demo.stage import Stage
-from gpusharectl.demo.story import HELD, SCENES
+from gpusharectl.demo.cluster import CannotStartError, Desk
+from gpusharectl.demo.story import HELD, SCENES, NotAsPromisedError, Stage
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\

@@ -1,48 +1,275 @@
-"""What an install is going to do: checked, asked, tried out, and not yet begun."""
+"""What an install is going to do: checked, asked, tried out, and not yet begun.
 
-from collections.abc import Mapping, Sequence
+All that one cluster is given, put together from the manifests as it was chosen.
+
+What an install that is run again keeps, since nothing was said of it. Pure.
+
+Which nodes, and whether to go on all the same: what a person decides.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from gpushare.domain.policies import FRAG
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.asking import nobody, weigh, which_nodes
-from gpusharectl.install.changes import (
-    ObjectChange,
-    label_diff,
-    object_changes,
-    to_label,
+from gpusharectl.diff import ObjectChange, label_diff, object_changes, to_label
+from gpusharectl.install.cluster_facts import (
+    EXPORTER,
+    SECOND_SCHEDULER,
+    SYSTEM,
+    WEBHOOK,
+    Flavour,
+    NodeView,
+    flavour,
+    named,
 )
-from gpusharectl.install.choice import Choice, chosen
-from gpusharectl.install.flavour import Flavour, flavour
-from gpusharectl.install.hands import Hands, Wish
-from gpusharectl.install.keeping import judge_kept, keeping
-from gpusharectl.install.loading import loaded
-from gpusharectl.install.nodechecks import judge_nodes
-from gpusharectl.install.nodeview import named
-from gpusharectl.install.overlays import (
+from gpusharectl.install.context import Hands, Load, Wish
+from gpusharectl.install.manifests import (
+    BY_CERT_MANAGER,
     BY_RUNTIME_CLASS,
+    MONITORING,
     NVIDIA,
+    VOID,
+    WEBHOOK_OVERLAY,
     image_of,
+    overlay_of,
     wants_runtime_class,
     with_images,
     with_scheduler,
 )
-from gpusharectl.install.preflight import Facts, judge_cluster, judge_rights
-from gpusharectl.install.progress import NoAnswerError
-from gpusharectl.install.rights import missing, to_install, to_take_away
-from gpusharectl.install.steps import Exit, Trouble
+from gpusharectl.install.options import (
+    ON,
+    POLICY,
+    QUOTA,
+    UI,
+    Choice,
+    chosen,
+    likely,
+    node_names,
+)
+from gpusharectl.install.preflight import (
+    Facts,
+    Finding,
+    Weight,
+    judge_cluster,
+    judge_nodes,
+    judge_rights,
+    missing,
+    refusals,
+    to_install,
+    to_take_away,
+)
+from gpusharectl.install.progress import Exit, NoAnswerError, Screen, Trouble
 from gpusharectl.install.survey import kube_scheduler_image, leader, served, survey
-from gpusharectl.install.webhookchecks import judge_webhook
-from gpusharectl.install.webhookgoing import still_there
-from gpusharectl.install.webhookobjects import (
+from gpusharectl.install.webhook.apply import still_there
+from gpusharectl.install.webhook.objects import (
     secret_of,
     with_replicas,
     with_runtime_classes,
+    with_settings,
 )
-from gpusharectl.install.webhookplan import WebhookPlan, split
-from gpusharectl.scheduler.hostfiles import FileChange
-from gpusharectl.scheduler.obstacle import Obstacle
+from gpusharectl.install.webhook.plan import WebhookPlan, judge_webhook, split
+from gpusharectl.kube_scheduler.files import packing_configuration
+from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
+
+STAMP = f"{names.PREFIX}-configuration"
+"""Annotation of the pods: which configuration they began with."""
+_SECOND = Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM)
+
+
+def loaded(
+    load: Load,
+    kind: Flavour,
+    choice: Choice,
+    *,
+    image: str,
+    components: Sequence[str] = (),
+    by_cert_manager: bool = False,
+) -> tuple[Json, ...]:
+    """Give the objects in the order in which they are applied, with their settings.
+
+    ``components`` are laid over all that runs beside the cards; ``by_cert_manager``
+    says who makes the webhook's certificate.
+    """
+    found = load(overlay_of(kind, choice), image=image, components=components)
+    if choice.with_monitoring:
+        found += load(MONITORING, image=image, components=components)
+    if choice.webhook.wanted:
+        name = BY_CERT_MANAGER if by_cert_manager else WEBHOOK_OVERLAY
+        void = (VOID,) if choice.webhook.void else ()
+        found += load(name, image=image, components=void)
+    return _configured(found, choice)
+
+
+def _configured(manifests: Iterable[Json], choice: Choice) -> tuple[Json, ...]:
+    settings = choice.webhook.settings() if choice.webhook.wanted else {}
+    quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
+    found = with_settings(manifests, "webhook", settings)
+    found = with_settings(found, "device-plugin", quota)
+    ours = {UI: ON} if choice.ui else {}
+    ours |= {POLICY: choice.policy} if choice.policy else {}
+    found = with_settings(found, "extender", ours)
+    if choice.policy == FRAG:
+        found = tuple(map(_packing, found))
+    return _stamped(found)
+
+
+def _stamped(manifests: tuple[Json, ...]) -> tuple[Json, ...]:
+    """Let a second kube-scheduler's pods be made anew for another configuration.
+
+    They read it once.
+    """
+    read = {
+        body["metadata"]["name"]: body["data"]
+        for body in manifests
+        if body["kind"] == "ConfigMap"
+    }
+
+    def put(body: Json) -> Json:
+        name = body["metadata"]["name"]
+        if Ref.of(body) != _SECOND or name not in read:
+            return body
+        found = deepcopy(body)
+        metadata = found["spec"]["template"]["metadata"]
+        text = "".join(read[name][key] for key in sorted(read[name]))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        metadata.setdefault("annotations", {})[STAMP] = digest
+        return found
+
+    return tuple(map(put, manifests))
+
+
+def _packing(body: Json) -> Json:
+    """Let the policy's word outweigh all others in a second kube-scheduler, too."""
+    if body["kind"] != "ConfigMap":
+        return body
+    texts = body.get("data") or {}
+    changed = {key: packing_configuration(text) for key, text in texts.items()}
+    return {**body, "data": changed} if texts else body
+
+
+def keeping(choice: Choice, facts: Facts) -> Choice:
+    """Settle what was left open: TLS, page and webhook stay where they are.
+
+    An install run again, for any reason, would else take away what the first was given.
+    """
+    tls = facts.tls or None if choice.tls is None else choice.tls
+    ui = facts.ui or None if choice.ui is None else choice.ui
+    policy = choice.policy or facts.policy or None
+    webhook = choice.webhook
+    if facts.webhook and webhook.wanted is not False:
+        webhook = webhook.keeping(facts.webhook.settings)
+    return replace(choice, tls=tls, ui=ui, policy=policy, webhook=webhook)
+
+
+def judge_kept(facts: Facts, choice: Choice) -> list[Finding]:
+    """Say what stays because nothing was said of it."""
+    found = []
+    going = {EXPORTER} if not choice.with_monitoring else set()
+    going |= {WEBHOOK} if choice.webhook.wanted is False else set()
+    images = {name: image for name, image in facts.images.items() if name not in going}
+    if images and not choice.image:
+        found.append(Finding(Weight.OK, _images(images)))
+    if facts.tls and choice.tls is None:
+        text = "the extender has TLS here, and keeps it; --no-tls takes it away"
+        found.append(Finding(Weight.OK, text))
+    if facts.ui and choice.ui is None:
+        text = "the extender has its page here, and keeps it; --no-ui takes it away"
+        found.append(Finding(Weight.OK, text))
+    if facts.policy and not choice.policy:
+        text = f"the policy is {facts.policy} here, and stays; --policy changes it"
+        found.append(Finding(Weight.OK, text))
+    return found
+
+
+def _images(running: Mapping[str, str]) -> str:
+    first, *others = dict.fromkeys(running.values())
+    if not others:
+        return f"image {first} runs here, and stays; --image changes it"
+    them = ", ".join(f"{name} at {image}" for name, image in running.items())
+    return f"images stay as they are, {them}; --image changes all of them"
+
+
+def weigh(
+    found: Sequence[Finding], screen: Screen, *, sure: bool = False
+) -> Trouble | None:
+    """Say what was found; a refusal ends it, a doubt is asked about unless ``sure``."""
+    for one in found:
+        screen.say(f"{one.text}   {one.weight}")
+    bad = refusals(found)
+    if bad:
+        why = "; ".join(one.text for one in bad)
+        cure = "; ".join(one.cure for one in bad if one.cure)
+        return Trouble(f"{why}; nothing was changed", cure, Exit.REFUSED)
+    doubts = [one for one in found if one.weight is Weight.DOUBT]
+    if not doubts or sure:
+        return None
+    try:
+        if screen.confirm("Share these cards all the same?"):
+            return None
+    except NoAnswerError:
+        return nobody("--yes")
+    return Trouble(
+        "you said no; nothing was changed", "the same command without these nodes"
+    )
+
+
+def which_nodes(
+    facts: Facts, choice: Choice, screen: Screen
+) -> tuple[str, ...] | Trouble:
+    """Take the nodes from the options, else from what is labelled, else ask."""
+    signs = likely(facts.nodes, facts.here if facts.driver_here else "")
+    if choice.nodes:
+        return choice.nodes
+    if choice.all_gpu_nodes:
+        return signs or _no_gpu(facts.nodes)
+    labelled = tuple(node.name for node in facts.nodes if node.labelled)
+    if choice.yes or choice.dry_run:
+        return labelled or nobody("--nodes NODE,NODE or --all-gpu-nodes")
+    return _asked(facts, labelled or signs, screen)
+
+
+def nobody(option: str) -> Trouble:
+    """Say that a question cannot be asked, and which option answers it."""
+    why = "there is nobody to ask here; nothing was changed"
+    return Trouble(why, f"the same command with {option}", Exit.USAGE)
+
+
+def _asked(
+    facts: Facts, default: Sequence[str], screen: Screen
+) -> tuple[str, ...] | Trouble:
+    """Show the nodes, and let a person name those with cards until all exist."""
+    screen.begin("Nodes")
+    for node in facts.nodes:
+        screen.say(f"{node.name}: {_signs(node, facts)}")
+    while True:
+        try:
+            said = screen.ask("Which nodes share their cards?", ", ".join(default))
+        except NoAnswerError:
+            return nobody("--nodes NODE,NODE or --all-gpu-nodes")
+        wanted = node_names(said)
+        wrong = chosen(wanted, facts.nodes)
+        if wrong is None:
+            return wanted
+        screen.say(str(wrong))
+
+
+def _signs(node: NodeView, facts: Facts) -> str:
+    loaded = facts.driver_here and node.name == facts.here
+    own = ("the driver is loaded",) if loaded else ()
+    return ", ".join((*node.signs, *own)) or "no sign of a GPU"
+
+
+def _no_gpu(nodes: Sequence[NodeView]) -> Trouble:
+    them = ", ".join(node.name for node in nodes) or "none"
+    why = f"no node shows a sign of an NVIDIA GPU (nodes: {them}); nothing was changed"
+    cure = "if you know better, name them: gpusharectl install --nodes NODE,NODE"
+    return Trouble(why, cure, Exit.REFUSED)
+
 
 NOTHING_DONE = "nothing was changed"
 

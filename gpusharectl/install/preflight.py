@@ -1,15 +1,142 @@
-"""What speaks for and against installing here. Pure: ``survey`` reads, this judges."""
+"""What speaks for and against installing here. Pure: ``survey`` reads, this judges.
 
-from collections.abc import Mapping, Sequence
+What an installer must be allowed to do, all asked before anything is done.
+
+What speaks for and against a node that was chosen. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpusharectl.install.choice import Choice
-from gpusharectl.install.flavour import Flavour
-from gpusharectl.install.labels import EXPORTER
-from gpusharectl.install.nodeview import NodeView, minor, named, runtime
-from gpusharectl.install.rights import Right
-from gpusharectl.install.webhookobjects import WebhookThere
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.cluster_facts import (
+    EXPORTER,
+    SYSTEM,
+    Flavour,
+    NodeView,
+    minor,
+    named,
+    runtime,
+)
+from gpusharectl.install.manifests import NVIDIA
+from gpusharectl.install.options import Choice
+from gpusharectl.install.webhook.objects import WebhookThere, is_configuration
+from gpusharectl.install.webhook.probe import NAMESPACE
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource, such as ``patch`` on ``daemonsets.apps``."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{where}"
+
+
+_ALWAYS = (
+    Right("list", "nodes"),
+    Right("patch", "nodes"),
+    Right("list", "pods"),
+    Right("create", "pods", SYSTEM),
+    Right("delete", "pods", SYSTEM),
+    Right("get", "pods/log", SYSTEM),
+    Right("list", "events", SYSTEM),
+)
+_PROBE = Right("patch", "pods", SYSTEM)
+"""Of the proof that kube-scheduler asks the extender, which lets its pod through."""
+_JOBS = (
+    Right("get", "leases.coordination.k8s.io", SYSTEM),
+    Right("get", "jobs.batch", SYSTEM),
+    Right("create", "jobs.batch", SYSTEM),
+    Right("delete", "jobs.batch", SYSTEM),
+)
+_LEASES = tuple(
+    Right(verb, "leases.coordination.k8s.io", SYSTEM) for verb in ("get", "delete")
+)
+"""The second scheduler leaves one."""
+_SECRET = tuple(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete"))
+"""The webhook's certificate."""
+_TRIAL = Right("create", "pods", NAMESPACE)
+"""Of the way to the webhook; one that leads nowhere is taken back."""
+_CLASSES = Right("list", "runtimeclasses.node.k8s.io")
+"""The webhook is told which of them bring cards."""
+STATUS = Right("patch", "nodes/status")
+"""Needed only to take out what kubelet keeps at 0."""
+
+
+def to_install(
+    manifests: Iterable[Json], *, probe: bool = False, jobs: bool = False
+) -> tuple[Right, ...]:
+    """Give the rights that installing these objects takes.
+
+    ``probe`` where a kube-scheduler's configuration is to be proved, ``jobs`` for other
+    hosts.
+    """
+    more = (_PROBE,) if probe else ()
+    found = dict.fromkeys(_ALWAYS + more + (_JOBS if jobs else ()))
+    for body in manifests:
+        for verb in ("get", "create", "patch"):
+            found[_right(verb, body)] = None
+        if is_configuration(body):
+            found |= dict.fromkeys((_TRIAL, _CLASSES, _right("delete", body)))
+    return tuple(found)
+
+
+def to_uninstall(
+    manifests: Iterable[Json], *, wait: bool = False, jobs: bool = False
+) -> tuple[Right, ...]:
+    """Give the rights that taking these objects away takes."""
+    more = (STATUS,) if wait else ()
+    found = dict.fromkeys(_ALWAYS + _LEASES + _SECRET + more + (_JOBS if jobs else ()))
+    for body in manifests:
+        for verb in ("list", "delete"):
+            found[_right(verb, body)] = None
+    return tuple(found)
+
+
+def to_take_away(refs: Iterable[Ref]) -> tuple[Right, ...]:
+    """Give the rights that taking these objects away takes, by their names."""
+    found = [
+        Right(verb, resource(ref.api_version, ref.kind), ref.namespace)
+        for ref in refs
+        for verb in ("get", "delete")
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
+    """Ask for each right, and give all that we do not have."""
+    return tuple(
+        one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
+    )
+
+
+def resource(api_version: str, kind: str) -> str:
+    """Give a kind's resource as rights name it.
+
+    >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
+    'clusterroles.rbac.authorization.k8s.io'
+    """
+    word = kind.lower()
+    if word.endswith("y"):
+        word = f"{word[:-1]}ies"
+    else:
+        word += "es" if word.endswith("s") else "s"
+    group, slash, _ = api_version.partition("/")
+    return f"{word}.{group}" if slash else word
+
+
+def _right(verb: str, body: Json) -> Right:
+    name = resource(body["apiVersion"], body["kind"])
+    return Right(verb, name, body["metadata"].get("namespace", ""))
+
 
 OLDEST = (1, 26)
 """Below it, kubelet's pod resources are not what the device plugin reads."""
@@ -233,3 +360,93 @@ def dotted(version: tuple[int, int]) -> str:
     '1.36'
     """
     return ".".join(map(str, version))
+
+
+def judge_nodes(
+    facts: Facts, chosen: Sequence[str], *, second_scheduler: bool = False
+) -> list[Finding]:
+    """Judge the nodes that were chosen."""
+    found = _homeless(facts, chosen) if second_scheduler else []
+    for name in chosen:
+        node = named(facts.nodes, name)
+        if node is not None:
+            found += _node(node, facts)
+    return found
+
+
+def _homeless(facts: Facts, chosen: Sequence[str]) -> list[Finding]:
+    """Refuse a second kube-scheduler that no node would take: it stays off cards."""
+    if any(
+        node.takes_scheduler or not (node.labelled or node.name in chosen)
+        for node in facts.nodes
+    ):
+        return []
+    return [
+        Finding(
+            Weight.REFUSAL,
+            "every node shares its cards, and a second kube-scheduler stays off those, "
+            "since its token may do more than any that is there",
+            "add a node without cards, or let it run beside them: kubectl label node "
+            f"{chosen[0]} {names.SCHEDULER_NODE_LABEL}=true",
+        )
+    ]
+
+
+def _node(node: NodeView, facts: Facts) -> list[Finding]:
+    found = []
+    kubelet = minor(node.kubelet)
+    if kubelet is not None and kubelet < OLDEST:
+        text = f"node {node.name}: kubelet {node.kubelet} is too old"
+        cure = f"upgrade it to {dotted(OLDEST)} or newer, or leave the node out"
+        found.append(Finding(Weight.REFUSAL, text, cure))
+    if node.offered and not facts.plugin:
+        them = ", ".join(node.offered)
+        text = f"node {node.name}: another device plugin offers {them} there already"
+        cure = "take that plugin away first, or leave the node out of --nodes"
+        found.append(Finding(Weight.REFUSAL, text, cure))
+    if node.others:
+        found.append(_other_plugin(node))
+    if not node.ready:
+        text = f"node {node.name} is not Ready; its device plugin starts when it is"
+        found.append(Finding(Weight.WARNING, text))
+    found += _driver(node, facts)
+    return found or [_well(node)]
+
+
+def _other_plugin(node: NodeView) -> Finding:
+    them = ", ".join(node.others)
+    return Finding(
+        Weight.DOUBT,
+        f"node {node.name}: another device plugin hands out the same cards ({them}); "
+        "pods of both would share them without either knowing. Move over by taking "
+        "that plugin from the node",
+    )
+
+
+def _driver(node: NodeView, facts: Facts) -> list[Finding]:
+    found = []
+    if node.name == facts.here and not facts.driver_here and not node.cards:
+        text = f"node {node.name}: no NVIDIA driver is loaded on this host"
+        found.append(Finding(Weight.WARNING, text))
+    elif not node.signs and node.name != facts.here:
+        text = f"node {node.name}: nothing there speaks of a GPU; we shall see"
+        found.append(Finding(Weight.WARNING, text))
+    nvidia = any("nvidia" in one for one in node.handlers)
+    if node.handlers and not nvidia:
+        text = (
+            f"node {node.name}: {runtime(node)} has no runtime called nvidia; is the "
+            "NVIDIA container toolkit set up there?"
+        )
+        found.append(Finding(Weight.WARNING, text))
+    elif nvidia and NVIDIA not in facts.runtime_classes:
+        text = (
+            f"node {node.name} has the nvidia runtime, but the cluster no RuntimeClass "
+            "nvidia; pods reach it only where it is the default runtime"
+        )
+        found.append(Finding(Weight.WARNING, text))
+    return found
+
+
+def _well(node: NodeView) -> Finding:
+    signs = ", ".join(node.signs) or "the driver is loaded"
+    return Finding(Weight.OK, f"node {node.name}: {signs} · {runtime(node)}")

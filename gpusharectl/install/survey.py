@@ -4,12 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.flavour import (
-    flavour,
-    has_driver,
-    this_node,
-)
-from gpusharectl.install.labels import (
+from gpusharectl.install.cluster_facts import (
     EXPORTER,
     EXTENDER,
     OURS,
@@ -17,18 +12,17 @@ from gpusharectl.install.labels import (
     SECOND_SCHEDULER,
     SYSTEM,
     WEBHOOK,
+    NodeView,
+    flavour,
+    has_driver,
+    named,
+    node_view,
+    this_node,
 )
-from gpusharectl.install.nodeview import NodeView, named, node_view
-from gpusharectl.install.overlays import (
-    NVIDIA,
-    has_tls,
-    image_of,
-    scheduler_image,
-)
-from gpusharectl.install.preflight import Facts
-from gpusharectl.install.rights import Right, missing, resource
-from gpusharectl.install.webhookchoice import ON, POLICY, UI
-from gpusharectl.install.webhookobjects import (
+from gpusharectl.install.manifests import NVIDIA, has_tls, image_of, scheduler_image
+from gpusharectl.install.options import ON, POLICY, UI
+from gpusharectl.install.preflight import Facts, Right, missing, resource
+from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
     SECRET,
@@ -36,7 +30,7 @@ from gpusharectl.install.webhookobjects import (
     settings_of,
     webhook_there,
 )
-from gpusharectl.scheduler.hostfiles import HostFiles
+from gpusharectl.kube_scheduler.host_files import HostFiles
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 OPERATOR = ("monitoring.coreos.com/v1", "ServiceMonitor")

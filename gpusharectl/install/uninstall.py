@@ -4,27 +4,354 @@ First the API server ceases to ask the webhook, without which it would make no p
 asks for cards; then the device plugins go, so that no card is offered which nobody
 would choose; then our stanza, so that kube-scheduler never calls an extender that is
 gone; then the rest.
+
+What of ours is in a cluster, whoever put it there, and in which order it goes.
+
+Which pods hold parts of cards now. Pure, but for one list of pods.
+
+What an uninstall is going to do: looked at, asked about, and not yet begun.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import Forbidden, Invalid
-from gpushare.kube.objects import Ref
-from gpusharectl.install.choice import Leaving
-from gpusharectl.install.cleaning import clean_nodes
-from gpusharectl.install.finding import our_pods
-from gpusharectl.install.flavour import Flavour
-from gpusharectl.install.hands import Hands
-from gpusharectl.install.labels import NAME, PLUGIN
-from gpusharectl.install.leaving import LeavingPlan
-from gpusharectl.install.nodeview import named
-from gpusharectl.install.progress import Waiting
-from gpusharectl.install.schedulerwork import take
-from gpusharectl.install.steps import Closing, Exit, Step, Trouble, follow
-from gpusharectl.install.survey import leads, read_nodes
-from gpusharectl.install.zeros import counted, take_out
+from gpushare.kube.codec import is_ours, pod_record
+from gpushare.kube.errors import Forbidden, Invalid, NotFound
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.diff import label_diff
+from gpusharectl.install.cluster_facts import (
+    NAME,
+    OURS,
+    PLUGIN,
+    SYSTEM,
+    Flavour,
+    NodeView,
+    flavour,
+    named,
+)
+from gpusharectl.install.context import Hands, Wish
+from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
+from gpusharectl.install.node_cleanup import clean_nodes, counted, take_out
+from gpusharectl.install.options import Leaving
+from gpusharectl.install.plan import nobody, weigh
+from gpusharectl.install.preflight import Facts, judge_host, judge_rights, to_uninstall
+from gpusharectl.install.progress import (
+    Closing,
+    Exit,
+    NoAnswerError,
+    Step,
+    Trouble,
+    Waiting,
+    follow,
+)
+from gpusharectl.install.scheduler import take
+from gpusharectl.install.survey import leader, leads, read_nodes, served, survey
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
+from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
+
+LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)
+"""The second scheduler makes it itself, so it bears no label of ours."""
+_LAST = ("ClusterRole", "Role", "ServiceAccount")
+"""A binding goes before what it binds, so that none is left that binds nothing."""
+_MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
+
+
+def ours(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
+    """Find every object of ours, workloads first; pods and Jobs of our own as well.
+
+    By their names in the manifests, and by our label, which an older version's have
+    too. The pods of workloads go with those.
+    """
+    found: dict[Ref, None] = {}
+    for body in manifests:
+        ref = Ref.of(body)
+        if ref not in found and objects.get(ref) is not None:
+            found[ref] = None
+    for api_version, kind, namespace in _kinds(manifests):
+        for body in _labelled(objects, api_version, kind, namespace):
+            if not body["metadata"].get("ownerReferences"):
+                found[Ref.of(body)] = None
+    for ref in (LEASE, *SECRETS):
+        if objects.get(ref) is not None:
+            found[ref] = None
+    return sorted(found, key=_rank)
+
+
+def is_plugin(ref: Ref) -> bool:
+    """Tell whether it is the device plugin's DaemonSet, which goes before all else."""
+    return ref.kind in WORKLOADS and ref.name == PLUGIN
+
+
+def is_asking(ref: Ref) -> bool:
+    """Tell whether by it the API server asks the webhook; it goes before that."""
+    return ref in CONFIGURATIONS
+
+
+def our_pods(objects: Objects) -> Sequence[Json]:
+    """List our pods, those that are just ending included."""
+    return objects.list("v1", "Pod", namespace=SYSTEM, label_selector=OURS)
+
+
+def _kinds(manifests: Iterable[Json]) -> list[tuple[str, str, str]]:
+    refs = map(Ref.of, manifests)
+    own = [(ref.api_version, ref.kind, ref.namespace) for ref in refs]
+    return [*dict.fromkeys([*own, *_MADE_HERE])]
+
+
+def _labelled(
+    objects: Objects, api_version: str, kind: str, namespace: str
+) -> Sequence[Json]:
+    """List a kind's objects with our label; those of other namespaces are not ours."""
+    try:
+        return objects.list(api_version, kind, namespace=namespace, label_selector=OURS)
+    except NotFound:
+        # Policies on an old cluster.
+        return ()
+
+
+def _rank(ref: Ref) -> tuple[int, str]:
+    if ref.kind in WORKLOADS:
+        return (0, ref.name)
+    return (2 if ref.kind in _LAST else 1, ref.kind)
+
+
+_TERMINAL = ("Succeeded", "Failed")
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod on a node that holds a part of a card, or has asked for one there."""
+
+    namespace: str
+    name: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name} on {self.node}"
+
+
+def holders(objects: Objects) -> tuple[Holder, ...]:
+    """Read which pods hold cards, sorted by node and name."""
+    return holding(objects.list("v1", "Pod"))
+
+
+def holding(pods: Iterable[Json]) -> tuple[Holder, ...]:
+    """Find the pods that are bound, have not ended, and ask for a part of a card."""
+    found = [
+        Holder(pod["metadata"]["namespace"], pod["metadata"]["name"], _node(pod))
+        for pod in pods
+        if _node(pod) and not _ended(pod) and _asks(pod)
+    ]
+    return tuple(sorted(found, key=lambda one: (one.node, one.namespace, one.name)))
+
+
+def listed(found: Sequence[Holder]) -> str:
+    """Write them down, one a line; of very many the first."""
+    lines = [f"  {one}" for one in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"  and {len(found) - _SHOWN} more")
+    return "\n".join(lines)
+
+
+def _asks(pod: Json) -> bool:
+    """Tell whether a pod asks for cards; one that cannot be read counts as asking."""
+    if not is_ours(pod):
+        return False
+    try:
+        return pod_record(pod).asks
+    except Malformed:
+        return True
+
+
+def _node(pod: Json) -> str:
+    return str(pod["spec"].get("nodeName") or "")
+
+
+def _ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in _TERMINAL
+
+
+NOTHING_DONE = "nothing was changed"
+
+
+@dataclass
+class LeavingPlan:
+    """Look and ask; what is found is kept for the steps after it."""
+
+    hands: Hands
+    choice: Leaving
+    facts: Facts = field(init=False)
+    manifests: tuple[Json, ...] = ()
+    found: tuple[Ref, ...] = ()
+    held: tuple[Holder, ...] = ()
+    image: str = ""
+    holder: str = ""
+    """Who holds kube-scheduler's lease, where several may."""
+
+    def check(self) -> Trouble | None:
+        """Look at what of ours is there, and refuse what would go wrong."""
+        hands, choice = self.hands, self.choice
+        hands.screen.begin("Checking")
+        loaded = [body for name in ALL for body in hands.load(name, image=choice.image)]
+        self.manifests = served(hands.objects, loaded)
+        rights = to_uninstall(
+            self.manifests,
+            wait=choice.wait,
+            jobs=flavour(hands.files) is Flavour.KUBEADM,
+        )
+        self.facts = survey(hands.objects, hands.files, rights, told=choice.this_node)
+        found = [*judge_rights(self.facts), *judge_host(self.facts, leaving=True)]
+        trouble = weigh(found, hands.screen)
+        if trouble is not None:
+            return trouble
+        self.found = tuple(ours(hands.objects, self.manifests))
+        self.image = choice.image or self._image()
+        self.holder = leader(hands.objects) if self.other_hosts else ""
+        return self._files()
+
+    def pods(self) -> Trouble | None:
+        """Look which pods hold cards; they forbid it, unless forced."""
+        self.held = holders(self.hands.objects)
+        screen = self.hands.screen
+        if not self.held:
+            screen.say("no pod holds a card")
+            return None
+        number = f"{len(self.held)} pod{'' if len(self.held) == 1 else 's'}"
+        screen.say(f"{number} with cards:\n{listed(self.held)}")
+        if self.choice.force:
+            screen.say(
+                "They go on; one whose container restarts afterwards has no plugin to "
+                "admit it, and their placements stay written on them."
+            )
+            return None
+        return Trouble(
+            f"{number} with cards would lose their device plugin; {NOTHING_DONE}",
+            f"delete them first, or: {self.choice.again('--force')}",
+            Exit.REFUSED,
+        )
+
+    def agree(self) -> Trouble | None:
+        """Show all that would go with ``--dry-run``; else ask, unless told yes."""
+        if self.choice.dry_run:
+            self._show()
+            return None
+        if self.choice.yes or not self.anything:
+            return None
+        try:
+            if self.hands.screen.confirm(f"Take away {'; '.join(self._summary())}?"):
+                return None
+        except NoAnswerError:
+            return nobody("--yes")
+        return Trouble(f"you said no; {NOTHING_DONE}")
+
+    @property
+    def anything(self) -> bool:
+        """Tell whether anything of ours is there."""
+        zeros = self.choice.wait and counted(self.facts.nodes)
+        return bool(self.found or self.touched or self.file_changes() or zeros)
+
+    @property
+    def touched(self) -> tuple[NodeView, ...]:
+        """The nodes with our label or with annotations of ours."""
+        return tuple(
+            node for node in self.facts.nodes if node.label or node.annotations
+        )
+
+    @property
+    def sets_scheduler(self) -> bool:
+        """Tell whether this host's kube-scheduler may have been set by us."""
+        return self.facts.flavour is not Flavour.MANAGED
+
+    @property
+    def other_hosts(self) -> tuple[str, ...]:
+        """The other nodes whose kube-scheduler may have been set, by a Job of ours."""
+        facts = self.facts
+        if facts.flavour is not Flavour.KUBEADM or not facts.extended:
+            return ()
+        return tuple(node for node in facts.control_plane if node != facts.here)
+
+    @property
+    def plugin(self) -> tuple[Ref, ...]:
+        """The device plugin's DaemonSet, which goes before all else."""
+        return tuple(ref for ref in self.found if is_plugin(ref))
+
+    @property
+    def asking(self) -> tuple[Ref, ...]:
+        """By which the API server asks the webhook; while they stay, that must."""
+        return tuple(ref for ref in self.found if is_asking(ref))
+
+    @property
+    def others(self) -> tuple[Ref, ...]:
+        """All other objects, in the order in which they go."""
+        first = (*self.asking, *self.plugin)
+        return tuple(ref for ref in self.found if ref not in first)
+
+    def wish(self) -> Wish:
+        """Say which kube-scheduler is to be set back."""
+        return Wish(
+            self.facts.flavour,
+            self.facts.here,
+            self.facts.version,
+            self.image,
+            restart=self.choice.restart,
+            timeout_s=self.choice.timeout_s,
+        )
+
+    def file_changes(self) -> tuple[FileChange, ...]:
+        """Give what changes in this host's files."""
+        if not self.sets_scheduler:
+            return ()
+        plan = self.hands.host(self.wish()).restore()
+        return () if isinstance(plan, Obstacle) else tuple(plan)
+
+    def _files(self) -> Trouble | None:
+        """Look whether this host's files can be set back, before anything is."""
+        if not self.sets_scheduler:
+            return None
+        plan = self.hands.host(self.wish()).restore()
+        if not isinstance(plan, Obstacle):
+            return None
+        return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+
+    def _image(self) -> str:
+        """Find the image that runs here; whatever its version, it cleans as well."""
+        bodies = (
+            self.hands.objects.get(ref) for ref in self.found if ref.kind in WORKLOADS
+        )
+        there = [body for body in bodies if body is not None]
+        return image_of(there) or image_of(self.manifests)
+
+    def _summary(self) -> list[str]:
+        found = []
+        if self.found:
+            found.append(f"{len(self.found)} objects")
+        if self.touched:
+            them = ", ".join(node.name for node in self.touched)
+            found.append(f"label, annotations and files on {them}")
+        found += [f"our part of {change.path}" for change in self.file_changes()]
+        return found or ["what kubelet counts"]
+
+    def _show(self) -> None:
+        """Print every change; touch nothing."""
+        screen = self.hands.screen
+        for ref in self.found:
+            screen.note(f"- {ref}")
+        for node in self.touched:
+            if node.label:
+                screen.note(label_diff(node.name, on=False).rstrip())
+            for key in node.annotations:
+                screen.note(f"- Node {node.name}: annotation {key}")
+            screen.note(f"- Node {node.name}: the folder /var/lib/vcuda")
+        for change in self.file_changes():
+            screen.note(change.diff())
+        for host in self.other_hosts:
+            screen.note(f"# likewise, by a Job, kube-scheduler's files on {host}")
+        screen.note(f"Nothing was touched. To do it: {self.choice.again()}")
+
 
 GUARD_LINGERS_S = 10.0
 """The API server's own watch tells it that a policy is gone a moment later."""

@@ -4,7 +4,7 @@ The XID numbers are of NVIDIA's catalogue. Never the gauge DCGM_FI_DEV_XID_ERROR
 keeps the last one for ever.
 """
 
-from deviceplugin import fields
+from deviceplugin.telemetry import fields
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import CARD, healthy_by_books, healthy_by_exporter, ours
 

@@ -1,6 +1,6 @@
 """One card: who has it, who uses it, and how it is."""
 
-from deviceplugin import fields
+from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
 from monitoring.boards.cardqueries import WHO, most, of, plain
 from monitoring.boards.condition import closer_panels, condition_panels

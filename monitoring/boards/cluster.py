@@ -1,6 +1,6 @@
 """The whole cluster: what there is, what is promised, what is used, who waits."""
 
-from deviceplugin import fields
+from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Section
 from monitoring.boards.extender import extender_panels
 from monitoring.panels import (

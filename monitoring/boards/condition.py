@@ -1,6 +1,6 @@
 """How one card is: the lower half of its dashboard."""
 
-from deviceplugin import fields
+from deviceplugin.telemetry import fields
 from monitoring.boards.cardqueries import WHO, most, of, plain, rates
 from monitoring.panels import HALF, PLAIN, RATIO, SECONDS, THIRD, Panel, Query, lines
 from monitoring.queries import CONTAINER

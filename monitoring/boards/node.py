@@ -1,6 +1,6 @@
 """One node: its cards beside one another, its containers, its exporter."""
 
-from deviceplugin import fields
+from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
 from monitoring.panels import (
     MIB,

@@ -9,10 +9,10 @@ from bench.lives import Pace
 from bench.scale import age_s
 from bench.stage import node_body
 from bench.takeover import longest_gap
+from gpushare.cache.pods import NodeBook, PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount
 from gpushare.domain.policies import Choice
-from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Page
 from tests.testbed.objects import pod
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpusharectl.authority import Purpose, Wanted, issue, make_authority
+from gpusharectl.pki import Purpose, Wanted, issue, make_authority
 from tests.monitoring.metricsapi import GROUP, MetricsApi
 from tests.monitoring.pages import PageServer
 from tests.testbed.kubeadm import Cluster

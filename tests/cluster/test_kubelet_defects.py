@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards import card_key
-from deviceplugin.podresources import KubeletSilentError, PodResources
-from deviceplugin.serving import Serving, assemble, start
+from deviceplugin.cards.simulated import SimulatedCards, parse_spec
+from deviceplugin.cards.source import card_key
+from deviceplugin.pod_resources import KubeletSilentError, PodResources
+from deviceplugin.serve import Serving, assemble, start
 from deviceplugin.settings import DevicePluginSettings
-from deviceplugin.simulated import SimulatedCards, parse_spec
 from gpushare.domain.model import NodeName
-from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.api import ApiServer
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import Site

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from gpushare.kube.apiobjects import ApiObjects
-from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
-from gpusharectl.scheduler.kubeadm import KubeadmScheduler, Patience
-from gpusharectl.scheduler.kubeadmfile import KubeadmFile
-from gpusharectl.scheduler.schedulercheck import Said
-from gpusharectl.scheduler.schedulerjob import SchedulerJobs
-from gpusharectl.scheduler.stanza import asked_of
+from gpushare.kube.api_objects import ApiObjects
+from gpusharectl.kube_scheduler.files import asked_of
+from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.kube_scheduler.job import SchedulerJobs
+from gpusharectl.kube_scheduler.kubeadm import KubeadmScheduler, Patience
+from gpusharectl.kube_scheduler.verify import Said
 from tests.cluster.fresh import Fresh
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant

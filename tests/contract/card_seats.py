@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.cards import CardSource, FoundCard
-from deviceplugin.inventory import InventoryCards, read_inventory
-from deviceplugin.joined import JoinedCards
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.simulated import SimulatedCards, parse_spec
+from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.inventory import InventoryCards, read_inventory
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.cards.simulated import SimulatedCards, parse_spec
+from deviceplugin.cards.source import CardSource, FoundCard
 from tests.nvml.build import the_stub
 from tests.nvml.driver import stub_card, stub_driver
 

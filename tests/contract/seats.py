@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from gpushare.kube.apiserver import ApiServer
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
-from gpushare.kube.embedded import Embedded
 from tests.testbed.rest import Rest
 from tests.testbed.sweep import new_namespace
 

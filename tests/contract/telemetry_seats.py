@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.amdgpu import AmdTelemetry
-from deviceplugin.joinedtelemetry import JoinedTelemetry
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
-from deviceplugin.plaintelemetry import PlainTelemetry
-from deviceplugin.telemetry import Telemetry
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.telemetry.amd import AmdTelemetry
+from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
+from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from tests.contract.card_seats import inventory, simulated
 from tests.deviceplugin.amd_tree import UNIQUE, AmdTree
 from tests.nvml.build import the_stub

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import ClusterError, Conflict, Gone, NotFound, Throttled
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.contract.seats import Seat, embedded_seat, http_seat
 from tests.machine import needs
 from tests.testbed.controlplane import ControlPlane

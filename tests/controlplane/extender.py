@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.testbed.certificates import Certificates
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import User, grant

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from gpusharectl.install.manifests import assemble
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.controlplane import ControlPlane

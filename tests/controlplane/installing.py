@@ -6,10 +6,10 @@ from copy import deepcopy
 from pathlib import Path
 
 from gpushare.kube import names
-from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.labels import OURS, SYSTEM
+from gpusharectl.install.cluster_facts import OURS, SYSTEM
 from tests.gpusharectl.install.stories import KINDS, WEBHOOKS_KINDS, World
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.operators import forget_cert_managers_kinds

@@ -20,7 +20,7 @@ from gpushare.domain.model import (
 )
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
-from gpusharectl.inspection import facts
+from gpusharectl.state import facts
 from tests.testbed.objects import (
     deployment,
     pod,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.exportsettings import ExporterSettings
-from deviceplugin.inventory import read_inventory
+from deviceplugin.cards.inventory import read_inventory
+from deviceplugin.exporter.settings import ExporterSettings
 from tests.testbed.binaries import Binaries
 from tests.testbed.manifests import FOLDER
 

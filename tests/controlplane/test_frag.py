@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.domain.frag.policy import ENOUGH, Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest
-from gpushare.domain.packer import ENOUGH, Packer
+from gpushare.domain.placement import schedule
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.scheduling import schedule
-from gpushare.kube.bookkeeper import NodeBook, PodBook
 from gpushare.kube.cluster import Page
 from gpushare.kube.codec import pod_record
 from tests.controlplane.world import EAGER, World, beside

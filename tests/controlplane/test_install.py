@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.kube import names
-from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.objects import Ref
-from gpusharectl.install.commands import install, uninstall
-from gpusharectl.install.labels import OURS, SYSTEM
-from gpusharectl.install.steps import Exit
+from gpusharectl.install.cluster_facts import OURS, SYSTEM
+from gpusharectl.install.command import install, uninstall
+from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 from tests.gpusharectl.install.stories import KINDS, OPERATORS_KINDS, World
 from tests.testbed.controlplane import ControlPlane

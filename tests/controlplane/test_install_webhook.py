@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.objects import Ref
-from gpusharectl.authority import make_authority
-from gpusharectl.install.labels import SYSTEM
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import (
+from gpusharectl.install.cluster_facts import SYSTEM
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
     settings_of,
 )
+from gpusharectl.pki import make_authority
 from tests.controlplane.installing import ALL_KINDS, Answered, bare, installing, there
 from tests.gpusharectl.install.stories import World
 from tests.testbed.controlplane import ControlPlane

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import (
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.apply import OvertakenError, Overwriting
+from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
     files_of,
     secret_of,
 )
-from gpusharectl.install.webhookway import is_narrowed, narrowed, tried
-from gpusharectl.install.webhookwrites import OvertakenError, Overwriting
+from gpusharectl.install.webhook.probe import is_narrowed, narrowed, tried
 from tests.controlplane.gate import raised
 from tests.controlplane.installing import Answered, bare, installing, there
 from tests.gpusharectl.install.stories import World

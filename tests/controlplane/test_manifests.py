@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import (
     BIE,
-    MONITORING,
+    MONITORING_OVERLAYS,
     OVERLAYS,
-    WEBHOOK,
+    WEBHOOK_OVERLAYS,
     WORKLOADS,
     load,
 )
@@ -40,7 +40,7 @@ images: [{{name: gpushare, newName: local.test/gpushare, newTag: "9"}}]
 SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp")
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 BUILT_IN = ("system:kube-scheduler", "system:volume-scheduler")
-WHOLES = (*OVERLAYS, *MONITORING, *WEBHOOK, *BIE)
+WHOLES = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE)
 WITH_DRIVER = (*OVERLAYS, "exporter", *BIE)
 """Those with a pod that needs the driver's library."""
 MORE = ("exporter", "webhook")

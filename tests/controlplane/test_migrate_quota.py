@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.kube import names
-from gpushare.kube.apiobjects import ApiObjects
+from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.__main__ import main
-from gpusharectl.quotamove import Move, Names, move
+from gpusharectl.quota import Move, Names, move
 from tests.gpusharectl.quotascenes import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token

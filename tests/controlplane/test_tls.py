@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import NOBODY, bind
 from tests.controlplane.extender import COMMAND, Extender, extender

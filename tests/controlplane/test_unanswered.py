@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.controlplane.books import checked_book
 from tests.controlplane.by_hand import ASK, bind
 from tests.controlplane.gate import GROUP

@@ -7,15 +7,15 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.attribution import Owner
-from deviceplugin.patrol import COMPONENT, REASON, Patrol
-from deviceplugin.snapshot import Snapshot
-from deviceplugin.tenants import Tenants
-from deviceplugin.usagebook import UsageBook
-from deviceplugin.watchdog import Mode, PatrolTally
+from deviceplugin.exporter.overuse import COMPONENT, REASON, Patrol
+from deviceplugin.exporter.owners import Owner
+from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import Mode, PatrolTally
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Pace, Reflector
 from gpusharectl.install.manifests import load

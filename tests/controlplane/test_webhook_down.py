@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from gpusharectl.certificates import plan
+from gpusharectl.pki import plan
 from tests.controlplane.bitfusionpods import ALL, share
 from tests.controlplane.gate import Gate, raised
 from tests.controlplane.newpods import asking, container, limits_of

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deviceplugin.attribution import Owner
-from deviceplugin.patrol import Patrol
-from deviceplugin.snapshot import Snapshot
-from deviceplugin.tenants import Tenants
-from deviceplugin.usagebook import UsageBook
-from deviceplugin.watchdog import Mode
+from deviceplugin.exporter.overuse import Patrol
+from deviceplugin.exporter.owners import Owner
+from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import Mode
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import Embedded
 from tests.builders import page
 from tests.deviceplugin.house import found_card
 from tests.deviceplugin.scene import (

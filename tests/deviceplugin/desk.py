@@ -5,19 +5,19 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from deviceplugin.admission import Admission
-from deviceplugin.announcer import Announcer
-from deviceplugin.cards import device_ids
-from deviceplugin.devices import KINDS, Cards, part
-from deviceplugin.nodepod import Held, Listed, NodePod, PodName, node_pod
-from deviceplugin.occupancy import Occupancy
-from deviceplugin.pods import NodePods
+from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.preferred import Admission
+from deviceplugin.cards.devices import KINDS, Cards, part
+from deviceplugin.cards.source import device_ids
+from deviceplugin.events import Announcer
+from deviceplugin.pod_watch import NodePods
+from deviceplugin.pods import Held, Listed, NodePod, PodName, node_pod
 from gpushare.domain.model import Card, CardUUID, Placement
 from gpushare.domain.request import Role
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpushare.kube.embedded import Embedded
 from tests.builders import AT, event
 from tests.deviceplugin.house import NODE
 

@@ -11,10 +11,10 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.kubelet import Registrar
+from deviceplugin.cards.advertised import Offer
+from deviceplugin.kubelet.plugin import DevicePlugin, Parts
+from deviceplugin.kubelet.registration import Registrar
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.offer import Offer
-from deviceplugin.plugin import DevicePlugin, Parts
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto.deviceplugin_pb2_grpc import (

@@ -6,13 +6,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from deviceplugin.exposition import Exposition
-from deviceplugin.kubeletsays import KubeletRound
-from deviceplugin.page import Site
-from deviceplugin.snapshot import Snapshot
-from deviceplugin.tenants import Tenants
-from deviceplugin.usagebook import UsageBook
-from deviceplugin.watchdog import PatrolTally
+from deviceplugin.exporter.collector import Exposition, Site
+from deviceplugin.exporter.kubelet_check import KubeletRound
+from deviceplugin.exporter.run import Tenants
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import PatrolTally
 from gpushare.kube.cluster import Json
 from tests.builders import page
 from tests.deviceplugin.scene import (

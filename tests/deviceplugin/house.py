@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards import CardReading, Found, FoundCard, XidEvent
-from deviceplugin.serving import Serving, assemble
-from deviceplugin.serving import start as start_serving
+from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.serve import Serving, assemble
+from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import (
     CardUUID,
@@ -19,15 +19,14 @@ from gpushare.domain.model import (
     Placement,
     Share,
 )
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import Unavailable
-from gpusharectl.demo.devices import Devices, Rejection
-from gpusharectl.demo.given import Given
-from gpusharectl.demo.statuses import running
+from gpusharectl.demo.devices import Devices, Given, Rejection
+from gpusharectl.demo.kubelet import running
 from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
 

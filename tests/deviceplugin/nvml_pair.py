@@ -1,13 +1,13 @@
-"""NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.nvml*``."""
+"""NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.cards.nvml*``."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deviceplugin.cards import CardReading, Found, FoundCard, NoCardsYet
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.cards.source import CardReading, Found, FoundCard, NoCardsYet
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import CardUUID
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubCard, StubDriver, stub_card, stub_driver

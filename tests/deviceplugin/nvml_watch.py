@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.fields import FIELDS
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
-from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse
+from deviceplugin.telemetry.fields import FIELDS
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.nvml_pair import FOREVER_S
 from tests.nvml.build import the_stub

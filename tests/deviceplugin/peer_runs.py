@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from deviceplugin.admission import DeniedError
-from deviceplugin.devices import Cards
-from deviceplugin.nodepod import NodePod
+from deviceplugin.allocation.preferred import DeniedError
+from deviceplugin.cards.devices import Cards
+from deviceplugin.pods import NodePod
 from gpushare.domain.model import Amount, Card, Placement, PodRequest, Share
 from gpushare.kube import names
 from gpushare.kube.cluster import Json

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from deviceplugin.board import Board
-from deviceplugin.fields import Group
-from deviceplugin.procfs import ProcFs
-from deviceplugin.sampler import Sampler
-from deviceplugin.snapshot import Snapshot
-from deviceplugin.switches import Flags, choose
+from deviceplugin.exporter.procfs import ProcFs
+from deviceplugin.exporter.sampler import Sampler
+from deviceplugin.exporter.selection import Flags, choose
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import Board
+from deviceplugin.telemetry.fields import Group
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.scriptedtelemetry import A, ScriptedTelemetry
 

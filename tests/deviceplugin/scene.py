@@ -4,13 +4,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deviceplugin.attribution import Owner
-from deviceplugin.cards import Found, FoundCard
-from deviceplugin.fields import FIELDS, GROUPS, PROCESSES, Field
-from deviceplugin.snapshot import ProcessRound, Round, Snapshot, XidTally
-from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse, SmSource
-from deviceplugin.tenancy import Tenancy, tenant
-from deviceplugin.usage import ContainerUse, Usage
+from deviceplugin.cards.source import Found, FoundCard
+from deviceplugin.exporter.owners import Owner, Tenancy, tenant
+from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
+from deviceplugin.exporter.usage import ContainerUse, Usage
+from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube.cluster import Json
 from tests.builders import bound_json, container_json, placement

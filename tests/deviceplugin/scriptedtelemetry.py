@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from queue import Empty, Queue
 from threading import Event
 
-from deviceplugin.cards import Found, FoundCard, NoCardsYet, XidEvent
-from deviceplugin.telemetry import CardSays, ProcessesSay, ProcessUse
+from deviceplugin.cards.source import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.house import UUIDS, found_card
 

@@ -6,9 +6,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from deviceplugin.cards import device_ids
-from deviceplugin.devices import KINDS, Cards, part, pick, plan
-from deviceplugin.nodepod import Listed, NodePod, node_pod
+from deviceplugin.cards.devices import KINDS, Cards, part, pick, plan
+from deviceplugin.cards.source import device_ids
+from deviceplugin.pods import Listed, NodePod, node_pod
 from gpushare.domain.model import Placement
 from gpushare.domain.request import Role
 from gpushare.kube import names

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.admission import DeniedError
-from deviceplugin.devices import plan
-from deviceplugin.nodepod import NodePod
+from deviceplugin.allocation.preferred import DeniedError
+from deviceplugin.cards.devices import plan
+from deviceplugin.pods import NodePod
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest
+from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.scheduling import place
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target

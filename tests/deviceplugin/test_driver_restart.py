@@ -9,16 +9,16 @@ from threading import Event, Thread
 import pynvml
 import pytest
 
-from deviceplugin import exporting, serving
-from deviceplugin.exportsettings import ExporterSettings
-from deviceplugin.joined import JoinedCards
-from deviceplugin.joinedtelemetry import JoinedTelemetry
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
+from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.exporter import run
+from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.nvml import NvmlTelemetry
+from gpushare.addresses import free_address
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
-from gpushare.kube.embedded import Embedded
-from gpushare.listening import free_address
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json
 from tests.deviceplugin.house import NODE, C, M
@@ -72,7 +72,7 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
     )
 
     def serve() -> None:
-        status.append(serving.run(settings, source, cluster, stop))
+        status.append(serve.run(settings, source, cluster, stop))
 
     with Devices(folder) as devices:
         thread = Thread(target=serve)
@@ -131,7 +131,7 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     )
 
     def export() -> None:
-        status.append(exporting.run(settings, telemetry, None, stop))
+        status.append(run.run(settings, telemetry, None, stop))
 
     thread = Thread(target=export)
     thread.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards import card_key
+from deviceplugin.cards.source import card_key
 from gpushare.kube.names import MODELS
 from gpushare.kube.names import UUIDS as WANTED
 from gpusharectl.demo.devices import CannotStartYetError

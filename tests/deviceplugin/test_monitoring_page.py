@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import ownfields as own
-from deviceplugin.exportsettings import ExporterSettings
-from deviceplugin.fields import FIELDS, GROUPS, Field, Group
-from deviceplugin.ownfields import OwnField
+from deviceplugin.exporter import catalog as own
+from deviceplugin.exporter.catalog import OwnField
+from deviceplugin.exporter.settings import ExporterSettings
+from deviceplugin.telemetry.fields import FIELDS, GROUPS, Field, Group
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \|(?P<cells>.*)\|$", re.MULTILINE)

@@ -6,11 +6,11 @@ from threading import get_ident
 
 import pytest
 
-from deviceplugin.admission import Assigned
-from deviceplugin.cards import card_key
-from deviceplugin.nodepod import node_pod
-from gpushare.domain.carving import whole_shares
+from deviceplugin.allocation.preferred import Assigned
+from deviceplugin.cards.source import card_key
+from deviceplugin.pods import node_pod
 from gpushare.domain.model import Card, CardUUID, Placement, PodRequest
+from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind

@@ -9,8 +9,8 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json, pod_json
+from tests.deviceplugin.cards.test_trouble import asks_first
 from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
-from tests.deviceplugin.test_trouble import asks_first
 from tests.testbed.waiting import wait_until
 
 SILENT = "the API server does not say which cards the pod may have: no route to host"

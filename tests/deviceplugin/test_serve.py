@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.addresses import free_address
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import NotFound
-from gpushare.listening import free_address
 from gpushare.settings import Address
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
-from gpusharectl.demo.child import Child, fetched
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.cluster import Child, fetched
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json, pod_json
 from tests.deviceplugin.house import NODE, C, M

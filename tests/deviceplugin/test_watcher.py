@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards import Found, FoundCard, LeftOut
+from deviceplugin.cards.source import Found, FoundCard, LeftOut
 from deviceplugin.watcher import CollidingCardsError
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.house import found_card

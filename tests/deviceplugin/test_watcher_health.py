@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards import Found
-from deviceplugin.cards import XidEvent as Xid
+from deviceplugin.cards.source import Found
+from deviceplugin.cards.source import XidEvent as Xid
 from gpushare.kube import names
 from gpushare.kube.errors import Unavailable
 from tests.deviceplugin.house import found_card

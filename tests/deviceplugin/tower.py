@@ -9,21 +9,21 @@ from threading import Event, Thread
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation import CDI_KIND
-from deviceplugin.cards import CardReading, Found, NoCardsYet
-from deviceplugin.cards import XidEvent as Xid
-from deviceplugin.health import Health, HealthFile
-from deviceplugin.injecting import Injecting
-from deviceplugin.joined import JoinedCards
+from deviceplugin.allocation.injection import Injecting
+from deviceplugin.allocation.response import CDI_KIND
+from deviceplugin.cards.advertised import Offer
+from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.publisher import OwnNode
+from deviceplugin.cards.source import CardReading, Found, NoCardsYet
+from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.offer import Offer
-from deviceplugin.publisher import OwnNode
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import Watcher
 from gpushare.domain.model import CardUUID
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
-from gpushare.kube.embedded import Embedded
 from tests.builders import node_json, page
 from tests.deviceplugin.house import NODE, UUIDS, ScriptedCards, found_card
 from tests.testbed.waiting import wait_until

@@ -9,11 +9,11 @@ from werkzeug.test import Client
 
 from extender.main import Applications, assemble
 from extender.settings import ExtenderSettings
+from gpushare.addresses import free_address
 from gpushare.domain.model import Card
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.listener import Listener
-from gpushare.listening import free_address
 from tests.builders import bound_json, card, node_json, placement, pod_json, share
 from tests.testbed.browser import Browser, Tab
 from tests.testbed.waiting import wait_until

@@ -6,20 +6,23 @@ from typing import Any
 
 import orjson
 
-from extender.bind import Binder, Books, Bound
-from extender.inflight import Inflight
-from extender.patience import Patience
-from extender.verbs import Verbs
-from extender.wire import BindingArgs, ExtenderArgs, FilterResult, extender_args
-from gpushare.domain.fitting import Fitting
+from extender.scheduling.bind import Binder, Books, Bound
+from extender.scheduling.inflight import Inflight
+from extender.scheduling.service import Patience, Verbs
+from extender.scheduling.wire import (
+    BindingArgs,
+    ExtenderArgs,
+    FilterResult,
+    extender_args,
+)
+from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.domain.cache import Fitting, Scores
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
 from gpushare.domain.policies import Choice
-from gpushare.domain.scores import Scores
-from gpushare.kube.bookkeeper import NodeBook, PodBook
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Page, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import ClusterError
 from tests.builders import AT, cards, event, node_json, pod_json
 

@@ -7,17 +7,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender import main
-from extender.lessons import LessonCollector, Lessons
-from extender.prioritize import prioritize
+from extender.main import LessonCollector, Lessons
+from extender.scheduling.service import prioritize
 from extender.settings import ExtenderSettings
-from gpushare.domain import learner as learner_room
+from gpushare.domain.cache import Scores
+from gpushare.domain.frag import learner as learner_room
+from gpushare.domain.frag.policy import ENOUGH, Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.domain.packer import ENOUGH, Packer
 from gpushare.domain.policies import Choice, Policy
-from gpushare.domain.scores import Scores
-from gpushare.kube.embedded import Embedded
+from gpushare.fakeapi.cluster import Embedded
 from tests.builders import card, placement, request
 from tests.testbed.waiting import wait_until
 

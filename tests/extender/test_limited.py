@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from extender.inflight import Pending, cautious
-from gpushare.domain.cardselector import CardSelector
-from gpushare.domain.fitting import Fitting
+from extender.scheduling.inflight import Pending, cautious
+from gpushare.domain.cache import Fitting
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.kube.annotations import decode_placement

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from extender.pool import UNKNOWN, NodeFacts, Pool, node_facts
-from extender.poolbook import PoolBook
+from extender.server.webhook_app import PoolBook
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.fields import Malformed
+from gpushare.kube.json_reader import Malformed
 from tests.builders import card, cards, event, node_json, page
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from extender.admission import Rules
-from extender.bitfusion import BitfusionRules
-from extender.tls import TlsFiles
-from extender.webhooksettings import WebhookSettings
+from extender.bitfusion.translate import BitfusionRules
+from extender.server.tls import TlsFiles
+from extender.settings import WebhookSettings
+from extender.webhook.rules import Rules
 from gpushare.settings import Address
 
 TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}

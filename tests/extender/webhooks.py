@@ -7,12 +7,11 @@ import orjson
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
-from extender.admission import Rules
 from extender.pool import UNKNOWN, Pool
-from extender.publicapp import MetricsPage
-from extender.readiness import Readiness
-from extender.webhook import WebhookParts, create_webhook_app
-from extender.webhookmetrics import ReviewMetrics
+from extender.server.metrics import ReviewMetrics
+from extender.server.public import MetricsPage, Readiness
+from extender.server.webhook_app import WebhookParts, create_webhook_app
+from extender.webhook.rules import Rules
 from gpushare.kube.cluster import Json
 
 

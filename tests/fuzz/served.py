@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpushare.addresses import free_address
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
-from gpushare.kube.embedded import Embedded
-from gpushare.listening import free_address
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import card, node_json, pod_json
 from tests.fuzz.bodies import NODES, WAITING
 from tests.testbed.certificates import certificates

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import fields as f
-from deviceplugin.nvmlcards import NvmlCards
-from deviceplugin.nvmltelemetry import NvmlTelemetry
-from deviceplugin.telemetry import CardSays, ProcessUse, SmSource
+from deviceplugin.cards.nvml_cards import NvmlCards
+from deviceplugin.telemetry import fields as f
+from deviceplugin.telemetry.base import CardSays, ProcessUse, SmSource
+from deviceplugin.telemetry.nvml import NvmlTelemetry
 from tests.machine import needs
 from tests.testbed.waiting import wait_until
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.domain.cardselector import CardSelector, Limit
-from gpushare.domain.fitting import Fitting
+from gpushare.domain.cache import Fitting
+from gpushare.domain.card_selector import CardSelector, Limit
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Card,
@@ -17,9 +17,9 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal, schedule
 from gpushare.domain.preemption import Facts, Victims, choose_victims
-from gpushare.domain.scheduling import place, refusal, schedule
-from gpushare.domain.summary import Reason, Refusal
+from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.codec import refusal_text
 from tests.builders import (
     FIRST_FIT,

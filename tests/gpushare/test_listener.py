@@ -12,8 +12,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
+from gpushare.addresses import free_address, why_not_listen
 from gpushare.listener import MOST_CONNECTIONS, Listener
-from gpushare.listening import free_address, why_not_listen
 from gpushare.settings import Address
 from tests.machine import needs
 from tests.testbed.waiting import wait_until

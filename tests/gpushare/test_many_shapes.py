@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from gpushare.domain.cardselector import CardSelector
-from gpushare.domain.fitting import Fitting
+from gpushare.domain.cache import Fitting
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.request import MOST_APART

@@ -1,6 +1,6 @@
 """Screens kept as text files in ``screens/``, and the one way to renew them.
 
-``RENEW_SCREENS=1 pytest tests/gpusharectl/test_inspect_screens.py`` (or
+``RENEW_SCREENS=1 pytest tests/gpusharectl/inspect/test_screens.py`` (or
 ``test_why_screens.py``, ``test_top_screens.py``) writes them anew; then read the
 difference as git shows it.
 """

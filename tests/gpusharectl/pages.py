@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpusharectl.top.page import PROCESSES
+from gpusharectl.top.scrape import PROCESSES
 from tests.gpusharectl.pictures import NOW
 
 TICK = NOW.timestamp() - 2

@@ -7,8 +7,8 @@ from gpushare.domain.model import Card
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.inspection.books import reckoned
-from gpusharectl.inspection.picture import Picture, Trouble
+from gpusharectl.state.placements import reckoned
+from gpusharectl.state.read import Picture, Trouble
 from tests.builders import node_json, pod_json
 
 NOW = datetime(2026, 1, 2, 3, 10, 0, tzinfo=UTC)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.inspection.picture import Picture
+from gpusharectl.state.read import Picture
 from tests.builders import card
 from tests.gpusharectl.pictures import node_of, picture
 from tests.gpusharectl.scenes import A, B, asking, held

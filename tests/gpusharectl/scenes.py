@@ -7,7 +7,7 @@ from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpusharectl.inspection.picture import Picture
+from gpusharectl.state.read import Picture
 from tests.builders import (
     AT,
     bound_json,

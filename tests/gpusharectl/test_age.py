@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpusharectl.demo.age import UNKNOWN, age
+from gpusharectl.output import UNKNOWN, age
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

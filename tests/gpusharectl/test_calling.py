@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gpusharectl.inspection.calling import TwoNames
+from gpusharectl.completion import TwoNames
 
 FULL = {
     "table": (1, "table"),

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpushare.domain.model import CardUUID
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
-from gpushare.kube.apiclient import dial
-from gpushare.kube.apiobjects import ApiObjects
-from gpushare.kube.apiserver import ApiServer
+from gpushare.kube.api import ApiServer
+from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.client import dial
 from gpushare.kube.cluster import Json, Kind, Target
-from gpushare.kube.embedded import Embedded
 from gpushare.kube.errors import Conflict
 from gpushare.kube.objects import Ref
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
-from gpusharectl.inspection.cordon import (
+from gpusharectl.cordon import (
     Done,
     No,
     Order,
@@ -24,8 +23,9 @@ from gpusharectl.inspection.cordon import (
     carry_out,
     edited,
     pods_on,
+    told,
 )
-from gpusharectl.inspection.cordonwords import told
+from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import bound_json, card, cards, placement, pod_json
 from tests.gpusharectl.pictures import node_of
 from tests.gpusharectl.scenes import A, B

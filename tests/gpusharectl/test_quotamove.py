@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Ref
-from gpusharectl.quotamove import Clash, Move, Names, move
+from gpusharectl.quota import Clash, Move, Names, move
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.quotascenes import BITFUSION, CORE, MEMORY, quota
 

@@ -10,14 +10,14 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpushare.addresses import free_address
 from gpushare.domain.model import NodeName, PodRef, PodUID
 from gpushare.domain.model import Placement as Held
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind, Target
-from gpushare.kube.embedded import Embedded
-from gpushare.listening import free_address
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import AT, container_json, pod_json, share
 from tests.nvml.build import STATE_VARIABLE, Stub
 from tests.nvml.driver import StubCard, StubDriver

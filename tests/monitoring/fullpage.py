@@ -13,28 +13,32 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.attribution import NOBODY
-from deviceplugin.exposition import Exposition
-from deviceplugin.fields import FB_TOTAL, FB_USED, FIELDS
-from deviceplugin.kubeletsays import KubeletRound
+from deviceplugin.exporter.collector import Exposition, Site
+from deviceplugin.exporter.kubelet_check import KubeletRound
+from deviceplugin.exporter.owners import NOBODY
+from deviceplugin.exporter.snapshot import Snapshot, XidTally
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import PatrolTally
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.page import Site
-from deviceplugin.snapshot import Snapshot, XidTally
-from deviceplugin.usagebook import UsageBook
-from deviceplugin.watchdog import PatrolTally
-from extender.bind import Bound, Outcome
-from extender.metrics import CertificateCollector, LedgerCollector, VerbMetrics
-from extender.readiness import Readiness
-from extender.tls import TlsFiles
-from extender.webhookmain import CERTIFICATE_ENDS
-from extender.webhookmetrics import Result, ReviewMetrics
-from extender.wire import FilterResult
+from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
+from extender.main import CERTIFICATE_ENDS
+from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.wire import FilterResult
+from extender.server.metrics import (
+    CertificateCollector,
+    LedgerCollector,
+    Result,
+    ReviewMetrics,
+    VerbMetrics,
+)
+from extender.server.public import Readiness
+from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
 from tests.deviceplugin import scene
 from tests.deviceplugin.house import NODE, found_card
+from tests.extender.server.test_readiness import reflector
 from tests.extender.stand_ins import House
-from tests.extender.test_readiness import reflector
 from tests.testbed.certificates import certificates
 
 PODS = (

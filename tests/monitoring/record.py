@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.monitoring.metricsapi import ROOT
 from tests.monitoring.pages import MetricsPage, PageServer
 from tests.monitoring.questions import LABELS, lasting, paths, pods, record

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.fields import FIELDS
-from deviceplugin.switches import Flags, choose
+from deviceplugin.exporter.selection import Flags, choose
+from deviceplugin.telemetry.fields import FIELDS
 from monitoring.alerts import GROUPS
 from monitoring.boards import BOARDS
 from tests.monitoring.alertcases import CARD

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.embedded import Embedded
-from gpusharectl.demo.apiserver import ApiServerOnLoopback
+from gpushare.fakeapi.cluster import Embedded
+from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.monitoring.adapter import Adapter, Metric, rules_of
 from tests.monitoring.exported import ExportedNode
 from tests.monitoring.scene import (

@@ -5,8 +5,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpusharectl.authority import Purpose, Wanted, issue, make_authority
-from gpusharectl.certificates import SERVER_NAME, plan, read_pair
+from gpusharectl.pki import (
+    SERVER_NAME,
+    Purpose,
+    Wanted,
+    issue,
+    make_authority,
+    plan,
+    read_pair,
+)
 from tests.testbed.rest import Json
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.testbed import scheduler
 from tests.testbed.audit import AuditLog, Level, write_policy
 from tests.testbed.binaries import Binaries

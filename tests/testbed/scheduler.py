@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.testbed.flags import scheduler_flags
 from tests.testbed.manifests import stanza
 from tests.testbed.process import Launcher, Process

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpushare.listening import free_address
+from gpushare.addresses import free_address
 from tests.testbed.binaries import PROMETHEUS, PROMETHEUS_MODULE, ensure_binaries
 from tests.testbed.debpackages import ensure_unpacked
 from tests.testbed.process import Launcher

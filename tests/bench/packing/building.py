@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.packing.cluster import Cluster, Shape
-from gpusharectl.simulator.openb import TraceNode, TracePod
+from gpusharectl.simulate.openb import TraceNode, TracePod
 
 CASES = Path(__file__).parents[2] / "cases" / "openb"
 """A trace of our own, with invented numbers."""

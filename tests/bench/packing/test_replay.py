@@ -9,10 +9,8 @@ from bench.packing.cluster import Cluster, Shape, Spot
 from bench.packing.policies import makers
 from bench.packing.replay import replay
 from gpushare.domain.policies import Choice
-from gpusharectl.simulator.engine import play
-from gpusharectl.simulator.openb import Trace
-from gpusharectl.simulator.openbfile import read_trace
-from gpusharectl.simulator.openbscenario import trace_scenario
+from gpusharectl.simulate.engine import play
+from gpusharectl.simulate.openb import Trace, read_trace, trace_scenario
 from tests.bench.packing.building import CASES, node, pod
 
 

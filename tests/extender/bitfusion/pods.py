@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from extender.bitfusion import (
+from extender.bitfusion.client import SCRIPT
+from extender.bitfusion.translate import (
     BitfusionRules,
     CardTotal,
     Translation,
     total_of,
     translate,
 )
-from extender.bitfusionclient import SCRIPT
 from extender.pool import Pool
 from gpushare.kube import names
 from gpushare.kube.cluster import Json

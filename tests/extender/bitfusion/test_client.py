@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.bitfusionclient import SCRIPT
+from extender.bitfusion.client import SCRIPT
 
 SHELLS = [name for name in ("/bin/sh", "/bin/bash", "/bin/dash") if Path(name).exists()]
 SMI = '#!/bin/sh\necho smi "$@"\n'

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.bitfusioncommand import Command, command_of
+from extender.bitfusion.command_line import Command, command_of
 
 BASH = "/bin/bash"
 CALL = "bitfusion run -n 1 -p 0.5"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.bitfusioncommand import command_of
+from extender.bitfusion.command_line import command_of
 from tests.extender.bitfusion.pods import ALL, HALF, translated
 
 MANY = 300_000

@@ -5,7 +5,7 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.bitfusion import BitfusionRules, translate
+from extender.bitfusion.translate import BitfusionRules, translate
 from extender.pool import Pool
 from gpushare.kube.cluster import Json
 from tests.extender.bitfusion.pods import pod, rules

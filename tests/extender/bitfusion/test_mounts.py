@@ -1,6 +1,6 @@
 """Where the stand-in lies, in pods that have volumes and lists of their own."""
 
-from extender.bitfusionclient import SCRIPT
+from extender.bitfusion.client import SCRIPT
 from gpushare.kube.cluster import Json
 from tests.extender.bitfusion.pods import ALL, HALF, translated
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from extender.admission import Rules, review
-from extender.bitfusionfilter import wishes
+from extender.bitfusion.filter import wishes
 from extender.jsonpatch import patch_between
 from extender.pool import Pool
+from extender.webhook.rules import Rules, review
 from gpushare.kube import names
-from gpushare.kube.cardselection import MOST_ENTRIES
+from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json
 from tests.extender.bitfusion.pods import ALL, HALF, pod, rules
 from tests.extender.patching import patched

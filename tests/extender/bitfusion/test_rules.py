@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.bitfusion import BitfusionRules, CardTotal, total_of
+from extender.bitfusion.translate import BitfusionRules, CardTotal, total_of
 
 MIB = 1 << 20
 

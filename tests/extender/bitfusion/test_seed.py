@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.bitfusion import Translation, translate
+from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from gpushare.kube.cluster import Json
 from tests.controlplane.bitfusionpods import BY_MEMORY, BY_PERCENT, DEPLOYMENT

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.admission import Rules, review
-from extender.bitfusion import Translation, translate
+from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
+from extender.webhook.rules import Rules, review
 from gpushare.kube.cluster import Json
 from tests.extender.bitfusion.pods import pod, rules
 

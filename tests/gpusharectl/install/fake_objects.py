@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from gpushare.fakeapi.rules import merge
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import (
@@ -20,8 +21,7 @@ from gpushare.kube.errors import (
     Unavailable,
 )
 from gpushare.kube.objects import Ref
-from gpushare.kube.patches import merge
-from gpusharectl.install.webhookobjects import CONFIGURATIONS
+from gpusharectl.install.webhook.objects import CONFIGURATIONS
 
 Failure = Callable[[], BaseException]
 

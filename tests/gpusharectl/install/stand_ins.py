@@ -12,11 +12,10 @@ from pathlib import Path
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.labels import NAME, PLUGIN, SYSTEM
+from gpusharectl.install.cluster_facts import NAME, PLUGIN, SYSTEM
 from gpusharectl.install.progress import NoAnswerError, Waiting
-from gpusharectl.install.watching import Patience
-from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
-from gpusharectl.scheduler.obstacle import Obstacle
+from gpusharectl.install.rollout import Patience
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from tests.gpusharectl.install.deployments import READY, serve
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"

@@ -10,13 +10,13 @@ from typing import Any
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install import run, uninstall
-from gpusharectl.install.choice import Choice, Leaving
-from gpusharectl.install.hands import Hands, Wish
-from gpusharectl.install.labels import OURS
+from gpusharectl.install import install, uninstall
+from gpusharectl.install.cluster_facts import OURS
+from gpusharectl.install.context import Hands, Wish
 from gpusharectl.install.manifests import load
-from gpusharectl.install.steps import Exit
-from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+from gpusharectl.install.options import Choice, Leaving
+from gpusharectl.install.progress import Exit
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import (
     CONTROL_PLANE,
@@ -123,7 +123,7 @@ class World:
 
     def install(self, *answers: str, **options: Any) -> Exit:
         wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
-        return run.install(self.hands(*answers), Choice(**wanted))
+        return install.install(self.hands(*answers), Choice(**wanted))
 
     def uninstall(self, *answers: str, **options: Any) -> Exit:
         wanted = {"yes": not answers, **options}

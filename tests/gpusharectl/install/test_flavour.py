@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.install.flavour import Flavour, flavour, has_driver, this_node
-from gpusharectl.install.nodeview import node_view
-from gpusharectl.scheduler.hostfiles import HostFiles
+from gpusharectl.install.cluster_facts import (
+    Flavour,
+    flavour,
+    has_driver,
+    node_view,
+    this_node,
+)
+from gpusharectl.kube_scheduler.host_files import HostFiles
 from tests.gpusharectl.install.stand_ins import APISERVER, SCHEDULER, node
 
 NODES = [node_view(node(name, f"10.0.0.{at}")) for at, name in enumerate(("a", "b"))]

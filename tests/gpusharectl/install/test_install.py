@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gpushare.kube.objects import Ref
-from gpusharectl.install.hands import Wish
-from gpusharectl.install.steps import Exit
-from gpusharectl.scheduler.hostfiles import FileChange, HostFiles
+from gpusharectl.install.context import Wish
+from gpusharectl.install.progress import Exit
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER, node
 from tests.gpusharectl.install.stories import CERTIFICATE, World

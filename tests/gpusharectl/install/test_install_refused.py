@@ -9,7 +9,7 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.errors import Unreachable
 from gpushare.kube.objects import Ref
-from gpusharectl.install.steps import Exit
+from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import SCHEDULER
 from tests.gpusharectl.install.stories import World

@@ -8,10 +8,10 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Unavailable
 from gpushare.kube.objects import Ref
-from gpusharectl.install.labels import WEBHOOK
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import DEPLOYMENT, STAMP
+from gpusharectl.install.cluster_facts import WEBHOOK
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import DEPLOYMENT, STAMP
 from tests.gpusharectl.install.fake_objects import FakeObjects, copied
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 from tests.gpusharectl.install.stories import EVERY_KIND, World

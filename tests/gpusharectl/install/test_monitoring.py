@@ -6,8 +6,8 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.labels import EXPORTER, SYSTEM
-from gpusharectl.install.steps import Exit
+from gpusharectl.install.cluster_facts import EXPORTER, SYSTEM
+from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stories import EVERY_KIND, OPERATORS_KINDS, World
 

@@ -6,18 +6,15 @@ from dataclasses import replace
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.choice import Choice
-from gpusharectl.install.flavour import Flavour
-from gpusharectl.install.keeping import judge_kept, keeping
-from gpusharectl.install.labels import SECOND_SCHEDULER
-from gpusharectl.install.loading import STAMP, loaded
+from gpusharectl.install.cluster_facts import SECOND_SCHEDULER, Flavour
 from gpusharectl.install.manifests import load
+from gpusharectl.install.options import Choice
+from gpusharectl.install.plan import STAMP, judge_kept, keeping, loaded
 from gpusharectl.install.preflight import Facts
-from gpusharectl.install.webhookobjects import settings_of
-from gpusharectl.scheduler.hostjob import HostJob
-from gpusharectl.scheduler.hostscheduler import Action
-from gpusharectl.scheduler.schedulerconfig import Wanted, with_stanza
-from gpusharectl.scheduler.stanza import asked_of, shipped_extender
+from gpusharectl.install.webhook.objects import settings_of
+from gpusharectl.kube_scheduler.config import Wanted, with_stanza
+from gpusharectl.kube_scheduler.files import asked_of, shipped_extender
+from gpusharectl.kube_scheduler.job import Action, HostJob
 
 FACTS = Facts("v1.36.3", Flavour.KUBEADM, ())
 VERSION = "v1.36.3"

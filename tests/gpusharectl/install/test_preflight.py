@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.choice import Choice
-from gpusharectl.install.flavour import Flavour
-from gpusharectl.install.nodechecks import judge_nodes
-from gpusharectl.install.nodeview import NodeView, minor, node_view
+from gpusharectl.install.cluster_facts import Flavour, NodeView, minor, node_view
+from gpusharectl.install.options import Choice
 from gpusharectl.install.preflight import (
     Facts,
     Finding,
+    Right,
     Weight,
     judge_cluster,
     judge_host,
+    judge_nodes,
+    resource,
 )
-from gpusharectl.install.rights import Right, resource
 from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.objects import Ref
-from gpusharectl.install.nodeview import node_view
-from gpusharectl.install.steps import Exit
+from gpusharectl.install.cluster_facts import node_view
+from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import node
 from tests.gpusharectl.install.stories import World

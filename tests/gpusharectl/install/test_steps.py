@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.kube.errors import Forbidden, Unavailable, Unreachable
-from gpusharectl.install.steps import Closing, Exit, Step, Trouble, follow
+from gpusharectl.install.progress import Closing, Exit, Step, Trouble, follow
 from tests.gpusharectl.install.stand_ins import Listener
 
 CLOSING = Closing("gpusharectl install --yes", "gpusharectl uninstall")

@@ -9,7 +9,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
-from gpusharectl.install.steps import Exit
+from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 from tests.gpusharectl.install.stories import World

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.podwaits import last_lines
 from gpusharectl.install.progress import Waiting
-from gpusharectl.install.waiting import Seen, waits
+from gpusharectl.install.rollout import Seen, last_lines, waits
 
 NAME = "gpushare-device-plugin"
 WHO = f"{NAME} on gpu-1"

@@ -7,10 +7,10 @@ import pytest
 
 from gpushare.kube.objects import Ref
 from gpushare.settings import Reading
-from gpusharectl.install.labels import SYSTEM
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import CARD_CLASSES, WebhookChoice
-from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT, SECRET
+from gpusharectl.install.cluster_facts import SYSTEM
+from gpusharectl.install.options import CARD_CLASSES, WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
 from tests.gpusharectl.install.believing import Believing, container, settings
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stories import EVERY_KIND, WEBHOOKS_KINDS, World

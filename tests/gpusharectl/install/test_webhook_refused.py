@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpusharectl.install.choice import Choice
-from gpusharectl.install.commands import install
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import CONFIGURATIONS
+from gpusharectl.install.command import install
+from gpusharectl.install.options import Choice, WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import CONFIGURATIONS
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stories import EVERY_KIND, World
 

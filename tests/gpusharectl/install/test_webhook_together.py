@@ -16,10 +16,10 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Ref
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import CONFIGURATIONS, SECRET
-from gpusharectl.install.webhookwrites import OvertakenError, Overwriting
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.apply import OvertakenError, Overwriting
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRET
 from tests.gpusharectl.install.believing import Believing, bundle, shown
 from tests.gpusharectl.install.fake_objects import copied
 from tests.gpusharectl.install.stories import World

@@ -9,10 +9,10 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
-from gpusharectl.install.steps import Exit
-from gpusharectl.install.webhookchoice import WebhookChoice
-from gpusharectl.install.webhookobjects import CONFIGURATIONS, DEPLOYMENT
-from gpusharectl.install.webhookway import (
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
+from gpusharectl.install.webhook.probe import (
     NAME,
     Trial,
     is_narrowed,

@@ -1,0 +1,202 @@
+"""How this node lets a container at its card: what ``auto`` finds that it can do."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from deviceplugin.allocation.response import CDI_KIND, INJECTIONS, Injection
+from deviceplugin.settings import InjectionChoice
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Json
+
+logger = logging.getLogger(__name__)
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_CDI_KUBELET = (1, 31)
+"""CDI names in a device plugin's answers are for everybody since then."""
+_CDI_CONTAINERD = (2, 0)
+"""Reads CDI specifications unless told not to; before, only where told to."""
+_SUFFIXES = (".json", ".yaml", ".yml")
+_MISSES = 3
+"""After so many looks in a row without a specification ``auto`` leaves CDI, or holds
+back the card that the specification has no more."""
+
+
+class Injecting:
+    """Chooses once there is something to choose by, and says what it chose and why.
+
+    The way is the node's; a card that the node's way does not reach is held back.
+    ``file`` keeps what ``auto`` chose: what the runtime can do is known from the API
+    server alone, and after a restart it may be out of reach when the first pods come.
+    It holds while the runtime is away, too.
+    """
+
+    def __init__(
+        self,
+        choice: InjectionChoice,
+        folders: Sequence[Path],
+        status: Callable[[], Json],
+        file: Path | None = None,
+    ) -> None:
+        self._choice = choice
+        self._folders = folders
+        self._status = status
+        self._file = file
+        self._said = ("", "")
+        self._misses = 0
+        self._before = self._read()
+        self._chosen: Injection = self._before or "env"
+        self._unseen: dict[CardUUID, int] = {}
+        self._held: Mapping[CardUUID, str] = {}
+
+    def look(self, cards: Iterable[CardUUID]) -> None:
+        """Choose for these cards; called whenever something may have changed."""
+        wanted = frozenset(cards)
+        missing = wanted - specified(self._folders)
+        if self._choice == "auto":
+            self._note_unseen(wanted, missing)
+            chosen, why = self._auto(wanted, missing)
+            self._misses = 0 if chosen == "cdi" else self._misses + 1
+            if self._may_be_cdi_again() and 0 < self._misses < _MISSES:
+                # Somebody may be writing the specification anew just now.
+                return
+            self._held = self._to_hold(missing) if chosen == "cdi" else {}
+        else:
+            chosen, why = self._choice, "the settings say so"
+            if chosen == "cdi" and missing:
+                why += f", but {self._not_specified(min(missing))}"
+        if (chosen, why) != self._said:
+            logger.info("injecting cards", extra={"by": chosen, "because": why})
+        self._said, self._chosen = (chosen, why), chosen
+        if self._choice == "auto" and _is_told(self._status()):
+            self._keep(chosen)
+
+    def chosen(self) -> Injection:
+        """Give the way that was chosen last."""
+        return self._chosen
+
+    def held(self) -> Mapping[CardUUID, str]:
+        """Say which cards no container can be let at in that way, each with why.
+
+        Only where ``auto`` chose it: who sets it by hand may know better.
+        """
+        return self._held
+
+    def _may_be_cdi_again(self) -> bool:
+        """Tell whether it was CDI a look ago, or before a restart with this runtime."""
+        if not self._said[0]:
+            return self._before == "cdi" and not _why_no_cdi(self._status())
+        return self._said[0] == "cdi"
+
+    def _read(self) -> Injection | None:
+        try:
+            text = "" if self._file is None else self._file.read_text()
+        except (OSError, ValueError):
+            return None
+        return next((one for one in INJECTIONS if one == text.strip()), None)
+
+    def _keep(self, chosen: Injection) -> None:
+        if self._file is None or chosen == self._before:
+            return
+        self._before = chosen
+        try:
+            self._file.write_text(f"{chosen}\n")
+        except OSError as error:
+            logger.warning("injection cannot be kept", extra={"because": str(error)})
+
+    def _note_unseen(
+        self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
+    ) -> None:
+        """Count the looks without a card; one that was never seen has no grace."""
+        self._unseen = {
+            uuid: self._unseen.get(uuid, _MISSES) + 1 if uuid in missing else 0
+            for uuid in wanted
+        }
+
+    def _to_hold(self, missing: frozenset[CardUUID]) -> Mapping[CardUUID, str]:
+        return {
+            uuid: self._not_specified(uuid)
+            for uuid in missing
+            if self._unseen[uuid] >= _MISSES
+        }
+
+    def _auto(
+        self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
+    ) -> tuple[Injection, str]:
+        status = self._status()
+        if self._before is not None and not _is_told(status):
+            return self._before, "as before; nobody tells of the runtime just now"
+        no_cdi = _why_no_cdi(status)
+        if not no_cdi and wanted and wanted == missing:
+            no_cdi = self._not_specified(min(missing))
+        if not no_cdi:
+            return "cdi", "kubelet, the runtime and a CDI specification know how"
+        handlers = status.get("runtimeHandlers")
+        named = [str(one.get("name", "")) for one in handlers or ()]
+        if handlers is None or any("nvidia" in name for name in named):
+            return "env", f"not CDI: {no_cdi}"
+        return "nodes", f"not CDI: {no_cdi}; not env: no runtime handler is NVIDIA's"
+
+    def _not_specified(self, uuid: CardUUID) -> str:
+        folders = ", ".join(map(str, self._folders))
+        return f"no CDI specification in {folders} has {CDI_KIND}={uuid}"
+
+
+def specified(folders: Iterable[Path]) -> frozenset[CardUUID]:
+    """Give the names of NVIDIA's devices in the CDI specifications of these folders."""
+    found: set[CardUUID] = set()
+    for folder in folders:
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.suffix in _SUFFIXES:
+                found |= _names(path)
+    return frozenset(found)
+
+
+def _names(path: Path) -> set[CardUUID]:
+    try:
+        text = path.read_text()
+        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if body["kind"] != CDI_KIND:
+            return set()
+        return {CardUUID(str(device["name"])) for device in body["devices"]}
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        facts = {"file": str(path), "because": " ".join(str(error).split())}
+        logger.warning("CDI specification not understood", extra=facts)
+        return set()
+
+
+def _is_told(status: Json) -> bool:
+    """Tell whether the node's status names its runtime.
+
+    kubelet writes ``Unknown`` while the runtime does not answer.
+    """
+    node = status.get("nodeInfo") or {}
+    return bool(node) and not str(node.get("containerRuntimeVersion")).endswith(
+        "://Unknown"
+    )
+
+
+def _why_no_cdi(status: Json) -> str:
+    """Say why CDI names would not reach the container; empty where they would."""
+    node = status.get("nodeInfo") or {}
+    kubelet = str(node.get("kubeletVersion", ""))
+    if _version(kubelet) < _CDI_KUBELET:
+        return f"kubelet is {kubelet or 'of unknown version'}, CDI wants 1.31"
+    name, _, version = str(node.get("containerRuntimeVersion", "")).partition("://")
+    if name == "cri-o":
+        return ""
+    if name == "containerd" and _version(version) >= _CDI_CONTAINERD:
+        return ""
+    return (
+        f"of the runtime {name or 'unknown'} {version} nobody knows whether it reads "
+        "CDI specifications; where it does, set GPUSHARE_INJECT=cdi"
+    )
+
+
+def _version(text: str) -> tuple[int, int]:
+    found = _VERSION.match(text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,419 @@
+"""The last look before a container starts, at where its devices are.
+
+Here a pod may wait: kubelet asks again after a refusal (contracts 2.4).
+
+``vcuda-actual``: where a pod really is, when that is not what was planned.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+
+from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.records import Record, Records
+from deviceplugin.cards.devices import (
+    Cards,
+    differs,
+    placement_from,
+    placement_of_stranger,
+    plan,
+    what_is_excluded,
+    what_is_impossible,
+)
+from deviceplugin.events import Announcer
+from deviceplugin.pod_resources import KubeletSilentError, PodResources
+from deviceplugin.pod_watch import NodePods
+from deviceplugin.pods import NOBODY, Held, Listed, NodePod, PodName, may_be_static
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    UNIT_MIB,
+    Amount,
+    Card,
+    CardUUID,
+    Placement,
+    PodRef,
+    PodUID,
+)
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Cluster, Kind
+from gpushare.kube.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+_REPORT_LIST_WITHIN_S = 5.0
+_YOUNG_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Writes actual placements: at a container's start, and whenever one was missed.
+
+    Missed is a static pod's, whose object comes after its start, or one that somebody
+    removed. Of a pod that PreStartContainer has not let start nothing is written: what
+    is written here counts as its placement, and would let it start.
+    """
+
+    cluster: Cluster
+    pods: NodePods
+    resources: PodResources
+    occupancy: Occupancy
+    cards: Callable[[], Cards]
+    records: Records
+    synced: Callable[[], bool]
+
+    def report(self, pod: NodePod, actual: Placement) -> None:
+        """Write where the pod is; ``ClusterError`` when it could not be written."""
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = encode_placement(actual, at)
+        self.cluster.annotate(Kind.PODS, *pod.name, {names.ACTUAL: text})
+        planned = pod.placement
+        facts = {
+            "pod": str(pod.ref),
+            "planned": "none" if planned is None else ",".join(planned.cards()),
+            "actual": ",".join(actual.cards()),
+        }
+        logger.info("actual placement written", extra=facts)
+
+    def run(self, stop: Event, every_s: float) -> None:
+        """Look every so often for what was missed, and tidy up what pods left."""
+        while not stop.wait(every_s):
+            try:
+                self.catch_up()
+            except (KubeletSilentError, OSError) as error:
+                logger.info("reporting later", extra={"because": str(error)})
+
+    def catch_up(self) -> None:
+        """Write what was missed, and forget the pods that have ended."""
+        listed = self.resources.list(_REPORT_LIST_WITHIN_S)
+        cards = self.cards()
+        records = self.records.all()
+        for pod in self.pods.all():
+            its = self._its(pod, records, listed)
+            if its and all(map(self.records.may_start, its)):
+                self._catch_up_with(pod, listed, cards)
+        if not self.synced():
+            # Who has ended, only the API server knows.
+            return
+        self.occupancy.forget_the_gone()
+        living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
+        holder = listed.holder
+
+        def keep(record: Record) -> bool:
+            held_by = {holder[one] for one in record.ids if one in holder}
+            if record.pod == NOBODY:
+                return bool(held_by)
+            return (record.uid or record.pod) in living or record.pod in held_by
+
+        self.records.sweep(keep, _YOUNG_S)
+
+    def _its(
+        self, pod: NodePod, records: Sequence[Record], listed: Listed
+    ) -> list[Record]:
+        """Give what the pod was allocated.
+
+        By its name where nobody knew the UID, and where a static pod's mirror may have
+        been made anew, with another UID. An earlier pod may have had that name, so this
+        counts only for what kubelet lists as this one's.
+        """
+        static = may_be_static(pod.name, self.occupancy.node)
+        held = {ids for of in listed.held(pod.name).values() for ids in of.values()}
+
+        def is_its(record: Record) -> bool:
+            return record.uid == pod.uid or (
+                record.pod == pod.name
+                and (static or not record.uid)
+                and frozenset(record.ids) in held
+                and record in self.records.of(record.ids)
+            )
+
+        return list(filter(is_its, records))
+
+    def _catch_up_with(self, pod: NodePod, listed: Listed, cards: Cards) -> None:
+        actual = self.occupancy.placement(pod, listed, cards)
+        if actual is None or not differs(actual, pod.placement):
+            return
+        try:
+            self.report(pod, actual)
+        except ClusterError as error:
+            facts = {"pod": str(pod.ref), "because": str(error)}
+            logger.warning("actual placement not written", extra=facts)
+
+
+VERSION = 1
+"""Of ``allocation.json``; programs ignore fields that they do not know."""
+_LIST_WITHIN_S = 10.0
+_GET_WITHIN_S = 5.0
+
+
+class NotYetError(Exception):
+    """The container may not start now; ``str()`` says why, kubelet asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose devices these are, by kubelet's list or by what was written down."""
+
+    pod: PodName
+    uid: PodUID
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Verifies a container's devices and fills the file that it will see."""
+
+    pods: NodePods
+    resources: PodResources
+    occupancy: Occupancy
+    cards: Callable[[], Cards]
+    records: Records
+    reporter: Reporter
+    announcer: Announcer
+    in_touch: Callable[[], bool]
+    """Whether the watch of pods goes on; what it told before may be out of date."""
+
+    def start(self, resource: str, ids: Sequence[str]) -> None:
+        """Let the container with these devices start, or raise ``NotYetError``."""
+        wanted = frozenset(ids)
+        owner, containers = self._owner(resource, wanted)
+        pod = self._pod_of(owner, ids)
+        if pod is not None and not owner.container:
+            container = _passing(pod, resource, len(ids))
+            owner = _Owner(owner.pod, owner.uid, container)
+        held = _with(containers, owner.container, resource, wanted)
+        if pod is None:
+            self._start_stranger(owner, held, resource, ids)
+            return
+        cards = self.cards()
+        actual = self.occupancy.like(
+            placement_from(pod, self.occupancy.node, held, cards), pod
+        )
+        actual = actual or self._expected(pod, cards.holding(ids))
+        self._insist_on_its_cards(pod, actual, held, cards)
+        if differs(actual, pod.placement):
+            wrong = what_is_excluded(actual, pod, cards)
+            if wrong := wrong or self._what_is_short(actual, cards):
+                raise self._not_yet(pod, wrong)
+            self._report(pod, actual)
+        known = _Owner(pod.name, pod.uid, owner.container)
+        self._fill(known, actual, [one.name for one in pod.asking], resource, ids)
+
+    def _owner(
+        self, resource: str, ids: frozenset[str]
+    ) -> tuple[_Owner, Mapping[str, Held]]:
+        """Say whose these ids are, and what kubelet says that pod's containers hold.
+
+        What we wrote down at Allocate, if kubelet says the same of that pod; else its
+        whole list, which is long.
+        """
+        records = self.records.of(ids)
+        record = records[-1] if records else None
+        if record is not None and record.container:
+            of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
+            said = _holder(of_pod or {}, resource, ids)
+            # An init container that ends is not listed, and then the record says it.
+            passing = said is None and record.container not in (of_pod or {})
+            if of_pod is not None and (said or passing):
+                container = said or record.container
+                return _Owner(record.pod, record.uid, container), of_pod
+        listed = self._list()
+        for pod, container, one, held in listed.holders():
+            if one == resource and held == ids:
+                uid = record.uid if record and record.pod == pod else PodUID("")
+                return _Owner(pod, uid, container), listed.held(pod)
+        if record is None:
+            raise NotYetError("nobody is known to hold these devices")
+        heirs = {listed.holder[one] for one in ids if one in listed.holder}
+        if record.pod == NOBODY and len(heirs) == 1:
+            # An init container's, which kubelet has handed on within its pod.
+            pod = heirs.pop()
+            return _Owner(pod, PodUID(""), ""), listed.held(pod)
+        owner = _Owner(record.pod, record.uid, record.container)
+        return owner, listed.held(owner.pod)
+
+    def _list(self) -> Listed:
+        try:
+            return self.resources.list(_LIST_WITHIN_S)
+        except KubeletSilentError as error:
+            raise NotYetError(f"kubelet does not say whose they are: {error}") from None
+
+    def _pod_of(self, owner: _Owner, ids: Sequence[str]) -> NodePod | None:
+        """Give the pod; None for a static one that the API server has not heard of.
+
+        kubelet tells no UIDs, so a pod that the watch told of may be an earlier one of
+        this name: while the watch is broken, the API server must say which it is. Not
+        for a container that is restarted, nor for an init container of which neither
+        kubelet nor we know the pod.
+        """
+        if owner.pod == NOBODY:
+            return None
+        known = self.pods.find(owner.pod)
+        if known is not None and known.uid == owner.uid:
+            before = any(map(self.records.may_start, self.records.of(ids)))
+            if before or self.in_touch():
+                return known
+        static = may_be_static(owner.pod, self.occupancy.node)
+        try:
+            found = self.pods.fetch(owner.pod)
+        except ClusterError as error:
+            if static:
+                return known
+            why = f"the API server does not say which cards the pod may have: {error}"
+            raise NotYetError(why) from error
+        if found is None and not static:
+            raise NotYetError("the API server has no such pod on this node")
+        return found
+
+    def _expected(self, pod: NodePod, on: Sequence[Card]) -> Placement:
+        """Give where the pod is to be, if these cards are part of that.
+
+        Its devices do not tell where kubelet has handed an init container's on.
+        """
+        expected = self.occupancy.expected(pod)
+        if expected is None or not {card.uuid for card in on} <= set(expected.cards()):
+            wrong = pod.what_is_wrong() or "nobody knows which cards are its own"
+            raise self._not_yet(pod, wrong)
+        return expected
+
+    def _start_stranger(
+        self,
+        owner: _Owner,
+        held: Mapping[str, Held],
+        resource: str,
+        ids: Sequence[str],
+    ) -> None:
+        """Start a static pod whose object is not there yet; the reporter follows up."""
+        cards = self.cards()
+        ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
+        placed = placement_of_stranger(ref, self.occupancy.node, held, cards)
+        if len(placed.shares) != 1:
+            raise NotYetError("a pod known to kubelet alone can have one card at most")
+        if wrong := self._what_is_short(placed, cards):
+            raise NotYetError(wrong)
+        logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
+        unnamed = _Owner(owner.pod, PodUID(""), owner.container)
+        self._fill(unnamed, placed, [owner.container], resource, ids)
+
+    def _insist_on_its_cards(
+        self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
+    ) -> None:
+        if pod.placement is not None and not differs(actual, pod.placement):
+            if wrong := what_is_impossible(pod.placement, pod, cards):
+                raise self._not_yet(pod, f"impossible placement: {wrong}")
+            return
+        for asking in pod.asking:
+            ids = [one for some in held.get(asking.name, {}).values() for one in some]
+            if asking.amount.cores < CORES_PER_CARD and len(cards.holding(ids)) > 1:
+                why = f"container {asking.name} has parts of several cards"
+                raise self._not_yet(pod, why)
+
+    def _what_is_short(self, actual: Placement, cards: Cards) -> str:
+        """Say which card has no room for a pod that is there; empty where all have."""
+        page = self.occupancy.page(self._list()).without({actual.pod.uid})
+        for share in actual.shares:
+            cores, units = page.charged.get(share.card, (0, 0))
+            card = cards.of(share.card)
+            room = Amount() if card is None else card.capacity - Amount(cores, units)
+            if not share.amount.fits(room):
+                return (
+                    f"kubelet chose card {share.card}, which has {room.units} units "
+                    f"and {room.cores} cores left, not {share.amount.units} and "
+                    f"{share.amount.cores}; it starts when there is room"
+                )
+        return ""
+
+    def _report(self, pod: NodePod, actual: Placement) -> None:
+        try:
+            self.reporter.report(pod, actual)
+        except ClusterError as error:
+            raise NotYetError(f"its card could not be reported: {error}") from error
+        self.occupancy.decide(actual)
+
+    def _fill(
+        self,
+        owner: _Owner,
+        actual: Placement,
+        asking: Collection[str],
+        resource: str,
+        ids: Sequence[str],
+    ) -> None:
+        """Write the file for these ids; the other resource's call writes its own.
+
+        An init container's too, where kubelet handed on just its devices: which of the
+        two starts now, nobody can tell. A folder that was made while nobody knew the
+        container has no name.
+        """
+        made = [one for one in self.records.of(ids) if one.container in {"", *asking}]
+        lost = Record(*owner.pod, owner.uid, owner.container, resource, tuple(ids))
+        for record in made or [lost]:
+            name = record.container or owner.container
+            shares = plan(actual, name)
+            for share in actual.shares:
+                if share.card in shares and share.amount.cores >= CORES_PER_CARD:
+                    # A whole card is its pod's alone, whatever was asked of its memory.
+                    shares[share.card] = share.amount
+            known = Record(
+                *owner.pod, owner.uid, record.container, resource, record.ids
+            )
+            text = _file(_Owner(owner.pod, owner.uid, name), shares)
+            try:
+                self.records.fill(record, known, text)
+            except OSError as error:
+                where = self.records.folder(known)
+                why = f"{where} cannot be written: {error.strerror}"
+                raise NotYetError(f"{why}; it starts when it can") from error
+
+    def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
+        self.announcer.warn(pod, "VcudaWaiting", why)
+        return NotYetError(why)
+
+
+def _passing(pod: NodePod, resource: str, count: int) -> str:
+    """Name the init container that asks just this; empty where none does."""
+    for step in pod.steps:
+        asked = (step.resource, step.count)
+        if asked == (resource, count) and step.container in pod.passing:
+            return step.container
+    return ""
+
+
+def _holder(
+    containers: Mapping[str, Held], resource: str, ids: frozenset[str]
+) -> str | None:
+    """Name the container that holds just these ids."""
+    for name, held in containers.items():
+        if held.get(resource) == ids:
+            return name
+    return None
+
+
+def _with(
+    containers: Mapping[str, Held], container: str, resource: str, ids: frozenset[str]
+) -> dict[str, Held]:
+    """Give what the pod's containers hold, with these ids among it."""
+    held = dict(containers)
+    held[container] = {**held.get(container, {}), resource: ids}
+    return held
+
+
+def _file(owner: _Owner, shares: Mapping[CardUUID, Amount]) -> str:
+    body = {
+        "v": VERSION,
+        "pod": "/".join(owner.pod),
+        "uid": owner.uid,
+        "container": owner.container,
+        "cards": [
+            {
+                "uuid": uuid,
+                "units": amount.units,
+                "cores": amount.cores,
+                "memory_mib": amount.units * UNIT_MIB,
+            }
+            for uuid, amount in shares.items()
+        ],
+    }
+    return json.dumps(body) + "\n"

@@ -1,0 +1,118 @@
+"""What a container gets: variables, mounts, device nodes or CDI names. Pure.
+
+kubelet merges the answers for cores and for memory, and of two values for one key takes
+either (contracts 2.3): so both answers are alike in all that both speak of.
+
+What makes a pod keep to its share, by tier. Pure.
+
+There is one tier so far, ``none``: nothing holds a program back; it is told what it
+may use. Tiers that do hold it back add to these variables, mounts and nodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deviceplugin.cards.source import FoundCard
+from gpushare.domain.model import UNIT_MIB
+from gpushare.kube import names
+
+MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
+"""Variable: MiB of card memory that the container asked for."""
+CORES = "VCUDA_CORES"
+"""Variable: hundredths of a card's compute that the container asked for."""
+
+
+def hints(resource: str, count: int) -> Mapping[str, str]:
+    """Give the variables by which a program may size itself.
+
+    No fence: a pod can write variables of the same name over them.
+    """
+    if resource == names.MEMORY:
+        return {MEMORY_LIMIT: str(count * UNIT_MIB)}
+    return {CORES: str(count)}
+
+
+Injection = Literal["cdi", "env", "nodes"]
+INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
+
+CDI_KIND = "nvidia.com/gpu"
+"""The kind of NVIDIA's cards in a CDI specification, whose devices their UUIDs name."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""What the nvidia container runtime goes by."""
+VOID = "void"
+"""Its value for "inject nothing": over an image's own ``all``."""
+_SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of the node, read-only in the container."""
+
+    inside: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All that one answer to Allocate gives."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+def given(
+    resource: str,
+    count: int,
+    cards: Sequence[FoundCard],
+    injection: Injection,
+    folder: str,
+) -> Given:
+    """Put together what a container gets for so many devices of these cards.
+
+    ``folder`` is the host's, to be filled before the container starts.
+    """
+    nvidia = [card for card in cards if card.known_to_driver]
+    others = [card for card in cards if not card.known_to_driver]
+    variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
+    variables |= _variables_of(others)
+    variables |= hints(resource, count)
+    nodes = list(dict.fromkeys(node for card in others for node in card.nodes))
+    cdi: tuple[str, ...] = ()
+    if injection == "env":
+        variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
+    else:
+        variables[VISIBLE] = VOID
+    if injection == "cdi":
+        cdi = tuple(f"{CDI_KIND}={card.uuid}" for card in nvidia)
+    if injection == "nodes":
+        nodes = [*_nodes_of(nvidia), *nodes]
+    return Given(variables, (Mount(names.SHARE_FOLDER, folder),), tuple(nodes), cdi)
+
+
+def what_is_missing(cards: Sequence[FoundCard], injection: Injection) -> str:
+    """Say why a container could not use one of its cards; empty where it can all."""
+    for card in cards:
+        real = card.known_to_driver and not card.simulated
+        if injection == "nodes" and real and card.minor is None:
+            return (
+                f"the driver does not tell the minor number of card {card.uuid}, so "
+                "its device node is not known; set GPUSHARE_INJECT to cdi or env"
+            )
+    return ""
+
+
+def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
+    own = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
+    return [*own, *_SHARED_NODES] if own else []
+
+
+def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:
+    """Join what several cards say in one variable by commas, as vendors do."""
+    values: dict[str, dict[str, None]] = {}
+    for card in cards:
+        for name, value in card.variables.items():
+            values.setdefault(name, {})[value] = None
+    return {name: ",".join(parts) for name, parts in values.items()}

@@ -1,0 +1,1 @@
+"""The cards of a node: found, read, joined, judged and advertised."""

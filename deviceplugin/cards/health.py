@@ -1,0 +1,221 @@
+"""Which cards are sick, and why: out of readings, the driver's faults and its loadings.
+
+Two kinds of sickness, and a card is well only when neither holds. A card whose reading
+fails is sick at once, and well after three good readings in a row. A card with a fault
+(XID) answers as if nothing were: it stays sick until the driver was loaded anew, or an
+operator clears it; this must outlive a restart of the process, so it is kept in a file.
+"""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from deviceplugin.cards.source import CardReading, XidEvent
+from gpushare.domain.model import CardUUID
+from gpushare.kube.json_reader import Malformed, Reader
+
+logger = logging.getLogger(__name__)
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults that a program brings upon itself, after which the card works as before.
+
+The same that NVIDIA's own device plugin leaves out (k8s-device-plugin,
+``internal/rm/health.go``): 13 graphics engine exception, 31 memory page fault, 43 the
+card stopped processing, 45 clean-up after an earlier fault, 68 video processor
+exception, 109 context switch timeout.
+"""
+
+GOOD_READINGS = 3
+"""So many in a row make a card well again: one that comes and goes is of no use."""
+
+_VERSION = 1
+
+
+class Health:
+    """What is known to be wrong. All methods may be called from any thread.
+
+    ``harmless`` adds to the XIDs that leave a card well.
+    """
+
+    def __init__(self, harmless: Iterable[int] = ()) -> None:
+        self._harmless = APPLICATION_XIDS | frozenset(harmless)
+        self._lock = threading.Lock()
+        self._known: frozenset[CardUUID] = frozenset()
+        self._load = ""
+        self._faults: dict[CardUUID | None, dict[int, str]] = {}
+        self._failures: dict[CardUUID, _Failure] = {}
+
+    def know(self, uuids: Iterable[CardUUID]) -> None:
+        """Take these for the driver's cards, which a fault without a card befalls."""
+        with self._lock:
+            self._known = frozenset(uuids)
+            if self._known:
+                for xid, load in self._faults.pop(None, {}).items():
+                    self._spread(xid, load)
+
+    def loaded(self, name: str) -> None:
+        """Take the name of the driver's present loading, empty where it is unknown.
+
+        Say it before ``fault``: a fault is over when a later loading has another name.
+        """
+        with self._lock:
+            if name:
+                self._load = name
+                self._forget_outlived()
+
+    def fault(self, event: XidEvent) -> bool:
+        """Take a fault; tell whether it makes its card, or all cards, sick."""
+        if event.xid in self._harmless:
+            return False
+        with self._lock:
+            if event.uuid is not None:
+                self._faults.setdefault(event.uuid, {})[event.xid] = self._load
+            else:
+                self._spread(event.xid, self._load)
+        return True
+
+    def read(self, readings: Iterable[CardReading]) -> None:
+        """Take one reading of each card."""
+        with self._lock:
+            for reading in readings:
+                self._read(reading)
+
+    def clear(self, uuid: CardUUID | None = None) -> bool:
+        """Forget the faults of a card, or of all: an operator's word that it is mended.
+
+        A failing reading is not forgotten. Tells whether there was any fault.
+        """
+        with self._lock:
+            chosen = list(self._faults) if uuid is None else [uuid]
+            cleared = [self._faults.pop(one, None) for one in chosen]
+        return any(cleared)
+
+    def sick(self) -> dict[CardUUID, str]:
+        """Give each sick card and what is wrong with it, in words for an operator."""
+        with self._lock:
+            reasons = {
+                uuid: [failure.because] for uuid, failure in self._failures.items()
+            }
+            for uuid, xids in self._faults.items():
+                if uuid is not None:
+                    reasons.setdefault(uuid, []).append(_told(xids))
+        return {uuid: "; ".join(parts) for uuid, parts in sorted(reasons.items())}
+
+    def state(self) -> str:
+        """Give what must outlive the process: JSON, the same text while unchanged."""
+        with self._lock:
+            faults = [
+                {"card": uuid or "", "xid": xid, "load": load}
+                for uuid, xids in self._faults.items()
+                for xid, load in xids.items()
+            ]
+        faults.sort(key=lambda fault: (str(fault["card"]), fault["xid"]))
+        return json.dumps({"v": _VERSION, "faults": faults})
+
+    def restore(self, text: str | bytes) -> None:
+        """Take back what ``state`` gave, all or nothing. ``Malformed`` for the rest."""
+        reader = Reader.parse(text, "health")
+        reader.version(_VERSION)
+        faults: dict[CardUUID | None, dict[int, str]] = {}
+        for fault in reader.objects("faults"):
+            uuid = CardUUID(fault.optional_text("card")) or None
+            xid, load = fault.integer("xid"), fault.optional_text("load")
+            faults.setdefault(uuid, {})[xid] = load
+        with self._lock:
+            self._faults = faults
+            self._forget_outlived()
+
+    def _read(self, reading: CardReading) -> None:
+        failure = self._failures.get(reading.uuid)
+        if reading.failure:
+            self._failures[reading.uuid] = _Failure(reading.failure)
+        elif failure is not None:
+            failure.good += 1
+            if failure.good >= GOOD_READINGS:
+                del self._failures[reading.uuid]
+
+    def _spread(self, xid: int, load: str) -> None:
+        for uuid in self._known or {None}:
+            self._faults.setdefault(uuid, {})[xid] = load
+
+    def _forget_outlived(self) -> None:
+        if not self._load:
+            return
+        for uuid, xids in list(self._faults.items()):
+            # A fault from when no name was known is of this loading, or of one before.
+            kept = {
+                xid: self._load
+                for xid, load in xids.items()
+                if load in ("", self._load)
+            }
+            if kept:
+                self._faults[uuid] = kept
+            else:
+                del self._faults[uuid]
+
+
+class HealthFile:
+    """Carries ``Health``'s state over a restart; no trouble with it stops anybody."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._saved = ""
+
+    def load(self, health: Health) -> str:
+        """Restore; give a complaint, also logged, where a file is there and no good.
+
+        Then ``health`` is as it was: without a fault, if it is new.
+        """
+        try:
+            health.restore(self._path.read_bytes())
+        except FileNotFoundError:
+            return ""
+        except (OSError, Malformed) as error:
+            complaint = f"{self._path}: {error}; faults from before are forgotten"
+            logger.warning("health cannot be restored", extra={"why": complaint})
+            return complaint
+        return ""
+
+    def save(self, health: Health) -> str:
+        """Write the state if it changed; give a complaint, also logged, if in vain."""
+        # Under the lock from the question on: no older state may be written last.
+        with self._lock:
+            text = health.state()
+            if text == self._saved:
+                return ""
+            try:
+                self._write(text)
+            except OSError as error:
+                why = f"{self._path}: {error.strerror}; a restart forgets the faults"
+                logger.warning("health cannot be saved", extra={"why": why})
+                return why
+            self._saved = text
+        return ""
+
+    def _write(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(f"{self._path.name}.unfinished")
+        with unfinished.open("w", encoding="utf-8") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        unfinished.replace(self._path)
+
+
+class _Failure:
+    """Why a card's reading failed last, and how many good ones came since."""
+
+    __slots__ = ("because", "good")
+
+    def __init__(self, because: str) -> None:
+        self.because = because
+        self.good = 0
+
+
+def _told(xids: Iterable[int]) -> str:
+    numbers = ", ".join(str(xid) for xid in sorted(xids))
+    return f"XID {numbers}, until the driver is loaded anew or an operator clears it"

@@ -1,0 +1,451 @@
+"""The door to NVIDIA's driver: ``pynvml``'s calls, with types and few errors.
+
+Whatever a card or a driver does not support is None here, never an error: functions
+that an old driver lacks (``FunctionNotFound``) and those that a card has not
+(``NotSupported``). Strings may come as bytes, as older versions of ``pynvml`` gave.
+
+From one opening of NVIDIA's driver to its end: the handles, and the faults.
+"""
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NewType, TypeVar
+
+import pynvml
+
+from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.source import FoundCard, LeftOut, XidEvent
+from gpushare.domain.model import CardUUID
+
+Answer = TypeVar("Answer")
+Handle = NewType("Handle", object)
+"""NVML's pointer to a card; good until the driver is let go of."""
+
+_MIB = 2**20
+_DRIVERLESS = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""What a call about one card says of the driver; anything else is that card's own."""
+_ABSENT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+_NOT_OF_THIS_CARD = _ABSENT | {
+    pynvml.NVML_ERROR_DEPRECATED,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+}
+_NO_SUCH_PART = _NOT_OF_THIS_CARD | {
+    pynvml.NVML_SUCCESS,
+    # A field or a metric of which this driver has never heard.
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+}
+_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+_BROKEN = frozenset(
+    {pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_UNKNOWN}
+)
+"""What a driver says to a process that it will not serve any more: it was upgraded, or
+the container has lost its right to the device nodes."""
+_WORDS = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user has no permission to ask it",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1 here",
+    # A loaded library stays until the process ends, so asking again cannot mend it.
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "libnvidia-ml.so.1 is of another version than the loaded driver"
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the driver has lost it (GPU is lost)",
+}
+
+
+class NoDriver(Exception):
+    """The driver itself does not answer; ``str()`` says why."""
+
+
+class DriverBroken(NoDriver):
+    """The driver refuses this process; opening it anew may help, or a new process."""
+
+
+class CardFailed(Exception):
+    """One card does not answer; ``str()`` says why."""
+
+
+class CardLost(CardFailed):
+    """The driver has lost the card; it may find it when it is opened anew."""
+
+
+class NotTold(Exception):
+    """A card answers, but not this one question; ``str()`` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An XID event: the address of the card's handle, 0 for none, and the number."""
+
+    address: int
+    xid: int
+
+
+def start() -> None:
+    """Load the library and open the driver. ``NoDriver`` for whatever prevents it."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _no_driver(error) from error
+
+
+def stop() -> None:
+    """Let go of the driver, which need not be there any more."""
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return
+
+
+def count() -> int:
+    """Say how many cards the driver lists. ``NoDriver`` for any failure."""
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        raise _no_driver(error) from error
+
+
+def version() -> str:
+    """Give the driver's version, as ``550.54.15``. ``NoDriver`` for any failure."""
+    try:
+        return _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        raise NoDriver(_words(error)) from error
+
+
+def told(call: Callable[[], Answer]) -> Answer | None:
+    """Give what a card tells of its work, None where it does not support that.
+
+    ``NotTold`` where nothing but this call fails, a missing right included: a driver
+    that keeps one counter to itself is still asked for all the others. ``CardFailed``
+    where the card is lost, and ``NoDriver``.
+    """
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_OF_THIS_CARD:
+            return None
+        if error.value in _DRIVERLESS:
+            raise _no_driver(error) from error
+        if error.value in _LOST:
+            raise CardLost(_words(error)) from error
+        raise NotTold(_words(error)) from error
+
+
+def has_part(code: int) -> bool:
+    """Judge the code of one part of an answer; False for a part that a card has not.
+
+    Raises NVML's own error for any other failure: ``told`` is to be put around it.
+    """
+    if code not in _NO_SUCH_PART:
+        raise pynvml.NVMLError(code)
+    return bool(code == pynvml.NVML_SUCCESS)
+
+
+def handle_at(index: int) -> Handle:
+    """Give the handle of the card that the driver lists so manieth."""
+    return Handle(_needed(lambda: pynvml.nvmlDeviceGetHandleByIndex(index)))
+
+
+def address(handle: Handle) -> int:
+    """Give the address that a handle points to, to know it again in an event."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+def uuid_of(handle: Handle) -> CardUUID:
+    """Give a card's UUID, as the driver spells it."""
+    return CardUUID(_text(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle))))
+
+
+def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
+    """Give all that does not change of a card, or why it cannot be shared."""
+    uuid = uuid_of(handle)
+    mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    if mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+        return LeftOut(uuid, "it is in MIG mode; nvidia-smi -mig 0 ends that")
+    # The plain total, all there is, with what the driver keeps for itself: an old
+    # driver cannot tell that apart, and no driver's update may change a card's units.
+    memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    if memory is None:
+        return LeftOut(uuid, "the driver does not tell how much memory it has")
+    pci = _optional(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    return FoundCard(
+        uuid=uuid,
+        index=index,
+        memory_mib=int(memory.total) // _MIB,
+        model=_text(_optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""),
+        bus=_text(pci.busId) if pci else None,
+        minor=_optional(lambda: pynvml.nvmlDeviceGetMinorNumber(handle)),
+    )
+
+
+def used_mib(handle: Handle) -> int | None:
+    """Give the MiB of a card that are in use now, None where the driver cannot tell.
+
+    Without what the driver itself keeps, where it tells that apart (from 510 on).
+    """
+    memory = _optional(
+        lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    ) or _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    return None if memory is None else int(memory.used) // _MIB
+
+
+class FaultSet:
+    """NVML's set of events, for XIDs alone. ``NoDriver`` where it cannot be made."""
+
+    def __init__(self) -> None:
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            raise NoDriver(_words(error)) from error
+
+    def register(self, handle: Handle) -> bool:
+        """Ask for a card's faults; False for a card that reports none.
+
+        ``CardFailed`` for a card that does not answer: a lost one ends every wait, and
+        the faults of the others would go unheard.
+        """
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        used_mib(handle)
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, kind, self._set)
+        except pynvml.NVMLError as error:
+            if error.value in _ABSENT:
+                return False
+            raise CardFailed(_words(error)) from error
+        return True
+
+    def wait(self, timeout_ms: int) -> Fault | None:
+        """Wait for the next fault; ``NoDriver`` where waiting itself fails.
+
+        Then the set may be of no use any more: a lost card ends every later wait.
+        """
+        try:
+            event = pynvml.nvmlEventSetWait(self._set, timeout_ms)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise NoDriver(_words(error)) from error
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            return None
+        return Fault(address(Handle(event.device)), int(event.eventData))
+
+    def free(self) -> None:
+        """Give the set back, as far as the driver still takes it."""
+        try:
+            pynvml.nvmlEventSetFree(self._set)
+        except pynvml.NVMLError:
+            return
+
+
+def _needed(call: Callable[[], Answer]) -> Answer:
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _DRIVERLESS:
+            raise _no_driver(error) from error
+        lost = error.value in _LOST | {pynvml.NVML_ERROR_UNKNOWN}
+        raise (CardLost if lost else CardFailed)(_words(error)) from error
+
+
+def _optional(call: Callable[[], Answer]) -> Answer | None:
+    try:
+        return _needed(call)
+    except (CardFailed, NoDriver) as error:
+        cause = error.__cause__
+        if isinstance(cause, pynvml.NVMLError) and cause.value in _ABSENT:
+            return None
+        raise
+
+
+def _no_driver(error: pynvml.NVMLError) -> NoDriver:
+    broken = error.value in _BROKEN
+    return (DriverBroken if broken else NoDriver)(_words(error))
+
+
+def _words(error: pynvml.NVMLError) -> str:
+    return _WORDS.get(error.value) or f"NVML says: {error} ({error.value})"
+
+
+def _text(raw: str | bytes) -> str:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+
+
+logger = logging.getLogger(__name__)
+
+_END_S = 5.0
+
+
+class Session:
+    """What is good only until the driver is let go of."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._waiting = threading.Lock()
+        self._registering = threading.Lock()
+        self._handles: dict[CardUUID, Handle] = {}
+        self._asked: set[CardUUID] = set()
+        self._faults: FaultSet | None = None
+        self._over = threading.Event()
+        self._silent: set[CardUUID] = set()
+        self._trouble = ""
+        self._reporting: set[CardUUID] = set()
+
+    @property
+    def reports(self) -> bool:
+        """Whether any card may report faults."""
+        return bool(self._reporting)
+
+    def reports_of(self, uuid: CardUUID) -> bool:
+        """Tell whether a card's faults are reported."""
+        return uuid in self._reporting
+
+    def handles(self) -> Mapping[CardUUID, Handle]:
+        """Give the handle of each card that answered once."""
+        return dict(self._handles)
+
+    def look(self, count: int) -> dict[int, FoundCard | LeftOut | Exception]:
+        """Describe each card, by its place in the driver's list; each may fail.
+
+        ``NoDriver`` where the driver went meanwhile.
+        """
+        answers = self._asking.ask(
+            {place: partial(_describe, place) for place in range(count)}
+        )
+        found: dict[int, FoundCard | LeftOut | Exception] = {}
+        for place, answer in answers.items():
+            if isinstance(answer, NoDriver):
+                raise answer
+            if isinstance(answer, Exception):
+                found[place] = answer
+                continue
+            handle, card = answer
+            found[place] = card
+            if isinstance(card, FoundCard):
+                self._handles[card.uuid] = handle
+        self._register()
+        return found
+
+    def wait(self, timeout_s: float) -> XidEvent | None:
+        """Wait for a fault; one waiter at a time, the others wait for their turn."""
+        if not self._waiting.acquire(timeout=timeout_s):
+            return None
+        try:
+            faults = self._faults
+            if self._over.is_set() or faults is None:
+                return None
+            try:
+                fault = faults.wait(int(timeout_s * 1000))
+            except NoDriver as error:
+                self._note(str(error))
+                self._listen_anew(faults)
+                # What comes now is kept by the new set; meanwhile this must not spin.
+                self._over.wait(timeout_s)
+                return None
+        finally:
+            self._waiting.release()
+        self._trouble = ""
+        return None if fault is None else XidEvent(self._named(fault), fault.xid)
+
+    def end(self) -> None:
+        """Let go of the driver, after the present wait for faults."""
+        self._over.set()
+        if self._waiting.acquire(timeout=_END_S):
+            self._waiting.release()
+        # As any other call it may hang; nothing here needs to know its end.
+        self._asking.ask({"stop": self._stop})
+
+    def _stop(self) -> None:
+        if self._faults is not None:
+            self._faults.free()
+        stop()
+
+    def _note(self, why: str) -> None:
+        if why != self._trouble:
+            logger.warning("the driver reports no faults", extra={"why": why})
+        self._trouble = why
+
+    def _named(self, fault: Fault) -> CardUUID | None:
+        # By the handle: a card that fell off the bus no longer tells its UUID.
+        for uuid, handle in self.handles().items():
+            if fault.address and address(handle) == fault.address:
+                return uuid
+        return None
+
+    def _register(self) -> None:
+        """Ask for the faults of cards not yet asked, now and not at the first wait.
+
+        A fault between the two would go by unseen.
+        """
+        with self._registering:
+            new = {
+                uuid: one
+                for uuid, one in self._handles.items()
+                if uuid not in self._asked
+            }
+            if not new:
+                return
+            try:
+                self._faults = self._faults or self._asking.ask_one("set", FaultSet)
+            except (NoDriver, Late) as error:
+                self._note(str(error))
+                return
+            register = self._faults.register
+            self._note_registered(
+                self._asking.ask(
+                    {
+                        ("register", uuid): partial(register, one)
+                        for uuid, one in new.items()
+                    }
+                )
+            )
+
+    def _note_registered(
+        self, answers: Mapping[tuple[str, CardUUID], bool | Exception]
+    ) -> None:
+        for (_, uuid), answer in answers.items():
+            if isinstance(answer, Exception):
+                self._note_silent(uuid, answer)
+                continue
+            self._silent.discard(uuid)
+            self._asked.add(uuid)
+            self._reporting |= {uuid} if answer else set()
+
+    def _listen_anew(self, useless: FaultSet) -> None:
+        """Put another set in place of one that fails, without the cards that are lost.
+
+        Those are tried again at each look, as cards that were never asked.
+        """
+        with self._registering:
+            self._faults = None
+            self._asked = set()
+        self._register()
+        self._asking.ask({"free": useless.free})
+
+    def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
+        if uuid not in self._silent:
+            extra = {"card": uuid, "why": str(why)}
+            logger.warning("a card's faults are not reported", extra=extra)
+        self._silent.add(uuid)
+
+
+def _describe(place: int) -> tuple[Handle, FoundCard | LeftOut]:
+    handle = handle_at(place)
+    return handle, describe(handle, place)

@@ -1,0 +1,296 @@
+"""NVIDIA's cards as the driver tells of them; ``nvml`` is the door to it.
+
+What a driver does to its users is met here: it may be loaded later or anew, cards fall
+off the bus, calls hang. A card once known stays listed under its index, since its
+devices and pods do not vanish with it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from deviceplugin.cards import nvml
+from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.nvml import Session
+from deviceplugin.cards.source import (
+    CardReading,
+    DriverLost,
+    Found,
+    FoundCard,
+    LeftOut,
+    NoCardsYet,
+    XidEvent,
+)
+from gpushare.domain.model import CardUUID
+
+Answer = TypeVar("Answer")
+_Answers = Mapping[int, FoundCard | LeftOut | Exception]
+"""What each card said of itself, by its place in the driver's list."""
+
+DEADLINE_S = 5.0
+RESTART_AFTER_S = 60.0
+"""So long the driver may refuse this process before it has to end."""
+_REOPEN_EVERY_S = 300.0
+"""How often the driver is opened anew for a card that stays lost while others work:
+faults that come in between go unheard."""
+_SLICE_S = 0.5
+_UNLISTED = "the driver does not list it any more"
+
+
+class NvmlCards:
+    """A ``CardSource`` over NVML.
+
+    ``deadline_s`` is how long one card, or the driver, may take over one answer.
+    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` gives
+    seconds of a clock that nobody sets.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float = DEADLINE_S,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._asking = Asking(deadline_s)
+        self._root = root
+        self._clock = clock
+        self._failed: Mapping[str, Exception] = {}
+        self._places: dict[int, CardUUID] = {}
+        self._reopened_at = clock()
+        self._broken_since: float | None = None
+        self._looking = threading.Lock()
+        self._closed = threading.Event()
+        self._session: Session | None = None
+        self._known: dict[str, FoundCard] = {}
+        self._listed: tuple[FoundCard, ...] = ()
+
+    def cards(self) -> Found:
+        """Look at the node: cards known from before stay, those in MIG mode do not.
+
+        The driver is opened anew where it refuses this process or has lost a card.
+        ``DriverLost`` where it has lost all for ``RESTART_AFTER_S`` nevertheless.
+        """
+        with self._looking:
+            try:
+                left_out = self._look()
+            except (nvml.NoDriver, Late) as error:
+                self._drop()
+                self._note_broken(
+                    str(error) if isinstance(error, nvml.DriverBroken) else ""
+                )
+                raise NoCardsYet(str(error)) from error
+            return Found(self._listed, left_out)
+
+    def readings(self) -> Sequence[CardReading]:
+        """Read the memory in use of each card; the driver is opened where need be."""
+        answers = self.ask("memory in use", lambda _, handle: nvml.used_mib(handle))
+        return [_reading(card, answer) for card, answer in answers]
+
+    def ask(
+        self, about: str, question: Callable[[CardUUID, nvml.Handle], Answer]
+    ) -> list[tuple[FoundCard, Answer | Exception]]:
+        """Ask each card last found; the driver is opened where need be. ``NoCardsYet``.
+
+        ``about`` tells questions apart: a card that hangs at one is asked the others.
+        """
+        if self._session is None:
+            self.cards()
+        session, listed = self._session, self._listed
+        if session is None:
+            raise NoCardsYet("the driver was let go of")
+        handles = session.handles()
+        answers = self._asking.ask(
+            {
+                (about, card.uuid): partial(question, card.uuid, handles[card.uuid])
+                for card in listed
+                if card.uuid in handles
+            }
+        )
+        for answer in answers.values():
+            if isinstance(answer, nvml.NoDriver):
+                with self._looking:
+                    self._drop(session)
+                raise NoCardsYet(str(answer)) from answer
+        failed = self._failed
+        return [
+            (card, answers[about, card.uuid])
+            if card.uuid in handles
+            else (card, failed.get(card.uuid) or nvml.CardLost(_UNLISTED))
+            for card in listed
+        ]
+
+    def driver_version(self) -> str:
+        """Give the driver's version; empty while it is not open, or does not tell."""
+        if self._session is None:
+            return ""
+        try:
+            return self._asking.ask_one("version", nvml.version)
+        except (nvml.NoDriver, Late):
+            return ""
+
+    def reports_faults_of(self, uuid: CardUUID) -> bool:
+        """Tell whether ``wait_for_event`` may bring a card's faults."""
+        session = self._session
+        return session is not None and session.reports_of(uuid)
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait for an XID, in slices, so that ``close`` need not wait long.
+
+        Without a driver, and where no card reports faults, the time passes in vain.
+        """
+        ends = time.monotonic() + timeout_s
+        while not self._closed.is_set():
+            left_s = min(_SLICE_S, ends - time.monotonic())
+            session = self._session
+            event = session.wait(max(0.0, left_s)) if session else None
+            if event is not None or left_s <= 0:
+                return event
+            if session is None or not session.reports:
+                self._closed.wait(left_s)
+        return None
+
+    def driver_load(self) -> str:
+        """Name the loading by the boot and the inode of the module's folder in sysfs.
+
+        sysfs gives a folder a new number each time it is made, so each time that the
+        module is loaded.
+        """
+        try:
+            boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
+            module = (self._root / "sys/module/nvidia").stat().st_ino
+        except OSError:
+            return ""
+        return f"{boot}/{module}"
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._closed.set()
+        with self._looking:
+            self._drop()
+
+    def _open(self) -> Session:
+        if self._closed.is_set():
+            raise nvml.NoDriver("this source was closed")
+        self._asking.ask_one("start", nvml.start)
+        self._session = Session(self._asking)
+        return self._session
+
+    def _drop(self, expected: Session | None = None) -> None:
+        session = self._session
+        if session is not None and expected in (None, session):
+            self._session = None
+            session.end()
+
+    def _look(self) -> tuple[LeftOut, ...]:
+        session = self._session or self._open()
+        answers = self._ask_each(session)
+        failures = self._failures(answers)
+        if self._is_to_be_reopened(answers, failures):
+            self._reopened_at = self._clock()
+            self._drop()
+            answers = self._ask_each(self._open())
+            failures = self._failures(answers)
+        self._failed = failures
+        # A process that never knew them is as new as one started in its place.
+        all_lost = bool(_lost(failures) & self._known.keys()) and not _answered(answers)
+        self._note_broken("the driver has lost all cards" if all_lost else "")
+        return self._take(answers)
+
+    def _ask_each(self, session: Session) -> _Answers:
+        return session.look(self._asking.ask_one("count", nvml.count))
+
+    def _failures(self, answers: _Answers) -> dict[str, Exception]:
+        """Say which cards failed, and how; one that is not listed any more is lost."""
+        answered = _answered(answers)
+        failed = {
+            self._named(place, answered) or _unnamed(place): answer
+            for place, answer in answers.items()
+            if isinstance(answer, Exception)
+        }
+        unlisted = self._known.keys() - answered - failed.keys()
+        return failed | {name: nvml.CardLost(_UNLISTED) for name in unlisted}
+
+    def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
+        """Say which card that fails is in a place; None where it never answered."""
+        uuid = self._places.get(place)
+        return None if uuid in answered else uuid
+
+    def _is_to_be_reopened(
+        self, answers: _Answers, failures: Mapping[str, Exception]
+    ) -> bool:
+        lost = _lost(failures)
+        if not lost:
+            return False
+        waited_s = self._clock() - self._reopened_at
+        news = lost - _lost(self._failed)
+        return bool(news) or not _answered(answers) or waited_s >= _REOPEN_EVERY_S
+
+    def _note_broken(self, why: str) -> None:
+        """Count the time in which the driver serves this process nothing."""
+        if not why:
+            self._broken_since = None
+            return
+        if self._broken_since is None:
+            self._broken_since = self._clock()
+        lasted_s = self._clock() - self._broken_since
+        if lasted_s >= RESTART_AFTER_S:
+            raise DriverLost(f"{why}, for {lasted_s:.0f} s")
+
+    def _take(self, answers: _Answers) -> tuple[LeftOut, ...]:
+        left_out: dict[str, LeftOut] = {}
+        answered = _answered(answers)
+        for index, answer in answers.items():
+            if isinstance(answer, FoundCard):
+                self._places[index] = answer.uuid
+                self._remember(answer)
+            elif isinstance(answer, LeftOut):
+                left_out[answer.name] = answer
+            elif self._named(index, answered) is None:
+                name = _unnamed(index)
+                left_out[name] = LeftOut(name, str(answer))
+        cards = [card for uuid, card in self._known.items() if uuid not in left_out]
+        self._listed = tuple(sorted(cards, key=lambda card: card.index))
+        return tuple(left_out.values())
+
+    def _remember(self, card: FoundCard) -> None:
+        """Keep a card under the index it had first, whatever the driver counts now."""
+        known = self._known.get(card.uuid)
+        taken = {one.index for one in self._known.values()}
+        if known is not None:
+            card = replace(card, index=known.index)
+        elif card.index in taken:
+            card = replace(card, index=max(taken) + 1)
+        self._known[card.uuid] = card
+
+
+def _answered(answers: _Answers) -> frozenset[str]:
+    """Name the cards that answered, shared or left out."""
+    return frozenset(
+        answer.uuid if isinstance(answer, FoundCard) else answer.name
+        for answer in answers.values()
+        if not isinstance(answer, Exception)
+    )
+
+
+def _lost(failures: Mapping[str, Exception]) -> frozenset[str]:
+    return frozenset(
+        name for name, failure in failures.items() if isinstance(failure, nvml.CardLost)
+    )
+
+
+def _unnamed(place: int) -> str:
+    return f"card {place}"
+
+
+def _reading(card: FoundCard, answer: int | Exception | None) -> CardReading:
+    if isinstance(answer, Exception):
+        return CardReading(card.uuid, None, str(answer))
+    # What the driver keeps may be counted in: never more than there is.
+    return CardReading(
+        card.uuid, None if answer is None else min(answer, card.memory_mib)
+    )

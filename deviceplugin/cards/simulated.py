@@ -1,0 +1,118 @@
+"""Cards that are not there: a node for demos, trials and tests without a real one.
+
+They play NVIDIA's cards, so that whatever follows from them is what a real node does;
+they have no device nodes, are never in use and never fall sick.
+"""
+
+import re
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from deviceplugin.cards.inventory import LEAST_MIB, MOST_MIB, Written, cards_in
+from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from gpushare.domain.model import CardUUID
+
+MODEL = "Simulated card"
+MOST_CARDS = 64
+
+_TERM = re.compile(r"(?P<count>\d{1,6})x(?P<size>\d{1,12})(?P<unit>[MG]iB)")
+_MIB = {"MiB": 1, "GiB": 1024}
+_SUFFIXES = (".yaml", ".yml")
+_FILE_FIELDS = ("uuid", "memory_mib", "model", "index")
+
+
+class SimulatedCards:
+    """A ``CardSource`` of cards that somebody made up."""
+
+    def __init__(self, cards: Sequence[FoundCard]) -> None:
+        self._cards = tuple(sorted(cards, key=lambda card: card.index))
+        self._closed = threading.Event()
+
+    def cards(self) -> Found:
+        """Give the cards of the specification, always the same."""
+        return Found(self._cards)
+
+    def readings(self) -> Sequence[CardReading]:
+        """Say of each card that nothing of it is in use."""
+        return [CardReading(card.uuid, 0) for card in self._cards]
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait in vain."""
+        self._closed.wait(timeout_s)
+        return None
+
+    def driver_load(self) -> str:
+        """Give one name for ever: there is no driver to load anew."""
+        return "simulated"
+
+    def close(self) -> None:
+        """Wake whoever waits for an event."""
+        self._closed.set()
+
+
+def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
+    """Give the cards of ``4x24GiB``, ``1x24259MiB,2x7611MiB`` or a YAML file's path.
+
+    A file has ``cards:``, a list of ``memory_mib`` and, where wished, ``uuid``,
+    ``model`` and ``index``. A card without a UUID gets one made of the node's name and
+    its place in the list: the same at each start, another on each node. A list instead
+    of a tuple holds all complaints, as sentences.
+
+    >>> [card.memory_mib for card in parse_spec("1x24GiB,1x7611MiB", "node")]
+    [24576, 7611]
+    """
+    text = spec.strip()
+    if "/" in text or text.endswith(_SUFFIXES):
+        written = cards_in(Path(text), _FILE_FIELDS, needed=("memory_mib",))
+        where = f"{text}: "
+    else:
+        written = _terms(text)
+        where = ""
+    if isinstance(written, list):
+        return written
+    if not 0 < len(written) <= MOST_CARDS:
+        return [f"{where}{len(written)} cards will not do; give 1 to {MOST_CARDS}"]
+    return _numbered(written, node)
+
+
+def _terms(text: str) -> tuple[Written, ...] | list[str]:
+    complaints: list[str] = []
+    cards: list[Written] = []
+    for number, term in enumerate(text.split(","), 1):
+        found = _TERM.fullmatch(term.strip())
+        if found is None:
+            fix = "write COUNTxSIZE with MiB or GiB, such as 4x24GiB"
+            complaints.append(f"term {number}: {term.strip()!r} will not do; {fix}")
+            continue
+        count, size = int(found["count"]), int(found["size"]) * _MIB[found["unit"]]
+        if not 0 < count <= MOST_CARDS:
+            fix = f"give 1 to {MOST_CARDS} cards"
+            complaints.append(f"term {number}: {count} cards will not do; {fix}")
+        if not LEAST_MIB <= size <= MOST_MIB:
+            fix = f"give each card {LEAST_MIB}MiB to {MOST_MIB}MiB"
+            complaints.append(f"term {number}: {size}MiB will not do; {fix}")
+        cards += [Written(memory_mib=size)] * min(count, MOST_CARDS + 1)
+    return complaints or tuple(cards)
+
+
+def _numbered(written: Sequence[Written], node: str) -> tuple[FoundCard, ...]:
+    taken = {card.index for card in written}
+    free = iter([i for i in range(2 * len(written)) if i not in taken])
+    cards = [
+        FoundCard(
+            uuid=CardUUID(card.uuid or _made_up(node, place)),
+            index=next(free) if card.index is None else card.index,
+            memory_mib=card.memory_mib,
+            model=card.model or MODEL,
+            simulated=True,
+        )
+        for place, card in enumerate(written)
+    ]
+    return tuple(sorted(cards, key=lambda card: card.index))
+
+
+def _made_up(node: str, place: int) -> str:
+    name = f"{node}/cards/{place}"
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}"

@@ -1,0 +1,1 @@
+"""Metrics of cards, containers and pods for Prometheus and the BIE agent."""

@@ -1,0 +1,478 @@
+"""The page of metrics: a collector that reads what is known and asks nobody.
+
+One page of metrics while it is put together, and the labels that its series carry.
+
+The rules of the house: a value that is unknown is no sample; a card's metric has one
+series a card; a label of Prometheus' own targets (``pod``, ``namespace``,
+``container``) is never used, since it would come back as ``exported_pod``.
+
+What a page of metrics says of cards: one series a card, no copy for each pod.
+
+What a page of metrics says of containers: one series for a container on a card.
+
+Summed over its processes: a series for each would let an idle one dilute an average.
+0 while it is idle, none while nobody knows, none once its pod has gone.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from deviceplugin.cards.source import Found, FoundCard
+from deviceplugin.exporter import catalog as own
+from deviceplugin.exporter.catalog import OwnField
+from deviceplugin.exporter.kubelet_check import KubeletRound
+from deviceplugin.exporter.owners import Tenancy
+from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import (
+    CardUse,
+    ContainerUse,
+    PatrolTally,
+    Usage,
+    is_over,
+)
+from deviceplugin.pods import PodName
+from deviceplugin.telemetry.fields import (
+    ALLOTMENT,
+    GROUPS,
+    KUBELET,
+    PROCESSES,
+    XID_ERRORS,
+    Field,
+)
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, CardUUID
+
+Labels = dict[str, str]
+
+PODS_LATE_S = 90.0
+"""A watch says something within its 30 s, the client's grace and a wait for the next
+try; after that the API server is away, or takes our rights for too few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where and what this exporter is.
+
+    ``hostname_label`` is ``hostname``, as the newest dcgm-exporter has it, or
+    ``Hostname``, as those before it.
+    """
+
+    node: str
+    hostname: str
+    hostname_label: str = "hostname"
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that one page is made of; nothing of it changes any more.
+
+    ``pods_age_s`` is how long the API server has said nothing of pods, in seconds.
+    """
+
+    site: Site
+    snapshot: Snapshot
+    usage: Usage
+    tenancy: Tenancy | None = None
+    has_pods: bool = False
+    kubelet: KubeletRound | None = None
+    patrolled: PatrolTally | None = None
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    pods_age_s: float | None = None
+
+    @property
+    def pods_told(self) -> bool:
+        """Whether the pods are known, and as they were a moment ago at most."""
+        return self.tenancy is not None and (self.pods_age_s or 0.0) <= PODS_LATE_S
+
+    @property
+    def found(self) -> Found:
+        """The cards that were found last; none where none ever was."""
+        return self.snapshot.found or Found(())
+
+    def on(self, group: str) -> bool:
+        """Tell whether a group is switched on."""
+        return group in self.snapshot.groups
+
+
+class Page:
+    """Metrics by name, in the order in which the first sample of each came."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+
+    def put(self, what: Field | OwnField, labels: Labels, value: float | None) -> None:
+        """Add a sample, unless its value is unknown."""
+        if value is None:
+            return
+        name = (what.shown if isinstance(what, Field) else "") or what.name
+        metric = self._metrics.get(name)
+        if metric is None:
+            metric = self._metrics[name] = _metric(what, name)
+        metric.samples.append(Sample(name, labels, value))
+
+    def metrics(self) -> Iterator[Metric]:
+        """Give all that has a sample."""
+        yield from self._metrics.values()
+
+
+def card_labels(scene: Scene) -> dict[CardUUID, Labels]:
+    """Give each card's labels; as dcgm-exporter has them, and the node (seed 002)."""
+    return {card.uuid: _of_card(scene, card) for card in scene.found.cards}
+
+
+def container_labels(card: Labels, use: ContainerUse) -> Labels:
+    """Give a container's labels: its card's, and its own.
+
+    They are empty for processes outside Kubernetes, and so is the mode for a container
+    that has no part of the card; Prometheus drops empty labels.
+    """
+    mode = "exclusive" if use.exclusive else "share"
+    return {
+        **card,
+        "NamespaceName": use.namespace,
+        "PodName": use.pod,
+        "ContainerName": use.container,
+        "AllocateMode": mode if use.allotted is not None else "",
+    }
+
+
+def _of_card(scene: Scene, card: FoundCard) -> Labels:
+    site = scene.site
+    return {
+        "gpu": str(card.index),
+        "UUID": card.uuid,
+        "pci_bus_id": card.bus or "",
+        "device": "" if card.minor is None else f"nvidia{card.minor}",
+        "modelName": card.model,
+        site.hostname_label: site.hostname,
+        "DCGM_FI_DRIVER_VERSION": scene.snapshot.driver_version,
+        "NodeName": site.node,
+    }
+
+
+def _metric(what: Field | OwnField, name: str) -> Metric:
+    if isinstance(what, OwnField) and what.kind == "counter":
+        return Metric(name.removesuffix("_total"), what.help, "counter")
+    # dcgm-exporter's counters do not end with _total. As a counter prometheus_client
+    # would append it, and nobody's dashboard would find them.
+    kind = "unknown" if what.kind == "counter" else "gauge"
+    return Metric(name, what.help, kind)
+
+
+MIB = 1 << 20
+KNOWN_XIDS = (13, 31, 43, 45, 68, 109, 48, 63, 64, 74, 79, 94, 95, 119, 120)
+"""Those that alerts speak of. They are shown before they happen, as 0: of a series that
+begins with 1 Prometheus cannot see that it rose."""
+_LATE_S = 15.0
+"""So long a round may take beyond its pace: the driver's deadline, and then some."""
+_EVERY_S = {group.name: group.every_s for group in GROUPS}
+
+
+def put_cards(page: Page, scene: Scene) -> None:
+    """Put all series of all cards."""
+    labels = card_labels(scene)
+    for what in scene.snapshot.fields:
+        if scene.on(what.group):
+            _put_field(page, scene, what, labels)
+    for card in scene.found.cards:
+        its = labels[card.uuid]
+        _put_health(page, scene, card, its)
+        _put_faults(page, scene, card, its)
+        use = scene.usage.cards.get(card.uuid, CardUse())
+        if scene.on(ALLOTMENT):
+            _put_allotment(page, card, use, its)
+        if scene.on(PROCESSES) and scene.snapshot.processes is not None:
+            page.put(own.SM_SOURCE, its | {"source": use.sm_source}, 1)
+            unattributed = use.unattributed_mib
+            known = None if unattributed is None else unattributed * MIB
+            page.put(own.CARD_UNATTRIBUTED, its, known)
+
+
+def is_healthy(snapshot: Snapshot, uuid: CardUUID) -> bool | None:
+    """Tell whether a card answered to all that it was asked lately; None: not asked.
+
+    Lately goes by each group's own pace: one that failed counts until it is asked
+    again.
+    """
+    answers = _lately(snapshot, uuid)
+    return not any(one.sick for one in answers) if answers else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """How a card answered to one group; ``sick`` where it or its driver is gone."""
+
+    at: float
+    sick: bool
+
+
+def _lately(snapshot: Snapshot, uuid: CardUUID) -> list[_Answer]:
+    rounds: dict[str, Round | ProcessRound] = {**snapshot.rounds}
+    if snapshot.processes is not None:
+        rounds[PROCESSES] = snapshot.processes
+    newest = max((one.at for one in rounds.values()), default=0.0)
+    found: list[_Answer] = []
+    for group, one in rounds.items():
+        says = one.cards.get(uuid)
+        if one.at < newest - _EVERY_S[group] - _LATE_S or not (says or one.failure):
+            continue
+        sick = bool(one.failure or (says and says.failure))
+        found.append(_Answer(one.at, sick))
+    return found
+
+
+def _lost_at(snapshot: Snapshot, uuid: CardUUID) -> float:
+    """Give when a card failed last, of what still counts; before all time if never."""
+    failed = (one.at for one in _lately(snapshot, uuid) if one.sick)
+    return max(failed, default=float("-inf"))
+
+
+def _put_field(
+    page: Page, scene: Scene, what: Field, labels: dict[CardUUID, Labels]
+) -> None:
+    snapshot = scene.snapshot
+    found = snapshot.rounds.get(what.group)
+    for card in scene.found.cards:
+        if what.name == XID_ERRORS:
+            if (tally := snapshot.xids.get(card.uuid)) is not None:
+                code = {"err_code": str(tally.last)}
+                page.put(what, labels[card.uuid] | code, tally.last)
+            continue
+        says = found.cards.get(card.uuid) if found else None
+        # A slow group would go on showing a lost card's values of a minute ago.
+        old = found and found.at < _lost_at(snapshot, card.uuid) - _LATE_S
+        if says is not None and not old:
+            page.put(what, labels[card.uuid], says.values.get(what.name))
+
+
+def _put_health(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
+    healthy = is_healthy(scene.snapshot, card.uuid)
+    word = "" if healthy is None else str(healthy).lower()
+    page.put(own.CARD_INFO, labels | {"healthy": word}, 1)
+    page.put(own.CARD_HEALTHY, labels, healthy)
+
+
+def _put_faults(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
+    tally = scene.snapshot.xids.get(card.uuid)
+    if tally is None:
+        # It reports none of its own, or was not asked yet whether it does.
+        return
+    counts = dict.fromkeys(KNOWN_XIDS, 0) | dict(tally.counts)
+    for xid, count in sorted(counts.items()):
+        page.put(own.XIDS, labels | {"xid": str(xid)}, count)
+
+
+def _put_allotment(page: Page, card: FoundCard, use: CardUse, labels: Labels) -> None:
+    page.put(own.DEV_FB_TOTAL, labels, card.memory_mib)
+    units = use.allotted_units
+    if units is None:
+        return
+    share = units * UNIT_MIB / card.memory_mib if card.memory_mib else None
+    page.put(own.FB_ALLOCATED, labels, share)
+    mode = 1 if use.exclusive else 2
+    page.put(own.ALLOCATE_MODE, labels, mode if units or use.exclusive else 0)
+    page.put(own.CARD_ALLOCATED, labels, units * UNIT_MIB * MIB)
+
+
+def put_containers(page: Page, scene: Scene) -> None:
+    """Put all series of all containers, and of what runs outside Kubernetes."""
+    cards = card_labels(scene)
+    labelled = [
+        (use, container_labels(cards[use.card], use))
+        for use in scene.usage.containers
+        if use.card in cards
+    ]
+    if scene.on(PROCESSES):
+        for use, labels in labelled:
+            _put_use(page, use, labels)
+    if scene.on(ALLOTMENT):
+        for use, labels in labelled:
+            _put_container_allotment(page, use, labels)
+    if scene.on(PROCESSES) and scene.on(ALLOTMENT):
+        for use, labels in labelled:
+            _put_both(page, use, labels)
+
+
+def _put_use(page: Page, use: ContainerUse, labels: Labels) -> None:
+    page.put(own.SM_UTIL, labels, use.sm)
+    page.put(own.MEM_COPY, labels, use.memory_copy)
+    page.put(own.ENCODE, labels, use.encoder)
+    page.put(own.DECODE, labels, use.decoder)
+    page.put(own.MEM_USED, labels, use.memory_mib)
+    if use.uid:
+        page.put(own.LAST_BUSY, labels, use.last_busy)
+
+
+def _put_container_allotment(page: Page, use: ContainerUse, labels: Labels) -> None:
+    if use.allotted is None:
+        return
+    ratio = use.allotted.cores / CORES_PER_CARD
+    # Of cores alone nobody said how much memory: by 0 everything would be too much.
+    page.put(own.MEM_ALLOCATED, labels, use.allotted.units * UNIT_MIB or None)
+    page.put(own.CP_ALLOCATED, labels, ratio)
+    page.put(own.CORE_LIMIT, labels, ratio or None)
+
+
+def _put_both(page: Page, use: ContainerUse, labels: Labels) -> None:
+    """Put what use is beside the allotment; a limit of 0 cores is none."""
+    over = is_over(use)
+    page.put(own.OVER_SHARE, labels, None if over is None else int(over))
+    if use.allotted is not None and use.allotted.cores and use.sm is not None:
+        # A percent of the whole card, and a hundredth of it, are the same.
+        page.put(own.CORE_USE, labels, use.sm / use.allotted.cores)
+
+
+_NOT_LISTED = "the API server has not told of this node's pods yet"
+_SILENT = (
+    f"for over {PODS_LATE_S:.0f} s the API server has not told of this node's pods; "
+    "they are shown as they were"
+)
+
+
+class Exposition(Collector):
+    """Everything that the exporter tells Prometheus; any thread may collect.
+
+    ``patrolled`` and ``kubelet`` are what the watchdog did and what kubelet said, where
+    either is at work; ``heard`` is how many seconds ago the API server last said
+    anything of pods, None for never.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        snapshot: Callable[[], Snapshot],
+        book: UsageBook,
+        *,
+        patrolled: Callable[[], PatrolTally] | None = None,
+        kubelet: Callable[[], KubeletRound | None] | None = None,
+        heard: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._site = site
+        self._snapshot = snapshot
+        self._book = book
+        self._patrolled = patrolled
+        self._kubelet = kubelet
+        self._heard = heard
+
+    def describe(self) -> Iterable[Metric]:
+        """Give nothing, so that registering does not collect."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Give the page as of now."""
+        scene, page = self._scene(), Page()
+        put_cards(page, scene)
+        put_containers(page, scene)
+        _put_placements(page, scene)
+        _put_self(page, scene)
+        _put_rounds(page, scene)
+        return page.metrics()
+
+    def troubles(self) -> Mapping[str, str]:
+        """Say what is missing from the page, and why, by what it is about."""
+        return self._scene().troubles
+
+    def _scene(self) -> Scene:
+        snapshot = self._snapshot()
+        tenancy = self._book.tenancy()
+        kubelet = self._kubelet() if self._kubelet else None
+        scene = Scene(
+            self._site,
+            snapshot,
+            self._book.now(),
+            tenancy,
+            self._book.has_pods,
+            kubelet,
+            self._patrolled() if self._patrolled else None,
+            pods_age_s=self._heard() if self._heard else None,
+        )
+        return replace(scene, troubles=_troubles(scene))
+
+
+def _troubles(scene: Scene) -> Mapping[str, str]:
+    snapshot, kubelet = scene.snapshot, scene.kubelet
+    troubles = dict(snapshot.troubles)
+    if scene.has_pods and not scene.pods_told:
+        silent = _NOT_LISTED if scene.tenancy is None else _SILENT
+        troubles.setdefault("pods", silent)
+    if kubelet is not None and kubelet.failure:
+        troubles.setdefault("kubelet", kubelet.failure)
+    if snapshot.no_cards:
+        troubles.setdefault("cards", snapshot.no_cards)
+    return troubles
+
+
+def _put_placements(page: Page, scene: Scene) -> None:
+    """Put how many pods lie elsewhere than planned; nothing where nobody can say."""
+    kubelet = scene.kubelet
+    if scene.tenancy is not None and scene.on(ALLOTMENT):
+        moved = [one.name for one in scene.tenancy.tenants if one.moved]
+        _put_disagreements(page, scene, "actual", moved)
+    if kubelet is not None and not kubelet.failure and scene.on(KUBELET):
+        _put_disagreements(page, scene, "kubelet", kubelet.misplaced)
+
+
+def _put_disagreements(
+    page: Page, scene: Scene, what: str, pods: Iterable[PodName]
+) -> None:
+    named = list(pods)
+    base = {"NodeName": scene.site.node, "what": what}
+    page.put(own.DISAGREEMENTS, base, len(named))
+    for namespace, name in named:
+        labels = base | {"NamespaceName": namespace, "PodName": name}
+        page.put(own.MISPLACED, labels, 1)
+
+
+def _put_self(page: Page, scene: Scene) -> None:
+    node = {"NodeName": scene.site.node}
+    snapshot = scene.snapshot
+    versions = {"version": scene.site.version, "driver": snapshot.driver_version}
+    page.put(own.INFO, node | versions, 1)
+    page.put(own.CONFIG_OK, node, "config" not in scene.troubles)
+    for about in sorted(scene.troubles):
+        page.put(own.TROUBLE, node | {"about": about}, 1)
+    shown = {what.name for what in snapshot.fields if scene.on(what.group)}
+    for found in snapshot.rounds.values():
+        for uuid, says in found.cards.items():
+            for metric in sorted(says.unsupported & shown):
+                labels = node | {"metric": metric, "UUID": uuid}
+                page.put(own.UNSUPPORTED, labels, 1)
+    if scene.patrolled is not None:
+        page.put(own.REPORTS, node, scene.patrolled.reports)
+        page.put(own.EVICTIONS, node, scene.patrolled.evictions)
+
+
+def _put_rounds(page: Page, scene: Scene) -> None:
+    """Put how the last round of each group went."""
+    snapshot = scene.snapshot
+    for name, found in sorted(snapshot.rounds.items()):
+        _put_round(page, scene, name, (found.took_s, found.at, found.succeeded))
+    if (processes := snapshot.processes) is not None:
+        how = (processes.took_s, processes.at, processes.succeeded)
+        _put_round(page, scene, PROCESSES, how)
+    if (kubelet := scene.kubelet) is not None:
+        how = (kubelet.took_s, kubelet.at, not kubelet.failure)
+        _put_round(page, scene, KUBELET, how)
+    if scene.has_pods and scene.on(ALLOTMENT):
+        labels = {"NodeName": scene.site.node, "group": ALLOTMENT}
+        page.put(own.SUCCESS, labels, scene.pods_told)
+        if scene.tenancy is not None and scene.pods_age_s is not None:
+            page.put(own.TIMESTAMP, labels, time.time() - scene.pods_age_s)
+
+
+def _put_round(
+    page: Page, scene: Scene, group: str, how: tuple[float, float, bool]
+) -> None:
+    if not scene.on(group):
+        return
+    labels = {"NodeName": scene.site.node, "group": group}
+    took_s, at, succeeded = how
+    page.put(own.DURATION, labels, took_s)
+    page.put(own.TIMESTAMP, labels, at)
+    page.put(own.SUCCESS, labels, succeeded)

@@ -1,0 +1,176 @@
+"""The watchdog's hands: an event for a pod over its share, its eviction on request."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Event
+
+from deviceplugin.exporter.owners import Tenant
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import (
+    Excess,
+    Excesses,
+    Mode,
+    PatrolTally,
+    Usage,
+    UseKey,
+    due,
+    look,
+    may_evict,
+    words,
+)
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Cluster
+from gpushare.kube.errors import ClusterError, Conflict, NotFound
+
+logger = logging.getLogger(__name__)
+
+COMPONENT = "vcuda-exporter"
+REASON = "VcudaOverShare"
+_AGAIN_AFTER_S = 30.0
+"""How long to wait after the API server refused: a budget may hold for hours."""
+
+
+class Patrol:
+    """Looks at every round who is over its share, and acts once for each excess.
+
+    It also keeps the usage book up to date between scrapes, in every mode. An excess
+    is over when the container's use falls below its share; the next one counts anew.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        book: UsageBook,
+        snapshot: Callable[[], Snapshot],
+        cluster: Cluster | None,
+        mode: Mode,
+        after_s: float,
+        *,
+        node: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book = book
+        self._node = node
+        self._snapshot = snapshot
+        self._cluster = cluster
+        self._mode = mode
+        self._after_s = after_s
+        self._clock = clock
+        self._excesses: Excesses = {}
+        self._round: tuple[float | None, float] = (None, 0.0)
+        self._tally = PatrolTally()
+        self._refused: dict[tuple[UseKey, str], tuple[float, str]] = {}
+
+    def tally(self) -> PatrolTally:
+        """Give what has been done so far."""
+        return self._tally
+
+    def run(self, stop: Event, every_s: float) -> None:
+        """Look every so often until ``stop`` is set; no trouble ends it."""
+        while not stop.wait(every_s):
+            try:
+                self.step()
+            except Exception:
+                logger.exception("the watchdog stumbled")
+
+    def step(self) -> None:
+        """Look once, and do what is due."""
+        usage = self._book.now()
+        if self._mode == "off" or self._cluster is None:
+            return
+        before = self._excesses
+        self._excesses = look(before, usage, self._came(usage))
+        for key in before.keys() - self._excesses.keys():
+            self._refused.pop((key, "report"), None)
+            self._refused.pop((key, "evict"), None)
+        tenancy = self._book.tenancy()
+        for one in list(due(self._excesses, self._after_s)):
+            tenant = tenancy.find(one.use.uid) if tenancy else None
+            if tenant is not None:
+                # As it is by now: another's eviction may have been this one's, too.
+                self._act(self._cluster, self._excesses[one.use.key], tenant)
+
+    def _came(self, usage: Usage) -> float:
+        """Tell when this round came; a round that is looked at twice came once."""
+        if usage.at != self._round[0]:
+            self._round = (usage.at, self._clock())
+        return self._round[1]
+
+    def _act(self, cluster: Cluster, excess: Excess, tenant: Tenant) -> None:
+        if not excess.told:
+            text = words(excess, self._card(excess.use.card))
+            if self._tell(cluster, excess, tenant, text):
+                self._note(replace(excess, told=True))
+                self._tally = replace(self._tally, reports=self._tally.reports + 1)
+        if self._excesses[excess.use.key].evicted or not may_evict(excess):
+            return
+        if self._mode != "evict" or tenant.terminating or tenant.static:
+            # One that ends is going; a static one kubelet would only start again.
+            return
+        if self._evict(cluster, excess, tenant):
+            for key, other in self._excesses.items():
+                if key[1] == tenant.uid:
+                    self._note(replace(other, evicted=True))
+
+    def _tell(
+        self, cluster: Cluster, excess: Excess, tenant: Tenant, text: str
+    ) -> bool:
+        def tell() -> None:
+            cluster.event(
+                tenant.target,
+                kind="Warning",
+                reason=REASON,
+                message=text,
+                component=COMPONENT,
+                host=self._node,
+            )
+
+        if not self._try(excess, "report", tenant, tell):
+            return False
+        facts = {"pod": "/".join(tenant.name), "because": text}
+        logger.warning("a container is over its share", extra=facts)
+        return True
+
+    def _evict(self, cluster: Cluster, excess: Excess, tenant: Tenant) -> bool:
+        if not self._try(excess, "evict", tenant, lambda: cluster.evict(tenant.target)):
+            return False
+        self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
+        logger.warning("pod evicted", extra={"pod": "/".join(tenant.name)})
+        return True
+
+    def _try(
+        self, excess: Excess, what: str, tenant: Tenant, call: Callable[[], None]
+    ) -> bool:
+        """Ask the API server; False where it refused, and then not again at once."""
+        name = (excess.use.key, what)
+        refused_at, was = self._refused.get(name, (float("-inf"), ""))
+        if self._clock() - refused_at < _AGAIN_AFTER_S:
+            return False
+        try:
+            call()
+        except (NotFound, Conflict):
+            # The pod has gone, and maybe another has its name: nothing to act on.
+            self._note(replace(excess, told=True, evicted=True))
+            return False
+        except ClusterError as error:
+            because = f"{type(error).__name__}: {error}"
+            if because != was:
+                pod = "/".join(tenant.name)
+                facts = {"pod": pod, "what": what, "because": because}
+                logger.warning("the watchdog was refused, trying again", extra=facts)
+            self._refused[name] = (self._clock(), because)
+            return False
+        self._refused.pop(name, None)
+        return True
+
+    def _note(self, excess: Excess) -> None:
+        self._excesses = {**self._excesses, excess.use.key: excess}
+
+    def _card(self, uuid: CardUUID) -> str:
+        found = self._snapshot().found
+        for card in found.cards if found else ():
+            if card.uuid == uuid:
+                return f"card {card.index} ({uuid})"
+        return f"card {uuid}"

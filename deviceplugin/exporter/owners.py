@@ -1,0 +1,244 @@
+"""The pods of a node as owners of processes and holders of cards. Pure.
+
+Whose a process is: from its cgroup to a pod and a container. Pure.
+
+The paths are of many kinds: v1 and v2, systemd's and cgroupfs's, one per runtime, and
+Kubernetes within Kubernetes. Two independent patterns are read out of any of them
+instead of a grammar of paths.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from deviceplugin.cards.devices import differs
+from deviceplugin.pods import NodePod, PodName, node_pod
+from gpushare.domain.model import CORES_PER_CARD, Amount, CardUUID, PodUID, Share
+from gpushare.kube.cluster import Json, Target
+from gpushare.kube.json_reader import Reader
+
+_POD = re.compile(
+    r"pod(?:(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"
+    r"|(?P<hash>[0-9a-f]{32}))(?![0-9a-f])"
+)
+_CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pod and the container that a cgroup's path names.
+
+    ``pod`` is the pod's UID, or a static pod's config hash, with dashes as the API
+    server writes a UID; ``container`` the runtime's id, 64 hex digits. Both are empty
+    for a process outside Kubernetes.
+    """
+
+    pod: str = ""
+    container: str = ""
+
+
+NOBODY = Owner()
+
+
+def owner_of(cgroup_text: str, above: int = 0) -> Owner:
+    """Read the text of ``/proc/<pid>/cgroup``; ``NOBODY`` where it names no pod.
+
+    The first pod below kubelet's root counts, and the first container after it. What
+    comes further down a container with writable cgroups may have named after another's
+    pod. ``above`` is how many pods are above kubelet's root (``pods_above``). A process
+    of the pod's own cgroup has a pod and no container.
+
+    >>> owner_of("0::/kubepods/pod11111111_2222_3333_4444_555555555555").pod
+    '11111111-2222-3333-4444-555555555555'
+    """
+    # On v1 only some hierarchies may follow the pods: each line may be the one.
+    owners = [_on_line(line, above) for line in cgroup_text.splitlines()]
+    for owner in owners:
+        if owner.container:
+            return owner
+    return next((owner for owner in owners if owner.pod), NOBODY)
+
+
+def pods_above(own_cgroup_text: str) -> int:
+    """Say how many pods the node itself is in, by the cgroup of an own process there.
+
+    That is in a pod of this node, the last one of its path, or in none.
+    """
+    counts = [len(_POD.findall(line)) for line in own_cgroup_text.splitlines()]
+    return max(0, max(counts, default=0) - 1)
+
+
+def _on_line(line: str, above: int) -> Owner:
+    found = next(islice(_POD.finditer(line), above, None), None)
+    if found is None:
+        return NOBODY
+    pod = found["hash"] or found["uid"].replace("_", "-")
+    container = _CONTAINER.search(line, found.end())
+    return Owner(pod, container.group() if container else "")
+
+
+CONFIG_HASH = "kubernetes.io/config.hash"
+"""Annotation of a static pod's mirror: what kubelet names the pod's cgroup by."""
+CONFIG_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation that marks the mirror of a static pod."""
+_STATUSES = (
+    "initContainerStatuses",
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one container was allotted on one card.
+
+    ``exclusive``: the pod has the whole card, by its request.
+    """
+
+    card: CardUUID
+    container: str
+    amount: Amount
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One pod of this node that has not ended.
+
+    ``owner`` is what cgroups name the pod by: its UID, or a static pod's config hash.
+    ``containers`` names its containers by the runtime's id, init and ephemeral ones
+    too; ``running`` those that run now.
+    """
+
+    pod: NodePod
+    owner: str
+    containers: Mapping[str, str]
+    running: frozenset[str]
+    static: bool = False
+
+    @property
+    def uid(self) -> PodUID:
+        """The UID that the API server knows it by."""
+        return self.pod.uid
+
+    @property
+    def name(self) -> PodName:
+        """Its namespace and name."""
+        return self.pod.name
+
+    @property
+    def target(self) -> Target:
+        """The pod as the target of a write."""
+        return self.pod.target
+
+    @property
+    def terminating(self) -> bool:
+        """Whether it was told to end."""
+        return self.pod.record.terminating
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether it asks for cards and nobody knows which ones it was given."""
+        return bool(self.pod.asking) and self.pod.placement is None
+
+    @property
+    def moved(self) -> bool:
+        """Whether kubelet gave it other cards than were planned for it."""
+        plan, actual = self.pod.record.plan, self.pod.placement
+        return plan is not None and actual is not None and differs(actual, plan)
+
+    def shares(self) -> tuple[Share, ...]:
+        """Give what is charged for it, card by card; none where nobody knows."""
+        placement = self.pod.placement
+        return () if placement is None else placement.shares
+
+    def holdings(self) -> Iterator[Holding]:
+        """Give what each of its containers was allotted.
+
+        Those of init containers that end only while they run: what they had, later
+        ones have again.
+        """
+        for share in self.shares():
+            exclusive = share.amount.cores >= CORES_PER_CARD
+            held = [one for one in share.containers if self._is_there(one.name)]
+            for one in held:
+                # A whole card is its pod's alone, whatever was asked of its memory.
+                alone = exclusive and len(held) == 1
+                amount = share.amount if alone else one.amount
+                yield Holding(share.card, one.name, amount, exclusive)
+
+    def container_of(self, owner: Owner) -> str:
+        """Name the container of a process of this pod; empty where it is not known.
+
+        Its id may not have been told yet: then it is the one that asks for cards and
+        of which no id is known, where there is just one. Where all have one, some
+        container was started anew: the only one that asks, or the pod's only one.
+        """
+        known = self.containers.get(owner.container)
+        if known is not None:
+            return known
+        told = set(self.containers.values())
+        asking = [one.name for one in self.pod.asking]
+        untold = [name for name in asking if name not in told]
+        there = [name for name in asking if self._is_there(name)]
+        may_be = untold or there or list(told)
+        return may_be[0] if len(may_be) == 1 else ""
+
+    def _is_there(self, container: str) -> bool:
+        return container not in self.pod.passing or container in self.running
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """All pods of this node at one moment."""
+
+    tenants: tuple[Tenant, ...]
+    _by_owner: Mapping[str, Tenant] = field(repr=False)
+    _by_uid: Mapping[str, Tenant] = field(repr=False)
+
+    @classmethod
+    def of(cls, tenants: Iterable[Tenant]) -> "Tenancy":
+        """Take these pods, in the order of their names."""
+        ordered = tuple(sorted(tenants, key=lambda one: (one.name, one.uid)))
+        hashes = {_plain(one.owner): one for one in ordered}
+        # Over the hashes: those are annotations, which anybody may write, with the UID
+        # of another's pod for a hash.
+        uids = {_plain(one.uid): one for one in ordered}
+        return cls(ordered, hashes | uids, {one.uid: one for one in ordered})
+
+    def whose(self, owner: Owner) -> Tenant | None:
+        """Give the pod that a process belongs to; None for a stranger's."""
+        return self._by_owner.get(_plain(owner.pod)) if owner.pod else None
+
+    def find(self, uid: str) -> Tenant | None:
+        """Give the pod with this UID."""
+        return self._by_uid.get(uid)
+
+
+def tenant(pod: Json) -> Tenant:
+    """Read a pod; ``Malformed`` for what no API server would send."""
+    found = node_pod(pod)
+    metadata = Reader(pod).object("metadata")
+    notes = metadata.optional_object("annotations")
+    static = bool(notes.optional_text(CONFIG_MIRROR))
+    hashed = notes.optional_text(CONFIG_HASH) if static else ""
+    containers: dict[str, str] = {}
+    running: set[str] = set()
+    status = Reader(pod).optional_object("status")
+    for kind in _STATUSES:
+        for one in status.optional_objects(kind):
+            name = one.text("name")
+            identity = one.optional_text("containerID").partition("://")[2]
+            if identity:
+                containers[identity] = name
+            if one.optional_object("state").raw.get("running") is not None:
+                running.add(name)
+    return Tenant(
+        found, hashed or found.uid, containers, frozenset(running), static=static
+    )
+
+
+def _plain(uid: str) -> str:
+    """Make a UID comparable: cgroups write it with other dashes, or without."""
+    return uid.replace("-", "").replace("_", "").lower()

@@ -1,0 +1,210 @@
+"""Which groups and fields are on: by default, by flags, by a file of fields. Pure.
+
+A file of fields as dcgm-exporter has it: lines of ``field, type, help``. Pure.
+
+```
+# Format: DCGM field, Prometheus metric type, help message
+DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).
+DCGM_FI_DRIVER_VERSION, label, Driver version
+```
+Names of dcgm-exporter 1.x (``dcgm_gpu_temp``) will do as well, and are shown as such.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from deviceplugin.telemetry.fields import (
+    FB_TOTAL,
+    FB_USED,
+    FIELDS,
+    GPU_UTIL,
+    GROUPS,
+    MEMORY,
+    PROCESSES,
+    UTILIZATION,
+    Field,
+    FieldKind,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The groups that the command line switches on and off; no group is in both."""
+
+    on: frozenset[str] = frozenset()
+    off: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is on.
+
+    ``groups`` are those that work, ``fields`` those that are shown, in the order of the
+    documents. ``read`` is what each group asks of every card: the fields shown, and
+    those that something else is reckoned from. A group without any is not read.
+    """
+
+    groups: frozenset[str] = frozenset()
+    fields: tuple[Field, ...] = ()
+    read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def choose(flags: Flags, listed: Iterable[Field] | None = None) -> Chosen:
+    """Decide what is on; ``listed`` are the fields of a file, None without a file.
+
+    A file governs the fields of cards: those it lists are on, however slow, and no
+    others. Flags win over it: a group switched on shows all its fields, one switched
+    off none. Groups that have no fields of their own keep to the defaults and flags.
+    """
+    wanted = None if listed is None else {one.name: one for one in listed}
+    groups = (_groups(wanted) | flags.on) - flags.off
+    shown = tuple(
+        one if wanted is None else wanted.get(one.name, one)
+        for one in FIELDS
+        if one.group in groups
+        and (wanted is None or one.name in wanted or one.group in flags.on)
+    )
+    read: dict[str, list[str]] = {}
+    for one in shown:
+        read.setdefault(one.group, []).append(one.name)
+    for group, name in _needed(groups):
+        if group not in flags.off and name not in read.get(group, ()):
+            read.setdefault(group, []).append(name)
+    asking = {group: tuple(names) for group, names in read.items()}
+    return Chosen(groups | asking.keys(), shown, asking)
+
+
+def _groups(wanted: Mapping[str, Field] | None) -> frozenset[str]:
+    if wanted is None:
+        return frozenset(group.name for group in GROUPS if group.by_default)
+    with_fields = {one.group for one in FIELDS}
+    others = {
+        group.name
+        for group in GROUPS
+        if group.by_default and group.name not in with_fields
+    }
+    return frozenset(others | {one.group for one in wanted.values()})
+
+
+def _needed(groups: frozenset[str]) -> list[tuple[str, str]]:
+    """Name what is read though nobody shows it.
+
+    ``/v1/collect`` is of memory in use. A driver that tells nothing of processes leaves
+    a lone tenant the card's own utilization.
+    """
+    needed = [(MEMORY, FB_USED), (MEMORY, FB_TOTAL)]
+    if PROCESSES in groups:
+        needed.append((UTILIZATION, GPU_UTIL))
+    return needed
+
+
+_COLUMNS = 3
+_PREFIX = "DCGM_"
+_OLD_PREFIX = "dcgm_"
+_OLD_WORDS = (
+    ("UTILIZATION", "UTIL"),
+    ("MEMORY_CLOCK", "MEM_CLOCK"),
+    ("VOLATILE", "VOL"),
+    ("AGGREGATE", "AGG"),
+    ("RETIRED_PAGES", "RETIRED"),
+)
+"""What names of 1.x have in another way, by dcgm-exporter's 1.x-compatibility list."""
+_LABEL = "label"
+_KINDS = ("gauge", "counter")
+_OTHER_KINDS = ("histogram", "summary", "untyped")
+_ALWAYS_LABELS = frozenset({"DCGM_FI_DRIVER_VERSION"})
+"""Labels that every metric of a card has anyway."""
+
+
+class BadFieldFile(Exception):
+    """The file will not do; ``str()`` names the line and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFile:
+    """What a file asks for.
+
+    ``fields`` have the file's help and kind. ``unknown`` are names of dcgm-exporter's
+    that nothing here can read.
+    """
+
+    fields: tuple[Field, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def parse(text: str) -> FieldFile:
+    """Read a file. ``BadFieldFile`` for one with a line that is malformed or doubled.
+
+    Also for a file without any field that is known here: one that was cut short, or
+    meant for something else, must not switch everything off.
+    """
+    known = {one.name: one for one in FIELDS}
+    seen: set[str] = set()
+    fields: list[Field] = []
+    unknown: list[str] = []
+    for where, written, kind, explanation in _rows(text):
+        name = _today(written)
+        if name in seen:
+            raise BadFieldFile(f"{where}: {written} stands there twice; leave one out")
+        seen.add(name)
+        if name in known and kind in _KINDS:
+            own = replace(known[name], kind=cast("FieldKind", kind))
+            shown = "" if written == name else written
+            own = replace(own, help=explanation or own.help, shown=shown)
+            fields.append(own)
+        elif name in known:
+            fix = f"use one of {', '.join(_KINDS)}"
+            raise BadFieldFile(f"{where}: {written} is no {kind}; {fix}")
+        elif not (kind == _LABEL and name in _ALWAYS_LABELS):
+            unknown.append(written)
+    if not fields:
+        raise BadFieldFile("it lists no field that is known here")
+    return FieldFile(tuple(fields), tuple(unknown))
+
+
+def _rows(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """Give where each row stands, and its three columns.
+
+    Line by line: an open quote must not swallow the lines after it.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"line {number}"
+        try:
+            (row,) = csv.reader([line], skipinitialspace=True, strict=True)
+        except csv.Error as error:
+            raise BadFieldFile(f"{where}: {error}") from error
+        yield where, *_columns([cell.strip() for cell in row], where)
+
+
+def _columns(cells: list[str], where: str) -> tuple[str, str, str]:
+    if len(cells) != _COLUMNS:
+        fix = "write: field, type, help"
+        raise BadFieldFile(f"{where}: {len(cells)} columns will not do; {fix}")
+    name, kind, explanation = cells
+    if not name.startswith((_PREFIX, _OLD_PREFIX)) or not name.isidentifier():
+        fix = f"the names of fields begin with {_PREFIX}"
+        raise BadFieldFile(f"{where}: {name!r} will not do; {fix}")
+    if kind not in (*_KINDS, *_OTHER_KINDS, _LABEL):
+        fix = f"use one of {', '.join((*_KINDS, _LABEL))}"
+        raise BadFieldFile(f"{where}: {kind!r} will not do; {fix}")
+    return name, kind, explanation
+
+
+def _today(name: str) -> str:
+    """Give the present name of a field that has one of 1.x.
+
+    >>> _today("dcgm_ecc_sbe_volatile_total"), _today("dcgm_fi_prof_sm_active")
+    ('DCGM_FI_DEV_ECC_SBE_VOL_TOTAL', 'DCGM_FI_PROF_SM_ACTIVE')
+    """
+    if not name.startswith(_OLD_PREFIX):
+        return name
+    upper = name.upper()
+    if upper.startswith("DCGM_FI_"):
+        return upper
+    for old, new in _OLD_WORDS:
+        upper = upper.replace(old, new)
+    return upper.replace("DCGM_", "DCGM_FI_DEV_", 1)

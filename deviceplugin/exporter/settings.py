@@ -1,0 +1,170 @@
+"""The exporter's settings: GPUSHARE_… in its environment, and flags that beat them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Self
+
+from deviceplugin.exporter.http import Unit
+from deviceplugin.exporter.selection import Flags
+from deviceplugin.exporter.usage import CONTEXT_MIB, Mode
+from deviceplugin.settings import file_setting, folder_setting
+from deviceplugin.telemetry.fields import GROUPS
+from gpushare.domain.model import NodeName
+from gpushare.logs import LOG_FORMATS, LOG_LEVELS, LogFormat
+from gpushare.settings import Address, Reading
+
+UNITS: tuple[Unit, ...] = ("mib", "bytes")
+WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
+HostnameLabel = Literal["hostname", "Hostname"]
+HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
+
+_MOST_CONTEXT_MIB = 1 << 20
+_OFF = "off"
+_BARE_NODE_NAME = "KUBE_NODE_NAME"
+_EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line said; None and no groups where it said nothing."""
+
+    flags: Flags = field(default_factory=Flags)
+    collect_unit: Unit | None = None
+    watchdog: Mode | None = None
+
+
+@dataclass(frozen=True)
+class ExporterSettings:
+    """Each with its default; docs/monitoring.md lists them for operators."""
+
+    node: NodeName
+    """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
+    kubeconfig: str | None = None
+    """Path; the pod's own service account where none is given."""
+    listen: Address = Address("0.0.0.0", 9400)
+    """``/metrics``, ``/healthz`` and ``/v1/collect``."""
+    collect_listen: Address | None = Address("0.0.0.0", 30060)
+    """``/v1/collect`` alone; None is off."""
+    fields_file: Path | None = None
+    """A file of fields as dcgm-exporter has it; read again while running."""
+    host_root: Path = Path("/")
+    """Where the host's ``/proc`` and ``/sys`` are found."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """Where kubelet has ``pod-resources``."""
+    inventory: Path | None = None
+    """A YAML file of cards that the driver does not know."""
+    simulated_cards: str | None = None
+    """``4x24GiB`` or a YAML file: made-up cards instead of the driver's."""
+    pods: bool = True
+    """Whether pods are followed: without, nothing is known of containers, and no API
+    server is needed."""
+    collect_unit: Unit = "mib"
+    """The unit of memory in ``/v1/collect``."""
+    watchdog: Mode = "report"
+    """What befalls a container that uses more memory than its share."""
+    watchdog_after_s: float = 60.0
+    """How long it must do so first."""
+    watchdog_context_mib: int = CONTEXT_MIB
+    """What each of its processes may hold beside the share, for CUDA's context."""
+    hostname_label: HostnameLabel = "hostname"
+    """How the label of the host's name is spelt: older dashboards have a large H."""
+    look_every_s: float = 5.0
+    """How often cards and the file of fields are looked for."""
+    flags: Flags = field(default_factory=Flags)
+    """The groups that the command line switched on and off."""
+    log_level: str = "INFO"
+    log_format: LogFormat = "json"
+
+    @classmethod
+    def read(
+        cls, environ: Mapping[str, str], given: Given | None = None
+    ) -> tuple[Self, list[str]]:
+        """Read the environment; the complaints must be empty before anything starts."""
+        env = Reading(environ)
+        given = given or Given()
+        told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
+        settings = replace(
+            told,
+            flags=given.flags,
+            collect_unit=given.collect_unit or told.collect_unit,
+            watchdog=given.watchdog or told.watchdog,
+        )
+        _complain(env, settings)
+        env.misspelt()
+        return settings, env.complaints + _both(given.flags)
+
+    @classmethod
+    def _told(cls, env: Reading, bare_name: str) -> Self:
+        """Read what the environment says, whatever flags beat it."""
+        return cls(
+            node=NodeName(env.text("NODE_NAME") or bare_name),
+            kubeconfig=env.text("KUBECONFIG"),
+            listen=env.address("LISTEN", cls.listen),
+            collect_listen=_collect_listen(env, cls.collect_listen),
+            fields_file=file_setting(env, "FIELDS_FILE"),
+            host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
+            kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
+            inventory=file_setting(env, "INVENTORY"),
+            simulated_cards=env.text("SIMULATED_CARDS"),
+            pods=env.switch("PODS", default=cls.pods),
+            collect_unit=env.one_of("COLLECT_UNIT", UNITS, cls.collect_unit),
+            watchdog=env.one_of("WATCHDOG", WATCHDOG_MODES, cls.watchdog),
+            watchdog_after_s=env.seconds(
+                "WATCHDOG_AFTER_S", cls.watchdog_after_s, least=0, most=86400
+            ),
+            watchdog_context_mib=env.whole(
+                "WATCHDOG_CONTEXT_MIB",
+                cls.watchdog_context_mib,
+                least=0,
+                most=_MOST_CONTEXT_MIB,
+            ),
+            hostname_label=env.one_of(
+                "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label
+            ),
+            look_every_s=env.seconds(
+                "LOOK_EVERY_S", cls.look_every_s, least=0.1, most=300
+            ),
+            log_level=env.one_of("LOG_LEVEL", LOG_LEVELS, cls.log_level),
+            log_format=env.one_of("LOG_FORMAT", LOG_FORMATS, cls.log_format),
+        )
+
+
+def _complain(env: Reading, settings: ExporterSettings) -> None:
+    """Complain of what is missing, and of what does not go together."""
+    if not settings.node:
+        env.complain(
+            "NODE_NAME",
+            f"is not set, nor is {_BARE_NODE_NAME}; give the node's name in the "
+            "API server (in a pod: valueFrom.fieldRef.fieldPath spec.nodeName)",
+        )
+    if _clash(settings.listen, settings.collect_listen):
+        env.complain(
+            "COLLECT_LISTEN",
+            f"{settings.collect_listen} is taken by GPUSHARE_LISTEN "
+            f"({settings.listen}); give another port",
+        )
+    if settings.watchdog == "evict" and not settings.pods:
+        env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
+
+
+def _collect_listen(env: Reading, default: Address | None) -> Address | None:
+    name = "COLLECT_LISTEN"
+    if env.text(name) == _OFF:
+        return None
+    return env.address(name, default or Address("0.0.0.0", 0))
+
+
+def _clash(one: Address, other: Address | None) -> bool:
+    """Tell whether two addresses cannot be had at once."""
+    if other is None or one.port != other.port:
+        return False
+    return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)
+
+
+def _both(flags: Flags) -> list[str]:
+    return [
+        f"--enable-{group.name} and --disable-{group.name}: give one of them"
+        for group in GROUPS
+        if group.name in flags.on & flags.off
+    ]

@@ -1,0 +1,1 @@
+"""kubelet's gRPC interfaces: registration and the DevicePlugin service."""

@@ -1,0 +1,246 @@
+"""One resource's server on its own socket, and its registration with kubelet.
+
+Three signs say that kubelet has forgotten us: kubelet.sock was made anew, our own
+socket is gone, or no ListAndWatch stream is open (contracts 2.1). Never are there two
+registrations at once: kubelet would drop the newer one when the older ends (2.7).
+
+What kubelet listens to: the devices of one resource, told again when they change.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import grpc
+
+from deviceplugin.cards.advertised import Offer
+from deviceplugin.metrics import PluginMetrics
+from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
+
+HEALTHY = "Healthy"
+SICK = "Unhealthy"
+_STREAM_LOOK_S = 0.25
+"""How often a stream looks whether kubelet still listens."""
+
+
+class Streams:
+    """The open ListAndWatch streams of one resource: at most one, or trouble."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open = 0
+
+    def opened(self, by: int) -> None:
+        """Count one in, or out."""
+        with self._changed:
+            self._open += by
+            self._changed.notify_all()
+
+    def wait_for(self, *, some: bool, timeout_s: float) -> bool:
+        """Wait until a stream is open, or none is; tell whether that came about."""
+        with self._changed:
+            return self._changed.wait_for(lambda: (self._open > 0) == some, timeout_s)
+
+
+@dataclass(eq=False)
+class Service(DevicePluginServicer):
+    """One resource's service, as far as all are alike: options and lists.
+
+    ``devices`` gives the ids that are told, each with whether it is healthy; it is
+    asked again after each change of the offer. The methods' names are kubelet's.
+    """
+
+    resource: str
+    devices: Callable[[], Sequence[tuple[str, bool]]]
+    offer: Offer
+    options: pb.DevicePluginOptions
+    streams: Streams = field(default_factory=Streams)
+
+    def GetDevicePluginOptions(  # noqa: N802
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> pb.DevicePluginOptions:
+        """Tell kubelet which calls to make."""
+        del request, context
+        return self.options
+
+    def ListAndWatch(  # noqa: N802
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> Iterator[pb.ListAndWatchResponse]:
+        """Give all devices, and again whenever a card falls sick or is well again."""
+        del request
+        self.streams.opened(1)
+        try:
+            shown: Sequence[tuple[str, bool]] | None = None
+            while context.is_active():
+                version = self.offer.version()
+                devices = self.devices()
+                if devices != shown:
+                    shown = devices
+                    yield _listed(devices)
+                while context.is_active():
+                    if self.offer.wait_for_change(version, _STREAM_LOOK_S):
+                        break
+        finally:
+            self.streams.opened(-1)
+
+
+def _listed(devices: Sequence[tuple[str, bool]]) -> pb.ListAndWatchResponse:
+    answer = pb.ListAndWatchResponse()
+    for name, healthy in devices:
+        answer.devices.add(ID=name, health=HEALTHY if healthy else SICK)
+    return answer
+
+
+logger = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+_SOCKET = "kubelet.sock"
+_LOOK_S = 0.5
+_STREAM_WITHIN_S = 5.0
+_REGISTER_WITHIN_S = 15.0
+"""kubelet dials us back, for 10 s at most, before it answers."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 3.0
+_SETTLE_S = 1.0
+"""How long kubelet gets to notice that a stream has ended."""
+_STOP_WITHIN_S = 5.0
+_THREADS = 32
+"""PreStartContainer takes at most half of them; kubelet's loop waits for the rest."""
+_MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
+
+
+class NotRegisteredError(Exception):
+    """kubelet did not take us; ``str()`` says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a socket file was when it was looked at; None where there is none."""
+
+    inode: int
+    made_at: int
+
+
+class Registrar:
+    """Serves one resource and keeps it registered until it is stopped."""
+
+    def __init__(self, plugin: Service, folder: Path, metrics: PluginMetrics) -> None:
+        self._plugin = plugin
+        self._folder = folder
+        self._metrics = metrics
+        self._endpoint = plugin.resource.replace("/", "_") + ".sock"
+
+    def run(self, stop: Event) -> None:
+        """Serve, register, watch for signs, and begin again, until ``stop`` is set."""
+        wait_s = _FIRST_WAIT_S
+        while not stop.is_set():
+            try:
+                self._serve_once(stop)
+                wait_s = _FIRST_WAIT_S
+            except NotRegisteredError as error:
+                facts = {
+                    "resource": self._plugin.resource,
+                    "because": str(error),
+                    "wait_s": wait_s,
+                }
+                logger.warning("not registered with kubelet", extra=facts)
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _serve_once(self, stop: Event) -> None:
+        """Serve from one registration to its end."""
+        kubelet = look(self._folder / _SOCKET)
+        if kubelet is None:
+            raise NotRegisteredError(f"there is no {self._folder / _SOCKET}")
+        server = self._listen()
+        own = look(self._folder / self._endpoint)
+        registered = self._metrics.registered.labels(self._plugin.resource)
+        try:
+            self._register()
+            registered.set(1)
+            why = self._watch(stop, kubelet, own)
+            facts = {"resource": self._plugin.resource, "because": why}
+            logger.info("registration ended", extra=facts)
+        finally:
+            registered.set(0)
+            self._hang_up(server, stop)
+
+    def _listen(self) -> grpc.Server:
+        path = self._folder / self._endpoint
+        server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
+            options=(_MESSAGE,),
+        )
+        add_DevicePluginServicer_to_server(self._plugin, server)
+        try:
+            path.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix://{path}")
+            server.start()
+            # kubelet is root; nobody else has any business here. A kubelet that starts
+            # just now may have removed it already.
+            path.chmod(0o600)
+        except (OSError, RuntimeError) as error:
+            server.stop(grace=None)
+            raise NotRegisteredError(f"cannot listen on {path}: {error}") from error
+        return server
+
+    def _register(self) -> None:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        where = f"unix://{self._folder / _SOCKET}"
+        with grpc.insecure_channel(where, options=options) as channel:
+            try:
+                RegistrationStub(channel).Register(
+                    pb.RegisterRequest(
+                        version=VERSION,
+                        endpoint=self._endpoint,
+                        resource_name=self._plugin.resource,
+                        options=self._plugin.options,
+                    ),
+                    timeout=_REGISTER_WITHIN_S,
+                )
+            except grpc.RpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+                raise NotRegisteredError(text) from error
+        self._metrics.registrations.labels(self._plugin.resource).inc()
+        logger.info("registered", extra={"resource": self._plugin.resource})
+
+    def _watch(self, stop: Event, kubelet: Seen, own: Seen | None) -> str:
+        """Wait for a sign that the registration is over, and say which it was."""
+        if not self._plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
+            return "kubelet does not listen"
+        while not stop.is_set():
+            if self._plugin.streams.wait_for(some=False, timeout_s=_LOOK_S):
+                return "the stream ended"
+            if look(self._folder / _SOCKET) != kubelet:
+                return "kubelet.sock was made anew"
+            if look(self._folder / self._endpoint) != own:
+                return "our socket was removed"
+        return "we are stopping"
+
+    def _hang_up(self, server: grpc.Server, stop: Event) -> None:
+        """End the server and its streams, and let kubelet notice that they ended."""
+        server.stop(grace=0.5).wait(_STOP_WITHIN_S)
+        self._plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / self._endpoint).unlink()
+        stop.wait(_SETTLE_S)
+
+
+def look(path: Path) -> Seen | None:
+    """Look at a socket file: another one of the same name differs."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return Seen(found.st_ino, found.st_ctime_ns)

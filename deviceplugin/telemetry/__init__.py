@@ -1,0 +1,1 @@
+"""What cards report while they work: NVML and the amdgpu driver."""

@@ -1,0 +1,1 @@
+"""Pods written for Bitfusion, translated to shares of cards. Pure."""

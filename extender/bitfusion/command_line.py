@@ -1,0 +1,280 @@
+"""What ``bitfusion run`` asks, where its container's resources do not say. Pure.
+
+``bitfusion run … -- program`` in a container's words, found and taken out. Pure.
+
+Its options are those of Bitfusion's client 2.0 to 4.5. Where they end without ``--``,
+only known ones tell which word is the program.
+
+A container's command as it must be where no Bitfusion client rewrites it. Pure.
+
+Bitfusion's webhook gave every command to ``/bin/bash -c``; so a command of one line is
+no file to run, and is given to a shell here too.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from itertools import islice
+
+from extender.bitfusion.resources import (
+    Ask,
+    Asked,
+    bad_percent,
+    cards_of,
+    memory_of,
+    too_many,
+)
+from gpushare.domain.refusal import users_words
+from gpushare.kube.cluster import Json
+
+_CLIENT = re.compile(r"(?:[^\s;&|()]*/)?bitfusion")
+# Not inside quotes, which belong to another program.
+_CALL = re.compile(r"(?:(?<=[\s;&|()`])|^)(?:[^\s;&|()`'\"]*/)?bitfusion\s+run(?=\s)")
+_BLANK = re.compile(r"(?:[ \t]|\\\n)*")
+_WORD = re.compile(
+    r"(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'\\;&|<>()`])+", re.DOTALL
+)
+_OPTION = re.compile(r"(?P<name>--[\w-]+|-[a-zA-Z])(?:=?(?P<value>.+))?", re.DOTALL)
+
+# A pod may hold megabytes of words, and all reviews share one processor's time.
+_MOST_CALLS = 16
+_MOST_WORDS = 64
+_MOST_QUOTED = 1000
+
+_OPTIONS: Mapping[str, str] = {
+    "-n": "cards",
+    "--num-gpus": "cards",
+    "-p": "part",
+    "--partial": "part",
+    "-m": "memory",
+    "--memory": "memory",
+    "--filter": "filter",
+    "-l": "",
+    "--server-list": "",
+    "-s": "",
+    "--servers": "",
+}
+"""Each takes a value; those without a meaning say where the servers are."""
+
+
+@dataclass(slots=True)
+class Run:
+    """The options of one call, as they were written."""
+
+    cards: str | None = None
+    part: str | None = None
+    memory: str | None = None
+    filters: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """Words without the calls; ``runs`` are the calls' options."""
+
+    words: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
+    unclear: bool = False
+    """Whether a call was left, since nobody can tell where its program begins."""
+
+
+def stripped(words: Sequence[str], shell: str) -> Stripped:
+    """Take the calls out of an argument vector, or of the shell lines in it.
+
+    A program that was itself one quoted line is given to ``shell``.
+    """
+    for at, word in enumerate(words[:-1]):
+        if _CLIENT.fullmatch(word) and words[at + 1] == "run":
+            return _of_vector(list(words), at, shell)
+    found: list[Run] = []
+    unclear = False
+    done = []
+    for word in words:
+        text, runs, bad = _of_line(word, shell)
+        done.append(text)
+        found += runs
+        unclear = unclear or bad
+    return Stripped(tuple(done), tuple(found), unclear)
+
+
+def _of_vector(words: list[str], at: int, shell: str) -> Stripped:
+    run = Run()
+    rest = words[at + 2 :]
+    count = _options(rest, run)
+    program = rest[count:] if count is not None else []
+    if not program:
+        return Stripped(tuple(words), (run,), unclear=True)
+    if any(blank in program[0] for blank in " \t\n"):
+        program = [shell, "-c", *program]
+    return Stripped((*words[:at], *program), (run,))
+
+
+def _of_line(line: str, shell: str) -> tuple[str, list[Run], bool]:
+    """Give the line without its calls, their options, and whether one was left."""
+    done, unclear, after = "", False, 0
+    runs: list[Run] = []
+    for call in _CALL.finditer(line):
+        if call.start() < after:
+            continue
+        if len(runs) == _MOST_CALLS:
+            unclear = True
+            break
+        words = list(islice(_words(line, call.end()), _MOST_WORDS))
+        run = Run()
+        plain = [_unquoted(text) for _, text in words]
+        count = _options(plain, run)
+        runs.append(run)
+        if count is None or count >= len(words):
+            unclear = True
+            continue
+        begins, program = words[count]
+        wrap = f"{shell} -c " if program[0] in "\"'" and " " in program else ""
+        done += line[after : call.start()] + wrap
+        after = begins
+    return done + line[after:], runs, unclear
+
+
+def _words(line: str, at: int) -> Iterator[tuple[int, str]]:
+    """Give the words of one simple command and where each begins."""
+    while True:
+        blank = _BLANK.match(line, at)
+        at = blank.end() if blank else at
+        word = _WORD.match(line, at)
+        if word is None:
+            return
+        yield at, word.group()
+        at = word.end()
+
+
+def _unquoted(text: str) -> str:
+    """Give the word that a shell would make of it; a long one is no option's."""
+    if len(text) > _MOST_QUOTED or not set(text) & set("\"'\\"):
+        return text
+    return "".join(shlex.split(text))
+
+
+def _options(words: Sequence[str], run: Run) -> int | None:
+    """Read options into ``run``; give where the program begins, None if nobody can."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            return at + 1
+        option = _OPTION.fullmatch(words[at])
+        meaning = _OPTIONS.get(option["name"].replace("_", "-")) if option else None
+        if option is None or meaning is None:
+            # Of no meaning here, if only it is plain where they all end.
+            return list(words).index("--") + 1 if "--" in words else None
+        value = option["value"]
+        if value is None:
+            at += 1
+            value = words[at] if at < len(words) else ""
+        _note(run, meaning, value)
+        at += 1
+    return at
+
+
+def _note(run: Run, meaning: str, value: str) -> None:
+    match meaning:
+        case "cards":
+            run.cards = value
+        case "part":
+            run.part = value
+        case "memory":
+            run.memory = value
+        case "filter":
+            run.filters.append(value)
+
+
+_MOST_DIGITS = 20
+
+
+def asked_by_calls(runs: Sequence[Run], path: str) -> Asked:
+    """Read the calls of one container, each of which must have enough of its own."""
+    denials: list[str] = []
+    asks = [_ask(run, f"{path}.command", denials) for run in runs]
+    if not denials:
+        where = f"{path}.command, bitfusion run -n"
+        several = [ask for ask in asks if ask.cards > 1 and not ask.whole]
+        denials += [too_many(ask, where) for ask in several]
+    return Asked(tuple(asks), tuple(dict.fromkeys(denials)))
+
+
+def _ask(run: Run, where: str, denials: list[str]) -> Ask:
+    cards = percent = memory = None
+    if run.cards is not None:
+        cards = cards_of(run.cards, f"{where}, bitfusion run -n", denials)
+    if run.part is not None:
+        percent = _percent(run.part, f"{where}, bitfusion run -p", denials)
+    if run.memory is not None:
+        # A plain number is in MB.
+        raw = f"{run.memory}M" if run.memory.isdigit() else run.memory
+        memory = memory_of(raw, f"{where}, bitfusion run -m", denials)
+    return Ask(cards or 1, percent or 100, memory)
+
+
+def _percent(text: str, where: str, denials: list[str]) -> int | None:
+    """Read a fraction, 0.5 for 50 percent; rounded down, so that two of 0.5 fit."""
+    try:
+        part = Decimal(text) if len(text) < _MOST_DIGITS else Decimal(0)
+    except InvalidOperation:
+        part = Decimal(0)
+    if part.is_finite() and 0 < part <= 1:
+        return max(int(part * 100), 1)
+    fix = "a number above 0, up to 1; write 0.5"
+    denials.append(bad_percent(users_words(text), where, fix))
+    return None
+
+
+# Blanks, and what means something to a shell only.
+_LINE = re.compile(r"[\s;&|<>()$`'\"*?~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A container's ``command`` and ``args``; what was taken out, and what is amiss."""
+
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def command_of(container: Json, shell: str) -> Command:
+    """Take out ``bitfusion run`` with its options, and wrap a command of one line."""
+    command = list(container.get("command") or ())
+    args = list(container.get("args") or ())
+    found = stripped([*command, *args], shell)
+    if len(found.words) == len(command) + len(args):
+        # Word by word: the border between the two has not moved.
+        command, args = _cut(found.words, len(command))
+    elif command and not args:
+        command = list(found.words)
+    elif not command:
+        args = list(found.words)
+    else:
+        command, args = list(found.words), []
+    warnings = []
+    if found.unclear:
+        warnings.append('is unclear: write "--" between the options and the program')
+    wrapped = _wrapped(command, shell)
+    if args and wrapped is not command:
+        warnings.append(
+            "is one line, which gets no args, as before: write them into it"
+        )
+    return Command(tuple(wrapped), tuple(args), found.runs, tuple(warnings))
+
+
+def _cut(words: tuple[str, ...], at: int) -> tuple[list[str], list[str]]:
+    return list(words[:at]), list(words[at:])
+
+
+def _wrapped(command: list[str], shell: str) -> list[str]:
+    """Give to a shell what is no argument vector."""
+    if not command:
+        return command
+    if len(command) == 1 and _LINE.search(command[0]):
+        return [shell, "-c", command[0]]
+    if any(char.isspace() for char in command[0]):
+        return [shell, "-c", " ".join(command)]
+    return command

@@ -1,0 +1,347 @@
+"""bind: decide, write down, write once, settle (contracts 1.5, decision 0005)."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from threading import Condition
+
+from extender.scheduling.inflight import Inflight
+from extender.scheduling.wire import BindingArgs
+from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.policies import Choice
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Cluster, Kind, Target
+from gpushare.kube.codec import PodRecord, pod_record, refusal_text
+from gpushare.kube.errors import ClusterError, Conflict, NotFound, Unavailable
+from gpushare.kube.json_reader import Malformed
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 5.0
+"""How long a write that was answered with 5xx may still come true."""
+_TRIED_AGAIN_FOR_S = 20.0
+_UNANSWERED_S = 30.0
+"""How long one without an answer may. The last write before must end well before."""
+_NOT_TRIED_AGAIN_S = 60.0
+"""kube-scheduler tries again after 10 s at most, by default, and bind takes 10 s."""
+
+
+class Outcome(StrEnum):
+    """How a bind came out, for the metric."""
+
+    BOUND = "bound"
+    ALREADY = "already-bound"
+    REFUSED = "refused"
+    CONFLICT = "conflict"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What bind answers; ``error`` is empty exactly when the pod is bound."""
+
+    outcome: Outcome
+    error: str = ""
+
+
+def utc_now() -> str:
+    """Give the time as the annotation ``vcuda-placement`` has it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What bind reads and writes in memory."""
+
+    ledger: Ledger
+    pods: PodBook
+    nodes: NodeBook
+    inflight: Inflight
+    choice: Choice
+
+
+@dataclass(slots=True)
+class _Unseen:
+    """A reservation that nobody has seen come true: for what and when it was made.
+
+    ``due`` is when no write for it can come true any more.
+    """
+
+    request: PodRequest
+    since: float
+    due: float
+
+
+class Binder:
+    """Binds one pod to one card, with one POST to the API server and no other write."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        books: Books,
+        *,
+        timeout_s: float,
+        now: Callable[[], str] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._books = books
+        self._timeout_s = timeout_s
+        self._now = now
+        self._clock = clock
+        # Each entry is touched in its pod's turn alone.
+        self._unseen: dict[PodUID, _Unseen] = {}
+        self._turn = Condition()
+        self._under_way: set[PodUID] = set()
+
+    def bind(self, args: BindingArgs) -> Bound:
+        """Bind the pod and say so, or say why not and leave nothing half-made.
+
+        A second, identical bind succeeds and changes nothing.
+        """
+        try:
+            with self._alone(args.uid):
+                return self._bind(args)
+        finally:
+            self._books.inflight.end(args.uid)
+
+    @contextmanager
+    def _alone(self, uid: PodUID) -> Iterator[None]:
+        """Let binds of one pod follow one another; those of others go on."""
+        with self._turn:
+            self._turn.wait_for(lambda: uid not in self._under_way)
+            self._under_way.add(uid)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._under_way.discard(uid)
+                self._turn.notify_all()
+
+    def _bind(self, args: BindingArgs) -> Bound:
+        request = self._request(args)
+        if isinstance(request, Bound):
+            return request
+        if not self._books.nodes.knows(args.node):
+            return Bound(Outcome.REFUSED, f"there is no node {args.node}")
+        if isinstance(request, Refusal):
+            return Bound(Outcome.REFUSED, refusal_text(request))
+        if not request.claims:
+            return self._write(args, None, fresh=True)
+        return self._place(args, request)
+
+    def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
+        """Give the request that filter judged, or what the pod asks now.
+
+        What a pod asks may change until it is bound, and our watch may be behind
+        kube-scheduler's. So the book is believed only about a pod that is bound.
+        """
+        record = self._books.pods.find(args.namespace, args.name)
+        if record is None or record.pod.uid != args.uid or not record.node:
+            judged = self._books.inflight.judged(args.uid)
+            found = judged or self._read(args)
+            if not isinstance(found, PodRecord):
+                return found
+            record = found
+        return _bound(record, args.node) or record.request
+
+    def _read(self, args: BindingArgs) -> PodRecord | Bound:
+        where = f"pod {args.namespace}/{args.name}"
+        try:
+            raw = self._cluster.get(Kind.PODS, args.namespace, args.name)
+            record = pod_record(raw)
+        except NotFound:
+            return Bound(Outcome.REFUSED, f"{where} is gone")
+        except Malformed as error:
+            return Bound(Outcome.REFUSED, f"{where} is not understood: {error}")
+        except ClusterError as error:
+            return Bound(Outcome.FAILED, f"{where} could not be read: {error}")
+        if record.pod.uid != args.uid:
+            now = f"{where} was made again: its UID is {record.pod.uid} now"
+            return Bound(Outcome.REFUSED, now)
+        return record
+
+    def _place(self, args: BindingArgs, request: PodRequest) -> Bound:
+        began = time.monotonic()
+        policy = self._books.choice.policy(request.policy)
+        if isinstance(policy, Refusal):
+            return Bound(Outcome.REFUSED, refusal_text(policy))
+        held = self._books.ledger.placement(args.uid)
+        doubt = None if held is None else self._doubt(args, request, held)
+        if doubt is not None:
+            return doubt
+        fresh = held is None
+        others = self._books.inflight.planned(args.node, args.uid)
+        decision = self._books.ledger.reserve(request, args.node, policy, others)
+        self._books.inflight.end(args.uid)
+        if isinstance(decision, Refusal):
+            return Bound(Outcome.CONFLICT, refusal_text(decision))
+        if fresh:
+            since = self._clock()
+            self._unseen[args.uid] = _Unseen(request, since, since)
+        bound = self._write(args, decision, fresh=fresh)
+        if not bound.error:
+            self._log(decision, policy.name, time.monotonic() - began)
+        return bound
+
+    def _doubt(
+        self, args: BindingArgs, request: PodRequest, held: Placement
+    ) -> Bound | None:
+        """Refuse while an earlier bind may yet come true, unless it is this very one.
+
+        Moving on at once could give two nodes' cards to one pod, and one of them to a
+        second. When none can come true any more, the room is given back and the bind
+        refused all the same: kube-scheduler has all pods that wait look again when a
+        bind fails, before it tries this one again, and nothing else would tell them.
+        """
+        now = self._clock()
+        made_now = _Unseen(request, now, now + _UNANSWERED_S)
+        unseen = self._unseen.get(args.uid, made_now)
+        same = (held.node, unseen.request) == (args.node, request)
+        if same and now < min(unseen.due, unseen.since + _TRIED_AGAIN_FOR_S):
+            return None
+        found = self._read(args)
+        bound = found if isinstance(found, Bound) else _bound(found, args.node)
+        if bound is not None:
+            return bound
+        if now < unseen.due:
+            error = f"the result of an earlier bind to {held.node} is not known yet"
+            return Bound(Outcome.UNKNOWN, error)
+        self._give_up(held)
+        return Bound(Outcome.FAILED, f"an earlier bind to {held.node} had no effect")
+
+    def _write(
+        self, args: BindingArgs, placement: Placement | None, *, fresh: bool
+    ) -> Bound:
+        """Send the binding, and make of the answer what it proves.
+
+        A reservation that is not ``fresh`` is that of an earlier bind without an
+        answer. No answer to this one can tell that the earlier one failed.
+        """
+        annotations = {}
+        if placement is not None:
+            annotations[names.PLACEMENT] = encode_placement(placement, self._now())
+        pod = Target(args.namespace, args.name, args.uid)
+        try:
+            self._cluster.bind(pod, args.node, annotations, timeout_s=self._timeout_s)
+        except Conflict as error:
+            return self._settle(args, placement, error, fresh=fresh)
+        except ClusterError as error:
+            if not error.definite:
+                return self._settle(args, placement, error, fresh=fresh)
+            if not fresh and not isinstance(error, NotFound):
+                return Bound(Outcome.UNKNOWN, f"an earlier bind is unanswered: {error}")
+            self._books.ledger.cancel(args.uid)
+            return Bound(Outcome.FAILED, f"the API server refused: {error}")
+        return Bound(Outcome.BOUND)
+
+    def _settle(
+        self,
+        args: BindingArgs,
+        placement: Placement | None,
+        error: ClusterError,
+        *,
+        fresh: bool,
+    ) -> Bound:
+        """Look at the pod after a conflict or no answer; it alone knows the truth.
+
+        The reservation is given up only when the write can no longer come true. Else
+        it stays, and the watch settles it, or the next bind once it is due.
+        """
+        found = self._read(args)
+        if _bound_as_meant(found, args, placement):
+            return Bound(Outcome.BOUND)
+        read_failed = isinstance(found, Bound) and found.outcome is Outcome.FAILED
+        unbound = isinstance(found, PodRecord) and not found.node
+        if read_failed or (unbound and not (error.definite and fresh)):
+            answered = isinstance(error, Unavailable) and error.answered
+            self._put_off(args.uid, answered=unbound and answered)
+            return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
+        self._books.ledger.cancel(args.uid)
+        if isinstance(found, PodRecord):
+            # Bound in another way than we meant; its room is not to be given away.
+            self._books.pods.settle(found)
+        return Bound(Outcome.FAILED, f"not bound: {error}")
+
+    def _put_off(self, uid: PodUID, *, answered: bool) -> None:
+        """Note a write that may yet come true, for longer if nobody answered it."""
+        unseen = self._unseen.get(uid)
+        if unseen is not None:
+            late = (
+                self._clock() + _GRACE_S if answered else unseen.since + _UNANSWERED_S
+            )
+            unseen.due = max(unseen.due, late)
+
+    def settle_overdue(self) -> None:
+        """Look at the pods of reservations that were never seen to come true.
+
+        Those alone whose bind nobody has tried again: else bind settles them.
+        """
+        before = self._clock() - _NOT_TRIED_AGAIN_S
+        for uid, unseen in self._unseen.copy().items():
+            if unseen.since < before:
+                with self._alone(uid):
+                    if self._unseen.get(uid) is unseen:
+                        self._settle_one(uid)
+
+    def _settle_one(self, uid: PodUID) -> None:
+        placement = self._books.ledger.placement(uid)
+        if placement is None or uid not in self._books.ledger.reservations():
+            self._unseen.pop(uid, None)
+            return
+        pod = placement.pod
+        found = self._read(
+            BindingArgs(pod.namespace, pod.name, pod.uid, placement.node)
+        )
+        if isinstance(found, Bound) and found.outcome is Outcome.FAILED:
+            return
+        if isinstance(found, PodRecord) and self._books.pods.settle(found):
+            return
+        self._give_up(placement)
+
+    def _give_up(self, placement: Placement) -> None:
+        """Free the room of a reservation that cannot come true any more."""
+        pod = placement.pod
+        self._books.ledger.cancel(pod.uid)
+        self._unseen.pop(pod.uid, None)
+        facts = {"pod": str(pod), "node": placement.node}
+        logger.warning("reservation given up", extra=facts)
+
+    def _log(self, placement: Placement, policy: str, took_s: float) -> None:
+        facts = {
+            "card": ",".join(placement.cards()),
+            "units": sum(share.amount.units for share in placement.shares),
+            "cores": sum(share.amount.cores for share in placement.shares),
+            "policy": policy,
+            "took_ms": round(took_s * 1000, 1),
+        }
+        logger.info("bound", extra=facts)
+
+
+def _bound(record: PodRecord, node: NodeName) -> Bound | None:
+    """Answer for a pod that is bound already; None for one that is not."""
+    if not record.node:
+        return None
+    if record.node == node:
+        return Bound(Outcome.ALREADY)
+    error = f"pod {record.pod} is bound to node {record.node} already"
+    return Bound(Outcome.REFUSED, error)
+
+
+def _bound_as_meant(
+    found: PodRecord | Bound, args: BindingArgs, placement: Placement | None
+) -> bool:
+    if isinstance(found, Bound) or found.node != args.node:
+        return False
+    if placement is None:
+        return True
+    return found.plan is not None and found.plan.shares == placement.shares

@@ -1,0 +1,187 @@
+"""kube-scheduler's JSON to our nouns and back (contracts 1.1). Pure.
+
+Go's names, in PascalCase; the Pod inside is an ordinary camelCase v1 Pod. Every
+function that reads raises ``Malformed``, which names the field.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from gpushare.domain.model import NodeName, PodRef, PodRequest, PodUID
+from gpushare.domain.preemption import Victims
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import codec
+from gpushare.kube.json_reader import Malformed, Reader
+
+NODE_CACHE = (
+    "kube-scheduler sent whole Nodes; set nodeCacheCapable: true in the extender's "
+    "stanza of its KubeSchedulerConfiguration"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """What filter and prioritize are asked.
+
+    ``names`` is None where kube-scheduler sent whole Nodes instead. Whether it holds
+    nothing but strings is looked at only where it matters: see ``insist_on_strings``.
+    """
+
+    pod: PodRef
+    request: PodRequest | Refusal
+    names: list[NodeName] | None
+    nominated: NodeName | None = None
+    """The node on which victims make room for this pod; mostly None."""
+    group: str = ""
+    """The pod's scheduling group, with its namespace; mostly empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What filter answers: names kept, and for each other name its reason.
+
+    ``awaited`` is the refused node, if any, on which victims still leave for this pod.
+    """
+
+    kept: Sequence[NodeName] = ()
+    refused: Mapping[NodeName, str] | None = None
+    error: str = ""
+    awaited: NodeName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindingArgs:
+    """What bind is asked."""
+
+    namespace: str
+    name: str
+    uid: PodUID
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionArgs:
+    """What preempt is asked: for each node, kube-scheduler's own victims."""
+
+    pod: PodRef
+    request: PodRequest | Refusal
+    proposals: Mapping[NodeName, Victims]
+    group: str = ""
+
+
+def extender_args(body: bytes) -> ExtenderArgs:
+    """Read the body of filter or prioritize."""
+    args = _body(body)
+    pod = args.object("Pod")
+    names = args.raw.get("NodeNames")
+    if names is None and args.raw.get("Nodes") is None:
+        raise Malformed("NodeNames", "is missing")
+    if not isinstance(names, list | None):
+        raise Malformed("NodeNames", "must be a list of names")
+    nominated = pod.optional_object("status").optional_text("nominatedNodeName")
+    ref, request, group = _asked(pod)
+    return ExtenderArgs(ref, request, names, NodeName(nominated) or None, group)
+
+
+def binding_args(body: bytes) -> BindingArgs:
+    """Read the body of bind."""
+    args = _body(body)
+    return BindingArgs(
+        args.text("PodNamespace"),
+        args.text("PodName"),
+        PodUID(args.text("PodUID")),
+        NodeName(args.text("Node")),
+    )
+
+
+def preemption_args(body: bytes) -> PreemptionArgs:
+    """Read the body of preempt, in the form with victims' UIDs or with whole Pods."""
+    args = _body(body)
+    pod = args.object("Pod")
+    if args.raw.get("NodeNameToMetaVictims") is not None:
+        nodes, whole = args.object("NodeNameToMetaVictims"), False
+    else:
+        nodes, whole = args.object("NodeNameToVictims"), True
+    proposals = {
+        NodeName(name): _victims(nodes.object(name), whole=whole) for name in nodes.raw
+    }
+    ref, request, group = _asked(pod)
+    return PreemptionArgs(ref, request, proposals, group)
+
+
+def insist_on_strings(names: Sequence[object]) -> None:
+    """Raise ``Malformed`` unless all names are strings: joining them tells quickest."""
+    try:
+        "".join(names)  # type: ignore[arg-type]
+    except TypeError as error:
+        problem = f"must hold nothing but strings: {error}"
+        raise Malformed("NodeNames", problem) from error
+
+
+def filter_reply(result: FilterResult) -> bytes:
+    """Write what filter answers; refused nodes are unresolvable (contracts 1.8).
+
+    Except an awaited one: unresolvable, it would cost the pod its nomination while its
+    victims are still leaving, as kube-scheduler then looks for other victims.
+    """
+    refused, failed = result.refused or {}, {}
+    if result.awaited is not None:
+        failed = {result.awaited: refused[result.awaited]}
+        refused = {name: why for name, why in refused.items() if name not in failed}
+    return orjson.dumps(
+        {
+            "Nodes": None,
+            "NodeNames": result.kept,
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": refused,
+            "Error": result.error,
+        }
+    )
+
+
+def prioritize_reply(scores: Iterable[tuple[NodeName, int]]) -> bytes:
+    """Write what prioritize answers: a bare list, 0 to 10 for each name."""
+    return orjson.dumps([{"Host": name, "Score": score} for name, score in scores])
+
+
+def bind_reply(error: str = "") -> bytes:
+    """Write what bind answers; an empty error means that the pod is bound."""
+    return orjson.dumps({"Error": error})
+
+
+def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
+    """Write what preempt answers, always in the form with UIDs."""
+    nodes = {
+        name: {
+            "Pods": [{"UID": uid} for uid in victims.uids],
+            "NumPDBViolations": victims.budget_violations,
+        }
+        for name, victims in chosen.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": nodes})
+
+
+def _body(body: bytes) -> Reader:
+    """Read the body; its keys are named as kube-scheduler does, without a prefix."""
+    return Reader(Reader.parse(body, "body").raw) if body else Reader(None)
+
+
+def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal, str]:
+    """Read which pod it is, what it asks, and its scheduling group."""
+    try:
+        ref = codec.pod_ref(pod.raw)
+        group = codec.scheduling_group(pod.raw)
+        return ref, codec.pod_request(pod.raw, ref), group
+    except Malformed as error:
+        raise Malformed(f"Pod.{error.field}", error.problem) from error
+
+
+def _victims(victims: Reader, *, whole: bool) -> Victims:
+    pods = victims.optional_objects("Pods")
+    uids = tuple(
+        PodUID((pod.object("metadata").text("uid")) if whole else pod.text("UID"))
+        for pod in pods
+    )
+    return Victims(uids, victims.optional_integer("NumPDBViolations"))

@@ -1,0 +1,1 @@
+"""HTTP of the extender and the webhook: routes, TLS, metrics, the page."""

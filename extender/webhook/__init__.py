@@ -1,0 +1,1 @@
+"""Rules for new pods: what is set, denied and warned of. Pure."""

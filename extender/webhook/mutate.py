@@ -1,0 +1,217 @@
+"""What a new pod is given that it did not say. Pure, but for the pod it is handed.
+
+Each of these changes the pod in place, since ``admission`` hands out its own copy, and
+leaves what it has done before as it is: the API server may ask twice about one pod.
+"""
+
+from collections.abc import Container
+from dataclasses import replace
+
+from extender.webhook.pod import APP, EPHEMERAL, INIT, PARTS, Spot, spots
+from extender.webhook.validate import VISIBLE, VOID, brings_cards, shows_none
+from gpushare.domain.model import CORES_PER_CARD, Amount
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.request import ContainerSpec, Role, effective
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import Unmeetable, containers
+from gpushare.kube.json_reader import Malformed
+
+DEFAULT_CORES = 1
+"""Of a container that asks memory and says nothing of cores (seed 001)."""
+_USUAL_SCHEDULER = "default-scheduler"
+_NVIDIAS_RESOURCES = "nvidia.com/"
+
+
+def asks(pod: Json) -> bool:
+    """Tell whether any container names a part of a card."""
+    return any(spot.is_ours for spot in spots(pod, INIT, APP))
+
+
+def lacks_cores(pod: Json) -> bool:
+    """Tell whether any container asks memory and says nothing of cores."""
+    return any(map(_lacks, spots(pod, INIT, APP)))
+
+
+def default_cores(pod: Json, *, even_zero: bool = False) -> None:
+    """Give each container that asks memory alone one core.
+
+    With ``even_zero`` those too that ask 0 in words. None gets it where that would turn
+    the pod's share into whole cards, or into what is neither: 0 cores are in order too.
+    But a pod never asks memory and no core at all, which no quota of cores would count.
+    """
+    places = _places(pod)
+    lacking = [
+        spot
+        for spot, spec in places
+        if spec.amount.units and (_lacks(spot) or (even_zero and not spec.amount.cores))
+    ]
+    paths = {spot.path for spot in lacking}
+    filled = [_filled(spec) if s.path in paths else spec for s, spec in places]
+    if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
+        known = effective([spec for _, spec in places]).cores
+        lacking = [] if known else lacking[:1]
+    for spot in lacking:
+        _give_cores(spot)
+
+
+def memory_of_whole_cards(pod: Json, card_units: int) -> None:
+    """Have whole cards ask their memory as well, each as much as the smallest card has.
+
+    So they fit on the same cards as before. Who asks more has his way.
+    """
+    places = _places(pod)
+    for group in [[each] for each in places] if _apart(pod) else [places]:
+        cards = effective([spec for _, spec in group]).cores // CORES_PER_CARD
+        for index in _by_whole_cards(group):
+            spot, spec = group[index]
+            own = spec.amount.cores // CORES_PER_CARD * card_units - spec.amount.units
+            lack = _lack_of_units(group, index, cards * card_units)
+            split = spec.amount.cores % CORES_PER_CARD
+            more = lack if split else min(lack, own)
+            if more > 0:
+                group[index] = spot, _with_units(spec, more)
+                _give_units(spot, spec.amount.units + more)
+
+
+def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
+    """Show no card to containers under nvidia's RuntimeClass that ask for none.
+
+    ``classes`` are more RuntimeClasses that bring cards, by whatever name. Gives a
+    warning for each variable of a pod's own that it wrote over. In a pod that asks for
+    a card such a variable is left for the rules to deny.
+    """
+    if not brings_cards(pod, classes):
+        return []
+    known = {spot.name for spot in spots(old or {}, EPHEMERAL)}
+    warnings = []
+    ours = asks(pod)
+    for spot in spots(pod, *([INIT, APP] if old is None else [EPHEMERAL])):
+        if spot.name in known or not _asks_nothing(spot):
+            continue
+        own = [one for one in spot.variables if one["name"] == VISIBLE]
+        told = [one for one in own if not shows_none(one)]
+        if told and ours:
+            continue
+        if told or not own:
+            spot.container["env"] = _voided(spot.variables)
+        if told:
+            warnings.append(
+                f"{spot.path}: {VISIBLE} is now {VOID}, as the container asks for no "
+                f"{names.MEMORY}"
+            )
+    return warnings
+
+
+def scheduler(pod: Json, name: str) -> list[str]:
+    """Have the pod scheduled by this one; a warning where it names a third."""
+    spec = pod["spec"]
+    own = spec.get("schedulerName") or _USUAL_SCHEDULER
+    if own == name:
+        return []
+    if own == _USUAL_SCHEDULER:
+        spec["schedulerName"] = name
+        return []
+    return [f"spec.schedulerName: only {name} knows which card has room"]
+
+
+def runtime_class(pod: Json, name: str) -> None:
+    """Have the pod run under this RuntimeClass, where it names none."""
+    spec = pod["spec"]
+    if not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = name
+
+
+def _voided(variables: list[Json]) -> list[Json]:
+    """Give the variables with the one that shows no card, where it stood or last."""
+    none = {"name": VISIBLE, "value": VOID}
+    found = [none if one["name"] == VISIBLE else one for one in variables]
+    return found if none in found else [*found, none]
+
+
+def _lacks(spot: Spot) -> bool:
+    resources = spot.resources()
+    return names.MEMORY in resources and names.CORE not in resources
+
+
+def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
+    """Give the containers and what each asks; none where that is not in order."""
+    try:
+        specs = containers(pod)
+    except (Malformed, Unmeetable):
+        return []
+    return list(zip(spots(pod, INIT, APP), specs, strict=True))
+
+
+def _apart(pod: Json) -> bool:
+    return _annotation(pod, names.CONTAINERS) == names.APART
+
+
+def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
+    """Give who asks cores: whole cards before parts of one, and who stays before."""
+
+    def rank(index: int) -> tuple[bool, bool, int]:
+        spec = group[index][1]
+        cores = spec.amount.cores
+        return cores % CORES_PER_CARD > 0, spec.role is Role.INIT, -cores
+
+    asking = (index for index, (_, spec) in enumerate(group) if spec.amount.cores)
+    return sorted(asking, key=rank)
+
+
+def _lack_of_units(
+    group: list[tuple[Spot, ContainerSpec]], index: int, wanted: int
+) -> int:
+    """Tell how many units more this container must ask for the pod to hold so many."""
+    specs = [spec for _, spec in group]
+    if effective(specs).units >= wanted:
+        return 0
+    # Of the sums at each moment the largest counts: so it is one with this container.
+    specs[index] = _with_units(specs[index], wanted)
+    return 2 * wanted - effective(specs).units
+
+
+def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
+    return replace(spec, amount=spec.amount + Amount(units=more))
+
+
+def _give_units(spot: Spot, units: int) -> None:
+    for part in PARTS:
+        if names.CORE in spot.asked(part):
+            spot.asked(part)[names.MEMORY] = str(units)
+
+
+def _filled(spec: ContainerSpec) -> ContainerSpec:
+    amount = Amount(DEFAULT_CORES, spec.amount.units)
+    return ContainerSpec(spec.name, spec.role, amount)
+
+
+def _give_cores(spot: Spot) -> None:
+    for part in ("requests", "limits"):
+        if names.MEMORY in spot.asked(part):
+            spot.asked(part)[names.CORE] = str(DEFAULT_CORES)
+
+
+def _asks_nothing(spot: Spot) -> bool:
+    """Tell whether neither we nor NVIDIA's own plugin or driver give it a card."""
+    if (spot.container.get("resources") or {}).get("claims"):
+        return False
+    return not any(
+        name.startswith((_NVIDIAS_RESOURCES, names.PREFIX)) and not _is_none(raw)
+        for part in PARTS
+        for name, raw in spot.asked(part).items()
+    )
+
+
+def _is_none(quantity: object) -> bool:
+    """Tell whether it is 0, for which kubelet asks no plugin (contracts 2.4)."""
+    try:
+        return whole(quantity) == 0
+    except (NotAQuantity, NotWhole):
+        return False
+
+
+def _annotation(pod: Json, name: str) -> str | None:
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    found: str | None = annotations.get(name)
+    return found

@@ -1,0 +1,185 @@
+"""The shape of a new pod: where its containers stand, and that it is one at all. Pure.
+
+An API server sends pods that are in order. What is not comes from somebody else, and
+is told by its field, once, so that no rule needs to look twice at what it reads.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed, Reader
+
+INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
+_KINDS = (INIT, APP, EPHEMERAL)
+PARTS = ("requests", "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One container and where it stands, such as ``spec.containers[0]``."""
+
+    kind: str
+    path: str
+    container: Json
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        return str(self.container.get("name", ""))
+
+    @property
+    def variables(self) -> list[Json]:
+        """Its environment variables, as they stand in the pod."""
+        return self.container.get("env") or []
+
+    def asked(self, part: str) -> Json:
+        """Give the resources under ``requests`` or ``limits``."""
+        return (self.container.get("resources") or {}).get(part) or {}
+
+    def resources(self) -> set[str]:
+        """Give the names of all resources that it asks or limits."""
+        return {name for part in PARTS for name in self.asked(part)}
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it names cores or units of a card, be it 0 of them."""
+        return any(
+            names.CORE in asked or names.MEMORY in asked
+            for asked in map(self.asked, PARTS)
+        )
+
+
+def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
+    """Give the containers of these kinds, or of all, in kubelet's order."""
+    spec = pod.get("spec") or {}
+    for kind in kinds or _KINDS:
+        for place, container in enumerate(spec.get(kind) or ()):
+            yield Spot(kind, f"spec.{kind}[{place}]", container)
+
+
+def opened(pod: Json) -> Json:
+    """Copy a pod as far down as ``defaults`` changes it: all else is shared."""
+    spec = {**pod["spec"]}
+    for kind in _KINDS:
+        if spec.get(kind):
+            spec[kind] = [_opened(container) for container in spec[kind]]
+    return {**pod, "spec": spec}
+
+
+def _opened(container: Json) -> Json:
+    found = {**container}
+    if found.get("resources"):
+        resources = found["resources"] = {**found["resources"]}
+        for part in PARTS:
+            if resources.get(part):
+                resources[part] = {**resources[part]}
+    return found
+
+
+def insist_on_shape(pod: Json) -> None:
+    """Raise ``Malformed`` unless all that the rules read is of the right type.
+
+    Quantities are left out: they have complaints of their own.
+    """
+    top = Reader(pod)
+    metadata = top.optional_object("metadata")
+    _optional_texts(metadata, "name", "generateName", "namespace")
+    _texts(metadata, "annotations")
+    _texts(metadata, "labels")
+    spec = top.object("spec")
+    _optional_texts(spec, "schedulerName", "runtimeClassName", "nodeName")
+    _texts(spec, "nodeSelector")
+    for volume in spec.optional_objects("volumes"):
+        _optional_texts(volume, "name")
+    for kind in _KINDS:
+        for container in spec.optional_objects(kind):
+            _container(container)
+    if spec.raw.get("affinity") is not None:
+        _affinity(spec.object("affinity"))
+
+
+def _container(container: Reader) -> None:
+    _optional_texts(container, "name", "image", "restartPolicy")
+    _list_of_texts(container, "command")
+    _list_of_texts(container, "args")
+    for variable in _worth_a_look(container, "env", _is_plain_variable):
+        variable.text("name")
+        variable.optional_text("value")
+        variable.optional_object("valueFrom")
+    for source in container.optional_objects("envFrom"):
+        source.optional_text("prefix")
+    for mount in _worth_a_look(container, "volumeMounts", _is_plain_mount):
+        _optional_texts(mount, "name", "mountPath", "subPath")
+    if container.raw.get("resources") is not None:
+        resources = container.object("resources")
+        resources.optional_objects("claims")
+        for part in PARTS:
+            resources.optional_object(part)
+
+
+def _worth_a_look(
+    reader: Reader, key: str, is_plain: Callable[[Any], bool]
+) -> list[Reader]:
+    """Read a list of objects, of which some pods have hundreds; none if all are plain.
+
+    This is asked of every pod, and reading costs ten times as much as a quick look.
+    """
+    found = reader.raw.get(key)
+    if found is None or (type(found) is list and all(map(is_plain, found))):
+        return []
+    return reader.optional_objects(key)
+
+
+def _is_plain_variable(variable: Any) -> bool:  # noqa: ANN401
+    return (
+        type(variable) is dict
+        and type(variable.get("name")) is str
+        and type(variable.get("value")) is str
+        and variable["name"] != ""
+        and "valueFrom" not in variable
+    )
+
+
+def _is_plain_mount(mount: Any) -> bool:  # noqa: ANN401
+    return (
+        type(mount) is dict
+        and type(mount.get("name")) is str
+        and type(mount.get("mountPath")) is str
+        and "subPath" not in mount
+    )
+
+
+def _affinity(affinity: Reader) -> None:
+    node = affinity.optional_object("nodeAffinity")
+    required = node.optional_object("requiredDuringSchedulingIgnoredDuringExecution")
+    for term in required.optional_objects("nodeSelectorTerms"):
+        for key in ("matchExpressions", "matchFields"):
+            for expression in term.optional_objects(key):
+                expression.text("key")
+                expression.text("operator")
+                _list_of_texts(expression, "values")
+
+
+def _optional_texts(reader: Reader, *keys: str) -> None:
+    for key in keys:
+        if type(reader.raw.get(key)) is not str:
+            reader.optional_text(key)
+
+
+def _texts(reader: Reader, key: str) -> None:
+    if reader.raw.get(key) is None:
+        return
+    for name, value in reader.object(key).raw.items():
+        if type(value) is not str:
+            raise Malformed(reader.path(f'{key}["{name}"]'), "must be a string")
+
+
+def _list_of_texts(reader: Reader, key: str) -> None:
+    found = reader.raw.get(key)
+    if found is None:
+        return
+    if type(found) is not list or not all(type(one) is str for one in found):
+        raise Malformed(reader.path(key), "must be a list of strings")

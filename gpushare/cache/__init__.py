@@ -1,0 +1,1 @@
+"""What the API server says of pods and nodes, followed into the domain's ledger."""

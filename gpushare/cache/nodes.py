@@ -1,0 +1,94 @@
+"""What the API server says of nodes, written into the ledger."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card, CardUUID, NodeName
+from gpushare.kube import codec
+from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.codec import host_capacity
+from gpushare.kube.json_reader import Malformed
+
+logger = logging.getLogger(__name__)
+
+
+class NodeBook:
+    """Sink for nodes: their cards, into the ledger.
+
+    A node whose annotation is broken shares no cards until it is mended; the log says
+    what is wrong with it. ``set_cards`` writes them down: a ``PodBook``'s does so with
+    what is held of them. ``hosts`` is the book of their own CPU and memory, where
+    somebody wants to know.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        set_cards: Callable[[NodeName, tuple[Card, ...]], None] | None = None,
+        hosts: Hosts | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._set_cards = set_cards or ledger.set_cards
+        self._hosts = hosts
+        self._broken: dict[NodeName, str] = {}
+        self._strays: dict[NodeName, frozenset[CardUUID]] = {}
+        self._known: set[NodeName] = set()
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over all nodes."""
+        seen = {self._take(node) for page in pages for node in page.items}
+        for name in self._known - seen:
+            self._forget(name)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        if event.type == "DELETED":
+            name = NodeName(event.object["metadata"]["name"])
+            self._forget(name)
+        else:
+            self._take(event.object)
+
+    def knows(self, name: NodeName) -> bool:
+        """Tell whether there is such a node, with cards or without."""
+        return name in self._known
+
+    def broken(self) -> dict[NodeName, str]:
+        """Say which nodes' annotations cannot be read, and what is wrong with each."""
+        return dict(self._broken)
+
+    def _take(self, node: Json) -> NodeName:
+        name = NodeName(node["metadata"]["name"])
+        try:
+            cards = codec.cards(node)
+            self._broken.pop(name, None)
+        except Malformed as error:
+            cards = ()
+            if self._broken.get(name) != str(error):
+                facts = {"node": name, "because": str(error)}
+                logger.warning("node annotation not understood", extra=facts)
+            self._broken[name] = str(error)
+        if cards:
+            self._look_for_strays(name, codec.cordon(node) - {c.uuid for c in cards})
+        self._set_cards(name, cards)
+        if self._hosts is not None:
+            self._hosts.set_allocatable(name, host_capacity(node))
+        self._known.add(name)
+        return name
+
+    def _look_for_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
+        """Tell once of a cordon on cards that are not there: mostly a slip of a key."""
+        if strays and strays != self._strays.get(name):
+            facts = {"node": name, "cards": ",".join(sorted(strays))}
+            logger.warning("cordon on cards that the node does not have", extra=facts)
+        self._strays[name] = strays
+
+    def _forget(self, name: NodeName) -> None:
+        self._broken.pop(name, None)
+        self._strays.pop(name, None)
+        self._known.discard(name)
+        self._ledger.forget(name)
+        if self._hosts is not None:
+            self._hosts.set_allocatable(name, None)

@@ -1,0 +1,306 @@
+"""What the API server says of pods, written into the ledger.
+
+What each bound pod is charged, as far as what stands on it can be believed.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.nominations import Nominations
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.node import Node
+from gpushare.domain.policies import Choice
+from gpushare.domain.preemption import NOT_STARTED
+from gpushare.kube import codec
+from gpushare.kube.cluster import Json, Page, WatchEvent
+from gpushare.kube.codec import PodRecord, follow_host
+from gpushare.kube.json_reader import Malformed
+
+logger = logging.getLogger(__name__)
+
+
+class Charges:
+    """Writes the placements of pods into the ledger, the most believable of each.
+
+    The actual placement wins over the plan, but only where the node has all its cards:
+    one that names others would free what the pod holds. A pod without a placement to
+    believe is charged on every card of its node. An actual one that was believed stays
+    when its card goes: the pod holds nothing of the cards that are left.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        # Pods and nodes are followed by a thread each.
+        self._lock = Lock()
+        self._with_actual: dict[NodeName, dict[PodUID, PodRecord]] = {}
+        self._where: dict[PodUID, NodeName] = {}
+        self._doubted: set[PodUID] = set()
+
+    def follow(self, record: PodRecord) -> None:
+        """Charge a pod by what stands on it now."""
+        if not record.node:
+            return
+        with self._lock:
+            uid = record.pod.uid
+            self._let_go(uid)
+            if record.placement is not record.plan:
+                self._with_actual.setdefault(record.node, {})[uid] = record
+                self._where[uid] = record.node
+            self._charge(record, self._ledger.node(record.node))
+
+    def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
+        """Write down a node's cards, and first what is held of them by now.
+
+        In this order, since a bind may come at any moment: one that saw the new cards
+        with a plan that they have made obsolete would give away a card that is held.
+        """
+        with self._lock:
+            for record in self._with_actual.get(name, {}).values():
+                self._charge(record, Node(name, cards))
+            self._ledger.set_cards(name, cards)
+
+    def end(self, uid: PodUID) -> Placement | None:
+        """Free what the pod held; give its placement, if it had one."""
+        with self._lock:
+            self._let_go(uid)
+            self._doubted.discard(uid)
+            return self._ledger.release(uid)
+
+    def _let_go(self, uid: PodUID) -> None:
+        name = self._where.pop(uid, None)
+        if name is not None:
+            del self._with_actual[name][uid]
+            if not self._with_actual[name]:
+                del self._with_actual[name]
+
+    def _charge(self, record: PodRecord, node: Node | None) -> None:
+        """Charge a pod on its node, which has the cards given or is not heard of."""
+        placement = record.plan
+        actual = record.placement
+        if actual is not None and self._is_believed(actual, record, node):
+            placement = actual
+        if placement is not None:
+            self._ledger.record(placement)
+        elif record.charged is not None:
+            self._ledger.record_unplaced(record.charged, record.node)
+
+    def _is_believed(
+        self, placement: Placement, record: PodRecord, node: Node | None
+    ) -> bool:
+        uid = record.pod.uid
+        if placement is record.plan or placement == self._ledger.placement(uid):
+            self._doubted.discard(uid)
+            return True
+        if node is None or not node.cards:
+            # Not heard of yet, or not understood: there is nothing to give anyway.
+            return False
+        if node.could_hold(placement):
+            self._doubted.discard(uid)
+            return True
+        if uid not in self._doubted:
+            self._doubted.add(uid)
+            facts = {"pod": str(record.pod), "node": record.node}
+            logger.warning("actual placement is not possible there", extra=facts)
+        return False
+
+
+__all__ = ["UNFINISHED", "NodeBook", "PodBook"]
+
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector: a pod that ends arrives as DELETED (contracts 7)."""
+
+_MOST_ENDED = 10_000
+
+
+_DOOMED_FOR_S = 5.0
+"""How long a victim counts as leaving before its deletion is seen."""
+
+
+class PodBook:
+    """Sink for pods: who asks for cards, who holds what, into the ledger.
+
+    A bound pod is charged until its phase is terminal or it is gone, and on every card
+    of its node while no placement of it can be believed; a deletion timestamp frees
+    nothing; an event without our annotation never erases a reservation.
+    ``on_gone`` is called with the UID of each pod that has left, ``on_new`` with each
+    request for cards when it is first heard of. ``hosts`` is the book of the nodes' own
+    CPU and memory, of which pods without cards have their part, if somebody wants it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        choice: Choice,
+        *,
+        on_gone: Callable[[PodUID], None] = lambda _uid: None,
+        on_new: Callable[[PodRequest], None] = lambda _request: None,
+        hosts: Hosts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._choice = choice
+        self._on_gone = on_gone
+        self._on_new = on_new
+        self._hosts = hosts
+        self._clock = clock
+        self._lock = Lock()
+        self._records: dict[PodUID, PodRecord] = {}
+        self._by_name: dict[tuple[str, str], PodUID] = {}
+        self._charges = Charges(ledger)
+        self._nominations = Nominations(ledger, choice)
+        self._ended: OrderedDict[PodUID, None] = OrderedDict()
+        self._doomed: dict[PodUID, float] = {}
+
+    def find(self, namespace: str, name: str) -> PodRecord | None:
+        """Give what is known of a pod that asks for cards, or None."""
+        with self._lock:
+            uid = self._by_name.get((namespace, name))
+            return None if uid is None else self._records.get(uid)
+
+    def records(self) -> tuple[PodRecord, ...]:
+        """Give all pods that ask for cards, or hold some, and have not ended."""
+        with self._lock:
+            return tuple(self._records.values())
+
+    def started(self, uid: PodUID) -> str:
+        """Give the time when a pod that is on record started, as text that sorts."""
+        with self._lock:
+            record = self._records.get(uid)
+        return (record and record.started) or NOT_STARTED
+
+    def leaving(self, name: NodeName) -> tuple[PodRecord, ...]:
+        """Give the pods of a node that are on their way out and still hold a share.
+
+        Those are terminating, or were chosen as victims a moment ago.
+        """
+        with self._lock:
+            now = self._clock()
+            here = [r for r in self._records.values() if r.node == name]
+            doomed = {uid for uid, until in self._doomed.items() if until > now}
+        return tuple(r for r in here if r.terminating or r.pod.uid in doomed)
+
+    def doom(self, uids: Iterable[PodUID]) -> None:
+        """Note victims: kube-scheduler deletes them one by one in the next moments."""
+        with self._lock:
+            now = self._clock()
+            kept = {uid: until for uid, until in self._doomed.items() if until > now}
+            self._doomed = kept | dict.fromkeys(uids, now + _DOOMED_FOR_S)
+
+    def without_placement(self) -> tuple[PodRecord, ...]:
+        """Give the pods that were bound without us.
+
+        The sign that somebody's upgrade took our stanza out of kube-scheduler, or that
+        a pod named its node itself. One whose request is invalid does not count: the
+        device plugin turns it away.
+        """
+        return tuple(filter(self._is_unplaced, self.records()))
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over all pods.
+
+        Whoever was on record, or held anything, before the list began and is not in it
+        has gone.
+        """
+        with self._lock:
+            before = self._records.keys() | self._ledger.holders()
+            if self._hosts is not None:
+                before |= self._hosts.holders()
+        seen: set[PodUID] = set()
+        for page in pages:
+            for pod in page.items:
+                seen.add(PodUID(pod["metadata"]["uid"]))
+                self._take(pod)
+        for uid in before - seen:
+            self._drop(uid)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        if event.type == "DELETED":
+            self._drop(PodUID(event.object["metadata"]["uid"]))
+        else:
+            self._take(event.object)
+
+    def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
+        """Write down a node's cards, with what is held and kept of them."""
+        self._charges.set_cards(name, cards)
+        self._nominations.reconsider(name, self.leaving)
+
+    def settle(self, record: PodRecord) -> bool:
+        """Charge a pod by what somebody else than the watch has read of it.
+
+        False where it has no placement to believe, and for a pod of which the watch has
+        told the end meanwhile: it would stay on the books for ever.
+        """
+        uid = record.pod.uid
+        with self._lock:
+            if uid in self._ended:
+                return False
+            self._charges.follow(record)
+            held = self._ledger.placement(uid)
+            return held is not None and held in (record.placement, record.plan)
+
+    def _take(self, pod: Json) -> None:
+        uid = PodUID(pod["metadata"]["uid"])
+        if self._hosts is not None:
+            follow_host(self._hosts, uid, pod)
+        if uid not in self._records and not codec.is_ours(pod):
+            return
+        try:
+            record = codec.pod_record(pod)
+        except Malformed as error:
+            facts = {"pod": uid, "because": str(error)}
+            logger.warning("pod not understood", extra=facts)
+            return
+        if record.complaint:
+            facts = {"pod": str(record.pod), "because": record.complaint}
+            logger.warning("placement not understood", extra=facts)
+        if record.terminal:
+            self._drop(uid)
+        else:
+            self._write(record)
+
+    def _write(self, record: PodRecord) -> None:
+        uid = record.pod.uid
+        with self._lock:
+            self._ended.pop(uid, None)
+            before = self._records.get(uid)
+            self._records[uid] = record
+            self._by_name[record.pod.namespace, record.pod.name] = uid
+            # Under the lock, since ``settle`` does the same.
+            self._charges.follow(record)
+        if before is None and isinstance(record.request, PodRequest):
+            self._on_new(record.request)
+        if (before is None or not before.node) and self._is_unplaced(record):
+            facts = {"pod": str(record.pod), "node": record.node}
+            logger.warning("pod bound without a placement", extra=facts)
+        self._nominations.follow(before, record, self.leaving)
+
+    def _is_unplaced(self, record: PodRecord) -> bool:
+        if not (record.asks and record.node):
+            return False
+        return self._ledger.placement(record.pod.uid) is None
+
+    def _drop(self, uid: PodUID) -> None:
+        if self._hosts is not None:
+            self._hosts.release(uid)
+        with self._lock:
+            self._ended[uid] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+            record = self._records.pop(uid, None)
+            if record is not None:
+                key = (record.pod.namespace, record.pod.name)
+                if self._by_name.get(key) == uid:
+                    del self._by_name[key]
+        held = self._charges.end(uid)
+        if record is not None or held is not None:
+            self._on_gone(uid)
+        if record is not None:
+            self._nominations.follow(record, None, self.leaving)

@@ -1,0 +1,123 @@
+"""Why a pod waits, in one line over all nodes. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpushare.domain.model import NOTHING, Amount, Card, NodeName, PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.placement import refusal
+from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import words
+from gpushare.kube.codec import PodRecord, refusal_text
+
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why it waits, as far as cards go; ``fits`` names the nodes that have room."""
+
+    because: str
+    fits: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The room on one open card."""
+
+    node: NodeName
+    card: Card
+    free: Amount
+
+    def __str__(self) -> str:
+        return f"{self.node} card {self.card.index}"
+
+
+def blocks(pages: Iterable[Node]) -> tuple[Block, ...]:
+    """Give the room of every open card that has any, in order of nodes."""
+    return tuple(
+        Block(page.name, card, page.free[card.uuid])
+        for page in pages
+        for card in page.cards
+        if card.open and page.free[card.uuid] and NOTHING.fits(page.free[card.uuid])
+    )
+
+
+def largest_block(pages: Iterable[Node]) -> Block | None:
+    """Give the card with the most free units, None where no card has any."""
+    found = blocks(pages)
+    return max(found, key=lambda block: block.free.units, default=None)
+
+
+def shortage(record: PodRecord, pages: Sequence[Node], choice: Choice) -> Shortage:
+    """Say what keeps a pod waiting, or where there is room for it."""
+    request = record.request
+    if isinstance(request, Refusal):
+        return Shortage(refusal_text(request))
+    policy = choice.policy(request.policy)
+    if isinstance(policy, Refusal):
+        return Shortage(refusal_text(policy))
+    seen = [page.as_seen_by(request.pod) for page in pages]
+    fits = _fitting(request, seen, policy)
+    if fits:
+        where = words.listed(fits, _MOST_NAMES)
+        return Shortage(f"there is room on {where}; see kube-scheduler's words", fits)
+    left = [page.as_limited_by(request) for page in seen]
+    return Shortage(_too_little(request, left) + _excluded(request, pages))
+
+
+def _fitting(
+    request: PodRequest, pages: Iterable[Node], policy: Policy
+) -> tuple[NodeName, ...]:
+    return tuple(page.name for page in pages if refusal(request, page, policy) is None)
+
+
+def _excluded(request: PodRequest, pages: Iterable[Node]) -> str:
+    """Say how many cards the pod's own lists shut out; empty where none."""
+    cards = [card for page in pages for card in page.cards]
+    shut = [limits for card in cards if (limits := request.limits(card))]
+    if not shut:
+        return ""
+    by = sorted({limit for each in shut for limit in each})
+    some = f"{len(shut)} of {words.counted(len(cards), 'card')}"
+    return f"; {some} {words.excluded_by(by)}"
+
+
+def _too_little(request: PodRequest, pages: Sequence[Node]) -> str:
+    found = blocks(pages)
+    if not any(card.open for page in pages for card in page.cards):
+        whose = " to it" if request.cards else ""
+        return f"no node has a card that is open{whose}"
+    if len(request.claims) > 1:
+        asked = len(request.claims)
+        return f"no node has room for its {asked} containers apart at the same time"
+    (claim,) = request.claims
+    if claim.whole_cards:
+        return _too_few_cards(claim.whole_cards, claim.amount.units, pages)
+    return _on_no_card(claim.amount, found)
+
+
+def _too_few_cards(cards: int, units: int, pages: Sequence[Node]) -> str:
+    best = max(pages, key=lambda page: len(page.untouched))
+    have = len(best.untouched)
+    if have >= cards:
+        asked = f"{words.counted(cards, 'untouched card')} with {words.units(units)}"
+        return f"no node has {asked} in all"
+    asked = words.counted(cards, "untouched card")
+    most = f"the most is {have}, on {best.name}" if have else "no card is untouched"
+    return f"no node has {asked}; {most}"
+
+
+def _on_no_card(asked: Amount, found: Sequence[Block]) -> str:
+    most_units = max(found, key=lambda one: one.free.units, default=None)
+    most_cores = max(found, key=lambda one: one.free.cores, default=None)
+    units = most_units.free.units if most_units else NOTHING.units
+    cores = most_cores.free.cores if most_cores else NOTHING.cores
+    if asked.units > units:
+        where = f" is {units}, on {most_units}" if most_units else " is 0"
+        return f"no card has {words.units(asked.units)} free; the most{where}"
+    if asked.cores > cores:
+        where = f" is {cores}, on {most_cores}" if most_cores else " is 0"
+        return f"no card has {words.cores(asked.cores)} free; the most{where}"
+    return f"no card has both free, {words.bare(asked)}, though each is on some card"

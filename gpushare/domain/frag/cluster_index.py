@@ -1,0 +1,145 @@
+"""The nodes as the policy ``frag`` sees them, each at a place of its own."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpushare.domain.frag.conversion import Yardstick
+from gpushare.domain.frag.costs import Standing
+from gpushare.domain.frag.prices import Tables
+from gpushare.domain.frag.shapes import Pool
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card, NodeName
+
+_LONGEST_LOG = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What cards there are, whoever holds them: the measure of what is learnt."""
+
+    yardstick: Yardstick
+    cards: int
+    largest: int
+    """Cards of the node that has most."""
+
+    def like(self, other: "Build") -> bool:
+        """Tell whether what was learnt for the one will do for the other.
+
+        Nodes of a kind that come and go one by one are no reason to learn anew.
+        """
+        same = self.yardstick == other.yardstick and self.largest == other.largest
+        return same and 8 * abs(self.cards - other.cards) <= other.cards
+
+
+class Roll:
+    """All nodes by place, what idles on them, and a log of the places that changed.
+
+    The places of nodes that are gone are given to new ones. Not for several threads.
+    """
+
+    def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
+        self._ledger = ledger
+        self._hosts = hosts
+        self._position = -1
+        self.places: dict[NodeName, int] = {}
+        self.nodes: list[Standing | None] = []
+        """None at a place that nobody has now. Gauges may be by older tables."""
+        self._vacant: list[int] = []
+        self._idle: Counter[str] = Counter()
+        self._untouched: Counter[int] = Counter()
+        self._sizes: Counter[tuple[str, int]] = Counter()
+        self._numbers: Counter[int] = Counter()
+        self._build: Build | None = None
+        """None where cards came or went since it was summed up."""
+        self._log: list[int] = []
+        self._log_start = 0
+
+    def follow(self, tables: Tables) -> bool:
+        """Take over what changed in the books; tell whether anything did."""
+        self._position, changed = self._ledger.changed_since(self._position)
+        hosts = self._hosts.changes()
+        if changed is None or hosts is None:
+            changed = [*self.places, *(node.name for node in self._ledger.nodes())]
+        names = dict.fromkeys([*changed, *(hosts or ())])
+        moved = [self._take(name, tables) for name in names]
+        return any(moved)
+
+    def pool(
+        self, cards: int = 0, cpu: int | None = None, memory: int | None = None
+    ) -> Pool:
+        """Sum up what is idle now; what the nodes were built with is the caller's."""
+        idle, untouched = dict(self._idle), dict(self._untouched)
+        return Pool(cards, cpu, memory, idle, untouched, self._largest or None)
+
+    def build(self) -> Build:
+        """Sum up what cards there are."""
+        if self._build is None:
+            cards = sum(self._sizes.values())
+            self._build = Build(Yardstick.by(self._sizes), cards, self._largest)
+        return self._build
+
+    def now(self) -> int:
+        """Give the log's end, to ask from later."""
+        return self._log_start + len(self._log)
+
+    def since(self, position: int) -> list[int] | None:
+        """Give the places that changed after a position; None if that is too old."""
+        if position < self._log_start:
+            return None
+        return self._log[position - self._log_start :]
+
+    @property
+    def _largest(self) -> int:
+        return max(
+            (cards for cards, nodes in self._numbers.items() if nodes), default=0
+        )
+
+    def _take(self, name: NodeName, tables: Tables) -> bool:
+        page, at = self._ledger.node(name), self.places.get(name)
+        if page is None:
+            if at is None:
+                return False
+            del self.places[name]
+            self._put(at, None)
+            self._vacant.append(at)
+            return True
+        host = self._hosts.free(name)
+        before = None if at is None else self.nodes[at]
+        if before and before.page is page and before.host is host:
+            return False
+        if at is None:
+            at = self.places[name] = self._vacate()
+        self._put(at, Standing.of(page, host, tables))
+        return True
+
+    def _vacate(self) -> int:
+        if self._vacant:
+            return self._vacant.pop()
+        self.nodes.append(None)
+        return len(self.nodes) - 1
+
+    def _put(self, at: int, after: Standing | None) -> None:
+        before, self.nodes[at] = self.nodes[at], after
+        for node, sign in ((before, -1), (after, +1)):
+            if node is not None:
+                self._idle[node.state.model] += sign * node.state.idle
+                self._untouched[node.state.untouched] += sign
+        had, has = before and before.page.cards, after and after.page.cards
+        if had is not has:
+            self._rebuild(had or (), -1)
+            self._rebuild(has or (), +1)
+        self._note(at)
+
+    def _rebuild(self, cards: tuple[Card, ...], sign: int) -> None:
+        self._build = None
+        self._numbers[len(cards)] += sign
+        for card in cards:
+            self._sizes[card.model, card.units] += sign
+
+    def _note(self, at: int) -> None:
+        self._log.append(at)
+        if len(self._log) > _LONGEST_LOG:
+            half = len(self._log) // 2
+            del self._log[:half]
+            self._log_start += half

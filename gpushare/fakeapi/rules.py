@@ -1,0 +1,334 @@
+"""What the API server lets a write change, and what it makes of it. Pure.
+
+The sources are Kubernetes 1.36: ``pkg/registry/core/pod/strategy.go`` (status, graceful
+deletion) and ``pkg/registry/core/pod/storage/storage.go`` (binding).
+
+What the API server insists on and fills in before it stores a new object. Pure.
+
+The sources are Kubernetes 1.36: ``pkg/registry/core/pod/strategy.go`` (the status of a
+new pod) and ``pkg/apis/core/v1/defaults.go`` (requests from limits).
+
+Merging a patch into an object, without changing either. Pure.
+
+JSON merge patch is RFC 7396. Of the strategic one there is what clients send for pods
+and nodes: lists of objects are merged by their key, directives for order are dropped
+(``k8s.io/apimachinery/pkg/util/strategicpatch``, keys from ``k8s.io/api/core/v1``).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import Conflict, Invalid
+from gpushare.kube.json_reader import Malformed, Reader
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a collection's objects call themselves."""
+
+    api_version: str
+    name: str
+    namespaced: bool = True
+    status_apart: bool = True
+    """Status is written through the subresource ``status`` alone."""
+
+
+SHAPES: Mapping[Kind, Shape] = {
+    Kind.PODS: Shape("v1", "Pod"),
+    Kind.NODES: Shape("v1", "Node", namespaced=False),
+    Kind.EVENTS: Shape("v1", "Event", status_apart=False),
+    Kind.BUDGETS: Shape("policy/v1", "PodDisruptionBudget"),
+}
+
+
+def timestamp(moment: datetime) -> str:
+    """Give a moment as the API writes it, in whole seconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
+    """Make a new object of what a user sent; ``Invalid`` says what is wrong."""
+    try:
+        metadata = dict(Reader(body).object("metadata").raw)
+        name = metadata.get("name") or _generated(metadata, uid)
+    except Malformed as error:
+        raise Invalid(str(error)) from error
+    metadata |= {"name": name, "uid": uid, "creationTimestamp": timestamp(moment)}
+    metadata.pop("deletionTimestamp", None)
+    metadata.pop("resourceVersion", None)
+    if SHAPES[kind].namespaced:
+        metadata["namespace"] = metadata.get("namespace") or "default"
+    else:
+        metadata.pop("namespace", None)
+    thing = {**named(kind, body), "metadata": metadata}
+    check(kind, thing)
+    if kind is Kind.PODS:
+        thing["spec"] = with_requests(thing["spec"])
+        thing["status"] = {"phase": "Pending"}
+    return thing
+
+
+def check(kind: Kind, thing: Json) -> None:
+    """Raise ``Invalid`` for a shape that no typed API would let through."""
+    try:
+        metadata = Reader(thing).object("metadata")
+        _check_name(metadata, "name")
+        if metadata.optional_text("namespace"):
+            _check_name(metadata, "namespace")
+        metadata.optional_object("labels").texts("")
+        metadata.optional_object("annotations").texts("")
+        status = Reader(thing).optional_object("status")
+        for key in ("conditions", "containerStatuses", "initContainerStatuses"):
+            status.optional_objects(key)
+        if kind is Kind.PODS:
+            _check_pod(Reader(thing).object("spec"))
+    except Malformed as error:
+        raise Invalid(str(error)) from error
+
+
+def named(kind: Kind, thing: Json) -> Json:
+    """Give the object with the ``apiVersion`` and ``kind`` of its collection."""
+    shape = SHAPES[kind]
+    return {**thing, "apiVersion": shape.api_version, "kind": shape.name}
+
+
+def containers(spec: Reader) -> Iterator[Reader]:
+    """Read a pod's containers, init containers first."""
+    for key in ("initContainers", "containers"):
+        yield from spec.optional_objects(key)
+
+
+def with_requests(spec: Json) -> Json:
+    """Give a pod's spec with requests, where missing, from limits; all as text."""
+    return spec | {
+        key: [_with_requests(container) for container in spec[key]]
+        for key in ("initContainers", "containers")
+        if spec.get(key)
+    }
+
+
+def _with_requests(container: Json) -> Json:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    asked = {"limits": limits, "requests": {**limits, **requests}}
+    texts = {part: {k: str(v) for k, v in asked[part].items()} for part in asked}
+    told = {part: amounts for part, amounts in texts.items() if amounts}
+    return container | ({"resources": resources | told} if told else {})
+
+
+def _check_name(metadata: Reader, key: str) -> None:
+    if not _NAME.fullmatch(metadata.text(key)):
+        raise Malformed(metadata.path(key), f"{metadata.raw[key]!r} is no name")
+
+
+def _generated(metadata: Json, uid: str) -> str:
+    prefix = Reader(metadata, "metadata").optional_text("generateName")
+    if not prefix:
+        raise Malformed("metadata.name", "name or generateName is required")
+    return f"{prefix}{uid[-5:]}"
+
+
+def _check_pod(spec: Reader) -> None:
+    if not spec.objects("containers"):
+        raise Malformed(spec.path("containers"), "must name at least one")
+    for container in containers(spec):
+        container.text("name")
+        resources = container.optional_object("resources")
+        resources.optional_object("requests")
+        resources.optional_object("limits")
+
+
+DEFAULT_GRACE_S = 30
+_TERMINAL = ("Succeeded", "Failed")
+_KEPT = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "resourceVersion",
+)
+"""Metadata that no write of a user's changes."""
+
+
+def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
+    """Let through of a write what it may change; ``Invalid`` where that is nothing.
+
+    A write to ``status`` changes nothing else, and other writes leave it alone.
+    """
+    check(kind, after)
+    _check_same_thing(before["metadata"], after["metadata"])
+    if subresource == "status":
+        return {**before, "status": after.get("status") or {}}
+    kept = {key: before["metadata"].get(key) for key in _KEPT}
+    metadata = {key: value for key, value in kept.items() if value is not None}
+    given = {k: v for k, v in after["metadata"].items() if k not in _KEPT}
+    result = {**named(kind, after), "metadata": given | metadata}
+    if SHAPES[kind].status_apart:
+        result.pop("status", None)
+        result |= {"status": before["status"]} if "status" in before else {}
+    if kind is Kind.PODS:
+        result["spec"] = with_requests(after["spec"])
+        if _fixed(before["spec"]) != _fixed(result["spec"]):
+            message = "a pod's node, containers and resources may not be changed"
+            raise Invalid(f"spec: {message}")
+    return result
+
+
+def precondition(thing: Json, uid: str, version: str = "") -> None:
+    """Raise ``Conflict`` unless this is the object, and the version, that was meant."""
+    metadata = thing["metadata"]
+    for what, wanted, found in (
+        ("UID", uid, metadata["uid"]),
+        ("ResourceVersion", version, metadata["resourceVersion"]),
+    ):
+        if wanted and wanted != found:
+            raise Conflict(
+                f"Precondition failed: {what} in precondition: {wanted}, "
+                f"{what} in object meta: {found}"
+            )
+
+
+def dying(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | None:
+    """Give the pod as it waits for its end, or None when it goes at once.
+
+    ``grace_period_s`` None is the pod's own wish. A pod that waits already can only be
+    told to hurry.
+    """
+    grace = _grace(pod) if grace_period_s is None else max(0, grace_period_s)
+    terminal = pod.get("status", {}).get("phase") in _TERMINAL
+    if not grace or terminal or not pod["spec"].get("nodeName"):
+        return None
+    metadata = pod["metadata"]
+    if "deletionTimestamp" in metadata:
+        waits = metadata.get("deletionGracePeriodSeconds", grace)
+        if grace_period_s is None or grace >= waits:
+            return pod
+    ends = {
+        "deletionTimestamp": timestamp(moment + timedelta(seconds=grace)),
+        "deletionGracePeriodSeconds": grace,
+    }
+    return {**pod, "metadata": metadata | ends}
+
+
+def bound(
+    pod: Json, node: str, annotations: Mapping[str, str], moment: datetime
+) -> Json:
+    """Give the pod bound to a node, annotations merged; ``Conflict`` where it may not.
+
+    Whether there is such a node is not asked (contracts 1.5).
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    if problem := _unbindable(metadata, spec):
+        raise Conflict(
+            f'Operation cannot be fulfilled on pods/binding "{metadata["name"]}": '
+            f"pod {metadata['name']} {problem}"
+        )
+    merged = {**(metadata.get("annotations") or {}), **annotations}
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": timestamp(moment),
+    }
+    status = pod.get("status") or {}
+    others = [one for one in _conditions(status) if one.get("type") != "PodScheduled"]
+    return {
+        **pod,
+        "metadata": metadata | ({"annotations": merged} if merged else {}),
+        "spec": spec | {"nodeName": node},
+        "status": status | {"conditions": [*others, condition]},
+    }
+
+
+def _fixed(spec: Json) -> tuple[object, ...]:
+    asked = [
+        (one.raw["name"], one.raw.get("resources") or {})
+        for one in containers(Reader(spec))
+    ]
+    return spec.get("nodeName"), asked
+
+
+def _check_same_thing(before: Json, after: Json) -> None:
+    for key in ("name", "namespace"):
+        if before.get(key) != after.get(key):
+            raise Invalid(
+                f"the {key} of the object ({after.get(key)}) does not match "
+                f"the {key} on the URL ({before.get(key)})"
+            )
+
+
+def _grace(pod: Json) -> int:
+    grace = pod["spec"].get("terminationGracePeriodSeconds")
+    return grace if isinstance(grace, int) else DEFAULT_GRACE_S
+
+
+def _unbindable(metadata: Json, spec: Json) -> str:
+    if "deletionTimestamp" in metadata:
+        return "is being deleted, cannot be assigned to a host"
+    if spec.get("nodeName"):
+        return f'is already assigned to node "{spec["nodeName"]}"'
+    if spec.get("schedulingGates"):
+        return "has non-empty .spec.schedulingGates"
+    return ""
+
+
+def _conditions(status: Json) -> list[Json]:
+    found: list[Json] = status.get("conditions") or []
+    return found
+
+
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "conditions": "type",
+    "addresses": "type",
+    "ownerReferences": "uid",
+}
+_DIRECTIVE = "$"
+
+
+def merge(target: Json, patch: Json, *, strategic: bool = False) -> Json:
+    """Give the target with the patch laid over it; null takes a key away."""
+    merged = dict(target)
+    for key, value in patch.items():
+        if strategic and key.startswith(_DIRECTIVE):
+            continue
+        if value is None:
+            merged.pop(key, None)
+        else:
+            old = merged.get(key)
+            merged[key] = _merged(old, value, _MERGE_KEYS.get(key), strategic)
+    return merged
+
+
+def _merged(old: object, new: Any, by: str | None, strategic: bool) -> Any:  # noqa: ANN401, FBT001
+    if isinstance(new, dict):
+        return merge(old if isinstance(old, dict) else {}, new, strategic=strategic)
+    if strategic and by and _objects(old) and _objects(new):
+        return _merged_lists(old, new, by)
+    return new
+
+
+def _objects(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(one, dict) for one in found)
+
+
+def _merged_lists(old: Any, new: Any, by: str) -> list[Json]:  # noqa: ANN401
+    """Merge members of the same key in place; new ones go behind, deleted ones out."""
+    found = {one.get(by): one for one in old}
+    for one in new:
+        key = one.get(by)
+        if one.get("$patch") == "delete":
+            found.pop(key, None)
+        else:
+            found[key] = merge(found.get(key, {}), one, strategic=True)
+    return list(found.values())

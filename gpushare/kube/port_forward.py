@@ -1,0 +1,257 @@
+"""One page of HTTP from a pod's loopback, through the API server's port-forward.
+
+The client's own ``portforward`` is not used: it hands the stream to a thread that may
+end without closing it, and swallows Ctrl-C.
+
+TLS over a forwarded port, which is no socket that ``ssl`` could wrap.
+"""
+
+import http.client
+import io
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import websocket
+from kubernetes import client
+from kubernetes.stream.ws_client import create_websocket, get_websocket_url
+
+from gpushare.kube.client import refused
+from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
+from gpushare.kube.objects import Ref
+
+_CHUNK = 1 << 16
+
+
+class Stream(Protocol):
+    """As much of a socket as ``http.client`` needs."""
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it."""
+        ...
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Give what comes."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class TlsLink:
+    """A stream with TLS on it, of the same shape; ``ssl.SSLError``, an ``OSError``.
+
+    The handshake is done when it is made.
+    """
+
+    def __init__(self, link: Stream, context: ssl.SSLContext, name: str) -> None:
+        self._link = link
+        self._coming = link.makefile("rb")
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname=name)
+        self._until_done(self._tls.do_handshake)
+
+    def sendall(self, data: bytes) -> None:
+        """Send, encrypted."""
+        self._until_done(lambda: self._tls.write(data))
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Give what comes, decrypted."""
+        return io.BufferedReader(_Decrypted(self))
+
+    def close(self) -> None:
+        """Leave it to who opened the stream."""
+
+    def read(self, size: int) -> bytes:
+        """Read some bytes; none at the end."""
+        try:
+            found: bytes = self._until_done(lambda: self._tls.read(size))
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return b""
+        return found
+
+    def _until_done(self, step: Any) -> Any:  # noqa: ANN401
+        """Do a step of TLS, with all the sending and receiving that it takes."""
+        while True:
+            try:
+                found = step()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._feed()
+            except ssl.SSLError:
+                # The other side is told why.
+                self._flush()
+                raise
+            else:
+                self._flush()
+                return found
+
+    def _flush(self) -> None:
+        if words := self._out.read():
+            self._link.sendall(words)
+
+    def _feed(self) -> None:
+        if words := self._coming.read1(_CHUNK):
+            self._in.write(words)
+        else:
+            self._in.write_eof()
+
+
+class _Decrypted(io.RawIOBase):
+    def __init__(self, link: TlsLink) -> None:
+        self._link = link
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        found = self._link.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+TIMEOUT_S = 10.0
+_WORDS = 200
+"""Of an answer that is no page, so much is quoted."""
+_DATA = 0
+"""The channel of what goes to and comes from the port; the next has kubelet's words."""
+
+
+def fetched(
+    api: client.ApiClient,
+    pod: Ref,
+    port: int,
+    path: str,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    tls: tuple[ssl.SSLContext, str] | None = None,
+) -> bytes:
+    """GET a page from a pod's port; ``ClusterError``s only.
+
+    ``tls`` is the context for a port that wants TLS, and the server's name.
+    """
+    with _opened(api, pod, port) as opened:
+        opened.settimeout(timeout_s)
+        try:
+            link = Link(opened)
+            return page(TlsLink(link, *tls) if tls else link, port, path)
+        except _BROKEN as error:
+            raise Unavailable(
+                f"no answer from port {port} of {pod} by port-forward: {_words(error)}"
+            ) from error
+
+
+def page(link: Any, port: int, path: str) -> bytes:  # noqa: ANN401
+    """GET a page over a connected socket; the page's refusal is a ``ClusterError``.
+
+    Raises ``OSError`` and ``HTTPException`` where what comes is no answer.
+    """
+    asking = http.client.HTTPConnection("127.0.0.1", port)
+    asking.sock = link
+    try:
+        asking.request("GET", path, headers={"Connection": "close"})
+        answer = asking.getresponse()
+        body = answer.read()
+    finally:
+        asking.close()
+    if answer.status != http.client.OK:
+        said = " ".join(body.decode(errors="replace").split())[:_WORDS]
+        raise error_for(answer.status, f"{path} answers {answer.status}: {said}")
+    return body
+
+
+class Link:
+    """A forwarded port with as much of a socket as ``http.client`` needs."""
+
+    def __init__(self, opened: websocket.WebSocket) -> None:
+        self._opened = opened
+
+    def sendall(self, data: bytes) -> None:
+        """Send to the port."""
+        self._opened.send_binary(bytes([_DATA]) + data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Give what comes from the port."""
+        return io.BufferedReader(_Received(self._opened))
+
+    def close(self) -> None:
+        """Leave it to who opened it."""
+
+
+class _Received(io.RawIOBase):
+    """The bytes of a port, out of frames of which each begins with its channel."""
+
+    def __init__(self, opened: websocket.WebSocket) -> None:
+        self._opened = opened
+        self._begun: set[int] = set()
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        while not self._left and self._more():
+            pass
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+    def _more(self) -> bool:
+        """Take the next frame; false at the end of the stream."""
+        try:
+            code, frame = self._opened.recv_data_frame(control_frame=True)
+        except websocket.WebSocketConnectionClosedException:
+            return False
+        if code == websocket.ABNF.OPCODE_CLOSE:
+            return False
+        if code == websocket.ABNF.OPCODE_BINARY and frame.data:
+            self._take(frame.data[0], frame.data[1:])
+        return True
+
+    def _take(self, channel: int, data: bytes) -> None:
+        if channel not in self._begun:
+            # The first frame of each channel repeats the port's number.
+            self._begun.add(channel)
+        elif channel == _DATA:
+            self._left += data
+        else:
+            raise ConnectionAbortedError(data.decode(errors="replace"))
+
+
+_BROKEN = (OSError, http.client.HTTPException, websocket.WebSocketException)
+
+
+@contextmanager
+def _opened(api: client.ApiClient, pod: Ref, port: int) -> Iterator[Any]:
+    _, url, headers, *_ = api.param_serialize(
+        "GET",
+        f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/portforward",
+        query_params=[("ports", str(port))],
+        auth_settings=["BearerToken"],
+    )
+    try:
+        opened = create_websocket(  # type: ignore[no-untyped-call]
+            api.configuration,
+            get_websocket_url(url),  # type: ignore[no-untyped-call]
+            headers,
+        )
+    except (*_BROKEN, ValueError) as error:
+        raise _not_opened(error) from error
+    try:
+        yield opened
+    finally:
+        opened.shutdown()
+
+
+def _not_opened(error: Exception) -> ClusterError:
+    if isinstance(error, websocket.WebSocketBadStatusException):
+        return refused(error.status_code, str(error), error.resp_body)
+    never_sent = isinstance(error, ConnectionRefusedError)
+    kind = Unreachable if never_sent else Unavailable
+    return kind(f"no answer from the API server: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,158 @@
+"""What the shell offers for a node, a pod or a card; nothing where nobody answers.
+
+The group of commands under both of its names: gpusharectl, and kubectl vcuda.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Never
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+from gpushare.cache.pods import UNFINISHED
+from gpushare.kube import codec, names
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.json_reader import Malformed
+from gpusharectl.access import reach
+from gpusharectl.state import facts
+from gpusharectl.state.read import everything
+
+_LAST_WORD = ":4"
+"""kubectl's word for: these are all, and no files (cobra's ShellCompDirective)."""
+
+
+def node_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer the nodes that share cards."""
+    return [
+        CompletionItem(facts.name_of(node))
+        for node in _all(context, Kind.NODES)
+        if facts.annotation(node, names.CARDS) and facts.name_of(node).startswith(begun)
+    ]
+
+
+def card_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer the cards of the node that was named before, by index and by UUID."""
+    found: list[CompletionItem] = []
+    for node in _all(context, Kind.NODES):
+        if facts.name_of(node) != context.params.get("node"):
+            continue
+        try:
+            cards = codec.cards(node)
+        except Malformed:
+            continue
+        for card in cards:
+            found.append(CompletionItem(str(card.index), help=card.model))
+            found.append(CompletionItem(card.uuid, help=card.model))
+    return [item for item in found if item.value.startswith(begun)]
+
+
+def pod_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer the pods that name our resources: bare after ``-n``, else in full."""
+    namespace = context.params.get("namespace")
+    found = []
+    for pod in _all(context, Kind.PODS, UNFINISHED):
+        if not codec.is_ours(pod):
+            continue
+        if namespace is None:
+            found.append(facts.full_name(pod))
+        elif pod["metadata"]["namespace"] == namespace:
+            found.append(facts.name_of(pod))
+    return [CompletionItem(name) for name in found if name.startswith(begun)]
+
+
+def namespace_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Offer the namespaces of pods that name our resources."""
+    pods = _all(context, Kind.PODS, UNFINISHED)
+    found = {pod["metadata"]["namespace"] for pod in pods if codec.is_ours(pod)}
+    return [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
+
+
+def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
+    """Answer as ``kubectl_complete-vcuda``, which kubectl asks for plugins' words.
+
+    The last argument is what has been begun; a line for each offer, and a last word.
+    """
+    *before, begun = arguments or [""]
+    shell = ShellComplete(command, {}, "kubectl vcuda", "")
+    found = shell.get_completions(list(before), begun)
+    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in found]
+    return "\n".join([*lines, _LAST_WORD])
+
+
+def _all(context: click.Context, kind: Kind, selector: str = "") -> Iterator[Json]:
+    given = context.params
+    try:
+        access = reach(given.get("kubeconfig"), given.get("context"), needs=())
+    except click.ClickException:
+        return
+    try:
+        yield from everything(access.cluster, kind, selector)
+    except ClusterError:
+        return
+    finally:
+        access.close()
+
+
+_AS_PLUGIN = "kubectl-vcuda"
+_PLUGINS_COMPLETION = "kubectl_complete-vcuda"
+
+
+def program(path: str) -> str:
+    """Give the name by which users call us, from the program's path.
+
+    >>> program("/usr/bin/kubectl-vcuda"), program("/x/gpusharectl/__main__.py")
+    ('kubectl vcuda', 'gpusharectl')
+    """
+    return "kubectl vcuda" if Path(path).name == _AS_PLUGIN else "gpusharectl"
+
+
+class TwoNames(click.Group):
+    """A group whose usage line says the name by which it was called.
+
+    kubectl asks ``kubectl_complete-vcuda`` for the words of its plugin; a link of that
+    name to us will do.
+    """
+
+    def run(self) -> Never:
+        """Do what the command line says; for the programs that pip makes."""
+        path = sys.argv[0]
+        if Path(path).name == _PLUGINS_COMPLETION:
+            click.echo(for_kubectl(self, sys.argv[1:]))
+            sys.exit(0)
+        name = program(path)
+        variable = f"_{name.replace(' ', '_').upper()}_COMPLETE"
+        try:
+            self.main(prog_name=name, complete_var=variable)
+        except OSError as error:
+            if error.filename is not None or _takes_more():
+                raise
+            _end_unwritten(error)
+
+
+def _takes_more() -> bool:
+    """Try whether standard output can be written; a closed pipe is click's."""
+    try:
+        click.echo()
+    except OSError:
+        return False
+    return True
+
+
+def _end_unwritten(error: OSError) -> Never:
+    """End with a sentence, since what was to be said has no place."""
+    # What is left in the buffer would be tried, and complained of, once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+    sys.exit(1)

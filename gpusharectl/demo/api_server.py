@@ -1,0 +1,330 @@
+"""The embedded cluster over loopback HTTP, at the API server's own paths.
+
+A real kubectl works on it with its default flags, and so do the extender and the
+device plugin, which cannot tell it from the real one by what they use of it.
+
+The body of a request, read within limits.
+
+The demo's API server on the wire: HTTP/1.1 with kept connections and chunks.
+"""
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from email.message import Message
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Protocol, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import orjson
+
+from gpushare.addresses import LOOPBACK
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError, Invalid
+from gpushare.kube.json_reader import Malformed
+from gpusharectl.demo.api_verbs import (
+    Answer,
+    Refused,
+    Request,
+    Verbs,
+    failure,
+    place_of,
+)
+from gpusharectl.demo.discovery import documents
+
+LARGEST_BODY = 3 * 1024 * 1024
+"""Bytes of a request, as on the real one."""
+UNREAD = (HTTPStatus.LENGTH_REQUIRED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+"""Refusals after which the rest of the connection means nothing."""
+_DRAINED = 16 * LARGEST_BODY
+_CHUNK = 1 << 16
+
+
+class Stream(Protocol):
+    """Where bytes come from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read so many bytes, fewer at the end."""
+        ...
+
+
+def content_type(headers: Message) -> str:
+    """Give the body's type without its parameters, empty where none is said."""
+    text: str = headers.get("Content-Type", "")
+    return text.partition(";")[0].strip().lower()
+
+
+def read_body(headers: Message, stream: Stream) -> Json:
+    """Read a JSON object, empty where there is no body; ``Refused`` says why not."""
+    raw = _read_bytes(headers, stream)
+    if not raw:
+        return {}
+    if not (kind := content_type(headers)).endswith("json"):
+        message = f"the body is {kind or 'of no type'}; send JSON"
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        message = f"the body is no JSON: {error}"
+        raise Refused(HTTPStatus.BAD_REQUEST, message) from error
+    if not isinstance(body, dict):
+        raise Refused(HTTPStatus.BAD_REQUEST, "the body must be an object")
+    return body
+
+
+def _read_bytes(headers: Message, stream: Stream) -> bytes:
+    text = headers.get("Content-Length", "0")
+    if "Transfer-Encoding" in headers or not text.isdecimal():
+        raise Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length")
+    if (length := int(text)) <= LARGEST_BODY:
+        return stream.read(length)
+    _drain(stream, min(length, _DRAINED))
+    message = f"the body has {length} bytes; the limit is {LARGEST_BODY}"
+    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+
+
+def _drain(stream: Stream, left: int) -> None:
+    # Closing on a client that still sends would reset it before it reads why.
+    while left > 0 and (read := stream.read(min(left, _CHUNK))):
+        left -= len(read)
+
+
+logger = logging.getLogger(__name__)
+
+_BUFFER = 1 << 16
+_JSON = "application/json"
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_OURS = (LOOPBACK, "localhost")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection of one client."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = _BUFFER
+    server: "Server"
+
+    def setup(self) -> None:
+        """Let the server know of the connection."""
+        super().setup()
+        self.server.met(self.connection)
+
+    def handle(self) -> None:
+        """Serve until the client hangs up, which is no error."""
+        with suppress(ConnectionError):
+            super().handle()
+
+    def finish(self) -> None:
+        """Close; what could not be sent is not missed."""
+        self.server.parted(self.connection)
+        with suppress(ConnectionError):
+            super().finish()
+
+    def send_error(
+        self, code: int, message: str | None = None, explain: str | None = None
+    ) -> None:
+        """Answer what is no proper HTTP with a Status, as everything else."""
+        self.close_connection = True
+        status = HTTPStatus(code)
+        text = message or explain or status.phrase
+        self._send(failure(Refused(status, text)))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say what was asked only to those who want to know everything."""
+        logger.debug("request", extra={"request": format % args})
+
+    def _serve(self) -> None:
+        try:
+            answer = self._answer()
+        except Refused as error:
+            self.close_connection = self.close_connection or error.status in UNREAD
+            answer = failure(error)
+        except ClusterError as error:
+            answer = failure(error)
+        except Malformed as error:
+            answer = failure(Invalid(str(error)))
+        self._send(answer)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
+
+    def _answer(self) -> Answer:
+        body = read_body(self.headers, self.rfile)
+        url = urlsplit(self.path)
+        # A page in a browser can make any name mean this machine, but not this header.
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _OURS:
+            raise Refused(HTTPStatus.FORBIDDEN, "this server is for this machine alone")
+        path = unquote(url.path)
+        if self.command == "GET" and path in self.server.documents:
+            return Answer(HTTPStatus.OK, self.server.documents[path])
+        accept = self.headers.get("Accept", "")
+        if accept and "json" not in accept and "*" not in accept:
+            raise Refused(
+                HTTPStatus.NOT_ACCEPTABLE, f"only JSON is served, no {accept}"
+            )
+        request = Request(
+            method=self.command,
+            place=place_of(path),
+            query=dict(parse_qsl(url.query, keep_blank_values=True)),
+            body=body,
+            content_type=content_type(self.headers),
+            accept=accept,
+        )
+        return self.server.verbs.answer(request)
+
+    def _send(self, answer: Answer) -> None:
+        if isinstance(answer.body, Iterator):
+            self._stream(answer.body)
+            return
+        if isinstance(answer.body, str):
+            kind, content = "text/plain", answer.body.encode()
+        else:
+            kind, content = _JSON, orjson.dumps(answer.body)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def _stream(self, told: Iterator[Json]) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", _JSON)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        with closing(told):  # type: ignore[type-var]
+            for one in told:
+                if self.server.stopping.is_set() or self._is_alone():
+                    self.close_connection = True
+                    return
+                if one:
+                    line = orjson.dumps(one) + b"\n"
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+                    self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+    def _is_alone(self) -> bool:
+        try:
+            flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
+            return not self.connection.recv(1, flags)
+        except BlockingIOError:
+            return False
+
+
+class Server(ThreadingHTTPServer):
+    """One thread a connection; it knows them all, so that it can end them."""
+
+    daemon_threads = False
+    request_queue_size = 128
+
+    def __init__(self, port: int, verbs: Verbs) -> None:
+        self.verbs = verbs
+        self.documents: dict[str, Json | str] = {**documents()}
+        self.documents |= dict.fromkeys(_HEALTH, "ok")
+        self.stopping = Event()
+        self._open: set[socket.socket] = set()
+        self._lock = Lock()
+        super().__init__((LOOPBACK, port), Handler)
+
+    def server_bind(self) -> None:
+        """Take the port, and no time."""
+        # HTTPServer's own asks DNS for the machine's name, which may take seconds.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
+
+    def met(self, connection: socket.socket) -> None:
+        """Take note of a connection."""
+        with self._lock:
+            self._open.add(connection)
+
+    def parted(self, connection: socket.socket) -> None:
+        """Forget a connection."""
+        with self._lock:
+            self._open.discard(connection)
+
+    def hang_up(self) -> None:
+        """End all connections; their threads are waited for in ``server_close``."""
+        self.stopping.set()
+        with self._lock:
+            for connection in self._open:
+                # Closing alone would not wake the thread that reads from it.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        """Log what should not have happened; the client only loses its connection."""
+        # It is called while the exception is being handled.
+        facts = {"client": str(client_address)}
+        logger.exception("request failed", extra=facts)  # noqa: LOG004
+
+
+_POLL_S = 0.05
+"""How soon the thread that accepts connections hears that it is to end."""
+
+
+class ApiServerOnLoopback:
+    """Serves a cluster to this machine alone, without TLS and without passwords.
+
+    ``port`` 0 takes a free one. ``stop`` ends watches within the cluster's interval
+    between bookmarks.
+    """
+
+    def __init__(self, cluster: Embedded, port: int = 0) -> None:
+        self._server = Server(port, Verbs(cluster))
+        self._thread = Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="demo-apiserver"
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it serves: ``http://127.0.0.1:<port>``."""
+        return f"http://{LOOPBACK}:{self._server.server_port}"
+
+    def start(self) -> None:
+        """Begin to serve; the port is taken since the constructor."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all connections and give the port back."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.hang_up()
+        self._server.server_close()
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Write a kubeconfig for this server, readable by its owner alone."""
+        name = "gpushare-demo"
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": self.url}}],
+            "users": [{"name": name, "user": {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        return path
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,315 @@
+"""All parts of the demo's cluster on one desk, started and stopped together.
+
+The extender and the device plugins are the real ones, child processes that talk to the
+embedded API server over loopback HTTP, the plugins also to kubelet's sockets. The
+others are stand-ins, in threads of this process.
+
+The real parts of the demo's cluster, each a child process with a log of its own.
+"""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+import orjson
+import yaml
+
+from gpushare.addresses import free_address
+from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, units_of
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.cluster import Kind
+from gpushare.settings import PREFIX, Address
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.kubelet import StandInKubelet
+from gpusharectl.demo.scheduler import StandInScheduler
+
+_STOP_WITHIN_S = 10.0
+_LEASH = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+# We may have ended before prctl took hold: then no signal comes any more.
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the program that is asked, which the kernel then ends with us. Not by a
+``preexec_fn``: that may hang in a process with threads."""
+
+
+class CannotStartError(RuntimeError):
+    """A part did not come up, or ended by itself; the message has its last words."""
+
+
+class Child:
+    """One of our own programs, run by the Python that runs us.
+
+    On Linux it ends with the thread that makes it, however that ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: Sequence[str],
+        settings: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self.name = name
+        self._log = log
+        # What a user has set for a real extender is not meant for this one.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        own = {PREFIX + name: value for name, value in settings.items()}
+        command = [sys.executable, "-m", *module]
+        if sys.platform == "linux":
+            leash = [sys.executable, "-IS", "-c", _LEASH, str(os.getpid())]
+            command = leash + command
+        with log.open("wb") as words:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                env=kept | own,
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for us: we stop the children when nobody asks them any more.
+                start_new_session=True,
+            )
+
+    def runs(self) -> bool:
+        """Tell whether it is still there."""
+        return self._process.poll() is None
+
+    def failure(self, what: str) -> CannotStartError:
+        """Give the error that tells what it did, and its last words."""
+        words = self._log.read_text(errors="replace").strip()
+        return CannotStartError(f"the {self.name} {what}:\n{words}")
+
+    def tell_to_end(self) -> None:
+        """Ask it to end, and do not wait: several can end at the same time."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """End it, and be sure that it ended."""
+        self.tell_to_end()
+        try:
+            self._process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def fetched(address: Address, path: str) -> bytes | None:
+    """Read a page; None where nobody answers, or not well."""
+    link = http.client.HTTPConnection(address.host, address.port, timeout=1)
+    try:
+        link.request("GET", path)
+        answer = link.getresponse()
+        return answer.read() if answer.status == http.client.OK else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        link.close()
+
+
+_EXTENDER = "extender.main:build()"
+_START_WITHIN_S = 60.0
+_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node to be: its cards by UUID, in order, with their memory in MiB."""
+
+    name: str
+    model: str
+    memory_mib: dict[str, int]
+
+    def cards(self) -> tuple[Card, ...]:
+        """Give the cards as its device plugin will offer them."""
+        return tuple(
+            Card(CardUUID(uuid), index, units_of(mib), model=self.model)
+            for index, (uuid, mib) in enumerate(self.memory_mib.items())
+        )
+
+    def simulated(self) -> str:
+        """Write the cards for the device plugin to play."""
+        listed = [
+            {"uuid": uuid, "memory_mib": mib, "model": self.model}
+            for uuid, mib in self.memory_mib.items()
+        ]
+        return yaml.safe_dump({"cards": listed}, sort_keys=False)
+
+
+class Desk:
+    """The running cluster; ``folder`` gets the kubeconfig, the logs and the sockets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = Embedded()
+        self.kubelet = StandInKubelet(self.cluster, folder)
+        self.kubeconfig = folder / "kubeconfig"
+        self._folder = folder
+        self._server = ApiServerOnLoopback(self.cluster)
+        self._stop = Event()
+        self._threads: dict[str, Thread] = {}
+        self._extender: Child | None = None
+        self._verbs = free_address()
+        self._public = free_address()
+        self._plugins: dict[str, Child] = {}
+        self._leaving: list[Child] = []
+
+    @property
+    def page(self) -> str:
+        """Where the extender's page is, for a browser on this machine."""
+        return f"http://{self._verbs}/ui"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop everything, the scheduler first, so that nobody asks in vain."""
+        self._stop.set()
+        self._join("scheduler")
+        children = [*self._children(), *self._leaving]
+        for child in children:
+            child.tell_to_end()
+        for child in children:
+            child.end()
+        # Kubelet waits for a plugin's answer for ever, so the plugins end before it.
+        self._join("kubelet")
+        self.kubelet.close()
+        self._server.stop()
+
+    def join(self, *nodes: NodeSpec) -> None:
+        """Add nodes with their device plugins; wait until pods can be put there.
+
+        All children start at the same time, the extender included.
+        """
+        for node in nodes:
+            self.kubelet.join(node.name)
+            self._plugins[node.name] = self._plugin(node)
+        self._await_extender()
+        for node in nodes:
+            plugin = self._plugins[node.name]
+            self._wait(plugin, partial(self._why_not_ready, node))
+
+    def leave(self, name: str) -> None:
+        """Take a node away; its device plugin ends in its own time."""
+        plugin = self._plugins.pop(name)
+        plugin.tell_to_end()
+        self._leaving.append(plugin)
+        self.kubelet.leave(name)
+
+    def insist(self, what: str = "ended") -> None:
+        """Raise ``CannotStartError`` with its last words when a child ended."""
+        for child in self._children():
+            if not child.runs():
+                raise child.failure(what)
+
+    def _children(self) -> list[Child]:
+        extender = [self._extender] if self._extender else []
+        return [*extender, *self._plugins.values()]
+
+    def _start(self) -> None:
+        self._server.start()
+        self._server.kubeconfig(self.kubeconfig)
+        listen = {"LISTEN": str(self._verbs), "PUBLIC_LISTEN": str(self._public)}
+        settings = {**listen, "UI": "on"}
+        self._extender = Child(
+            "extender",
+            ("gunicorn", "--config", "python:extender.gunicorn_conf", _EXTENDER),
+            self._common() | settings,
+            self._folder / "extender.log",
+        )
+        self._thread("kubelet", self.kubelet.run)
+
+    def _await_extender(self) -> None:
+        """Let the scheduler begin as soon as there is somebody to ask."""
+        if self._extender and "scheduler" not in self._threads:
+            public = self._public
+            self._wait(
+                self._extender,
+                lambda: "" if fetched(public, "/readyz") else "it is not ready",
+            )
+            scheduler = StandInScheduler(self.cluster, self._verbs)
+            self._thread("scheduler", scheduler.run)
+
+    def _plugin(self, node: NodeSpec) -> Child:
+        folder = self.kubelet.folder_of(node.name)
+        cards = folder / "cards.yaml"
+        cards.write_text(node.simulated())
+        settings = {
+            "NODE_NAME": node.name,
+            "KUBELET_DIR": str(folder),
+            "STATE_DIR": str(folder / "vcuda"),
+            "SIMULATED_CARDS": str(cards),
+            "INJECT": "env",
+            "LISTEN": str(free_address()),
+        }
+        return Child(
+            f"device plugin of {node.name}",
+            ("deviceplugin", "serve"),
+            self._common() | settings,
+            folder / "deviceplugin.log",
+        )
+
+    def _common(self) -> dict[str, str]:
+        return {"KUBECONFIG": str(self.kubeconfig), "LOG_FORMAT": "text"}
+
+    def _why_not_ready(self, spec: NodeSpec) -> str:
+        """Say which of a node's cards kubelet or the extender does not know yet."""
+        node = self.cluster.get(Kind.NODES, "", spec.name)
+        wanted = {card.uuid: card.units for card in spec.cards()}
+        cores = CORES_PER_CARD * len(wanted)
+        offered = {names.MEMORY: str(sum(wanted.values())), names.CORE: str(cores)}
+        found = node["status"]["allocatable"]
+        if not offered.items() <= found.items():
+            return f"kubelet offers {found}"
+        known = self._known_to_extender(spec.name)
+        return "" if known == wanted else f"the extender knows its cards as {known}"
+
+    def _known_to_extender(self, name: str) -> dict[str, int]:
+        pages = orjson.loads(fetched(self._verbs, "/snapshot") or b"{}")
+        return {
+            card["uuid"]: card["units"]
+            for page in pages.get("nodes", ())
+            if page["name"] == name
+            for card in page["cards"]
+        }
+
+    def _wait(self, child: Child, why_not: Callable[[], str]) -> None:
+        deadline = time.monotonic() + _START_WITHIN_S
+        while because := why_not():
+            self.insist("did not come up")
+            if time.monotonic() > deadline:
+                raise child.failure(f"did not come up ({because})")
+            time.sleep(_EVERY_S)
+
+    def _thread(self, name: str, run: Callable[[Event], None]) -> None:
+        self._threads[name] = Thread(target=run, args=(self._stop,), name=name)
+        self._threads[name].start()
+
+    def _join(self, name: str) -> None:
+        if name in self._threads:
+            self._threads[name].join()

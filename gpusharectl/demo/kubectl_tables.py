@@ -1,0 +1,287 @@
+"""Objects as the rows that ``kubectl get`` prints, as the API server makes them. Pure.
+
+The columns and their words are those of ``pkg/printers/internalversion/printers.go``
+(Kubernetes 1.36); columns of priority 1 show with ``-o wide``.
+
+The words of ``kubectl get pods``: READY, STATUS and RESTARTS. Pure.
+
+The source is ``printPod`` in ``pkg/printers/internalversion/printers.go`` (1.36).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Reader
+from gpusharectl.output import UNKNOWN, age
+
+_TERMINAL = ("Succeeded", "Failed")
+
+
+def ready_of(pod: Reader) -> str:
+    """Say how many of the pod's containers are ready: ``1/2``."""
+    total = len(pod.object("spec").optional_objects("containers"))
+    ready = sum(
+        one.optional_boolean("ready", default=False)
+        for one in _statuses(pod, "containerStatuses")
+    )
+    return f"{ready}/{total}"
+
+
+def restarts_of(pod: Reader) -> str:
+    """Say how often the pod's containers were started anew."""
+    return str(
+        sum(
+            one.optional_integer("restartCount")
+            for one in _statuses(pod, "containerStatuses")
+        )
+    )
+
+
+def pod_status(pod: Reader) -> str:
+    """Say in a word how the pod is, such as ``ContainerCreating``, ``Terminating``."""
+    status = pod.optional_object("status")
+    phase = status.optional_text("phase")
+    leaving = pod.object("metadata").raw.get("deletionTimestamp")
+    if leaving and phase not in _TERMINAL:
+        return "Terminating"
+    if pod.object("spec").raw.get("schedulingGates"):
+        return "SchedulingGated"
+    said = status.optional_text("reason") or phase
+    return _initializing(pod) or _containers(pod, said) or "Unknown"
+
+
+def _initializing(pod: Reader) -> str:
+    """Name the first init container that has not done its part, none as ``""``."""
+    inits = _statuses(pod, "initContainerStatuses")
+    for done, one in enumerate(inits):
+        state = one.optional_object("state")
+        ended = state.optional_object("terminated")
+        if ended.raw and not ended.optional_integer("exitCode"):
+            continue
+        if one.optional_boolean("started", default=False) and not ended.raw:
+            continue
+        reason = _reason(state)
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{done}/{len(inits)}"
+    return ""
+
+
+def _containers(pod: Reader, said: str) -> str:
+    """Take the first container's word that has one, else what the pod says itself."""
+    running = False
+    for one in reversed(_statuses(pod, "containerStatuses")):
+        state = one.optional_object("state")
+        said = _reason(state) or said
+        ready = one.optional_boolean("ready", default=False)
+        running = running or (ready and bool(state.raw.get("running")))
+    return "Running" if said == "Completed" and running else said
+
+
+def _reason(state: Reader) -> str:
+    ended = state.optional_object("terminated")
+    if ended.raw:
+        code = f"ExitCode:{ended.optional_integer('exitCode')}"
+        return ended.optional_text("reason") or code
+    return state.optional_object("waiting").optional_text("reason")
+
+
+def _statuses(pod: Reader, key: str) -> list[Reader]:
+    return pod.optional_object("status").optional_objects(key)
+
+
+NONE = "<none>"
+Cell = str | int
+Row = Callable[[Reader, datetime], tuple[Cell, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A kind's columns: the names, those shown always first, and how to fill them."""
+
+    narrow: tuple[str, ...]
+    wide: tuple[str, ...]
+    row: Row
+
+    def definitions(self) -> list[Json]:
+        """Give the columns as a Table defines them."""
+        shown = [(name, 0) for name in self.narrow] + [(name, 1) for name in self.wide]
+        return [
+            {
+                "name": name,
+                "type": "string",
+                "format": "name" if name == "Name" else "",
+                "description": "",
+                "priority": priority,
+            }
+            for name, priority in shown
+        ]
+
+
+def table(
+    kind: str,
+    objects: Iterable[Json],
+    metadata: Json,
+    now: datetime,
+    *,
+    whole: bool = False,
+) -> Json:
+    """Give a Table of objects of this plural; each row carries its metadata.
+
+    ``whole`` makes rows carry all of the object, which kubectl asks for to sort.
+    """
+    columns = COLUMNS[kind]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": columns.definitions(),
+        "rows": [
+            {
+                "cells": list(columns.row(Reader(thing), now)),
+                "object": thing if whole else _partial(thing),
+            }
+            for thing in objects
+        ],
+    }
+
+
+def _partial(thing: Json) -> Json:
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": thing["metadata"],
+    }
+
+
+def _born(thing: Reader, now: datetime) -> str:
+    return age(thing.object("metadata").optional_text("creationTimestamp"), now)
+
+
+def _name(thing: Reader) -> str:
+    return thing.object("metadata").text("name")
+
+
+def _pod(pod: Reader, now: datetime) -> tuple[Cell, ...]:
+    spec, status = pod.object("spec"), pod.optional_object("status")
+    return (
+        _name(pod),
+        ready_of(pod),
+        pod_status(pod),
+        restarts_of(pod),
+        _born(pod, now),
+        status.optional_text("podIP") or NONE,
+        spec.optional_text("nodeName") or NONE,
+        status.optional_text("nominatedNodeName") or NONE,
+        NONE,
+    )
+
+
+def _node(node: Reader, now: datetime) -> tuple[Cell, ...]:
+    info = node.optional_object("status").optional_object("nodeInfo")
+    return (
+        _name(node),
+        _node_status(node),
+        _roles(node),
+        _born(node, now),
+        info.optional_text("kubeletVersion"),
+        _address(node, "InternalIP"),
+        _address(node, "ExternalIP"),
+        info.optional_text("osImage") or UNKNOWN,
+        info.optional_text("kernelVersion") or UNKNOWN,
+        info.optional_text("containerRuntimeVersion") or UNKNOWN,
+    )
+
+
+def _node_status(node: Reader) -> str:
+    words = [
+        "Ready" if condition.optional_text("status") == "True" else "NotReady"
+        for condition in node.optional_object("status").optional_objects("conditions")
+        if condition.optional_text("type") == "Ready"
+    ] or ["Unknown"]
+    spec = node.optional_object("spec")
+    if spec.optional_boolean("unschedulable", default=False):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _roles(node: Reader) -> str:
+    prefix = "node-role.kubernetes.io/"
+    labels = node.object("metadata").optional_object("labels").texts(prefix)
+    return ",".join(sorted(key.removeprefix(prefix) for key in labels)) or NONE
+
+
+def _address(node: Reader, kind: str) -> str:
+    for one in node.optional_object("status").optional_objects("addresses"):
+        if one.optional_text("type") == kind:
+            return one.optional_text("address")
+    return NONE
+
+
+def _event(event: Reader, now: datetime) -> tuple[Cell, ...]:
+    about = event.optional_object("involvedObject")
+    last = event.optional_text("lastTimestamp") or event.optional_text("eventTime")
+    return (
+        age(last, now),
+        event.optional_text("type"),
+        event.optional_text("reason"),
+        f"{about.optional_text('kind').lower()}/{about.optional_text('name')}",
+        event.optional_text("message").strip(),
+        event.optional_object("source").optional_text("component"),
+        event.optional_integer("count") or 1,
+        _name(event),
+    )
+
+
+def _namespace(namespace: Reader, now: datetime) -> tuple[Cell, ...]:
+    return _name(namespace), "Active", _born(namespace, now)
+
+
+def _budget(budget: Reader, now: datetime) -> tuple[Cell, ...]:
+    spec, status = budget.optional_object("spec"), budget.optional_object("status")
+    return (
+        _name(budget),
+        str(spec.raw.get("minAvailable", "N/A")),
+        str(spec.raw.get("maxUnavailable", "N/A")),
+        status.optional_integer("disruptionsAllowed"),
+        _born(budget, now),
+    )
+
+
+COLUMNS: Mapping[str, Columns] = {
+    "pods": Columns(
+        ("Name", "Ready", "Status", "Restarts", "Age"),
+        ("IP", "Node", "Nominated Node", "Readiness Gates"),
+        _pod,
+    ),
+    "nodes": Columns(
+        ("Name", "Status", "Roles", "Age", "Version"),
+        (
+            "Internal-IP",
+            "External-IP",
+            "OS-Image",
+            "Kernel-Version",
+            "Container-Runtime",
+        ),
+        _node,
+    ),
+    "events": Columns(
+        ("Last Seen", "Type", "Reason", "Object", "Message"),
+        ("Source", "Count", "Name"),
+        _event,
+    ),
+    "namespaces": Columns(("Name", "Status", "Age"), (), _namespace),
+    "poddisruptionbudgets": Columns(
+        (
+            "Name",
+            "Min Available",
+            "Max Unavailable",
+            "Allowed Disruptions",
+            "Age",
+        ),
+        (),
+        _budget,
+    ),
+}

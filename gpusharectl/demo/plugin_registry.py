@@ -1,0 +1,238 @@
+"""kubelet's registry: which plugin offers which devices, and how they are.
+
+kubelet's side of one device plugin: the connection, the calls and the stream.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, Thread
+from typing import NoReturn
+
+import grpc
+
+from gpushare.kube.proto.deviceplugin_pb2 import (
+    AllocateRequest,
+    ContainerAllocateRequest,
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    Device,
+    DevicePluginOptions,
+    Empty,
+    PreferredAllocationRequest,
+    PreStartContainerRequest,
+    RegisterRequest,
+)
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+)
+
+_DIAL_S = 10.0
+_PRE_START_S = 30.0
+_GO_WORDS = {grpc.StatusCode.CANCELLED: "Canceled"}
+"""Codes that Go calls otherwise than by the words of their names."""
+
+
+class CallFailedError(Exception):
+    """A call to a plugin failed; ``str()`` is what kubelet makes of it."""
+
+
+class Endpoint:
+    """A plugin that registered. All calls raise ``CallFailedError``s.
+
+    Only PreStartContainer has a deadline: kubelet waits for the others for ever
+    (contracts 2.3).
+    """
+
+    def __init__(self, socket: Path) -> None:
+        options = (("grpc.default_authority", "localhost"),)
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options)
+        self._stub = DevicePluginStub(self._channel)
+        self.options = DevicePluginOptions()
+
+    def connect(self) -> None:
+        """Connect to the plugin's socket and ask for its options."""
+        try:
+            grpc.channel_ready_future(self._channel).result(_DIAL_S)
+        except grpc.FutureTimeoutError as error:
+            text = "failed to dial device plugin: context deadline exceeded"
+            raise CallFailedError(text) from error
+        with _translated("failed to get device plugin options: "):
+            self.options = self._stub.GetDevicePluginOptions(Empty())
+
+    def follow(self, told: Callable[[Sequence[Device]], None]) -> None:
+        """Tell each list of devices, until the stream ends."""
+        try:
+            for message in self._stub.ListAndWatch(Empty()):
+                told(message.devices)
+        except (grpc.RpcError, ValueError):
+            return
+
+    def preferred(
+        self, available: Collection[str], must: Collection[str], size: int
+    ) -> frozenset[str]:
+        """Ask which devices the plugin would like to see used."""
+        asked = ContainerPreferredAllocationRequest(
+            available_deviceIDs=available,
+            must_include_deviceIDs=must,
+            allocation_size=size,
+        )
+        request = PreferredAllocationRequest(container_requests=[asked])
+        with _translated("device plugin GetPreferredAllocation rpc failed with err: "):
+            answer = self._stub.GetPreferredAllocation(request)
+        first = answer.container_responses[:1]
+        return frozenset(first[0].deviceIDs if first else ())
+
+    def allocate(self, ids: Collection[str]) -> ContainerAllocateResponse:
+        """Tell which devices a container gets, and hear what comes with them."""
+        asked = ContainerAllocateRequest(devices_ids=ids)
+        with _translated():
+            answer = self._stub.Allocate(AllocateRequest(container_requests=[asked]))
+        responses: Sequence[ContainerAllocateResponse] = answer.container_responses
+        if not responses:
+            text = f"no containers return in allocation response {answer}"
+            raise CallFailedError(text)
+        return responses[0]
+
+    def pre_start(self, ids: Collection[str]) -> None:
+        """Tell that a container with these devices is about to start."""
+        request = PreStartContainerRequest(devices_ids=ids)
+        with _translated("device plugin PreStartContainer rpc failed with err: "):
+            self._stub.PreStartContainer(request, timeout=_PRE_START_S)
+
+    def close(self) -> None:
+        """Hang up; what is under way ends."""
+        self._channel.close()
+
+
+@contextmanager
+def _translated(before: str = "") -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        _raise(before, error)
+    except ValueError as error:
+        # That is how the channel says that it was closed.
+        text = "code = Canceled desc = grpc: the client connection is closing"
+        raise CallFailedError(f"{before}rpc error: {text}") from error
+
+
+def _raise(before: str, error: grpc.RpcError) -> NoReturn:
+    if not isinstance(error, grpc.Call):
+        raise CallFailedError(f"{before}{error}") from error
+    code = error.code()
+    word = _GO_WORDS.get(code) or code.name.replace("_", " ").title().replace(" ", "")
+    text = f"rpc error: code = {word} desc = {error.details()}"
+    raise CallFailedError(before + text) from error
+
+
+VERSION = "v1beta1"
+HEALTHY = "Healthy"
+"""The one word, to the letter, that makes a device usable (contracts 2.2)."""
+_EXTENDED = re.compile(r"(?!([^/]*\.)?kubernetes\.io/)[a-z0-9.-]+/[-\w.]{1,63}")
+
+
+class Registry(RegistrationServicer):
+    """Registration, and the streams of those who registered.
+
+    Left out: the five minutes after which kubelet counts a resource without a plugin
+    as none; here it keeps its capacity.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._connected: dict[str, Endpoint] = {}
+        self._healthy: dict[str, frozenset[str]] = {}
+        self._unhealthy: dict[str, frozenset[str]] = {}
+        self._followed: list[tuple[Endpoint, Thread]] = []
+
+    def Register(  # noqa: N802
+        self, request: RegisterRequest, context: grpc.ServicerContext
+    ) -> Empty:
+        """Connect back to the plugin before answering, then follow its devices."""
+        if complaint := _complaint(request):
+            context.abort(grpc.StatusCode.UNKNOWN, complaint)
+        endpoint = Endpoint(self._folder / request.endpoint)
+        resource = request.resource_name
+        with self._lock:
+            self._connected[resource] = endpoint
+        try:
+            endpoint.connect()
+        except CallFailedError as error:
+            with self._lock:
+                self._connected.pop(resource, None)
+            endpoint.close()
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        follower = Thread(target=self._follow, args=(resource, endpoint), daemon=True)
+        with self._lock:
+            self._endpoints[resource] = endpoint
+            self._followed.append((endpoint, follower))
+        follower.start()
+        return Empty()
+
+    def endpoint(self, resource: str) -> Endpoint | None:
+        """Give the plugin that last registered a resource, gone or not."""
+        with self._lock:
+            return self._endpoints.get(resource)
+
+    def healthy(self, resource: str) -> frozenset[str] | None:
+        """Give the usable devices; None for a resource that was never told of."""
+        with self._lock:
+            return self._healthy.get(resource)
+
+    def capacity(self) -> dict[str, int]:
+        """Count all devices of each resource."""
+        with self._lock:
+            return {
+                resource: len(healthy) + len(self._unhealthy[resource])
+                for resource, healthy in self._healthy.items()
+            }
+
+    def allocatable(self) -> dict[str, int]:
+        """Count the usable devices of each resource."""
+        with self._lock:
+            return {resource: len(ids) for resource, ids in self._healthy.items()}
+
+    def close(self) -> None:
+        """Hang up on all plugins; their streams end."""
+        with self._lock:
+            followed = list(self._followed)
+        for endpoint, _ in followed:
+            endpoint.close()
+        for _, follower in followed:
+            follower.join()
+
+    def _follow(self, resource: str, endpoint: Endpoint) -> None:
+        endpoint.follow(lambda devices: self._told(resource, devices))
+        # By name and not by endpoint: where a second plugin registered meanwhile, it is
+        # the one to be hung up on, which is kubelet's own mistake (contracts 2.7).
+        with self._lock:
+            ended = self._connected.pop(resource, None)
+            if ended is not None and resource in self._healthy:
+                self._unhealthy[resource] |= self._healthy[resource]
+                self._healthy[resource] = frozenset()
+        if ended is not None:
+            ended.close()
+
+    def _told(self, resource: str, devices: Sequence[Device]) -> None:
+        """Take over a whole list; what is not in it is no more."""
+        healthy = frozenset(one.ID for one in devices if one.health == HEALTHY)
+        unhealthy = frozenset(one.ID for one in devices) - healthy
+        with self._lock:
+            self._healthy[resource] = healthy
+            self._unhealthy[resource] = unhealthy
+
+
+def _complaint(request: RegisterRequest) -> str:
+    if request.version != VERSION:
+        return (
+            f'requested API version "{request.version}" is not supported by kubelet. '
+            f"Supported version is [{VERSION}]"
+        )
+    if not _EXTENDED.fullmatch(request.resource_name):
+        return f'the ResourceName "{request.resource_name}" is invalid'
+    return ""

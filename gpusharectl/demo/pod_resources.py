@@ -1,0 +1,197 @@
+"""kubelet's PodResources service: who holds which devices, without pod UIDs.
+
+Who holds which devices of a node, as kubelet writes it down.
+
+What the containers of a pod ask of devices, in the order of admission. Pure.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+import grpc
+
+from gpushare.domain.quantity import whole
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Reader
+from gpushare.kube.proto.deviceplugin_pb2 import ContainerAllocateResponse
+from gpushare.kube.proto.podresources_pb2 import (
+    ContainerDevices,
+    ContainerResources,
+    GetPodResourcesRequest,
+    GetPodResourcesResponse,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+    PodResources,
+)
+from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerServicer
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One container's devices of one resource, and what the plugin gave with them."""
+
+    ids: frozenset[str]
+    answer: ContainerAllocateResponse
+
+
+class Holdings:
+    """Active pods, what is recorded of them, and what is taken before it is recorded.
+
+    What an ended pod held is free only after the next ``sweep``, and a sweep that frees
+    anything forgets what is taken but not yet recorded. The second is a mistake of
+    kubelet's that a plugin must live with (contracts 2.7), so it is kept.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pods: dict[str, Json] = {}
+        self._held: dict[str, dict[str, dict[str, Held]]] = {}
+        self._taken: dict[str, set[str]] = {}
+
+    def begin(self, pod: Json) -> None:
+        """Take a pod as active; its admission begins."""
+        with self._lock:
+            self._pods[pod["metadata"]["uid"]] = pod
+
+    def end(self, uid: str) -> None:
+        """Take a pod as active no more."""
+        with self._lock:
+            self._pods.pop(uid, None)
+
+    def active(self) -> tuple[Json, ...]:
+        """Give the active pods."""
+        with self._lock:
+            return tuple(self._pods.values())
+
+    def sweep(self) -> None:
+        """Free what ended pods held."""
+        with self._lock:
+            ended = self._held.keys() - self._pods.keys()
+            for uid in ended:
+                del self._held[uid]
+            if ended:
+                self._recount()
+
+    def take(self, resource: str, ids: Collection[str]) -> None:
+        """Keep devices from others while their container is being admitted."""
+        with self._lock:
+            self._taken.setdefault(resource, set()).update(ids)
+
+    def record(self, uid: str, container: str, resource: str, held: Held) -> None:
+        """Write down what a container holds."""
+        with self._lock:
+            containers = self._held.setdefault(uid, {})
+            containers.setdefault(container, {})[resource] = held
+
+    def untake(self) -> None:
+        """Let go of all that is taken and not recorded."""
+        with self._lock:
+            self._recount()
+
+    def in_use(self, resource: str) -> frozenset[str] | None:
+        """Give the devices that are taken; None where none ever was."""
+        with self._lock:
+            ids = self._taken.get(resource)
+            return None if ids is None else frozenset(ids)
+
+    def of(self, uid: str, container: str) -> Mapping[str, Held]:
+        """Give what a container holds, by resource."""
+        with self._lock:
+            return dict(self._held.get(uid, {}).get(container, {}))
+
+    def _recount(self) -> None:
+        self._taken = {}
+        for containers in self._held.values():
+            for resources in containers.values():
+                for resource, held in resources.items():
+                    self._taken.setdefault(resource, set()).update(held.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One container: its limits on extended resources, in whole numbers.
+
+    ``ends`` is true of an init container that is over before the pod's others begin, so
+    that they take over its devices; a sidecar keeps its own.
+    """
+
+    name: str
+    amounts: Mapping[str, int]
+    ends: bool = False
+
+
+def asked_of(pod: Reader) -> list[Asked]:
+    """Read a pod's containers, each init container first, then each container.
+
+    Limits, since kubelet looks at nothing else: requests equal them (contracts 5).
+    """
+    spec = pod.object("spec")
+    return [
+        Asked(one.text("name"), _amounts(one), ends=_ends(one))
+        for one in spec.optional_objects("initContainers")
+    ] + [
+        Asked(one.text("name"), _amounts(one))
+        for one in spec.optional_objects("containers")
+    ]
+
+
+def _ends(init: Reader) -> bool:
+    return init.optional_text("restartPolicy") != "Always"
+
+
+def _amounts(container: Reader) -> dict[str, int]:
+    limits = container.optional_object("resources").optional_object("limits").raw
+    # A domain in the name is what makes a resource an extended one.
+    return {name: whole(raw) for name, raw in limits.items() if "/" in name}
+
+
+class PodResourcesLister(PodResourcesListerServicer):
+    """Answers as kubelet does from 1.34 on: active pods alone (contracts 2.6).
+
+    An init container that ends is not listed, and each device is an entry of its own.
+    Left out: the limit on how often one may ask.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+
+    def List(  # noqa: N802
+        self,
+        request: ListPodResourcesRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> ListPodResourcesResponse:
+        """List all active pods; this is also when ended pods' devices come free."""
+        pods = self._holdings.active()
+        self._holdings.sweep()
+        return ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
+
+    def Get(  # noqa: N802
+        self, request: GetPodResourcesRequest, context: grpc.ServicerContext
+    ) -> GetPodResourcesResponse:
+        """Give one pod."""
+        wanted = (request.pod_namespace, request.pod_name)
+        for pod in self._holdings.active():
+            metadata = pod["metadata"]
+            if (metadata["namespace"], metadata["name"]) == wanted:
+                return GetPodResourcesResponse(pod_resources=self._pod(pod))
+        text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
+        return context.abort(grpc.StatusCode.UNKNOWN, text)
+
+    def _pod(self, pod: Json) -> PodResources:
+        metadata = pod["metadata"]
+        names = [one.name for one in asked_of(Reader(pod)) if not one.ends]
+        containers = [self._container(metadata["uid"], name) for name in names]
+        return PodResources(
+            name=metadata["name"],
+            namespace=metadata["namespace"],
+            containers=containers,
+        )
+
+    def _container(self, uid: str, name: str) -> ContainerResources:
+        devices = [
+            ContainerDevices(resource_name=resource, device_ids=[one])
+            for resource, held in self._holdings.of(uid, name).items()
+            for one in held.ids
+        ]
+        return ContainerResources(name=name, devices=devices)

@@ -1,0 +1,1 @@
+"""``gpusharectl inspect``: the cards of every node and the pods on them."""

@@ -1,0 +1,297 @@
+"""What a node tells an installer: is it well, has it cards, who else hands them out.
+
+Pure; reads Node objects, and nothing else does so here.
+
+What kind of control plane this host has, told by its files, and which node it is.
+
+The names that our own objects are known by, in a cluster.
+"""
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.kube import names
+from gpushare.kube.annotations import decode_cards
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed
+from gpusharectl.kube_scheduler.host_files import HostFiles
+
+CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
+OUR_RESOURCES = (names.CORE, names.MEMORY)
+_WITH_QUOTA = (*OUR_RESOURCES, names.BITFUSION_GPU)
+"""For quotas the device plugin may offer the last one too, which hands out no card."""
+_SIGNS = {
+    "nvidia.com/gpu.present": "true",
+    "feature.node.kubernetes.io/pci-10de.present": "true",
+    "feature.node.kubernetes.io/pci-0300_10de.present": "true",
+    "feature.node.kubernetes.io/pci-0302_10de.present": "true",
+}
+"""Labels of NVIDIA's and the node feature discovery's; 10de is NVIDIA's PCI vendor."""
+_MODEL_LABEL = "nvidia.com/gpu.product"
+_HANDS_OUT_CARDS = re.compile(r"gpu|vcuda|^nvidia\.com/", re.IGNORECASE)
+_OTHER_VENDORS = ("amd.com/", "gpu.intel.com/")
+"""Their resources have GPUs in their names, but no card of NVIDIA's."""
+_DOCKER = "docker://"
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node, as far as an installer cares.
+
+    ``label`` tells whether it has our label with any value, ``labelled`` with ``true``;
+    ``signs`` says in words why it may have cards, empty where nothing speaks for it;
+    ``others`` are the resources by which another tool hands out cards there;
+    ``cards`` and ``units`` are what our device plugin has found, None before it has
+    said anything; ``known`` and
+    ``allocatable`` are resources of ours that its status names, ``leftover`` those of
+    which kubelet counts 0.
+    """
+
+    name: str
+    ready: bool
+    control_plane: bool
+    labelled: bool
+    label: bool
+    signs: tuple[str, ...]
+    others: tuple[str, ...]
+    offered: tuple[str, ...]
+    leftover: tuple[str, ...]
+    known: tuple[str, ...]
+    allocatable: tuple[str, ...]
+    cards: int | None
+    units: int | None
+    runtime: str
+    handlers: tuple[str, ...]
+    kubelet: str
+    architecture: str
+    addresses: tuple[str, ...]
+    annotations: tuple[str, ...]
+    takes_scheduler: bool = False
+    """Whether it has the label that lets a second kube-scheduler run beside cards."""
+
+
+def node_view(node: Json) -> NodeView:
+    """Read a Node object; what it does not say is empty."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    info = status.get("nodeInfo") or {}
+    annotations = metadata.get("annotations") or {}
+    allocatable = status.get("allocatable") or {}
+    capacity = status.get("capacity") or {}
+    cards, units = _cards(annotations)
+    return NodeView(
+        name=metadata["name"],
+        ready=_is_ready(status),
+        control_plane=CONTROL_PLANE_LABEL in labels,
+        label=names.GPU_NODE_LABEL in labels,
+        labelled=labels.get(names.GPU_NODE_LABEL) == "true",
+        signs=_signs(labels, cards),
+        others=tuple(one for one in _offered(allocatable) if one not in _WITH_QUOTA),
+        offered=tuple(one for one in _offered(allocatable) if _is_ours(one)),
+        leftover=_leftover(capacity),
+        known=tuple(dict.fromkeys([*_ours(capacity), *_leftover(capacity)])),
+        allocatable=tuple(one for one in _WITH_QUOTA if one in allocatable),
+        cards=cards,
+        units=units,
+        runtime=info.get("containerRuntimeVersion", ""),
+        handlers=_handlers(status),
+        kubelet=info.get("kubeletVersion", ""),
+        architecture=info.get("architecture", ""),
+        addresses=_addresses(status),
+        annotations=tuple(
+            key
+            for key in (names.CARDS, names.CORDON, names.CLEAR)
+            if key in annotations
+        ),
+        takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",
+    )
+
+
+def minor(version: str) -> tuple[int, int] | None:
+    """Read ``v1.36.3`` as (1, 36); None where it is no version.
+
+    >>> minor("v1.36.3+k3s1")
+    (1, 36)
+    """
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def named(nodes: Sequence[NodeView], name: str) -> NodeView | None:
+    """Find a node by its name."""
+    return next((node for node in nodes if node.name == name), None)
+
+
+def runtime(node: NodeView) -> str:
+    """Name a container runtime as people do.
+
+    ``containerd://2.4.2`` is containerd 2.4.2.
+    """
+    if node.runtime.startswith(_DOCKER):
+        return f"Docker {node.runtime.removeprefix(_DOCKER)}"
+    return node.runtime.replace("://", " ") or "a runtime that it does not tell"
+
+
+def _is_ready(status: Json) -> bool:
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+
+
+def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
+    found = [
+        f"label {key}" for key, value in _SIGNS.items() if labels.get(key) == value
+    ]
+    if _MODEL_LABEL in labels:
+        found.append(labels[_MODEL_LABEL])
+    if cards:
+        found.append(f"{cards} card{'' if cards == 1 else 's'} found before")
+    return tuple(found)
+
+
+def _offered(allocatable: Mapping[str, str]) -> list[str]:
+    """Give the resources by which somebody hands out cards, those at 0 left out."""
+    return sorted(
+        name
+        for name, amount in allocatable.items()
+        if "/" in name
+        and _HANDS_OUT_CARDS.search(name)
+        and not name.startswith(_OTHER_VENDORS)
+        and str(amount) != "0"
+    )
+
+
+def _ours(amounts: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(one for one in OUR_RESOURCES if one in amounts)
+
+
+def _leftover(capacity: Mapping[str, str]) -> tuple[str, ...]:
+    """Give those at 0; another plugin may be who offers the quota's, at more."""
+    return tuple(one for one in _WITH_QUOTA if capacity.get(one) == "0")
+
+
+def _is_ours(resource: str) -> bool:
+    return resource in OUR_RESOURCES
+
+
+def _cards(annotations: Mapping[str, str]) -> tuple[int | None, int | None]:
+    text = annotations.get(names.CARDS)
+    if text is None:
+        return None, None
+    try:
+        cards = decode_cards(text)
+    except Malformed:
+        return None, None
+    return len(cards), sum(card.units for card in cards)
+
+
+def _handlers(status: Json) -> tuple[str, ...]:
+    handlers = status.get("runtimeHandlers") or ()
+    return tuple(one["name"] for one in handlers if one.get("name"))
+
+
+def _addresses(status: Json) -> tuple[str, ...]:
+    return tuple(one.get("address", "") for one in status.get("addresses") or ())
+
+
+KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
+KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
+K3S_SIGNS = (Path("/var/lib/rancher/k3s/server"), Path("/etc/rancher/k3s/k3s.yaml"))
+K3S_CONFIG = Path("/etc/rancher/k3s/config.yaml")
+DRIVER_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
+_ADVERTISED = "--advertise-address="
+
+
+class Flavour(StrEnum):
+    """Who runs kube-scheduler here; the value is also the overlay's name."""
+
+    KUBEADM = "kubeadm"
+    K3S = "k3s"
+    MANAGED = "managed"
+
+
+def flavour(files: HostFiles) -> Flavour:
+    """Tell by the files of this host; ``MANAGED`` where no scheduler is ours to set."""
+    if files.read(KUBEADM_SCHEDULER) is not None:
+        return Flavour.KUBEADM
+    if any(_there(files, path) for path in K3S_SIGNS):
+        return Flavour.K3S
+    return Flavour.MANAGED
+
+
+def has_driver(files: HostFiles) -> bool:
+    """Tell whether NVIDIA's driver is loaded on this host."""
+    return any(_there(files, path) for path in DRIVER_SIGNS)
+
+
+def this_node(
+    files: HostFiles, kind: Flavour, nodes: Sequence[NodeView], hostname: str = ""
+) -> str:
+    """Give the name of the node that this host is; empty where none can be.
+
+    On kubeadm the API server's manifest tells the address, which no two nodes share;
+    else the host's name, or the one that k3s was told.
+    """
+    if kind is Flavour.KUBEADM:
+        address = _advertised(files)
+        for node in nodes:
+            if address and address in node.addresses:
+                return node.name
+        if address:
+            return ""
+    own = hostname or socket.gethostname()
+    told = _k3s_name(files) if kind is Flavour.K3S else ""
+    for name in (told, own.lower(), own.lower().split(".")[0]):
+        if name and named(nodes, name):
+            return name
+    return ""
+
+
+def _there(files: HostFiles, path: Path) -> bool:
+    return files.place(path).exists()
+
+
+def _advertised(files: HostFiles) -> str:
+    """Read the address of this host's API server, as kubeadm has written it."""
+    body = _yaml(files.read(KUBEADM_APISERVER))
+    try:
+        words = body["spec"]["containers"][0]["command"]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    found = [str(word) for word in words if str(word).startswith(_ADVERTISED)]
+    return found[-1].removeprefix(_ADVERTISED) if found else ""
+
+
+def _k3s_name(files: HostFiles) -> str:
+    body = _yaml(files.read(K3S_CONFIG))
+    return str(body.get("node-name", "")) if isinstance(body, dict) else ""
+
+
+def _yaml(content: bytes | None) -> Any:  # noqa: ANN401
+    try:
+        return yaml.safe_load(content or b"") or {}
+    except yaml.YAMLError:
+        return {}
+
+
+SYSTEM = "kube-system"
+"""The namespace of all of them that have one."""
+PART_OF = "app.kubernetes.io/part-of"
+NAME = "app.kubernetes.io/name"
+PRODUCT = "gpushare"
+OURS = f"{PART_OF}={PRODUCT}"
+"""The selector that finds each of them."""
+EXTENDER = "gpushare-extender"
+PLUGIN = "gpushare-device-plugin"
+EXPORTER = "gpushare-exporter"
+SECOND_SCHEDULER = "gpushare-scheduler"
+WEBHOOK = "gpushare-webhook"

@@ -1,0 +1,1 @@
+"""The admission webhook in a cluster: its objects, certificate and steps."""

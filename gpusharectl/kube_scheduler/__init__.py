@@ -1,0 +1,1 @@
+"""kube-scheduler's configuration on control-plane hosts: edit, try, restore."""

@@ -1,0 +1,313 @@
+"""kube-scheduler on the other control-plane nodes, by a Job on each.
+
+``HostJob`` tries and writes; here it is run, and then that node's kube-scheduler waited
+for.
+
+What ``gpusharectl host-scheduler`` does, on a host that a Job has mounted.
+
+It knows no API server. What it prints when all is well is kube-scheduler's manifest as
+it lies there then, for whoever made the Job and waits for that pod.
+
+The Job that sets kube-scheduler's files on another control-plane node. Pure.
+
+Its pod is pinned to the node, since the scheduler may be what is broken, and has no
+credentials: it sees kube-scheduler's own folders and nothing else of the host. Two
+containers first try the new configuration, with kube-scheduler's own image, on copies;
+the last one writes and prints the manifest that it leaves.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.kube_scheduler.files import Asked, SchedulerFiles
+from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
+from gpusharectl.kube_scheduler.kubeadm import Patience
+from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
+from gpusharectl.kube_scheduler.temp_pod import SYSTEM, short_pod, waits_for
+from gpusharectl.kube_scheduler.verify import (
+    MirrorPod,
+    Say,
+    check_container,
+    last_words,
+)
+
+
+class Action(StrEnum):
+    """What is done to the host's files."""
+
+    TRY = "try"
+    """Write what ``apply`` would write below ``into``, and nothing to the host."""
+    APPLY = "apply"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What to print, and the exit code."""
+
+    words: str
+    code: int = 0
+
+
+def host_scheduler(action: Action, root: Path, asked: Asked, into: Path) -> Done:
+    """Do it to the files below ``root``; what stands in the way is told in words."""
+    host = HostFiles(root)
+    files = SchedulerFiles(host, KubeadmFile(), asked)
+    try:
+        changes = files.restore() if action is Action.RESTORE else files.plan()
+        if isinstance(changes, Obstacle):
+            return Done(str(changes), 1)
+        if action is Action.TRY:
+            _copy(host, files, into)
+            folder = f"{KubeadmFile.folder}/"
+            inside = [each for each in changes if each.path.startswith(folder)]
+            HostFiles(into).make(inside)
+        else:
+            files.make(changes)
+        return Done((host.read(KubeadmFile.path) or b"").decode())
+    except OSError as error:
+        return Done(f"{error.filename or KubeadmFile.path}: {error.strerror}", 1)
+
+
+def _copy(host: HostFiles, files: SchedulerFiles, into: Path) -> None:
+    """Lay what is there already beside what is new."""
+    for path in (files.config, *files.certificates.paths()):
+        content = host.read(path)
+        if content is not None:
+            HostFiles(into).write(path, content)
+
+
+NAME = "gpushare-scheduler"
+_ETC = "/etc/kubernetes"
+_ROOT = "/host"
+_INTO = "/try"
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class HostJob:
+    """What is to be done on a node, by which image of ours."""
+
+    action: Action
+    node: str
+    image: str
+    kubernetes: str
+    tls: bool = False
+    packs: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name that fits a label, whatever the node's."""
+        name = f"{NAME}-{self.action}-{self.node}"
+        if len(name) <= _LONGEST_NAME:
+            return name
+        digest = hashlib.sha256(self.node.encode()).hexdigest()[:16]
+        return f"{NAME}-{self.action}-{digest}"
+
+    def body(self, mirror: Json) -> Json:
+        """Describe the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
+        last = self._step("write", self.action)
+        pod = {
+            "nodeName": self.node,
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "initContainers": self._trial(mirror),
+            "containers": [{**last, "volumeMounts": self._host_mounts(mirror)}],
+            "volumes": self._volumes(mirror),
+        }
+        template = short_pod(self.name, pod)
+        metadata = template["metadata"]
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {**metadata, "name": self.name},
+            "spec": {
+                "backoffLimit": 0,
+                "ttlSecondsAfterFinished": 3600,
+                "template": {
+                    "metadata": {"labels": metadata["labels"]},
+                    "spec": template["spec"],
+                },
+            },
+        }
+
+    def _trial(self, mirror: Json) -> list[Json]:
+        """Try on copies first; there is nothing to try when all goes back."""
+        if self.action is Action.RESTORE:
+            return []
+        copies = {"name": "try", "mountPath": _INTO}
+        etc, *others = self._host_mounts(mirror)
+        mounts = [{**etc, "readOnly": True}, *others, copies]
+        step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
+        check = check_container(
+            container(mirror), f"{KubeadmFile.folder}/scheduler.yaml"
+        )
+        folder = KubeadmFile.folder
+        own = [
+            each
+            for each in check.get("volumeMounts", ())
+            if each["mountPath"] != folder
+        ]
+        inside = f"{_INTO}{folder}".removeprefix(f"{_INTO}/")
+        ours = {"name": "try", "mountPath": folder, "subPath": inside, "readOnly": True}
+        return [step, {**check, "volumeMounts": [*own, ours]}]
+
+    def _step(self, name: str, action: Action) -> Json:
+        told = [f"--root={_ROOT}", f"--into={_INTO}", f"--kubernetes={self.kubernetes}"]
+        flags = {"--tls": self.tls, "--packs": self.packs}
+        more = [flag for flag, given in flags.items() if given]
+        return {
+            "name": name,
+            "image": self.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["gpusharectl", "host-scheduler", str(action), *told, *more],
+            "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+            "securityContext": {
+                "runAsUser": 0,
+                "runAsGroup": 0,
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                # Files of kube-scheduler and of the extender may be another user's.
+                "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+
+    def _host_mounts(self, mirror: Json) -> list[Json]:
+        mounts: list[Json] = [{"name": "kubernetes", "mountPath": f"{_ROOT}{_ETC}"}]
+        for volume in _elsewhere(mirror):
+            path = volume["hostPath"]["path"]
+            mounts.append(
+                {
+                    "name": volume["name"],
+                    "mountPath": f"{_ROOT}{path}",
+                    "readOnly": True,
+                }
+            )
+        return mounts
+
+    def _volumes(self, mirror: Json) -> list[Json]:
+        own = [
+            each for each in mirror["spec"].get("volumes") or [] if "hostPath" in each
+        ]
+        etc = {"path": _ETC, "type": "Directory"}
+        return [
+            *own,
+            {"name": "kubernetes", "hostPath": etc},
+            {"name": "try", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+        ]
+
+
+def _elsewhere(mirror: Json) -> list[Json]:
+    """Give what kube-scheduler sees of the host that lies outside our reach."""
+    return [
+        volume
+        for volume in mirror["spec"].get("volumes") or []
+        if "hostPath" in volume
+        and not PurePosixPath(volume["hostPath"]["path"]).is_relative_to(_ETC)
+    ]
+
+
+_MIRROR_S = 20.0
+_LOG_LINES = 500
+"""A manifest has some hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerJobs:
+    """The kube-schedulers on the other control-plane nodes."""
+
+    objects: Objects
+    image: str
+    kubernetes: str
+    tls: bool = False
+    packs: bool = False
+    patience: Patience = field(default_factory=Patience)
+
+    def run(self, action: str, node: str, say: Say) -> str:
+        """Do ``apply`` or ``restore`` there; why it did not come about, else "".
+
+        Where kube-scheduler does not come up after ``apply`` its files are put back.
+        """
+        try:
+            return self._run(Action(action), node, say)
+        except ClusterError as error:
+            return f"the Job for {node} could not be run: {error}"
+
+    def _run(self, action: Action, node: str, say: Say) -> str:
+        ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
+        # It is away for a moment while kubelet makes it anew.
+        mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
+        if mirror is None:
+            return (
+                f"there is no pod {PROGRAM}-{node}, so kubeadm did not make this node"
+            )
+        job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.packs)
+        manifest = self._done(job, mirror, say)
+        if isinstance(manifest, Obstacle):
+            return str(manifest)
+        pace, wait_s = self.patience.pace, self.patience.wait_s
+        why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
+        if not why or action is not Action.APPLY:
+            return why
+        say(f"{PROGRAM} did not come up; its files are put back")
+        again = self._run(Action.RESTORE, node, say)
+        return f"{why}; " + (again or "its files are as before us, and it runs")
+
+    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod | Obstacle:
+        """Run the Job to its end, and give the manifest that it leaves."""
+        body = job.body(mirror)
+        ref = Ref.of(body)
+        pace, most_s = self.patience.pace, self.patience.job_s
+        if self.objects.delete(ref, grace_period_s=0):
+            pace.until(lambda: self.objects.get(ref) is None or None, most_s)
+        self.objects.create(body)
+        try:
+            say(f"Job {SYSTEM}/{job.name} writes the files")
+            pace.until(lambda: _ended(self.objects.get(ref)), most_s)
+            return self._outcome(job, self.objects.get(ref), most_s)
+        finally:
+            self.objects.delete(ref)
+
+    def _outcome(
+        self,
+        job: HostJob,
+        body: Json | None,
+        most_s: float,
+    ) -> SchedulerPod | Obstacle:
+        pods = self.objects.list(
+            "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
+        )
+        if not _ended(body) or not pods:
+            why = next((waits_for(pod) for pod in pods), "") or "it has not started"
+            return Obstacle(f"the Job did not end within {most_s:g} s: {why}")
+        name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
+        log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
+        if failed == "check":
+            return Obstacle(
+                f"{PROGRAM} would not take the configuration: {last_words(log)}"
+            )
+        return Obstacle(last_words(log)) if failed else SchedulerPod.read(log)
+
+
+def _ended(job: Json | None) -> bool | None:
+    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    ends = {"Complete", "Failed"}
+    over = any(each["type"] in ends and each["status"] == "True" for each in conditions)
+    return True if over else None
+
+
+def _failed(pod: Json) -> str:
+    """Name the container that ended badly, "" where none did."""
+    status = pod.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(kind) or ():
+            if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
+                return str(each["name"])
+    return ""

@@ -1,0 +1,344 @@
+"""kube-scheduler's static pod, edited as a careful person would edit it. Pure.
+
+``edited(manifest, ours)`` adds ``--config``, the volume and the mount of our folder,
+and an annotation whose change makes kubelet start the pod anew; ``taken_out`` takes
+just that out again and gives the old text back, byte for byte. Comments, order and form
+of all else stay; flags that the configuration replaces stay too, since they say the
+same. What comes out is read again and compared with what was meant, so that a manifest
+that is written as nobody thought of is refused and not spoiled.
+
+kube-scheduler's static pod, read: its flags, its image, what it sees of the host.
+
+``SchedulerPod.read(manifest)`` gives it, or says in words why the text is none; the
+words want the file's name before them.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.names import PREFIX
+from gpusharectl.kube_scheduler import flags, yaml_edit
+from gpusharectl.kube_scheduler.host_files import Obstacle
+
+PROGRAM = "kube-scheduler"
+CURE = "kubeadm init phase control-plane scheduler writes it anew"
+CONFIG_FLAG = f"--{flags.CONFIG}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerPod:
+    """The manifest: as text, as plain data, and as nodes that know their places."""
+
+    text: str
+    body: Json
+    metadata: MappingNode
+    spec: MappingNode
+    container: MappingNode
+
+    @classmethod
+    def read(cls, text: str) -> "SchedulerPod | Obstacle":
+        """Read a manifest."""
+        root = yaml_edit.document(text)
+        if isinstance(root, Obstacle):
+            return Obstacle(f"{root}; {CURE}")
+        metadata, spec = (yaml_edit.child(root, key) for key in ("metadata", "spec"))
+        kind = yaml_edit.child(root, "kind")
+        if not isinstance(kind, ScalarNode) or kind.value != "Pod":
+            kind_is = getattr(kind, "value", None)
+            return Obstacle(f"is not a Pod, its kind is {kind_is}; {CURE}")
+        if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
+            return Obstacle(f"is a Pod without metadata or without a spec; {CURE}")
+        found = _scheduler(yaml_edit.items(yaml_edit.child(spec, "containers")))
+        if found is None:
+            return Obstacle(
+                f"has no container {PROGRAM} that runs the program {PROGRAM} itself, "
+                "not by way of a shell"
+            )
+        return cls(text, yaml_edit.data(text), metadata, spec, found)
+
+    @property
+    def main(self) -> Json:
+        """Give kube-scheduler's container as plain data."""
+        return container(self.body)
+
+    @property
+    def image(self) -> str:
+        """Give kube-scheduler's image."""
+        return str(self.main.get("image", ""))
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Give kube-scheduler's flags, as ``schedulerflags.parsed`` does."""
+        return flags.parsed(words(self.main))
+
+    @property
+    def config(self) -> str:
+        """Give the configuration that kube-scheduler reads; "" for none."""
+        return self.flags.get(flags.CONFIG, "")
+
+    def annotation(self, name: str) -> str:
+        """Give an annotation; "" for none."""
+        return str((self.body["metadata"].get("annotations") or {}).get(name, ""))
+
+    def config_nodes(self) -> list[tuple[str, ScalarNode]]:
+        """Give the words that name a configuration, with the key of their list.
+
+        Of ``--config`` and its path in two words it is the path's.
+        """
+        found, before = [], ""
+        for key in ("command", "args"):
+            for node in yaml_edit.items(yaml_edit.child(self.container, key)):
+                if not isinstance(node, ScalarNode):
+                    continue
+                if node.value.startswith(f"{CONFIG_FLAG}=") or before == CONFIG_FLAG:
+                    found.append((key, node))
+                before = node.value
+        return found
+
+    def on_host(self, path: str) -> str | Obstacle:
+        """Say where a file that the pod sees lies on its host."""
+        volumes = {
+            each.get("name"): each for each in self.body["spec"].get("volumes") or []
+        }
+        mounts = [
+            each for each in self.main.get("volumeMounts") or [] if _holds(each, path)
+        ]
+        if mounts:
+            mount = max(mounts, key=lambda each: len(str(each["mountPath"])))
+            volume = volumes.get(mount.get("name"), {}).get("hostPath") or {}
+            if volume.get("path"):
+                base = PurePosixPath(str(volume["path"])) / str(
+                    mount.get("subPath", "")
+                )
+                inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
+                return str(base / inside)
+        return Obstacle(
+            f"has {CONFIG_FLAG}={path}, which no hostPath volume of the pod holds: put "
+            "the file into a folder of the host and mount that"
+        )
+
+
+def container(body: Json) -> Json:
+    """Give kube-scheduler's container of a pod that has one."""
+    containers: list[Json] = body["spec"]["containers"]
+    return next(each for each in containers if each.get("name") == PROGRAM)
+
+
+def words(main: Json) -> list[str]:
+    """Give the flags of kube-scheduler's container, from ``command`` then ``args``."""
+    command = [str(word) for word in main.get("command") or []]
+    return [*command[1:], *(str(word) for word in main.get("args") or [])]
+
+
+def _scheduler(containers: Sequence[Node]) -> MappingNode | None:
+    for node in containers:
+        name = yaml_edit.child(node, "name")
+        if isinstance(name, ScalarNode) and name.value == PROGRAM:
+            command = yaml_edit.items(yaml_edit.child(node, "command"))
+            first = str(command[0].value) if command else PROGRAM
+            runs_it = PurePosixPath(first).name == PROGRAM
+            return node if isinstance(node, MappingNode) and runs_it else None
+    return None
+
+
+def _holds(mount: Json, path: str) -> bool:
+    at = str(mount.get("mountPath", ""))
+    return bool(at) and PurePosixPath(path).is_relative_to(at)
+
+
+VOLUME = "gpushare-scheduler-config"
+STAMP = f"{PREFIX}-scheduler-config"
+"""Annotation of the pod: what tells this configuration from any other."""
+FORMER = f"{PREFIX}-scheduler-former"
+"""Annotation of the pod: how the ``--config`` was written that ours replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What the pod is given."""
+
+    config: str
+    """Our configuration, the same path on the host and in the pod."""
+    folder: str
+    """The folder that it lies in."""
+    stamp: str = ""
+    """Changes with all that kube-scheduler reads but once, at its start."""
+
+    @property
+    def mount(self) -> Json:
+        """The mount of our folder."""
+        return {"mountPath": self.folder, "name": VOLUME, "readOnly": True}
+
+    @property
+    def volume(self) -> Json:
+        """The volume with our folder."""
+        return {"hostPath": {"path": self.folder, "type": "Directory"}, "name": VOLUME}
+
+    def like(self, node: ScalarNode) -> str:
+        """Name our configuration as a word does: with the flag, or the path alone."""
+        with_flag = node.value.startswith("-")
+        return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
+
+
+def edited(manifest: str, ours: Ours) -> str | Obstacle:
+    """Give the manifest with our configuration; itself where it has it."""
+    pod = SchedulerPod.read(manifest)
+    if isinstance(pod, Obstacle) or _has_all(pod, ours):
+        return pod if isinstance(pod, Obstacle) else manifest
+    bare = taken_out(manifest, ours)
+    if isinstance(bare, Obstacle):
+        return bare
+    text = _stepped(bare, ours, (_add_flag, _add_stamp, _add_mount, _add_volume))
+    made = SchedulerPod.read(text)
+    if isinstance(made, Obstacle) or not _has_all(made, ours):
+        return _odd()
+    return text if _same(text, bare, ours) else _odd()
+
+
+def taken_out(manifest: str, ours: Ours) -> str | Obstacle:
+    """Give the manifest without what ``edited`` adds; itself where there is nothing."""
+    pod = SchedulerPod.read(manifest)
+    if isinstance(pod, Obstacle):
+        return pod
+    steps = (_drop_flag, _drop_annotations, _drop_mount, _drop_volume)
+    text = _stepped(manifest, ours, steps)
+    bare = SchedulerPod.read(text)
+    if isinstance(bare, Obstacle) or bare.config == ours.config:
+        return _odd()
+    return text if _same(text, manifest, ours) else _odd()
+
+
+def is_edited(manifest: str, ours: Ours) -> bool:
+    """Tell whether kube-scheduler is told to read our configuration."""
+    pod = SchedulerPod.read(manifest)
+    return not isinstance(pod, Obstacle) and pod.config == ours.config
+
+
+Step = Callable[[SchedulerPod, Ours], str]
+
+
+def _stepped(text: str, ours: Ours, steps: Sequence[Step]) -> str:
+    """Take the steps, each on the text as the one before has left it."""
+    for step in steps:
+        pod = SchedulerPod.read(text)
+        if isinstance(pod, Obstacle):
+            return ""
+        text = step(pod, ours)
+    return text
+
+
+def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
+    nodes = pod.config_nodes()
+    if not nodes:
+        has_args = yaml_edit.items(yaml_edit.child(pod.container, "args"))
+        key = "args" if has_args else "command"
+        flag = f"{CONFIG_FLAG}={ours.config}"
+        return yaml_edit.add_item(pod.text, pod.container, key, flag)
+    node = nodes[-1][1]
+    # The lower one first, since places above it stay as they are.
+    text = yaml_edit.replace(pod.text, node, ours.like(node))
+    written = yaml_edit.raw(pod.text, node)
+    return _stepped(text, ours, [lambda again, _: _annotated(again, FORMER, written)])
+
+
+def _drop_flag(pod: SchedulerPod, ours: Ours) -> str:
+    former = pod.annotation(FORMER)
+    for key, node in pod.config_nodes():
+        if node.value != ours.like(node):
+            continue
+        if former:
+            return yaml_edit.replace(pod.text, node, former)
+        return yaml_edit.drop_item(pod.text, pod.container, key, node)
+    return pod.text
+
+
+def _add_stamp(pod: SchedulerPod, ours: Ours) -> str:
+    return _annotated(pod, STAMP, ours.stamp)
+
+
+def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
+    return yaml_edit.add_entry(pod.text, pod.metadata, "annotations", name, value)
+
+
+def _drop_annotations(pod: SchedulerPod, ours: Ours) -> str:
+    for name in (STAMP, FORMER):
+        if pod.annotation(name):
+            text = yaml_edit.drop_entry(pod.text, pod.metadata, "annotations", name)
+            return _stepped(text, ours, [_drop_annotations])
+    return pod.text
+
+
+def _add_mount(pod: SchedulerPod, ours: Ours) -> str:
+    return yaml_edit.add_item(pod.text, pod.container, "volumeMounts", ours.mount)
+
+
+def _add_volume(pod: SchedulerPod, ours: Ours) -> str:
+    return yaml_edit.add_item(pod.text, pod.spec, "volumes", ours.volume)
+
+
+def _drop_mount(pod: SchedulerPod, _: Ours) -> str:
+    return _without_volume(pod.text, pod.container, "volumeMounts")
+
+
+def _drop_volume(pod: SchedulerPod, _: Ours) -> str:
+    return _without_volume(pod.text, pod.spec, "volumes")
+
+
+def _without_volume(text: str, parent: MappingNode, key: str) -> str:
+    for node in yaml_edit.items(yaml_edit.child(parent, key)):
+        name = yaml_edit.child(node, "name")
+        if isinstance(name, ScalarNode) and name.value == VOLUME:
+            return yaml_edit.drop_item(text, parent, key, node)
+    return text
+
+
+def _has_all(pod: SchedulerPod, ours: Ours) -> bool:
+    return (
+        pod.config == ours.config
+        and pod.annotation(STAMP) == ours.stamp
+        and ours.mount in (pod.main.get("volumeMounts") or [])
+        and ours.volume in (pod.body["spec"].get("volumes") or [])
+    )
+
+
+def _same(one: str, other: str, ours: Ours) -> bool:
+    """Tell whether two manifests differ in nothing but what is ours."""
+    first, second = (_bare(yaml_edit.data(text), ours) for text in (one, other))
+    return first == second
+
+
+def _bare(body: Json, ours: Ours) -> Json:
+    """Give the pod without what is ours, and without lists that are empty then."""
+    body = copy.deepcopy(body)
+    main, metadata, spec = container(body), body["metadata"], body["spec"]
+    annotations = metadata.get("annotations") or {}
+    former = annotations.pop(FORMER, None)
+    annotations.pop(STAMP, None)
+    metadata["annotations"] = annotations or None
+    for holder, key in ((main, "volumeMounts"), (spec, "volumes")):
+        kept = [each for each in holder.get(key) or [] if each.get("name") != VOLUME]
+        holder[key] = kept or None
+    before = [] if former is None else [yaml_edit.data(former)]
+    for key in ("command", "args"):
+        main[key] = [
+            new
+            for word in main.get(key) or []
+            for new in (before if _names_ours(word, ours) else [word])
+        ]
+    return body
+
+
+def _names_ours(word: object, ours: Ours) -> bool:
+    return word in {ours.config, f"{CONFIG_FLAG}={ours.config}"}
+
+
+def _odd() -> Obstacle:
+    return Obstacle(
+        "is written in a form that cannot be edited without a risk (braces, anchors or "
+        "merged keys): write it in plain block style, as kubeadm does, and start again"
+    )

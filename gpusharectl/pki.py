@@ -1,0 +1,323 @@
+"""The certificates of extender, kube-scheduler and webhook: what to write, and when.
+
+Nothing here reads a clock or a disk: ``plan`` takes the files as they are and gives
+those that must be written. They are PEM and called ``<name>.crt`` and ``<name>.key``;
+the authority's name is ``ca``. Each host has its own, because each extender serves the
+kube-scheduler beside it and nobody else. The webhook has one for the whole cluster.
+
+Each is renewed when less than a third of its time is left. So the authority, made for
+ten years, outlives what it signs for one, and stays when that is renewed.
+
+Keys and certificates: an authority of our own, and what it signs.
+
+No clock: now is an argument. Keys are ECDSA P-256, which Go and OpenSSL both take and
+sign with in well under a millisecond.
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_LASTS = timedelta(days=3652)
+CERTIFICATE_LASTS = timedelta(days=365)
+_BACKDATED = timedelta(hours=1)
+"""For a clock that is set back after the certificates were made."""
+
+
+class Purpose(Enum):
+    """Which side shows the certificate; nobody can use it on the other one."""
+
+    SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+    CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One certificate to have."""
+
+    name: str
+    """Of its files: ``server`` for ``server.crt`` and ``server.key``."""
+    common_name: str
+    """For people; nothing is decided by it."""
+    purpose: Purpose
+    hosts: tuple[str, ...] = ()
+    """IP addresses and DNS names under which a client may reach the server."""
+    uid: int = 0
+    """Who owns the key, and so can read it."""
+
+    @property
+    def key_usage(self) -> x509.ExtendedKeyUsage:
+        """Its purpose, as it stands in the certificate."""
+        return x509.ExtendedKeyUsage([self.purpose.value])
+
+    @property
+    def alternatives(self) -> x509.SubjectAlternativeName | None:
+        """Its hosts, as they stand in the certificate; None where it has none."""
+        if not self.hosts:
+            return None
+        return x509.SubjectAlternativeName([_alternative(host) for host in self.hosts])
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """As it stands in ``.crt``."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """As it stands in ``.key``: PKCS 8, not encrypted."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+
+def make_authority(now: datetime) -> Pair:
+    """Make an authority that may sign certificates, but no further authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("gpushare CA")
+    builder = (
+        _builder(name, key, now, AUTHORITY_LASTS)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+    )
+    return Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
+    """Sign a certificate for a new key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(
+        authority.key.public_key()
+    )
+    builder = (
+        _builder(_name(wanted.common_name), key, now, CERTIFICATE_LASTS)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(issuer, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(wanted.key_usage, critical=False)
+    )
+    if wanted.alternatives:
+        builder = builder.add_extension(wanted.alternatives, critical=False)
+    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lasts: timedelta
+) -> x509.CertificateBuilder:
+    """Begin a certificate with what every one has."""
+    subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + lasts)
+        .add_extension(subject_key, critical=False)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    """Say what the key is for: to sign certificates, or to speak TLS."""
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+AUTHORITY = "ca"
+EXTENDER_UID = 65532
+"""Whom the extender runs as: of all keys it can read its own alone."""
+SERVER_NAME = "gpushare-extender.kube-system.svc"
+"""What kube-scheduler's stanza gives as ``serverName``."""
+EXTENDER = Wanted(
+    "server",
+    "gpushare-extender",
+    Purpose.SERVER,
+    ("127.0.0.1", "::1", "localhost", SERVER_NAME),
+    EXTENDER_UID,
+)
+SCHEDULER = Wanted("client", "gpushare-kube-scheduler", Purpose.CLIENT)
+WEBHOOK = Wanted(
+    "tls", "gpushare-webhook", Purpose.SERVER, ("gpushare-webhook.kube-system.svc",)
+)
+"""By this name the API server calls the Service."""
+_OF_SCHEDULER = ("ca.crt", "client.crt")
+_PUBLIC = 0o644
+_SECRET = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFile:
+    """What a file must hold, and who may read it."""
+
+    content: bytes
+    mode: int
+    uid: int = 0
+
+
+def plan(
+    existing: Mapping[str, bytes],
+    now: datetime,
+    wanted: Sequence[Wanted] = (EXTENDER, SCHEDULER),
+) -> Mapping[str, TlsFile]:
+    """Give the files to write, by name; none where all are there and good.
+
+    What is missing, broken, due or not as wanted is made anew, and with the authority
+    all that it signs. Files of an earlier call of which only some were written count
+    as broken, so that the next call mends them.
+    """
+    files: dict[str, TlsFile] = {}
+    authority = read_pair(existing, AUTHORITY)
+    if authority is None or due(authority.certificate, now):
+        authority = make_authority(now)
+        files |= _files(AUTHORITY, authority, uid=0)
+    for one in wanted:
+        held = read_pair(existing, one.name)
+        if held is None or not _serves(
+            held.certificate, one, authority.certificate, now
+        ):
+            files |= _files(one.name, issue(authority, one, now), one.uid)
+    return files
+
+
+def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, bytes]:
+    """Give the webhook's certificate with its authority's; nothing while it is good.
+
+    Each comes with an authority of its own, whose key is kept nowhere: nothing in the
+    cluster can sign what its API server would believe.
+    """
+    authority = _certificate(existing.get(f"{AUTHORITY}.crt", b""))
+    held = read_pair(existing, WEBHOOK.name)
+    if authority and held and _serves(held.certificate, WEBHOOK, authority, now):
+        return {}
+    made = make_authority(now)
+    pair = issue(made, WEBHOOK, now)
+    return {
+        f"{AUTHORITY}.crt": made.certificate_pem,
+        f"{WEBHOOK.name}.crt": pair.certificate_pem,
+        f"{WEBHOOK.name}.key": pair.key_pem,
+    }
+
+
+def bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
+    """Put authorities together: the newest first, each once, none that has expired.
+
+    Both are PEM, of ``others`` any number; what of them cannot be read is left out.
+    """
+    try:
+        read = x509.load_pem_x509_certificates(others)
+    except ValueError:
+        read = []
+    good = [one for one in read if now <= one.not_valid_after_utc]
+    texts = [one.public_bytes(serialization.Encoding.PEM) for one in good]
+    return b"".join(dict.fromkeys([newest, *texts]))
+
+
+def scheduler_stamp(files: Mapping[str, bytes]) -> str:
+    """Give a text that changes exactly when kube-scheduler must start anew.
+
+    In an annotation of its manifest it makes kubelet do so, also where an installer
+    was interrupted between the files and the restart.
+    """
+    digest = hashlib.sha256()
+    for name in _OF_SCHEDULER:
+        digest.update(hashlib.sha256(files.get(name, b"")).digest())
+    return digest.hexdigest()
+
+
+def due(certificate: x509.Certificate, now: datetime) -> bool:
+    """Tell whether it is time to renew: less than a third of its time is left.
+
+    One that is not valid yet is due too: its clock was wrong.
+    """
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return now < begin or end - now < (end - begin) / 3
+
+
+def not_after(pem: bytes) -> datetime | None:
+    """Say when the certificate in a file expires; None where there is none in it."""
+    found = _certificate(pem)
+    return None if found is None else found.not_valid_after_utc
+
+
+def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
+    """Read ``name.crt`` with ``name.key``; None where they are no pair that we make."""
+    try:
+        certificate = x509.load_pem_x509_certificate(files[f"{name}.crt"])
+        key = serialization.load_pem_private_key(files[f"{name}.key"], None)
+        fits = key.public_key() == certificate.public_key()
+    except (KeyError, ValueError, TypeError, UnsupportedAlgorithm):
+        # TypeError: the key wants a password.
+        return None
+    if not fits or not isinstance(key, ec.EllipticCurvePrivateKey):
+        return None
+    return Pair(certificate, key)
+
+
+def _certificate(pem: bytes) -> x509.Certificate | None:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        return None
+
+
+def _serves(
+    held: x509.Certificate, wanted: Wanted, authority: x509.Certificate, now: datetime
+) -> bool:
+    """Tell whether it can stay: not due, of this authority, and what is wanted."""
+    try:
+        held.verify_directly_issued_by(authority)
+        found = {type(each.value): each.value for each in held.extensions}
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return (
+        not due(held, now)
+        and found.get(x509.ExtendedKeyUsage) == wanted.key_usage
+        and found.get(x509.SubjectAlternativeName) == wanted.alternatives
+    )
+
+
+def _files(name: str, pair: Pair, uid: int) -> dict[str, TlsFile]:
+    return {
+        f"{name}.crt": TlsFile(pair.certificate_pem, _PUBLIC),
+        f"{name}.key": TlsFile(pair.key_pem, _SECRET, uid),
+    }

@@ -1,0 +1,250 @@
+"""``migrate-quota``: arguments, and what is said.
+
+Exit codes:
+
+====  ==================================================================
+0     it is so now; with ``--dry-run``: every change was shown
+1     it could not be done, or a quota is left that has both names with
+      two numbers
+2     the command line is not understood
+====  ==================================================================
+
+A quota's number under another name: what to write, or why not. Pure.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import counted
+from gpusharectl.access import access_options, reached
+from gpusharectl.diff import ObjectChange, tidy
+from gpusharectl.output import fit_to_show
+
+Step = dict[str, object]
+_HARD = "/spec/hard"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """From which resource to which, as quotas name them; ``keep`` the first one too."""
+
+    old: str
+    new: str
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One quota to change: ``steps`` are a JSON patch, ``number`` is what moves."""
+
+    ref: Ref
+    before: Json
+    number: str
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """One quota that has both names with two numbers: only a person can choose."""
+
+    ref: Ref
+    old_number: str
+    new_number: str
+
+
+def move(quota: Json, names: Names) -> Move | Clash | None:
+    """Plan the move of one ResourceQuota; None where there is nothing left to do.
+
+    The patch is refused where somebody has changed the bounds in the meantime; the
+    count of what is used, which changes with each pod, does not matter.
+    """
+    hard = (quota.get("spec") or {}).get("hard") or {}
+    if names.old not in hard:
+        return None
+    ref, number = Ref.of(quota), str(hard[names.old])
+    steps: list[Step] = [{"op": "test", "path": _HARD, "value": hard}]
+    if names.new not in hard:
+        steps.append({"op": "add", "path": _path(names.new), "value": number})
+    elif not _same(number, str(hard[names.new])):
+        return Clash(ref, number, str(hard[names.new]))
+    if not names.keep:
+        steps.append({"op": "remove", "path": _path(names.old)})
+    return Move(ref, quota, number, steps) if len(steps) > 1 else None
+
+
+def without_bound(
+    quotas: Sequence[Json], moves: Sequence[Move], resource: str
+) -> tuple[str, ...]:
+    """Name the namespaces of these moves in which no quota bounds the resource."""
+    bounded = {
+        Ref.of(quota).namespace
+        for quota in quotas
+        if resource in ((quota.get("spec") or {}).get("hard") or {})
+    }
+    return tuple(sorted({one.ref.namespace for one in moves} - bounded))
+
+
+def _path(resource: str) -> str:
+    return f"{_HARD}/{resource.replace('~', '~0').replace('/', '~1')}"
+
+
+def _same(one: str, other: str) -> bool:
+    """Tell whether two quantities are one number: ``1k`` is ``1000``."""
+    try:
+        return whole(one) == whole(other)
+    except (NotAQuantity, NotWhole):
+        return one == other
+
+
+OLD = f"requests.{names.BITFUSION_GPU}"
+NEW = f"requests.{names.CORE}"
+_UNITS = f"requests.{names.MEMORY}"
+_NAME = re.compile(r"requests\.[a-z0-9.-]+/[A-Za-z0-9._-]+")
+_LEFT = 1
+_MOST_SHOWN = 10
+_CODES = (
+    "Exit codes: 0 it is so now, or --dry-run has shown every change; 1 it could not "
+    "be done, or a quota is left that has both names with two numbers; 2 the command "
+    "line is not understood."
+)
+
+
+@click.command("migrate-quota", epilog=_CODES)
+@click.option(
+    "--from",
+    "old",
+    default=OLD,
+    metavar="NAME",
+    show_default=True,
+    help="What the quotas name now.",
+)
+@click.option(
+    "--to",
+    "new",
+    default=NEW,
+    metavar="NAME",
+    show_default=True,
+    help="What they are to name, with the same number.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="Only there; else everywhere.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Everywhere: the default.")
+@click.option("--keep", is_flag=True, help="Leave the old name beside the new one.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show every change as a diff, and touch nothing."
+)
+@access_options
+def migrate_quota(  # noqa: PLR0913
+    *,
+    old: str,
+    new: str,
+    namespace: str | None,
+    all_namespaces: bool,
+    keep: bool,
+    dry_run: bool,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Let quotas that were made for Bitfusion count what pods ask now.
+
+    100 of bitfusion.io/gpu was one card, and so is 100 of baidu.com/vcuda-core: each
+    ResourceQuota keeps its number under the new name. Other bounds and scopes stay.
+    Running it again changes nothing more.
+    """
+    if namespace is not None and all_namespaces:
+        raise click.UsageError("-n names one namespace, -A means all of them")
+    _check(old, new)
+    wish = Names(old, new, keep)
+    with reached(kubeconfig, context) as access:
+        quotas = access.objects.list("v1", "ResourceQuota", namespace=namespace or "")
+        found = [move(quota, wish) for quota in quotas]
+        moves = [one for one in found if isinstance(one, Move)]
+        if not quotas and namespace:
+            _insist_on(access.objects, namespace)
+        if dry_run:
+            _show(access.objects, moves)
+        else:
+            _do(access.objects, moves, wish)
+    if new == NEW:
+        _remind(without_bound(quotas, moves, _UNITS))
+    _close(moves, wish, dry_run=dry_run)
+    sys.exit(_complain([one for one in found if isinstance(one, Clash)], wish))
+
+
+def _check(old: str, new: str) -> None:
+    """Refuse names that no quota can have, and two of which the numbers differ."""
+    for way, name in (("--from", old), ("--to", new)):
+        if _NAME.fullmatch(name) is None:
+            raise click.UsageError(
+                f"{way}: {name!r} is not how a quota names an extended resource; give "
+                f"requests. before it, as in {OLD}"
+            )
+    if old == new:
+        raise click.UsageError(f"--from and --to are both {old}; give another --to")
+    if new in (NEW, _UNITS) and (old, new) != (OLD, NEW):
+        raise click.UsageError(
+            f"{old} and {new} do not count the same, so the number would mean "
+            f"something else; only {OLD} can become {NEW}, others are changed by hand"
+        )
+
+
+def _insist_on(objects: Objects, namespace: str) -> None:
+    if objects.get(Ref("v1", "Namespace", namespace)) is None:
+        raise click.ClickException(f'there is no namespace "{namespace}"')
+
+
+def _show(objects: Objects, moves: Iterable[Move]) -> None:
+    """Ask the API server what each change would make; it judges as in earnest."""
+    for one in moves:
+        after = objects.json_patch(one.ref, one.steps, dry_run=True)
+        change = ObjectChange(one.ref, tidy(one.before), tidy(after))
+        click.echo(fit_to_show(change.diff()), nl=False)
+
+
+def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
+    for one in moves:
+        objects.json_patch(one.ref, one.steps)
+        # Each is said when it is done: the next one may fail.
+        where = f"{one.ref.namespace}/{one.ref.name}"
+        beside = ", the old name kept" if wish.keep else ""
+        click.echo(fit_to_show(f"{where}: {one.number} of {wish.new}{beside}"))
+
+
+def _remind(namespaces: tuple[str, ...]) -> None:
+    """Say that cores are half of a card: pods take memory beside next to no cores."""
+    if not namespaces:
+        return
+    shown = ", ".join(namespaces[:_MOST_SHOWN])
+    more = len(namespaces) - _MOST_SHOWN
+    if more > 0:
+        shown += f" and {more} more"
+    click.echo(fit_to_show(f"Cores alone are bounded in {shown}: add {_UNITS} there."))
+
+
+def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
+    if not moves:
+        click.echo(f"No quota is left to move from {wish.old} to {wish.new}.")
+    elif dry_run:
+        would = counted(len(moves), "quota")
+        click.echo(f"{would} would be moved to {wish.new}; nothing was touched.")
+    else:
+        click.echo(f"{counted(len(moves), 'quota')} moved to {wish.new}.")
+
+
+def _complain(clashes: list[Clash], wish: Names) -> int:
+    for one in clashes:
+        words = (
+            f"{one.ref.namespace}/{one.ref.name} was left as it is: it has "
+            f"{one.old_number} of {wish.old} and {one.new_number} of {wish.new}; take "
+            "the wrong one out: "
+            f"kubectl -n {one.ref.namespace} edit resourcequota {one.ref.name}"
+        )
+        click.echo(fit_to_show(f"Error: {words}"), err=True)
+    return _LEFT if clashes else 0

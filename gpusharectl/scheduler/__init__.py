@@ -1,1 +1,0 @@
-"""kube-scheduler's configuration on its own hosts: put, tried, taken back."""

@@ -1,0 +1,1 @@
+"""``gpusharectl simulate``: play a scenario with the extender's own decisions."""

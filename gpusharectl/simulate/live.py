@@ -1,0 +1,453 @@
+"""A cluster that runs as the beginning of a scenario; nothing is written. Pure.
+
+What to know of a running cluster before its what-if is read, as sentences. Pure.
+
+Reading a running cluster for a what-if: lists and single objects, never a write.
+
+Which rights to read a cluster are missing, whose they would be, and what to do.
+
+Found by asking for the very things that a what-if reads, in small: so a right counts
+however it was granted, for one namespace or for one object by its name.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gpushare.cache.pods import UNFINISHED
+from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.refusal import users_words
+from gpushare.kube import codec, names, words
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import ClusterError, Forbidden
+from gpushare.kube.json_reader import Malformed
+from gpushare.kube.objects import Ref
+from gpusharectl.access import Access
+from gpusharectl.simulate import synthetic
+from gpusharectl.simulate.scenario import Arrive, Drain, Happening, Join, Scenario, Step
+from gpusharectl.simulate.synthetic import OURS, playable
+from gpusharectl.state import facts
+from gpusharectl.state.placements import chosen
+from gpusharectl.state.read import everything
+
+_POLICY = "GPUSHARE_POLICY"
+_MOST_NAMES = 5
+
+
+def whose_policy(extender: Json | None, choice: Choice) -> str:
+    """Say whose policy is taken, and where the extender's cannot be known."""
+    taken = choice.default
+    if extender is None:
+        return f"No extender was found; {taken} is taken for its policy."
+    told = facts.settings_of(extender).get(_POLICY, "")
+    if told and told not in POLICIES:
+        own = users_words(told)
+        return f'The extender\'s policy "{own}" is not known here; {taken} is taken.'
+    if not told and _set_elsewhere(extender):
+        return (
+            f"The extender's policy is not known: {_POLICY} may come from a ConfigMap "
+            f"or a Secret, which are not read; {taken} is taken."
+        )
+    return f"The extender's own policy is {taken}."
+
+
+def played(
+    add: Mapping[str, int],
+    counts: tuple[int, int],
+    drain: Sequence[str],
+    more: Sequence[tuple[str, int]],
+) -> Iterator[str]:
+    """Say what is played, in its order; ``counts``: pods placed afresh, and waiting."""
+    afresh, waiting = counts
+    steps = [
+        f"{_are(each, 'node', f'like {like}')} added" for like, each in add.items()
+    ]
+    if afresh:
+        steps.append(f"{_are(afresh, 'pod', 'with cards')} placed afresh")
+    if waiting:
+        waits = "that waits" if waiting == 1 else "that wait"
+        steps.append(f"{_are(waiting, 'pod', waits)} tried")
+    steps += [f"{name} is drained" for name in drain]
+    steps += [
+        f"{each} more of {name} {'comes' if each == 1 else 'come'}"
+        for name, each in more
+    ]
+    if steps:
+        order = ", in this order" if len(steps) > 1 else ""
+        yield f"Played{order}: {'; '.join(steps)}."
+
+
+def unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
+    """Say what nobody knows of the cluster, or of what is left out."""
+    dark = [facts.name_of(node) for node in nodes if is_dark(node)]
+    if dark:
+        yield (
+            f"Cards not known, and counted as none: {words.listed(dark, _MOST_NAMES)}; "
+            "gpusharectl inspect says why."
+        )
+    astray = [facts.full_name(pod) for pod in pods if _astray(pod)]
+    if astray:
+        yield (
+            "Card not known, so room is kept on every card of the node, and nothing "
+            f"counted as allotted: {words.listed(astray, _MOST_NAMES)}."
+        )
+    yield from _not_tried([pod for pod in pods if _remarks_waits(pod)])
+
+
+def _not_tried(waiting: Sequence[Json]) -> Iterator[str]:
+    gated = [pod for pod in waiting if codec.is_ours(pod) and facts.gates(pod)]
+    plain = [pod for pod in waiting if not codec.is_ours(pod)]
+    found = []
+    if gated:
+        found.append(
+            f"{words.counted(len(gated), 'pod')} held back by scheduling gates"
+        )
+    if plain:
+        wait = "waits and asks" if len(plain) == 1 else "wait and ask"
+        found.append(f"{words.counted(len(plain), 'pod')} that {wait} no card")
+    if found:
+        yield f"Not tried: {'; '.join(found)}."
+
+
+def _remarks_waits(pod: Json) -> bool:
+    return not facts.node_of(pod) and not facts.is_leaving(pod)
+
+
+def _set_elsewhere(extender: Json) -> bool:
+    containers = (extender.get("spec") or {}).get("containers") or ()
+    return any(
+        container.get("envFrom")
+        or any(one.get("name") == _POLICY for one in container.get("env") or ())
+        for container in containers
+    )
+
+
+def is_dark(node: Json) -> bool:
+    """Tell whether a node is to share cards, and nobody can read which it has."""
+    if not facts.annotation(node, names.CARDS):
+        return facts.is_labelled(node)
+    try:
+        codec.cards(node)
+    except Malformed:
+        return True
+    return False
+
+
+def _astray(pod: Json) -> bool:
+    """Tell whether a pod holds part of a card, and nobody has told believably which."""
+    if not facts.node_of(pod) or not codec.is_ours(pod):
+        return False
+    try:
+        record = codec.pod_record(pod)
+    except Malformed:
+        return False
+    return record.asks and record.placement is None
+
+
+def _are(number: int, thing: str, which: str) -> str:
+    verb = "is" if number == 1 else "are"
+    return f"{words.counted(number, thing)} {which} {verb}"
+
+
+_HOSTNAME = "kubernetes.io/hostname"
+_MOST_NODES = 10
+_MOST_NAME = 200
+"""Of a name, so that it may get a number behind it."""
+_PASSING = "node.kubernetes.io/"
+"""What the taints of a node that ails begin with; a new one is well."""
+
+
+class LiveError(ValueError):
+    """The question cannot be asked of this cluster; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What is to be different from the cluster that runs.
+
+    ``add``: how many nodes like one that is there; ``more``: how many pods of a
+    template, by what people call it. ``afresh``: the pods with cards that run are
+    placed anew, in the order in which they came.
+    """
+
+    add: Mapping[str, int] = field(default_factory=dict)
+    drain: Sequence[str] = ()
+    more: Sequence[tuple[str, Json, int]] = ()
+    afresh: bool = False
+
+
+def live_scenario(
+    nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
+) -> Scenario:
+    """Make a scenario of nodes and unfinished pods; ``LiveError``.
+
+    Nodes are added, then the pods that wait are tried, the most important first, then
+    nodes are drained, and the further pods come last. The policy is the extender's.
+    """
+    by_name = {facts.name_of(node): node for node in nodes}
+    for name in (*what.add, *what.drain):
+        if name not in by_name:
+            known = words.listed(sorted(by_name), _MOST_NODES) or "none"
+            raise LiveError(f'there is no node "{name}"; there are: {known}')
+    there = [pod for pod in pods if facts.node_of(pod) in by_name]
+    again: list[Json] = []
+    if what.afresh:
+        again = sorted(filter(_moves, there), key=_came)
+        there = [pod for pod in there if not _moves(pod)]
+    waiting = sorted(filter(_waits, pods), key=_queued)
+    taken = frozenset(map(facts.full_name, pods))
+    happenings: list[Happening] = [
+        *(Join(node) for node in _added(by_name, what.add)),
+        *(Arrive(_unbound(pod)) for pod in (*again, *waiting)),
+        *(Drain(name) for name in what.drain),
+        *(Arrive(pod) for pod in _further(what.more, taken)),
+    ]
+    extender = next(filter(facts.is_extender, pods), None)
+    choice = chosen({} if extender is None else facts.settings_of(extender))
+    counts = (len(again), len(waiting))
+    further = [(name, each) for name, _, each in what.more]
+    return Scenario(
+        name=host,
+        nodes=tuple(nodes),
+        steps=tuple(Step(0.0, one) for one in happenings),
+        there=tuple(there),
+        choice=choice,
+        remarks=(
+            whose_policy(extender, choice),
+            *played(what.add, counts, what.drain, further),
+            *unknown(nodes, pods),
+        ),
+    )
+
+
+def _moves(pod: Json) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    bound_here = any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
+    return codec.is_ours(pod) and not bound_here and not facts.is_leaving(pod)
+
+
+def _waits(pod: Json) -> bool:
+    if facts.node_of(pod) or facts.is_leaving(pod):
+        return False
+    return codec.is_ours(pod) and not facts.gates(pod)
+
+
+def _queued(pod: Json) -> tuple[int, str, str]:
+    """Order pods as kube-scheduler's queue does: priority first, then age."""
+    return (-int(pod["spec"].get("priority") or 0), *_came(pod))
+
+
+def _came(pod: Json) -> tuple[str, str]:
+    return (facts.created(pod), facts.full_name(pod))
+
+
+def _unbound(pod: Json) -> Json:
+    """Give a pod as it was before anybody placed it."""
+    metadata = pod["metadata"]
+    told = metadata.get("annotations") or {}
+    kept = {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "labels": metadata.get("labels") or {},
+        "annotations": {k: text for k, text in told.items() if k not in OURS},
+    }
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    return {**pod, "metadata": kept, "spec": spec}
+
+
+def _further(
+    more: Sequence[tuple[str, Json, int]], taken: frozenset[str]
+) -> Iterator[Json]:
+    """Make the further pods, under names that no pod has of those in ``taken``."""
+    for number, (name, template, count) in enumerate(more):
+        try:
+            pod = playable(template)
+        except Malformed as error:
+            raise LiveError(f"no more of {name} can come: {error}") from error
+        space, _, plain = name.rpartition("/")
+        begun = f"{plain[:_MOST_NAME]}-more-{number}"
+        told = (f"{begun}-{index}" for index in itertools.count())
+        free = (own for own in told if f"{space}/{own}" not in taken)
+        for own in itertools.islice(free, count):
+            yield synthetic.named_after(pod, space, own)
+
+
+def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json]:
+    for like, count in add.items():
+        taken = 0
+        for _ in range(count):
+            taken += 1
+            while (name := f"{like}-new-{taken}") in by_name:
+                taken += 1
+            yield _like(by_name[like], name)
+
+
+def _like(node: Json, name: str) -> Json:
+    """Give a new node like one that is there: empty, well, with cards of its own."""
+    metadata: dict[str, Any] = node["metadata"]
+    try:
+        cards = [
+            replace(
+                synthetic.card(name, card.index, card.units, card.model), healthy=True
+            )
+            for card in codec.cards(node)
+        ]
+    except Malformed as error:
+        like = metadata["name"]
+        raise LiveError(f"a node like {like} cannot be added: {error}") from error
+    if is_dark(node):
+        like = metadata["name"]
+        raise LiveError(
+            f"a node like {like} cannot be added: it has not told its cards; "
+            "gpusharectl inspect says why"
+        )
+    labels = dict(metadata.get("labels") or {})
+    if _HOSTNAME in labels:
+        labels[_HOSTNAME] = name
+    spec = node.get("spec") or {}
+    taints = [
+        taint
+        for taint in spec.get("taints") or ()
+        if not str(taint.get("key", "")).startswith(_PASSING)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {names.CARDS: encode_cards(cards)} if cards else {},
+        },
+        "spec": {"taints": taints},
+        "status": {"allocatable": (node.get("status") or {}).get("allocatable") or {}},
+    }
+
+
+_KINDS = {
+    "deployment": ("apps/v1", "Deployment", "deployments.apps"),
+    "statefulset": ("apps/v1", "StatefulSet", "statefulsets.apps"),
+    "replicaset": ("apps/v1", "ReplicaSet", "replicasets.apps"),
+    "job": ("batch/v1", "Job", "jobs.batch"),
+    "pod": ("v1", "Pod", "pods"),
+}
+_MOST_MORE = 100_000
+_WITH_KIND = 3
+
+
+class Further:
+    """So many more pods of a controller's template, as the command line names it."""
+
+    def __init__(self, text: str) -> None:
+        """Read ``edge/app=10``, or ``statefulset/edge/db=3``; ``LiveError``."""
+        what, equals, number = text.rpartition("=")
+        parts = what.split("/")
+        kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
+        wrong = f'"{users_words(text)}" names no pods'
+        counts = number.isdecimal() and len(number) <= len(str(_MOST_MORE))
+        if not equals or not counts or not 0 < int(number) <= _MOST_MORE:
+            raise LiveError(
+                f"{wrong}; give NAMESPACE/NAME=N, such as edge/app=10, with N of 1 to "
+                f"{_MOST_MORE}"
+            )
+        if len(parts) not in (2, _WITH_KIND) or not all(parts):
+            raise LiveError(
+                f"{wrong}; give NAMESPACE/NAME=N for a Deployment, or KIND before it"
+            )
+        if kind not in _KINDS:
+            raise LiveError(f"{wrong}; a kind is one of {', '.join(_KINDS)}")
+        version, kind_name, self.resource = _KINDS[kind]
+        self.ref = Ref(version, kind_name, parts[-1], parts[-2])
+        self.number = int(number)
+
+
+def read_live(
+    access: Access, what: WhatIf, more: Sequence[Further], name: str
+) -> Scenario:
+    """Read the cluster once for a scenario; ``LiveError``, ``ClusterError``."""
+    templates = [(str(_path(one)), _template(access, one), one.number) for one in more]
+    nodes = list(everything(access.cluster, Kind.NODES))
+    pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+    asked = WhatIf(what.add, what.drain, templates, what.afresh)
+    return live_scenario(nodes, pods, asked, name)
+
+
+def _path(one: Further) -> str:
+    return f"{one.ref.namespace}/{one.ref.name}"
+
+
+def _template(access: Access, one: Further) -> Json:
+    found = access.objects.get(one.ref)
+    if found is None:
+        raise LiveError(f"there is no {one.ref}; kubectl get {one.resource} -A")
+    template: Json = found if one.ref.kind == "Pod" else found["spec"]["template"]
+    return template
+
+
+_MEND = (
+    "take an administrator's kubeconfig by --kubeconfig, or have what is missing "
+    "granted: docs/simulator.md has a ClusterRole"
+)
+_WHO = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "SelfSubjectReview",
+    "metadata": {},
+}
+
+
+def without_rights(
+    access: Access, gets: Sequence[tuple[str, Ref]], error: Forbidden
+) -> str:
+    """Say in a sentence who lacks which rights, all at once, and what to do.
+
+    ``gets`` are the single objects to be read, with their resources as rights have
+    them. Where all of it may be read by now, ``error`` has to do.
+    """
+    missing = ", ".join(_missing(access, gets))
+    if not missing:
+        return f"{access.objects.host}: {error}; {_MEND}"
+    who = _who(access)
+    if not who:
+        # The refusal names the account, too.
+        return f"{access.objects.host} does not let you {missing} ({error}); {_MEND}"
+    return f'{access.objects.host} does not let "{who}" {missing}; {_MEND}'
+
+
+def _missing(access: Access, gets: Sequence[tuple[str, Ref]]) -> Iterator[str]:
+    list_one = partial(access.cluster.list_page, limit=1)
+    if _refused(partial(list_one, Kind.NODES)):
+        yield "list nodes"
+    if _refused(partial(list_one, Kind.PODS)):
+        yield "list pods in all namespaces"
+    seen = set()
+    for resource, ref in gets:
+        right = f"get {resource} in {ref.namespace}"
+        if right not in seen and _refused(partial(access.objects.get, ref)):
+            seen.add(right)
+            yield right
+
+
+def _refused(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except Forbidden:
+        return True
+    except ClusterError:
+        # Nobody can tell.
+        return False
+    return False
+
+
+def _who(access: Access) -> str:
+    """Name the account, as the API server knows it; empty where it does not tell.
+
+    A question in the form of a POST: nothing is stored. Kubernetes 1.28 and newer.
+    """
+    try:
+        found = access.objects.create(_WHO)
+    except ClusterError:
+        return ""
+    user = (found.get("status") or {}).get("userInfo") or {}
+    return str(user.get("username") or "")

@@ -1,0 +1,182 @@
+"""What a pod wants of a node beside cards, as far as it is played. Pure.
+
+The sources are Kubernetes 1.36, ``pkg/scheduler/framework/plugins``: nodeunschedulable,
+tainttoleration, nodeaffinity (selectors and required terms) and noderesources, in their
+own words. Not played: pod affinity, spreading, volumes, ports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpushare.domain.hosts import HostAmount
+from gpushare.kube.cluster import Json
+from gpusharectl.simulate.synthetic import is_number
+
+_HARD = frozenset({"NoSchedule", "NoExecute"})
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint that keeps pods away which do not tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """What a pod tolerates; an empty key with ``Exists`` is everything."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def covers(self, taint: Taint) -> bool:
+        """Tell whether the pod may go where this taint is."""
+        if self.effect not in ("", taint.effect):
+            return False
+        if self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (
+            bool(self.key) and self.value == taint.value
+        )
+
+
+Expression = tuple[str, str, tuple[str, ...]]
+"""Key, operator and values of a node selector's requirement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod wants of a node; equal wishes are judged alike."""
+
+    amount: HostAmount | None
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[Expression, ...], ...] = ()
+    """Node affinity's required terms, of which one must hold; none: no wish."""
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What of a node does not change with the pods on it; ``pods`` None: no limit."""
+
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    pods: int | None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the node takes nothing more, as one that is drained."""
+        return any(taint.key == _UNSCHEDULABLE for taint in self.taints)
+
+
+def wish_of(pod: Json, amount: HostAmount | None) -> Wish:
+    """Read a pod's wishes off its spec."""
+    spec = pod.get("spec") or {}
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    terms = (affinity or {}).get("nodeSelectorTerms") or ()
+    return Wish(
+        amount,
+        tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        tuple(tuple(_expressions(term)) for term in terms),
+        tuple(_toleration(one) for one in spec.get("tolerations") or ()),
+    )
+
+
+def traits_of(node: Json) -> Traits:
+    """Read a node's labels, taints and limit of pods; unschedulable is a taint here."""
+    spec = node.get("spec") or {}
+    taints = [
+        Taint(str(one.get("key", "")), str(one.get("value") or ""), str(one["effect"]))
+        for one in spec.get("taints") or ()
+        if one.get("effect") in _HARD
+    ]
+    if spec.get("unschedulable"):
+        taints.append(Taint(_UNSCHEDULABLE, "", "NoSchedule"))
+    pods = str(((node.get("status") or {}).get("allocatable") or {}).get("pods", ""))
+    labels = dict(node["metadata"].get("labels") or {})
+    labels["metadata.name"] = node["metadata"]["name"]
+    return Traits(
+        labels,
+        tuple(dict.fromkeys(taints)),
+        int(pods) if pods.isdecimal() else None,
+    )
+
+
+def keeps_away(traits: Traits, wish: Wish) -> str | None:
+    """Say why a node is not for the pod however empty it is; None where it is."""
+    for taint in traits.taints:
+        if not any(one.covers(taint) for one in wish.tolerations):
+            if taint.key == _UNSCHEDULABLE:
+                return "node(s) were unschedulable"
+            return f"node(s) had untolerated taint {taint.key}"
+    labels = traits.labels
+    if any(labels.get(key) != value for key, value in wish.selector) or (
+        wish.terms and not any(_holds(term, labels) for term in wish.terms)
+    ):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None
+
+
+def lacks(wish: Wish, room: HostAmount | None, slots: int | None) -> tuple[str, ...]:
+    """Say all that a node lacks of CPU, memory and number of pods; mostly nothing.
+
+    What is not asked is never short, however over-committed the node is.
+    """
+    asked = wish.amount
+    crowded = slots is not None and slots < 1
+    if not crowded and (asked is None or asked.fits(room)):
+        return ()
+    found = ["Too many pods"] if crowded else []
+    if asked is not None and room is not None:
+        if asked.cpu_milli and asked.cpu_milli > room.cpu_milli:
+            found.append("Insufficient cpu")
+        if asked.memory_mib and asked.memory_mib > room.memory_mib:
+            found.append("Insufficient memory")
+    return tuple(found)
+
+
+def _toleration(one: Json) -> Toleration:
+    return Toleration(
+        str(one.get("key") or ""),
+        str(one.get("operator") or "Equal"),
+        str(one.get("value") or ""),
+        str(one.get("effect") or ""),
+    )
+
+
+def _expressions(term: Json) -> list[Expression]:
+    told = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+    return [
+        (str(one["key"]), str(one["operator"]), tuple(one.get("values") or ()))
+        for one in told
+    ]
+
+
+def _holds(term: tuple[Expression, ...], labels: Mapping[str, str]) -> bool:
+    # An empty term holds nowhere, as with kube-scheduler.
+    return bool(term) and all(_matches(one, labels) for one in term)
+
+
+def _matches(expression: Expression, labels: Mapping[str, str]) -> bool:
+    key, operator, values = expression
+    found = labels.get(key)
+    match operator:
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+    if found is None or not values or not (is_number(found) and is_number(values[0])):
+        return False
+    limit = int(values[0])
+    return int(found) > limit if operator == "Gt" else int(found) < limit

@@ -1,0 +1,394 @@
+"""The public trace of a cluster that shares cards, replayed as its paper does. Pure.
+
+Alibaba's ``cluster-trace-gpu-v2023`` (github.com/alibaba/clusterdata), published with
+"Beware of Fragmentation" (USENIX ATC 2023), whose order of pods and whose measure these
+are. ``openbfile`` reads its files.
+
+The files of the public trace, with complaints that name file, line and field.
+
+The public trace as a scenario for our own kind of cards. Pure.
+
+A card has 1000 units, so a unit is one milli, and 100 cores. A share of a card asks its
+milli and one core: with fewer than a hundred pods on a card memory is always the
+scarcer. Several cards are asked as whole ones. Nothing is rounded.
+"""
+
+import csv
+import io
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _csv import Reader
+from gpushare.domain.model import CORES_PER_CARD
+from gpushare.kube.cluster import Json
+from gpusharectl.simulate import synthetic
+from gpusharectl.simulate.engine import Outcome, Played
+from gpusharectl.simulate.scenario import Arrive, Scenario, Step
+
+WHOLE = 1000
+"""Milli of one whole card."""
+TUNED_LOAD = 1.3
+"""The demand of a replay's pods, as a part of the capacity."""
+SEEDS = tuple(range(42, 52))
+"""The paper's own; a figure is the mean over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNode:
+    """One node of the trace."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracePod:
+    """What one pod of the trace asks."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    """0: no card. 1: a share of a card, or a whole one. 2 and more: whole cards."""
+    milli: int
+    """Of each card: 0 without a card, 1 to 1000 of one, 1000 of each of several."""
+    models: frozenset[str] | None = None
+    """The card models that it may have; None is any."""
+
+    @property
+    def demand(self) -> int:
+        """Milli over all its cards."""
+        return self.cards * self.milli
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The cluster and the pods of one list, both as they stand in the files."""
+
+    nodes: tuple[TraceNode, ...]
+    pods: tuple[TracePod, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Milli of all cards."""
+        return WHOLE * sum(node.cards for node in self.nodes)
+
+    def shuffled_nodes(self, seed: int) -> tuple[TraceNode, ...]:
+        """Give the nodes in an order of chance, a replay's fixed order of them.
+
+        Where several are equally good the first is taken. The file has the nodes of a
+        kind in a row, so that some are always first: that costs the paper's policy a
+        point on the list ``cpu200``. In an order of chance its figures are met.
+        """
+        nodes = list(self.nodes)
+        random.Random(seed).shuffle(nodes)  # noqa: S311 - as in arrivals
+        return tuple(nodes)
+
+    def arrivals(self, seed: int, load: float = TUNED_LOAD) -> list[TracePod]:
+        """Give the pods in the order in which they arrive.
+
+        Sorted by name, shuffled with the seed, then tuned to a demand of ``load`` times
+        the capacity: random pods of the list come on top, or random ones are left out.
+        A ValueError where no pod of the list asks a card.
+        """
+        if not any(pod.demand for pod in self.pods):
+            raise ValueError(
+                "no pod of the list asks a card, so no load can be reached"
+            )
+        dice = random.Random(seed)  # noqa: S311 - a replay wants repeatable chance
+        listed = sorted(self.pods, key=lambda pod: pod.name)
+        pods = listed.copy()
+        dice.shuffle(pods)
+        demand, wanted = sum(pod.demand for pod in pods), load * self.capacity
+        while demand < wanted:
+            pods.append(dice.choice(listed))
+            demand += pods[-1].demand
+        while demand > wanted and len(pods) > 1:
+            left_out = pods.pop(dice.randrange(len(pods)))
+            demand -= left_out.demand
+        return pods
+
+
+class Meter:
+    """The paper's measure: the allocated share of all cards, over the arrived load."""
+
+    def __init__(self, capacity: int) -> None:
+        """Begin with an empty cluster of so many milli."""
+        self._capacity = capacity
+        self._arrived = 0
+        self._allocated = 0
+        self._at: dict[int, list[float]] = {}
+
+    def arrived(self, demand: int, *, placed: bool) -> None:
+        """Take down one arrival, of so many milli, and whether it found its place."""
+        self._arrived += demand
+        if placed:
+            self._allocated += demand
+        load = round(100 * self._arrived / self._capacity)
+        self._at.setdefault(load, []).append(100 * self._allocated / self._capacity)
+
+    def share(self, load: int) -> float | None:
+        """Give the allocated share, in percent, at a load in percent.
+
+        The mean over the moments (one after each arrival) at which the load rounds to
+        it; None where it never did.
+        """
+        seen = self._at.get(load)
+        return None if seen is None else fmean(seen)
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Give load and share, both in percent, in the order of the load."""
+        return [(load, fmean(seen)) for load, seen in sorted(self._at.items())]
+
+
+def mean_share(meters: Iterable[Meter], load: int) -> float | None:
+    """Give the mean of several replays at one load; None where one never got there."""
+    shares = [meter.share(load) for meter in meters]
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known and len(known) == len(shares) else None
+
+
+NODE_FILE = "openb_node_list_gpu_node.csv"
+FOLDER_VARIABLE = "GPUSHARE_TRACE_DIR"
+"""The environment variable that may name the folder of the files."""
+SOURCE = "cluster-trace-gpu-v2023/csv of https://github.com/alibaba/clusterdata has it"
+_PODS = "openb_pod_list_"
+_NODE_FIELDS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_FIELDS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_MOST = 10**12
+
+
+class TraceError(ValueError):
+    """A trace that cannot be replayed; the message names file, line and field."""
+
+
+def pod_lists(folder: Path) -> list[str]:
+    """Give the names of the pod lists in a folder, such as ``default``, sorted."""
+    found = folder.glob(f"{_PODS}*.csv")
+    return sorted(path.stem.removeprefix(_PODS) for path in found)
+
+
+def read_trace(folder: Path, pod_list: str = "default") -> Trace:
+    """Read the nodes and one list of pods. Raises ``TraceError``."""
+    nodes = read_nodes(folder / NODE_FILE)
+    path = folder / f"{_PODS}{pod_list}.csv"
+    if not path.is_file() and (known := pod_lists(folder)):
+        raise TraceError(
+            f'{path}: there is no pod list "{pod_list}"; here are {", ".join(known)}'
+        )
+    pods = read_pods(path)
+    if not any(pod.demand for pod in pods):
+        raise TraceError(f"{path}: no pod asks a card, so no load can be reached")
+    return Trace(nodes, pods)
+
+
+def read_nodes(path: Path) -> tuple[TraceNode, ...]:
+    """Read the list of nodes, in its order. Raises ``TraceError``."""
+    nodes = tuple(_node(row) for row in _rows(path, _NODE_FIELDS, "sn"))
+    if not any(node.cards for node in nodes):
+        raise TraceError(f"{path}: no node has a card; is this the list of GPU nodes?")
+    return nodes
+
+
+def read_pods(path: Path) -> tuple[TracePod, ...]:
+    """Read a list of pods, in its order. Raises ``TraceError``.
+
+    ``gpu_spec`` and the columns after it may be absent, as in some published lists.
+    """
+    return tuple(_pod(row) for row in _rows(path, _POD_FIELDS, "name"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a file, with the place to name in a complaint."""
+
+    path: Path
+    line: int
+    values: Mapping[str, str]
+
+    def wrong(self, field: str, problem: str) -> TraceError:
+        return TraceError(f"{self.path}:{self.line}: {field}: {problem}")
+
+    def text(self, field: str) -> str:
+        value = self.values.get(field, "").strip()
+        if not value:
+            raise self.wrong(field, "is empty")
+        return value
+
+    def number(self, field: str) -> int:
+        text = self.text(field)
+        if not (text.isascii() and text.isdigit() and int(text) <= _MOST):
+            raise self.wrong(
+                field, f'is "{text}"; it must be a whole number, 0 or more'
+            )
+        return int(text)
+
+
+def _node(row: _Row) -> TraceNode:
+    return TraceNode(
+        row.text("sn"),
+        row.number("cpu_milli"),
+        row.number("memory_mib"),
+        row.number("gpu"),
+        row.values["model"].strip(),
+    )
+
+
+def _pod(row: _Row) -> TracePod:
+    cards = row.number("num_gpu")
+    return TracePod(
+        row.text("name"),
+        row.number("cpu_milli"),
+        row.number("memory_mib"),
+        cards,
+        _milli(row, cards),
+        _models(row),
+    )
+
+
+def _milli(row: _Row, cards: int) -> int:
+    milli = row.number("gpu_milli")
+    if cards == 0:
+        return 0
+    if cards > 1:
+        # Several cards are whole ones, whatever the column says: so the paper replays.
+        return WHOLE
+    if not 0 < milli <= WHOLE:
+        raise row.wrong("gpu_milli", f"is {milli}; of one card it is 1 to {WHOLE}")
+    return milli
+
+
+def _models(row: _Row) -> frozenset[str] | None:
+    text = row.values.get("gpu_spec", "").strip()
+    names = [name.strip() for name in text.split("|")] if text else []
+    if not all(names):
+        raise row.wrong("gpu_spec", f'is "{text}"; models stand as A or A|B')
+    return frozenset(names) or None
+
+
+def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
+    reader = csv.reader(io.StringIO(_text(path)), strict=True)
+    try:
+        heading = next(reader)
+        missing = [field for field in needed if field not in heading]
+        if missing:
+            raise TraceError(
+                f"{path}:1: the column {missing[0]} is missing; there must be "
+                f"{', '.join(needed)}"
+            )
+        yield from _checked(path, heading, _numbered(reader), key)
+    except csv.Error as error:
+        raise TraceError(
+            f"{path}:{reader.line_num}: this is no CSV: {error}"
+        ) from error
+
+
+def _numbered(reader: "Reader") -> Iterator[tuple[int, list[str]]]:
+    """Give each row with the line at which it begins: a quoted field may have many."""
+    line = reader.line_num + 1
+    for values in reader:
+        yield line, values
+        line = reader.line_num + 1
+
+
+def _checked(
+    path: Path,
+    heading: list[str],
+    rows: Iterator[tuple[int, list[str]]],
+    key: str,
+) -> Iterator[_Row]:
+    first: dict[str, int] = {}
+    for line, values in rows:
+        if len(values) != len(heading):
+            raise TraceError(
+                f"{path}:{line}: has {len(values)} of {len(heading)} fields, up to "
+                f'"{values[-1] if values else ""}": the line is cut; {SOURCE}'
+            )
+        row = _Row(path, line, dict(zip(heading, values, strict=True)))
+        name = row.text(key)
+        if name in first:
+            raise row.wrong(key, f"{name} is there twice (first in line {first[name]})")
+        first[name] = line
+        yield row
+    if not first:
+        raise TraceError(f"{path}: has a heading and nothing below it; {SOURCE}")
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise TraceError(f"{path}: there is no such file; {SOURCE}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from error
+    if not text.strip():
+        raise TraceError(f"{path}: is empty; {SOURCE}")
+    if not text.endswith("\n"):
+        line = text.count("\n") + 1
+        raise TraceError(
+            f"{path}:{line}: the last line has no end: the file is cut; {SOURCE}"
+        )
+    return text
+
+
+NAMESPACE = "openb"
+
+
+def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
+    """Make a scenario of one order of arrivals; nobody waits, and nobody leaves.
+
+    ``ValueError`` as ``Trace.arrivals`` raises it.
+    """
+    arrivals = trace.arrivals(seed)
+    steps = (
+        Step(0.0, Arrive(_scenario_pod(pod, number)))
+        for number, pod in enumerate(arrivals)
+    )
+    return Scenario(
+        name=f"openb {name}, seed {seed}",
+        nodes=tuple(
+            _scenario_node(node, number)
+            for number, node in enumerate(trace.shuffled_nodes(seed))
+        ),
+        steps=tuple(steps),
+        waits=False,
+    )
+
+
+def metered(trace: Trace, seed: int, played: Played) -> Meter:
+    """Measure what was played as the trace's paper does."""
+    meter = Meter(trace.capacity)
+    for pod, fate in zip(trace.arrivals(seed), played.fates, strict=True):
+        meter.arrived(pod.demand, placed=fate.outcome is Outcome.PLACED)
+    return meter
+
+
+def _scenario_node(node: TraceNode, place: int) -> Json:
+    """Make a node; of equals the first by name is taken, so its place stands there."""
+    name = f"{place:04}-{node.name}"
+    cards = [
+        synthetic.card(name, index, WHOLE, node.model) for index in range(node.cards)
+    ]
+    host = synthetic.Host(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
+    return synthetic.node(name, cards, host)
+
+
+def _scenario_pod(pod: TracePod, number: int) -> Json:
+    whole = pod.cards > 1
+    asked = synthetic.Asked(
+        units=0 if whole else pod.milli,
+        cores=CORES_PER_CARD * pod.cards if whole else pod.cards,
+        cpu=f"{pod.cpu_milli}m",
+        memory=f"{pod.memory_mib}Mi",
+        models=tuple(sorted(pod.models or ())),
+    )
+    # The list's tuning may bring a pod twice; a name is there once.
+    return synthetic.pod(NAMESPACE, f"{pod.name}-{number}", asked)

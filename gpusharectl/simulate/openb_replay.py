@@ -1,0 +1,218 @@
+"""Replays of the public trace by our own decisions, measured as its paper does.
+
+Replays of the trace on a screen, as lines of CSV, and as a picture.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+
+from gpushare.domain.policies import Choice
+from gpushare.kube import words
+from gpusharectl.output import Words
+from gpusharectl.simulate.engine import OnStep, Outcome, play
+from gpusharectl.simulate.openb import (
+    Meter,
+    Trace,
+    mean_share,
+    metered,
+    read_trace,
+    trace_scenario,
+)
+from gpusharectl.simulate.plot import check, save, styled, subplots
+from gpusharectl.simulate.render import Figures, side_by_side
+
+LOADS = (100, 130)
+"""The loads, in percent of all cards, at which the paper's figures are read."""
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One list under one policy: a meter and the pods placed, for each seed."""
+
+    pod_list: str
+    policy: str
+    seeds: tuple[int, ...]
+    meters: tuple[Meter, ...]
+    placed: tuple[int, ...]
+    pods: tuple[int, ...]
+
+    def share(self, load: int) -> float | None:
+        """Give the allocated share, in percent, as the mean of the seeds."""
+        return mean_share(self.meters, load)
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Give load and share, both in percent, as the mean of the seeds."""
+        curves = [dict(meter.curve()) for meter in self.meters]
+        loads = sorted(set.intersection(*(set(curve) for curve in curves)))
+        return [(load, fmean(curve[load] for curve in curves)) for load in loads]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to replay."""
+
+    folder: Path
+    lists: tuple[str, ...]
+    seeds: tuple[int, ...]
+    choices: tuple[Choice, ...]
+
+
+def replays(wanted: Wanted, began: Callable[[str], OnStep]) -> Iterator[Replay]:
+    """Replay list by list, policy by policy; ``ValueError`` names what is wrong.
+
+    ``began`` is called as each replay begins, with its name; all lists are read before.
+    """
+    traces = [read_trace(wanted.folder, pod_list) for pod_list in wanted.lists]
+    for pod_list, trace in zip(wanted.lists, traces, strict=True):
+        for choice in wanted.choices:
+            yield _replay(trace, pod_list, choice, wanted.seeds, began)
+
+
+def _replay(
+    trace: Trace,
+    pod_list: str,
+    choice: Choice,
+    seeds: Sequence[int],
+    began: Callable[[str], OnStep],
+) -> Replay:
+    meters, placed, pods = [], [], []
+    for seed in seeds:
+        scenario = trace_scenario(trace, pod_list, seed)
+        progress = began(f"{pod_list} · {choice.default} · seed {seed}")
+        played = play(scenario, choice, progress, looks=0)
+        meters.append(metered(trace, seed, played))
+        fates = played.fates
+        placed.append(sum(fate.outcome is Outcome.PLACED for fate in fates))
+        pods.append(len(fates))
+    return Replay(
+        pod_list,
+        choice.default,
+        tuple(seeds),
+        tuple(meters),
+        tuple(placed),
+        tuple(pods),
+    )
+
+
+def replay_data(found: Sequence[Replay]) -> dict[str, Any]:
+    """Give the replays as data, in percent; ``curve`` has [load, share] pairs.
+
+    Shape: ``{v, trace, measure, replays: [{list, policy, seeds, placed, pods,
+    at: {load: percent | null}, by_seed: {load: [percent | null]}, curve}]}``.
+    """
+    return {
+        "v": VERSION,
+        "trace": "openb",
+        "measure": "allocated share of all cards, percent, mean of seeds",
+        "replays": [
+            {
+                "list": one.pod_list,
+                "policy": one.policy,
+                "seeds": list(one.seeds),
+                "placed": list(one.placed),
+                "pods": list(one.pods),
+                "at": {str(load): one.share(load) for load in LOADS},
+                "by_seed": {
+                    str(load): [meter.share(load) for meter in one.meters]
+                    for load in LOADS
+                },
+                "curve": [[load, round(share, 4)] for load, share in one.curve()],
+            }
+            for one in found
+        ],
+    }
+
+
+_FEWEST_PERCENT = 60
+"""Below this load all policies place everything; a picture begins here."""
+_GAP = 3
+
+
+def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> None:
+    """Show the paper's figure for each list and policy: the answer first."""
+    console.print(Words(answer(found), "bold"))
+    told = _seeds(found[0].seeds)
+    console.print(
+        Words(f"Share of all cards that is allotted when so much has come; {told}.\n")
+    )
+    for number, table in enumerate(side_by_side(_figures(found), console.width)):
+        if number:
+            console.print()
+        console.print(table, crop=False)
+    told = "Nobody waits, and nobody leaves, as in the paper (docs/simulator.md)."
+    console.print(Words(f"\n{told}", "dim"))
+    if next_step:
+        console.print(Words(f"Next: {next_step}"))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Say which orders of arrival there were."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"mean of seeds {seeds[0]} to {seeds[-1]}"
+    return f"mean of seeds {', '.join(map(str, seeds))}"
+
+
+def _figures(found: Sequence[Replay]) -> Figures:
+    size = max(len(one.pod_list) for one in found) + _GAP
+    rows = []
+    for one in found:
+        shares = (_percent(one.share(load)) for load in LOADS)
+        placed = f"{sum(one.placed)} of {sum(one.pods)}"
+        rows.append((f"{one.pod_list:{size}}{one.policy}", (*shares, placed)))
+    columns = (*(f"at load {load} %" for load in LOADS), "pods placed")
+    return Figures(f"{'list':{size}}policy", columns, tuple(rows))
+
+
+def answer(found: Sequence[Replay]) -> str:
+    """Say in one sentence what came of the first list."""
+    first = found[0].pod_list
+    told = [
+        f"{one.policy} {_percent(one.share(LOADS[0]))}"
+        for one in found
+        if one.pod_list == first
+    ]
+    return f'openb, list "{first}", at load {LOADS[0]} %: {", ".join(told)}.'
+
+
+def replays_csv(found: Sequence[Replay]) -> str:
+    """Give the curves: list, policy, load and share, both in percent."""
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(("list", "policy", "load", "allotted"))
+    for one in found:
+        for load, share in one.curve():
+            writer.writerow((one.pod_list, one.policy, load, f"{share:.4f}"))
+    return page.getvalue()
+
+
+def plot_replays(found: Sequence[Replay], path: Path) -> None:
+    """Draw a curve for each policy, a panel for each list; ``PlotError``."""
+    check(path)
+    lists = list(dict.fromkeys(one.pod_list for one in found))
+    figure, panels = subplots(len(lists))
+    for name, axes in zip(lists, panels, strict=True):
+        mine = [one for one in found if one.pod_list == name]
+        for number, one in enumerate(mine):
+            curve = [point for point in one.curve() if point[0] >= _FEWEST_PERCENT]
+            loads, shares = [load for load, _ in curve], [share for _, share in curve]
+            axes.plot(loads, shares, **styled(number, one.policy))
+        axes.set_title(f"openb, {name}", fontsize="medium")
+        axes.set_ylabel("allotted, % of all cards")
+        axes.set_xlabel("load that has come, % of all cards")
+        axes.grid(visible=True, linewidth=0.3)
+        axes.legend(loc="lower right")
+    save(figure, path)
+
+
+def _percent(share: float | None) -> str:
+    return words.NOT_KNOWN if share is None else f"{share:.2f} %"

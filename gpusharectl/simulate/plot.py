@@ -1,0 +1,153 @@
+"""Curves of one scenario under several policies, as a picture.
+
+The door to matplotlib, which is an extra: without it all else works.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpushare.kube import words
+from gpusharectl.simulate.engine import Moment
+from gpusharectl.simulate.result import Report, is_timed, thinned
+from gpusharectl.simulate.scenario import stretch
+
+_KINDS = (".png", ".svg")
+_MISSING = (
+    "--plot needs matplotlib, which is not installed; install it by "
+    "pip install 'gpushare[plot]', or take -o csv to a program of your own"
+)
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's, which people with any eyes can tell apart."""
+_STYLES = ("-", "--", "-.", ":")
+
+
+class PlotError(ValueError):
+    """No picture can be made; the message says why, and what to do."""
+
+
+def check(path: Path) -> None:
+    """Raise ``PlotError`` where nothing could be drawn: before a long run."""
+    if path.suffix.lower() not in _KINDS:
+        raise PlotError(f"--plot {path}: the name must end in {' or '.join(_KINDS)}")
+    if not path.absolute().parent.is_dir():
+        raise PlotError(f"--plot {path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise _unwritten(path, "a folder has that name")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise _unwritten(path, "no right to")
+    _figure()
+
+
+def subplots(
+    rows: int, *, shared: bool = False, heights: tuple[int, ...] | None = None
+) -> tuple[Any, list[Any]]:
+    """Give a new picture and its panels, one below the other; ``PlotError``."""
+    figure = _figure()(figsize=(8, 5 if shared else 4 * rows), layout="constrained")
+    found = figure.subplots(
+        rows, 1, sharex=shared, squeeze=False, height_ratios=heights
+    )
+    return figure, [row[0] for row in found]
+
+
+def legend_beside(figure: Any, axes: Any) -> None:  # noqa: ANN401
+    """Name the curves of a panel below all panels, where they hide none."""
+    curves = axes.lines
+    if curves:
+        figure.legend(
+            handles=list(curves), loc="outside lower center", ncols=len(curves)
+        )
+
+
+def styled(number: int, label: str) -> dict[str, Any]:
+    """Give the look of the curve of this number; told apart without colour, too."""
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _STYLES[number % len(_STYLES)],
+        "label": label,
+    }
+
+
+def save(figure: Any, path: Path) -> None:  # noqa: ANN401
+    """Write the picture; the same run gives the same file. ``PlotError``."""
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra
+
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    try:
+        # Without it matplotlib draws the names of a file's parts by lot.
+        with rc_context({"svg.hashsalt": "gpushare"}):
+            figure.savefig(path, dpi=120, metadata=metadata)
+    except OSError as error:
+        raise _unwritten(path, str(error)) from error
+
+
+def _unwritten(path: Path, why: str) -> PlotError:
+    return PlotError(f"--plot {path}: cannot be written: {why}")
+
+
+def _figure() -> Any:  # noqa: ANN401
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise PlotError(_MISSING) from error
+    return Figure
+
+
+_HOUR_S = 3600
+
+
+def plot_report(report: Report, path: Path) -> None:
+    """Draw the allotted share and fragmentation over the load that has come.
+
+    Over time where the scenario has any. Raises ``PlotError``.
+    """
+    check(path)
+    save(picture(report), path)
+
+
+def picture(report: Report) -> Any:  # noqa: ANN401
+    """Give the picture as matplotlib's figure; ``PlotError`` where that is missing."""
+    figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
+    timed = is_timed(report.scenario)
+    for number, run in enumerate(report.runs):
+        look = styled(number, run.policy)
+        moments = thinned(run.played.moments)
+        allotted = [moment.allotted for moment in moments]
+        fragmented = [moment.fragmented for moment in moments]
+        if timed:
+            # Between two moments nothing comes and nothing goes.
+            look["drawstyle"] = "steps-post"
+        above.plot(*_curve(moments, allotted, timed=timed), **look)
+        below.plot(*_curve(moments, fragmented, timed=timed), **look)
+    above.set_ylabel("allotted, % of all units")
+    below.set_ylabel("fragmentation,\n% of the free units")
+    below.set_xlabel("time, hours" if timed else "load that has come, % of all units")
+    above.set_title(_title(report), fontsize="medium")
+    legend_beside(figure, above)
+    for axes in (above, below):
+        axes.set_ylim(0, 102)
+        axes.grid(visible=True, linewidth=0.3)
+    return figure
+
+
+def _curve(
+    moments: Sequence[Moment], values: Sequence[float | None], *, timed: bool
+) -> tuple[list[float], list[float]]:
+    """Give both axes of a curve; moments of which nobody knows it are left out."""
+    across, up = [], []
+    for moment, value in zip(moments, values, strict=True):
+        load = None if moment.load is None else 100 * moment.load
+        along = moment.at_s / _HOUR_S if timed else load
+        if value is not None and along is not None:
+            across.append(along)
+            up.append(100 * value)
+    return across, up
+
+
+def _title(report: Report) -> str:
+    timed = is_timed(report.scenario)
+    length = f", {stretch(report.scenario.steps[-1].at_s)}" if timed else ""
+    nodes = words.counted(report.nodes, "node")
+    cards = words.counted(report.cards, "card")
+    return f"{report.scenario.name}: {nodes}, {cards}{length}"

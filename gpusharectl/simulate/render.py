@@ -1,0 +1,289 @@
+"""A simulation on a screen: 80 columns, and the same with and without colour.
+
+On a narrower one lines are wrapped, and no figure is cut.
+
+Figures side by side at any width: a label gives way, a figure never.
+
+Labels are wrapped first; columns that still have no place stand below, in a block of
+their own with all the labels.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from gpushare.kube import words
+from gpusharectl.output import Words
+from gpusharectl.simulate.engine import Moment, Outcome
+from gpusharectl.simulate.result import Report, Run, Turned, is_timed
+from gpusharectl.simulate.scenario import stretch
+
+_GAP = 2
+_FEWEST = 16
+"""Cells that labels keep while several columns stand side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is told of several things, such as policies: a row for each question."""
+
+    heading: str
+    """Of the labels."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    """A label, and a figure for each column."""
+
+    def width(self, column: int) -> int:
+        """Give the cells that the widest figure of a column takes, or its heading."""
+        figures = (figures[column] for _, figures in self.rows)
+        return max(map(cell_len, (self.columns[column], *figures)))
+
+    @property
+    def label_width(self) -> int:
+        """The cells that the longest label takes."""
+        return max(cell_len(label) for label in (self.heading, *dict(self.rows)))
+
+
+def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
+    """Give one table, or several to stand below one another.
+
+    On a screen too narrow for a single column a table is wider than that.
+    """
+    room = width - min(figures.label_width, _FEWEST)
+    for block in _blocks([figures.width(n) for n in range(len(figures.columns))], room):
+        yield _table(figures, block, width)
+
+
+def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Give the columns that fit beside one another, block by block; at least one."""
+    block: list[int] = []
+    left = room
+    for column, width in enumerate(widths):
+        if block and width + _GAP > left:
+            yield block
+            block, left = [], room
+        block.append(column)
+        left -= width + _GAP
+    yield block
+
+
+def _table(figures: Figures, block: Sequence[int], width: int) -> Table:
+    taken = sum(figures.width(column) + _GAP for column in block)
+    label = min(figures.label_width, max(width - taken, _FEWEST))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    table.width = label + taken
+    table.add_column(Words(figures.heading), width=label, overflow="fold")
+    for column in block:
+        heading = Words(figures.columns[column])
+        size = figures.width(column)
+        table.add_column(heading, justify="right", no_wrap=True, width=size)
+    for told, cells in figures.rows:
+        table.add_row(Words(told), *(Words(cells[column]) for column in block))
+    return table
+
+
+_MOST_TURNED = 6
+_MOST_NAMES = 3
+_MOST_WRONG = 10
+_WARN, _DIM, _BOLD = "yellow", "dim", "bold"
+_Cell = Callable[[Run], str]
+
+
+def draw_report(console: Console, report: Report, next_step: str = "") -> None:
+    """Show what was found: the answer first, the next step last."""
+    for part in _parts(report, console.width):
+        # Only a table may be wider, on a screen narrower than one column of it.
+        console.print(part, crop=False)
+    if next_step:
+        # A command that is wrapped cannot be copied.
+        console.print(Words(f"Next: {next_step}"), soft_wrap=True)
+
+
+def percent(share: float | None) -> str:
+    """Say a share of 0 to 1 in percent; n/a where nobody knows."""
+    return words.NOT_KNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
+    yield Words(answer(report), _BOLD)
+    yield Words(_beginning(report))
+    for remark in report.scenario.remarks:
+        yield Words(remark, _DIM)
+    yield Words("")
+    for number, table in enumerate(side_by_side(_figures(report), width)):
+        if number:
+            yield Words("")
+        yield table
+    for title, turned in _alike(report.runs):
+        yield from _turned(title, turned)
+    for run in report.runs:
+        yield from _wrong(run)
+    if report.unchecked:
+        yield Words(f"\nNot checked: {report.unchecked}.", _WARN)
+    yield Words("")
+    yield Words(f"Not played: {'; '.join(report.not_played)}.", _DIM)
+
+
+def answer(report: Report) -> str:
+    """Say in one sentence what came of it."""
+    runs = report.runs
+    if not runs[0].played.fates:
+        return _room_answer(runs)
+    pods = words.counted(runs[0].pods, "pod")
+    best = max(runs, key=lambda run: run.placed)
+    if len(runs) == 1:
+        room = f" {_room_answer(runs)}" if best.rooms else ""
+        return f"Placed: {best.placed} of {pods}{_moved(best)}.{room}"
+    others = [run for run in runs if run.placed < best.placed]
+    if not others:
+        return f"All policies place {best.placed} of {pods}."
+    equal = [run.policy for run in runs if run.placed == best.placed]
+    verb = "places" if len(equal) == 1 else "place"
+    told = ", ".join(f"{run.policy} {run.placed}" for run in others)
+    return f"{' and '.join(equal)} {verb} {best.placed} of {pods}; {told}."
+
+
+def _moved(run: Run) -> str:
+    if not run.moved:
+        return ""
+    if run.moved == 1:
+        return f"; 1 had to move, and found {'' if run.rehoused else 'no '}room"
+    found = "all" if run.rehoused == run.moved else run.rehoused or "none"
+    return f"; {run.moved} had to move, {found} of them found room"
+
+
+def _room_answer(runs: Sequence[Run]) -> str:
+    """Say what fits at the end; where nobody asked for that, how full it is."""
+    if not runs[0].rooms:
+        return (
+            f"No pod comes; {percent(runs[0].end.allotted)} of all units is allotted."
+        )
+    told = [
+        f"{_room_of(number, runs[0])} more of {room.asks}"
+        for number, room in enumerate(runs[0].rooms)
+    ]
+    under = "" if len(runs) == 1 else f" under {runs[0].policy}"
+    return f"Room{under} for {'; or '.join(told)}."
+
+
+def _beginning(report: Report) -> str:
+    scenario = report.scenario
+    nodes = words.counted(report.nodes, "node")
+    cards = words.counted(report.cards, "card")
+    size = f"{words.units(report.units)} ({words.memory(report.units)})"
+    there = ""
+    if scenario.there:
+        there = f"; {words.counted(len(scenario.there), 'pod')} there at the beginning"
+    come = "" if not is_timed(scenario) else f" within {stretch(_length(report))}"
+    pods = f"; {words.counted(scenario.arrivals, 'pod')} to come{come}"
+    return f"{scenario.name}: {nodes}, {cards}, {size}{there}{pods}."
+
+
+def _length(report: Report) -> float:
+    return report.scenario.steps[-1].at_s
+
+
+def _figures(report: Report) -> Figures:
+    rows = ((label, tuple(map(cell, report.runs))) for label, cell in _rows(report))
+    return Figures("", tuple(run.policy for run in report.runs), tuple(rows))
+
+
+def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
+    first = report.runs[0]
+    if first.played.fates:
+        yield from _placing(report)
+    yield "units allotted, at the fullest", lambda run: _units(run.fullest)
+    yield "units allotted, at the end", lambda run: _units(run.end)
+    yield "cores allotted, at the end", lambda run: _cores(run.end)
+    yield "fragmentation of the free units", lambda run: percent(run.end.fragmented)
+    yield "untouched cards, at the end", lambda run: str(run.untouched)
+    for number, room in enumerate(first.rooms):
+        label = f"room for more: {room.asks}"
+        yield label, partial(_room_of, number)
+
+
+def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
+    yield "pods placed", lambda run: f"{run.placed} of {run.pods}"
+    if report.scenario.waits and any(_waits(run) for run in report.runs):
+        yield "  at once", lambda run: str(run.counts[Outcome.PLACED])
+        yield "  after waiting", lambda run: str(run.counts[Outcome.WAITED])
+        yield "  longest wait", _longest
+    yield "not placed", lambda run: str(run.counts[Outcome.REFUSED])
+    if any(run.moved for run in report.runs):
+        yield "had to move, each counted once", lambda run: str(run.moved)
+        yield "  found room", lambda run: str(run.rehoused)
+    if any(run.counts[Outcome.LEFT] for run in report.runs):
+        yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
+
+
+def _waits(run: Run) -> bool:
+    return bool(run.counts[Outcome.WAITED])
+
+
+def _longest(run: Run) -> str:
+    return "-" if run.longest_wait_s is None else stretch(run.longest_wait_s)
+
+
+def _units(moment: Moment) -> str:
+    return percent(moment.allotted)
+
+
+def _cores(moment: Moment) -> str:
+    return percent(moment.held_cores / moment.cores if moment.cores else None)
+
+
+def _room_of(number: int, run: Run) -> str:
+    room = run.rooms[number]
+    return f"{room.number} or more" if room.more else str(room.number)
+
+
+def _alike(runs: Sequence[Run]) -> Iterator[tuple[str, Sequence[Turned]]]:
+    """Give what was not placed, once for all policies under which that is the same."""
+    seen: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        names = sorted(pod for one in run.turned for pod in one.pods)
+        seen.setdefault(tuple(names), []).append(run)
+    for pods, alike in seen.items():
+        if not pods:
+            continue
+        under = f" under {' and '.join(run.policy for run in alike)}"
+        yield f"Not placed{'' if len(seen) == 1 else under}", alike[0].turned
+
+
+def _turned(title: str, turned: Sequence[Turned]) -> Iterator[RenderableType]:
+    yield Words(f"\n{title}", _BOLD)
+    for one in turned[:_MOST_TURNED]:
+        names = words.listed(one.pods, _MOST_NAMES)
+        ask = "1 pod that asks" if len(one.pods) == 1 else f"{len(one.pods)} that ask"
+        text = Words(f"{ask} {one.asks}: ").append(names, _DIM)
+        yield Padding(text, (0, 0, 0, 2), expand=False)
+        yield Padding(Words(because(one)), (0, 0, 0, 4), expand=False)
+    if left := turned[_MOST_TURNED:]:
+        pods = words.counted(sum(len(one.pods) for one in left), "pod")
+        yield Words(f"  and {pods} of {len(left)} more kinds (-o json)", _DIM)
+
+
+def because(one: Turned) -> str:
+    """Say how many nodes refused for which reason, as kube-scheduler's event does."""
+    if not one.reasons:
+        return "there is no node"
+    if not any(one.reasons.values()):
+        return "; ".join(one.reasons)
+    told = ", ".join(f"{number} {words_}" for words_, number in one.reasons.items())
+    return f"0/{one.nodes} nodes are available: {told}."
+
+
+def _wrong(run: Run) -> Iterator[RenderableType]:
+    if not run.wrong:
+        return
+    yield Words(f"\nNot as expected, under {run.policy}", _WARN)
+    for sentence in run.wrong[:_MOST_WRONG]:
+        yield Padding(Words(sentence), (0, 0, 0, 2), expand=False)
+    left = len(run.wrong) - _MOST_WRONG
+    if left > 0:
+        yield Words(f"  and {left} more (-o json)", _DIM)

@@ -1,0 +1,134 @@
+"""A simulation as data: what ``-o json``, ``-o yaml`` and ``-o csv`` give. Pure.
+
+The shape is a promise; fields may come, none goes or changes its meaning while ``v``
+stays. Shares are 0 to 1, times seconds since the beginning. null: nobody knows, or it
+does not apply::
+
+    v           1
+    scenario    its name
+    nodes       at the beginning; cards, units and pods (that arrive) beside it
+    runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
+                longest_wait_s, untouched_cards, fullest: moment, end: moment,
+                not_placed, room, curve, pods, unexpected}]; rehoused: moved and placed
+      moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
+                allotted, waiting, fragmented, arrived_units}
+      not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
+      room        [{asks, number, more}]
+      pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
+                cards: [index], reasons, first}]; first: the name of the pod whose
+                place it took, which was drained; counts have the last of them alone
+      unexpected  [sentence]
+    remarks     [sentence]
+    not_played  [sentence]
+    unchecked   a sentence: why the scenario's expect was held against nothing; null
+                where it was, or there is none
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpusharectl.simulate.engine import Fate, Moment, Outcome
+from gpusharectl.simulate.result import Report, Room, Run, Turned, thinned
+
+VERSION = 1
+_COLUMNS = (
+    *("policy", "at_s", "load", "asked_units", "held_units", "units", "held_cores"),
+    *("cores", "allotted", "waiting", "fragmented", "arrived_units"),
+)
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """Give all of it, whatever the screen leaves out."""
+    return {
+        "v": VERSION,
+        "scenario": report.scenario.name,
+        "nodes": report.nodes,
+        "cards": report.cards,
+        "units": report.units,
+        "pods": report.scenario.arrivals,
+        "runs": [_run(run) for run in report.runs],
+        "remarks": list(report.scenario.remarks),
+        "not_played": list(report.not_played),
+        "unchecked": report.unchecked or None,
+    }
+
+
+def report_csv(runs: Sequence[Run]) -> str:
+    """Give the curves, a line for each moment; what nobody knows is left empty."""
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for run in runs:
+        for moment in thinned(run.played.moments):
+            told = {"policy": run.policy, **_moment(moment)}
+            writer.writerow([_cell(told[column]) for column in _COLUMNS])
+    return page.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"{value:.15g}" if isinstance(value, float) else value
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "policy": run.policy,
+        "placed": run.placed,
+        "at_once": run.counts[Outcome.PLACED],
+        "waited": run.counts[Outcome.WAITED],
+        "refused": run.counts[Outcome.REFUSED],
+        "left": run.counts[Outcome.LEFT],
+        "moved": run.moved,
+        "rehoused": run.rehoused,
+        "longest_wait_s": run.longest_wait_s,
+        "untouched_cards": run.untouched,
+        "fullest": _moment(run.fullest),
+        "end": _moment(run.end),
+        "not_placed": [_turned(one) for one in run.turned],
+        "room": [_room(one) for one in run.rooms],
+        "curve": [_moment(moment) for moment in thinned(run.played.moments)],
+        "pods": list(_pods(run.played.fates)),
+        "unexpected": list(run.wrong),
+    }
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    return {
+        "at_s": moment.at_s,
+        "load": moment.load,
+        "asked_units": moment.asked,
+        "held_units": moment.held,
+        "units": moment.units,
+        "held_cores": moment.held_cores,
+        "cores": moment.cores,
+        "allotted": moment.allotted,
+        "waiting": moment.waiting,
+        "fragmented": moment.fragmented,
+        "arrived_units": moment.arrived,
+    }
+
+
+def _turned(one: Turned) -> dict[str, Any]:
+    return {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
+
+
+def _room(room: Room) -> dict[str, Any]:
+    return {"asks": room.asks, "number": room.number, "more": room.more}
+
+
+def _pods(fates: Sequence[Fate]) -> Iterator[dict[str, Any]]:
+    for fate in fates:
+        yield {
+            "namespace": fate.pod.namespace,
+            "name": fate.pod.name,
+            "asks": fate.asks,
+            "outcome": fate.outcome.value,
+            "came_s": fate.came_s,
+            "placed_s": fate.placed_s,
+            "left_s": fate.left_s,
+            "node": fate.node or None,
+            "cards": list(fate.cards),
+            "reasons": dict(fate.reasons),
+            "first": fate.first or None,
+        }

@@ -1,0 +1,247 @@
+"""Nodes and pods that nobody has, as the Kubernetes API would give them. Pure.
+
+What of a manifest can be played, and what is wrong with the rest. Pure.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
+from gpushare.domain.quantity import NotAQuantity, mebibytes
+from gpushare.domain.refusal import users_words
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import Malformed, Reader
+
+CPU, MEMORY, PODS = "cpu", "memory", "pods"
+CONTAINER = "main"
+_PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
+"""More than any pod asks: where a scenario names only the other one of the two."""
+_HOSTNAME = "kubernetes.io/hostname"
+_KUBELETS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+"""Labels that every kubelet sets, beside the one of its host's name."""
+_CARDS = uuid.UUID("6d3c1f4e-2b57-4c0e-9b39-7f7a5d1c8e20")
+"""The namespace of the UUIDs of cards that are made up: the same in every run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a made-up pod asks; ``cpu`` and ``memory`` are Kubernetes quantities."""
+
+    units: int = 0
+    cores: int = 0
+    cpu: str = ""
+    memory: str = ""
+    models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    policy: str = ""
+    priority: int = 0
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a made-up node offers beside cards; an empty text is without end."""
+
+    cpu: str = ""
+    memory: str = ""
+    pods: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    unschedulable: bool = False
+
+
+def card(node: str, index: int, units: int, model: str = "") -> Card:
+    """Make up a card, whose UUID hangs on its node and index alone."""
+    made = uuid.uuid5(_CARDS, f"{node}/{index}")
+    return Card(CardUUID(f"GPU-{made}"), index, units, model=model)
+
+
+def node(name: str, cards: Sequence[Card], host: Host) -> Json:
+    """Make up a node."""
+    annotations = {names.CARDS: encode_cards(cards)} if cards else {}
+    offered: dict[str, str] = {}
+    if cards:
+        offered[names.MEMORY] = str(sum(card.units for card in cards))
+        offered[names.CORE] = str(CORES_PER_CARD * len(cards))
+    pods = "" if host.pods is None else str(host.pods)
+    told = {CPU: host.cpu, MEMORY: host.memory, PODS: pods}
+    if host.cpu or host.memory:
+        # The books know a node's CPU and memory together, or not at all.
+        told = {key: told[key] or plenty for key, plenty in _PLENTY.items()} | {
+            PODS: pods
+        }
+    offered |= {key: text for key, text in told.items() if text}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {**_KUBELETS, _HOSTNAME: name, **host.labels},
+            "annotations": annotations,
+        },
+        "spec": {"unschedulable": True} if host.unschedulable else {},
+        "status": {"allocatable": offered},
+    }
+
+
+def pod(namespace: str, name: str, asked: Asked) -> Json:
+    """Make up a pod of one container."""
+    limits = {names.MEMORY: asked.units, names.CORE: asked.cores}
+    texts = {key: str(number) for key, number in limits.items() if number}
+    requests = {CPU: asked.cpu, MEMORY: asked.memory}
+    resources = {
+        "limits": texts,
+        "requests": texts | {key: text for key, text in requests.items() if text},
+    }
+    wishes = {
+        names.MODELS: ",".join(asked.models),
+        names.UUIDS: ",".join(asked.uuids),
+        names.POLICY: asked.policy,
+    }
+    spec: Json = {"containers": [{"name": CONTAINER, "resources": resources}]}
+    if asked.priority:
+        spec["priority"] = asked.priority
+    if asked.node_selector:
+        spec["nodeSelector"] = dict(asked.node_selector)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "annotations": {key: text for key, text in wishes.items() if text},
+        },
+        "spec": spec,
+    }
+
+
+def named_after(template: Json, namespace: str, name: str) -> Json:
+    """Make a pod of a manifest or a controller's template."""
+    metadata = dict(template.get("metadata") or {})
+    kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    own = {"namespace": namespace, "name": name}
+    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": kept | own}
+
+
+OURS = (names.PLACEMENT, names.ACTUAL)
+"""Annotations that the extender and the device plugin write."""
+_OTHERS_SPEC = ("nodeName", "schedulingGates")
+_MOST_MIB = 2**63 >> 20
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_TOLERATES = ("", "Equal", "Exists")
+_MOST_DIGITS = 18
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def playable(pod: Json) -> Json:
+    """Give a pod, or a controller's template of one, as ``before_it_ran``.
+
+    ``Malformed`` for what no API server would let through, so far as it is read here.
+    """
+    _check(Reader(pod))
+    return before_it_ran(pod)
+
+
+def before_it_ran(pod: Json) -> Json:
+    """Give a pod without its node, status, gates and placement.
+
+    Those a pod has that was pasted from ``kubectl get -o yaml``.
+    """
+    metadata = dict(pod.get("metadata") or {})
+    annotations = metadata.get("annotations") or {}
+    metadata["annotations"] = {k: v for k, v in annotations.items() if k not in OURS}
+    spec = {k: v for k, v in pod["spec"].items() if k not in _OTHERS_SPEC}
+    rest = {key: value for key, value in pod.items() if key != "status"}
+    return {**rest, "metadata": metadata, "spec": spec}
+
+
+def check_amount(value: object) -> None:
+    """Insist on a quantity that Kubernetes takes; ``NotAQuantity`` says what is wrong.
+
+    >>> check_amount("1e999")
+    Traceback (most recent call last):
+    gpushare.domain.quantity.NotAQuantity: it is more than 2^63-1, which is the most
+    """
+    if mebibytes(value) > _MOST_MIB:
+        raise NotAQuantity("it is more than 2^63-1, which is the most")
+
+
+def _check(pod: Reader) -> None:
+    metadata = pod.optional_object("metadata")
+    metadata.optional_text("namespace")
+    for key in ("labels", "annotations"):
+        metadata.optional_object(key).texts("")
+    spec = pod.object("spec")
+    if not spec.objects("containers"):
+        raise Malformed(spec.path("containers"), "must name at least one")
+    for key in ("initContainers", "containers"):
+        for container in spec.optional_objects(key):
+            _check_resources(container.optional_object("resources"))
+    _check_resources(spec.optional_object("resources"))
+    _check_amounts(spec.optional_object("overhead"))
+    spec.optional_object("nodeSelector").texts("")
+    for toleration in spec.optional_objects("tolerations"):
+        for key in ("key", "value", "effect"):
+            toleration.optional_text(key)
+        _one_of(toleration, "operator", _TOLERATES)
+    affinity = spec.optional_object("affinity").optional_object("nodeAffinity")
+    for term in affinity.optional_object(_REQUIRED).optional_objects(
+        "nodeSelectorTerms"
+    ):
+        for key in ("matchExpressions", "matchFields"):
+            for expression in term.optional_objects(key):
+                _check_expression(expression)
+
+
+def _check_resources(resources: Reader) -> None:
+    for part in ("requests", "limits"):
+        _check_amounts(resources.optional_object(part))
+
+
+def _check_amounts(amounts: Reader) -> None:
+    for name, value in amounts.raw.items():
+        if name in (names.MEMORY, names.CORE):
+            # The extender's own reading has better words for these.
+            continue
+        try:
+            check_amount(value)
+        except NotAQuantity as error:
+            raise Malformed(
+                amounts.path(name),
+                f'is "{users_words(str(value))}", but {error}; give one such as 4, '
+                "500m or 16Gi",
+            ) from error
+
+
+def _check_expression(expression: Reader) -> None:
+    expression.text("key")
+    operator = _one_of(expression, "operator", _OPERATORS)
+    values = expression.raw.get("values") or []
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise Malformed(expression.path("values"), "must be a list of strings")
+    if operator in ("Gt", "Lt") and (len(values) != 1 or not is_number(values[0])):
+        raise Malformed(
+            expression.path("values"),
+            f"is {users_words(str(values))}; {operator} takes one whole number",
+        )
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a label or a selector's value is a whole number.
+
+    >>> is_number("-3"), is_number("9" * 5000), is_number("x")
+    (True, False, False)
+    """
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+
+
+def _one_of(reader: Reader, key: str, allowed: tuple[str, ...]) -> str:
+    found = reader.optional_text(key)
+    if found not in allowed:
+        known = ", ".join(filter(None, allowed))
+        problem = f'is "{users_words(found)}"; known are {known}'
+        raise Malformed(reader.path(key), problem)
+    return found

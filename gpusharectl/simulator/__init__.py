@@ -1,1 +1,0 @@
-"""What if: nodes, arrivals and departures, decided as it is for real."""

@@ -1,0 +1,1 @@
+"""The state of the cluster's cards, read once for every command."""

@@ -1,0 +1,340 @@
+"""``ui``: the page of nodes, cards and pods, in a browser.
+
+Exit codes:
+
+====  ==================================================================
+0     it was shown, until Ctrl-C
+1     it could not be shown; a sentence says why
+2     the command line is not understood
+====  ==================================================================
+
+Whom the page is asked of: an extender that is ready, through the API server.
+
+The page on this machine's loopback: its two paths, and no way to anything else.
+
+A bare port-forward would open the extender's verbs to whatever runs here, pages in the
+browser too, and whoever reaches them can bind pods. Here only GET goes through, only to
+the page, and only for who knows the address, of which a part is secret.
+"""
+
+import os
+import secrets
+import signal
+import ssl
+import sys
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Protocol
+
+import click
+import orjson
+
+from gpushare.addresses import LOOPBACK
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
+from gpushare.kube.names import EXTENDER_PORT
+from gpushare.page_policy import STATE_HEADERS, page_headers
+from gpusharectl.access import access_options, reached
+from gpusharectl.pki import SERVER_NAME
+from gpusharectl.state import facts
+
+FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
+"""Where the installer puts a control-plane host's certificates, with ``--tls``."""
+FILES = ("ca.crt", "client.crt", "client.key")
+SWITCH_ON = "gpusharectl install --ui"
+Tls = tuple[ssl.SSLContext, str]
+_SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
+
+
+class Fetching(Protocol):
+    """As much of ``ApiObjects`` as is needed here."""
+
+    def list(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+    ) -> Sequence[Json]:
+        """Read objects; ``ClusterError``s only."""
+        ...
+
+    def fetch(
+        self, namespace: str, pod: str, port: int, path: str, *, tls: Tls | None = None
+    ) -> bytes:
+        """GET a page from a pod's loopback; ``ClusterError``s only."""
+        ...
+
+
+class Extenders:
+    """The cluster's extenders, any of which has the page; the last that had is first.
+
+    ``tls`` is for those that let in nobody without a certificate.
+    """
+
+    def __init__(self, objects: Fetching, tls: Tls | None = None) -> None:
+        self._objects = objects
+        self._tls = tls
+        self._last = ""
+
+    def get(self, path: str) -> bytes:
+        """GET a path of the first that answers; ``ClusterError`` with what to do."""
+        because = ""
+        for pod in self._ready():
+            name = facts.name_of(pod)
+            try:
+                body = self._ask(pod, path)
+            except Forbidden:
+                # Of the port-forward itself, so that no other would be allowed either.
+                raise
+            except ClusterError as error:
+                because = f"{name}: {error}"
+                if isinstance(error, NotFound) and not _shows_a_page(pod):
+                    because = f"{name} has no page; switch it on: {SWITCH_ON}"
+            else:
+                self._last = name
+                return body
+        raise Unavailable(because)
+
+    def _ready(self) -> Sequence[Json]:
+        pods = self._objects.list(
+            "v1", "Pod", namespace=facts.SYSTEM, label_selector=_SELECTOR
+        )
+        if not pods:
+            raise Unavailable(
+                f"no extender's pod is in {facts.SYSTEM}; gpusharectl install puts "
+                "one beside kube-scheduler"
+            )
+        ready = [pod for pod in pods if facts.holds(pod, "Ready")]
+        if not ready:
+            raise Unavailable(
+                f"none of the extender's pods in {facts.SYSTEM} is ready; see "
+                f"kubectl -n {facts.SYSTEM} describe pods -l "
+                f"{facts.PART_NAME}={facts.label(pods[0], facts.PART_NAME)}"
+            )
+        return sorted(ready, key=lambda pod: facts.name_of(pod) != self._last)
+
+    def _ask(self, pod: Json, path: str) -> bytes:
+        guarded = _is_guarded(pod)
+        if guarded and self._tls is None:
+            raise Unavailable(
+                "lets in only who shows a certificate; run this as root on its "
+                "control-plane host, or name a folder with "
+                f"{', '.join(FILES)} by --certificates"
+            )
+        tls = self._tls if guarded else None
+        name = facts.name_of(pod)
+        return self._objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
+
+
+def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
+    """Read a folder's certificates, or those of this host where none is named.
+
+    None where there are none to be read; ``OSError`` for a folder that was named and
+    has not what it should.
+    """
+    if folder is not None:
+        return _read(folder)
+    for place in usual:
+        try:
+            return _read(place)
+        except OSError:
+            continue
+    return None
+
+
+def _read(folder: Path) -> Tls:
+    authority, certificate, key = (folder / name for name in FILES)
+    # Before OpenSSL does, which would not say which one is missing.
+    for path in (authority, certificate, key):
+        with path.open("rb") as file:
+            file.read(1)
+    context = ssl.create_default_context(cafile=authority)
+    context.load_cert_chain(certificate, key, password="")
+    return context, SERVER_NAME
+
+
+def _is_guarded(pod: Json) -> bool:
+    return bool(facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"))
+
+
+def _shows_a_page(pod: Json) -> bool:
+    return facts.settings_of(pod).get("GPUSHARE_UI") == "on"
+
+
+PAGE, STATE = "/ui", "/ui/state"
+_JSON = {"Content-Type": "application/json"}
+_NAMES = frozenset({LOOPBACK, "localhost"})
+_SECRET_BYTES = 12
+_SILENCE_S = 10.0
+
+
+class Window(ThreadingHTTPServer):
+    """Serves what ``get`` reads of an extender; ``OSError`` where the port is taken.
+
+    ``port`` 0 takes a free one.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int, get: Callable[[str], bytes]) -> None:
+        self.get = get
+        self.place = f"/{secrets.token_urlsafe(_SECRET_BYTES)}"
+        super().__init__((LOOPBACK, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind, without asking DNS for the host's name as the parent would."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = LOOPBACK, self.server_address[1]
+
+    @property
+    def url(self) -> str:
+        """The whole address, the secret with it."""
+        return f"http://{LOOPBACK}:{self.server_port}{self.place}{PAGE}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Window
+    timeout = _SILENCE_S
+
+    def do_GET(self) -> None:
+        """Answer the page and its state; whatever else is not there."""
+        if not self._is_for_us():
+            self._refuse(HTTPStatus.NOT_FOUND, "not here: see what gpusharectl ui says")
+            return
+        path = self.path.partition("?")[0].removeprefix(self.server.place)
+        try:
+            body = self.server.get(path)
+        except ClusterError as error:
+            self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
+            return
+        headers = page_headers(body) if path == PAGE else {**STATE_HEADERS, **_JSON}
+        self._send(HTTPStatus.OK, body, headers)
+
+    def _is_for_us(self) -> bool:
+        # By another name it is a page from elsewhere, whose DNS has come to point here.
+        if self.headers.get("Host", "").partition(":")[0] not in _NAMES:
+            return False
+        asked = self.path.partition("?")[0].encode()
+        ours = ((self.server.place + path).encode() for path in (PAGE, STATE))
+        return any(secrets.compare_digest(asked, path) for path in ours)
+
+    def _refuse(self, status: HTTPStatus, words: str) -> None:
+        body = orjson.dumps({"error": words})
+        self._send(status, body, {**STATE_HEADERS, **_JSON})
+
+    def _send(
+        self, status: HTTPStatus, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing: the page asks all the time."""
+
+
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+_HIGHEST_PORT = 65535
+_CODES = (
+    "Exit codes: 0 it was shown, until Ctrl-C; 1 it could not be shown; 2 the command "
+    "line is not understood."
+)
+
+
+@click.command(epilog=_CODES)
+@click.option(
+    "--port",
+    type=click.IntRange(0, _HIGHEST_PORT),
+    default=0,
+    metavar="N",
+    help="On this machine; else any that is free.",
+)
+@click.option(
+    "--no-open", is_flag=True, help="Open no browser: the address is printed anyway."
+)
+@click.option(
+    "--certificates",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help=f"Where extenders with TLS: with {', '.join(FILES)}; else this host's own.",
+)
+@access_options
+def ui(
+    *,
+    port: int,
+    no_open: bool,
+    certificates: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Show nodes, cards and pods in a browser, kept up to date.
+
+    The page is the extender's own, read by port-forward, and only to be looked at. It
+    is served on this machine alone, until Ctrl-C.
+    """
+    tls = _tls(certificates)
+    with reached(kubeconfig, context) as access:
+        extenders = Extenders(access.objects, tls)
+        # Before anything is promised.
+        extenders.get(PAGE)
+        with _window(port, extenders.get) as window:
+            browse = None if no_open else webbrowser.open
+            for line in announced(window, browse, os.environ):
+                click.echo(line)
+            # As Ctrl-C: else the port-forwards would be torn off.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            with suppress(KeyboardInterrupt):
+                window.serve_forever()
+
+
+def announced(
+    window: Window, browse: Callable[[str], bool] | None, environ: Mapping[str, str]
+) -> list[str]:
+    """Open a browser, where there is one to open, and say where the page is."""
+    lines = [f"The page is at {window.url}"]
+    if browse is not None and not _has_screen(environ):
+        number = window.server_port
+        lines.append(
+            "There is no screen here for a browser. From where you sit, forward it: "
+            f"ssh -L {number}:{LOOPBACK}:{number} THIS-HOST, then open that address."
+        )
+    elif browse is not None and not browse(window.url):
+        lines.append("No browser could be opened; open that address yourself.")
+    return [*lines, "It is for who knows this address, until Ctrl-C."]
+
+
+def _has_screen(environ: Mapping[str, str]) -> bool:
+    """Tell whether a browser would have a window, and not take over the terminal."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(environ.get(name) for name in _SCREENS)
+
+
+def _tls(folder: Path | None) -> Tls | None:
+    try:
+        return tls_from(folder)
+    except OSError as error:
+        raise click.ClickException(
+            f"--certificates: {folder} cannot be used ({error}); name a folder with "
+            f"{', '.join(FILES)}"
+        ) from error
+
+
+def _window(port: int, get: Callable[[str], bytes]) -> Window:
+    try:
+        return Window(port, get)
+    except OSError as error:
+        raise click.ClickException(
+            f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); give "
+            "another, or none"
+        ) from error

@@ -1,0 +1,246 @@
+"""The answer to ``why`` on a screen: the answer first, the next step last."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpushare.domain.model import Amount
+from gpushare.kube import words
+from gpushare.kube.codec import refusal_text
+from gpusharectl.output import Words, age
+from gpusharectl.why.answers import (
+    Answer,
+    AsksNothing,
+    Ended,
+    Held,
+    Pending,
+    Placed,
+    Unmeetable,
+    Unplaced,
+    Way,
+)
+from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers
+
+_MOST_NODES = 10
+_MOST_PODS = 3
+_DIM, _BOLD = "dim", "bold"
+
+
+def draw_answer(console: Console, answer: Answer, now: datetime, source: str) -> None:
+    """Show an answer; ``source`` says whose books it was read in, if not the usual."""
+    for part in _parts(answer, now):
+        console.print(part)
+    if source and isinstance(answer, Pending | Placed | Unplaced):
+        console.print(Words(f"({source})", _DIM))
+
+
+def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
+    match answer:
+        case AsksNothing():
+            on = f" on {answer.node}" if answer.node else ""
+            yield Words(
+                f"{answer.pod} asks for no part of a card: nothing of ours stands in "
+                f"its way. It is {answer.phase}{on}; kubectl describe pod says more."
+            )
+            yield from _warnings(answer)
+        case Ended():
+            said = f" ({answer.words})" if answer.words else ""
+            where = f" on {answer.node}" if answer.node else ""
+            yield Words(
+                f"{answer.pod} has ended{where}: {answer.phase}{said}. It holds "
+                "nothing any more."
+            )
+            yield from _warnings(answer)
+        case Unmeetable():
+            yield Words(f"{answer.pod} can run on no node. {answer.words}.", _BOLD)
+            yield from _warnings(answer)
+            yield Words("To run it: delete it, and make it anew as the words say.")
+        case Unplaced():
+            yield from _unplaced(answer)
+        case Placed():
+            yield from _placed(answer, now)
+        case Pending():
+            yield from _pending(answer, now)
+
+
+def _unplaced(answer: Unplaced) -> Iterator[Text]:
+    yield Words(f"{answer.pod} asks {answer.asks} and is on {answer.node}.", _BOLD)
+    yield Words(
+        "Nobody knows yet on which card, so it is charged on every card there: it was "
+        "bound without the extender (nodeName set by hand, or kube-scheduler without "
+        "our stanza), and the device plugin has not told."
+    )
+    if answer.complaint:
+        yield Words(f"What stands on it cannot be believed: {answer.complaint}.")
+    if answer.waits:
+        yield Words(f"It does not start; kubelet says: {answer.waits}")
+    yield from _warnings(answer)
+    yield Words(f"Next: gpusharectl inspect --node {answer.node}")
+
+
+def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
+    cards = " and ".join(_held(answer, index) for index in range(len(answer.held)))
+    since = f", since {answer.at} ({age(answer.at, now)})" if answer.at else ""
+    yield Words(f"{answer.pod} is on {answer.node}, {cards}{since}.", _BOLD)
+    whose = "its own wish" if answer.own_policy else "the cluster's own"
+    if answer.is_planned:
+        yield Words(f"It asks {answer.asks}. Policy: {answer.policy}, {whose}.")
+    else:
+        yield Words(
+            f"It asks {answer.asks}. Nobody planned its card: it was bound without "
+            "the extender, and the device plugin chose."
+        )
+    yield from _allowed(answer)
+    if answer.planned:
+        where = ", ".join(_card_name(held) for held in answer.planned)
+        yield Words(f"Planned was {where}; kubelet chose otherwise, and that counts.")
+    if answer.because:
+        yield Words(f"Why there, as far as can be told now: {answer.because}.")
+    for one in answer.earlier:
+        yield Words(f"  before it comes card {one.card.index}, which {one.words}")
+    if answer.leaving:
+        yield Words("It is being deleted, and holds its part until it is gone.")
+    if answer.waits:
+        yield Words(f"It does not start; kubelet says: {answer.waits}")
+        yield Words(
+            f"Next: kubectl describe pod -n {answer.pod.namespace} {answer.pod.name}"
+        )
+
+
+def _allowed(answer: Pending | Placed) -> Iterator[Text]:
+    if answer.cards is not None:
+        yield Words(f"It may have cards {words.allowed(answer.cards)}, and no others.")
+    yield from _warnings(answer)
+
+
+def _warnings(answer: Answer) -> Iterator[Text]:
+    for text in answer.warnings:
+        yield Words(f"Mind: {text}")
+
+
+def _held(answer: Placed, index: int) -> str:
+    held = answer.held[index]
+    if held.card is None:
+        return f"a card that is gone ({held.uuid})"
+    model = f" ({held.card.model})" if held.card.model else ""
+    return f"card {held.card.index}{model}, {words.amount(held.amount)}"
+
+
+def _card_name(held: Held) -> str:
+    return f"card {held.card.index}" if held.card else str(held.uuid)
+
+
+def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
+    old = f" for {age(answer.since, now)}" if answer.since else ""
+    yield Words(f"{answer.pod} asks {answer.asks}. It waits{old}:", _BOLD)
+    yield Words(f"{answer.because}.", _BOLD)
+    yield from _allowed(answer)
+    if answer.nominated:
+        yield Words(f"Room is being made for it on {answer.nominated}.")
+    if answer.nodes:
+        yield Words("")
+        yield _table(answer)
+        yield Words("")
+    for way in [way for way in answer.ways if way.card is None][:_MOST_NODES]:
+        yield Words(f"{way.node} would have room without {_going(way, _MOST_PODS)}.")
+    if answer.evicts and not answer.nominated:
+        yield Words(
+            "Those pods are less important: kube-scheduler may evict them by itself."
+        )
+    if answer.scheduler:
+        yield Words(f"kube-scheduler says: {answer.scheduler}")
+    fits = answer.nominated or any(node.fits for node in answer.nodes)
+    yield Words(f"{'Next' if fits else 'To run it'}: {answer.next_step}.", _BOLD)
+    yield Words("Same answer, as data: -o json", _DIM)
+
+
+def _table(answer: Pending) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_DIM)
+    for head in ("node", "card", "free now"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("what is missing", ratio=1)
+    ways = {(way.node, way.card.uuid): way for way in answer.ways if way.card}
+    shown = sorted(answer.nodes, key=_nearest_first)[:_MOST_NODES]
+    for node in sorted(shown, key=lambda node: node.name):
+        name = str(node.name)
+        for card in node.cards:
+            way = ways.get((str(node.name), card.card.uuid))
+            free = _free(card, answer.claims)
+            said = _missing(card, answer.claims, way)
+            row = (name, str(card.card.index), free, said)
+            table.add_row(*map(Words, row))
+            name = ""
+        table.add_row(name, "", "", Words(_node_says(node, answer.claims), _DIM))
+    if left := len(answer.nodes) - len(shown):
+        more = f"and {words.counted(left, 'node')} more, which lack no less"
+        table.add_row("…", "", "", Words(f"{more} (-o json)", _DIM))
+    return table
+
+
+def _nearest_first(node: NodeVerdict) -> tuple[bool, int, int, str]:
+    lacks = [c.missing for c in node.cards if c.free is not None]
+    units = min((lack.units for lack in lacks), default=10**9)
+    cores = min((lack.cores for lack in lacks), default=10**9)
+    return (not node.fits, units, cores, str(node.name))
+
+
+def _free(card: CardVerdict, claims: Sequence[Amount]) -> str:
+    if card.free is None:
+        return words.NOT_KNOWN if card.card.open else "closed"
+    units = any(claim.units for claim in claims)
+    cores = any(claim.cores for claim in claims)
+    parts = [words.units(card.free.units)] if units else []
+    parts += [words.cores(card.free.cores)] if cores else []
+    return ", ".join(parts)
+
+
+def _missing(card: CardVerdict, claims: Sequence[Amount], way: Way | None) -> str:
+    if card.excluded:
+        return words.excluded_by(card.excluded)
+    if card.free is None:
+        state = "cordoned" if card.card.healthy else "sick"
+        return state if card.ever else f"{state}; {_in_all(card)}"
+    if len(claims) > 1:
+        return ""
+    if card.whole:
+        return "untouched" if card.untouched else "not untouched: pods have parts of it"
+    if card.fits:
+        return "it fits"
+    if not card.ever:
+        return f"{words.bare(card.missing)}; {_in_all(card)}"
+    if way is None:
+        return words.bare(card.missing)
+    without = _going(way, _MOST_PODS)
+    return f"{words.bare(card.missing)}; would fit without {without}"
+
+
+def _in_all(card: CardVerdict) -> str:
+    return f"this card has {card.card.units} units in all"
+
+
+def _going(way: Way, most: int) -> str:
+    named = (f"{going.pod} ({words.bare(going.amount)})" for going in way.pods)
+    return words.listed(named, most)
+
+
+def _node_says(node: NodeVerdict, claims: Sequence[Amount]) -> str:
+    told = f"fits now: {largest(node.offers)}"
+    if node.no is not None and len(claims) > 1:
+        told = f"{refusal_text(node.no)}; {told}"
+    return told
+
+
+def largest(offers: Offers) -> str:
+    """Say the largest requests that a node takes."""
+    shares = [
+        f"{words.units(room.units)} with up to {words.cores(room.cores)}"
+        if room.units
+        else words.cores(room.cores)
+        for room in offers.shares
+    ]
+    if offers.whole:
+        shares.append(words.counted(offers.whole, "whole card"))
+    return ", or ".join(shares) or "nothing"

@@ -1,0 +1,191 @@
+"""The answer to ``why`` as data: what ``-o json`` and ``-o yaml`` give. Pure.
+
+The shape is a promise, as in ``shapes``. Always ``{v, state, pod, code, warnings,
+books}``: ``code`` is the exit code, ``pod`` is ``namespace/name`` and ``warnings`` are
+sentences about what the pod says in vain; beside it, by ``state``::
+
+    absent        near: [namespace/name]
+    asks-nothing  phase, node
+    ended         phase, node, because
+    invalid       because, node
+    unplaced      asks, node, complaint, waits
+    placed        asks, node, cards: [{uuid, index, model, cores, units, memory_mib}],
+                  at, policy, own_policy, models, uuids, planned: [uuid], is_planned,
+                  because, earlier: [{uuid, index, because}], phase, leaving, waits
+    pending       asks, claims: [amount], policy, models, uuids, since, because,
+                  kube_scheduler, scheduler_name, nominated, next, evicts, ways_of,
+                  nodes: [{name, fits, because, fits_now, cards: [{uuid, index, units,
+                  healthy, cordoned, free, missing, untouched, fits, ever,
+                  excluded_by}]}],
+                  ways: [{node, card, index, pods: [{namespace, name, uid, priority,
+                  cores, units, memory_mib}]}]
+
+``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
+that the node takes. ``missing`` null: a closed card, or whole cards are asked.
+``models`` and ``uuids`` are those that the pod may have, null where it does not say;
+``excluded_by`` the annotations by which it shuts the card out.
+``ways`` were looked for on the ``ways_of`` cards nearest to fitting, or nodes.
+"""
+
+from gpushare.kube.annotations import LIMITS
+from gpushare.kube.codec import refusal_text
+from gpusharectl.inspect.serialize import (
+    VERSION,
+    Data,
+    amount_data,
+    books_data,
+    pod_data,
+)
+from gpusharectl.state.placements import Books
+from gpusharectl.why.answers import (
+    Answer,
+    AsksNothing,
+    Ended,
+    Pending,
+    Placed,
+    Unmeetable,
+    Unplaced,
+    Way,
+)
+from gpusharectl.why.verdict import CardVerdict, NodeVerdict
+
+
+def answer_data(answer: Answer, books: Books) -> Data:
+    """Give an answer in full."""
+    return {
+        "v": VERSION,
+        "state": answer.state,
+        "pod": str(answer.pod),
+        "code": answer.code,
+        "warnings": list(answer.warnings),
+        "books": books_data(books),
+        **_of(answer),
+    }
+
+
+def absent_data(pod: str, near: tuple[str, ...], code: int) -> Data:
+    """Say that there is no such pod, and which are nearest by name."""
+    told = {"v": VERSION, "state": "absent", "pod": pod, "code": code}
+    return told | {"near": list(near)}
+
+
+def _of(answer: Answer) -> Data:
+    match answer:
+        case AsksNothing():
+            return {"phase": answer.phase, "node": answer.node or None}
+        case Ended():
+            told = {"phase": answer.phase, "node": answer.node or None}
+            return told | {"because": answer.words or None}
+        case Unmeetable():
+            return {"because": answer.words, "node": answer.node or None}
+        case Unplaced():
+            return {
+                "asks": answer.asks,
+                "node": answer.node,
+                "complaint": answer.complaint or None,
+                "waits": answer.waits or None,
+            }
+        case Placed():
+            return _placed(answer)
+        case Pending():
+            return _pending(answer)
+
+
+def _placed(answer: Placed) -> Data:
+    cards = [
+        {
+            "uuid": held.uuid,
+            "index": held.card.index if held.card else None,
+            "model": held.card.model if held.card else None,
+            **amount_data(held.amount),
+        }
+        for held in answer.held
+    ]
+    earlier = [
+        {"uuid": one.card.uuid, "index": one.card.index, "because": one.words}
+        for one in answer.earlier
+    ]
+    return {
+        "asks": answer.asks,
+        "node": answer.node,
+        "cards": cards,
+        "at": answer.at or None,
+        "policy": answer.policy,
+        "own_policy": answer.own_policy,
+        **_allowed(answer),
+        "planned": [held.uuid for held in answer.planned],
+        "is_planned": answer.is_planned,
+        "because": answer.because or None,
+        "earlier": earlier,
+        "phase": answer.phase,
+        "leaving": answer.leaving,
+        "waits": answer.waits or None,
+    }
+
+
+def _pending(answer: Pending) -> Data:
+    return {
+        "asks": answer.asks,
+        "claims": [amount_data(claim) for claim in answer.claims],
+        "policy": answer.policy,
+        **_allowed(answer),
+        "since": answer.since or None,
+        "because": answer.because,
+        "kube_scheduler": answer.scheduler or None,
+        "scheduler_name": answer.scheduler_name,
+        "nominated": answer.nominated or None,
+        "nodes": [_node(node) for node in answer.nodes],
+        "ways": [_way(way) for way in answer.ways],
+        "ways_of": answer.ways_of,
+        "evicts": answer.evicts,
+        "next": answer.next_step,
+    }
+
+
+def _allowed(answer: Placed | Pending) -> Data:
+    cards = answer.cards
+    return {
+        "models": list(cards.models) if cards and cards.models else None,
+        "uuids": list(cards.uuids) if cards and cards.uuids else None,
+    }
+
+
+def _node(node: NodeVerdict) -> Data:
+    offers = node.offers
+    return {
+        "name": node.name,
+        "fits": node.fits,
+        "because": None if node.no is None else refusal_text(node.no),
+        "fits_now": {
+            "shares": [amount_data(share) for share in offers.shares],
+            "whole_cards": offers.whole,
+            "whole_units": offers.whole_units,
+        },
+        "cards": [_card(card) for card in node.cards],
+    }
+
+
+def _card(one: CardVerdict) -> Data:
+    closed = one.free is None
+    return {
+        "uuid": one.card.uuid,
+        "index": one.card.index,
+        "units": one.card.units,
+        "healthy": one.card.healthy,
+        "cordoned": one.card.cordoned,
+        "free": None if one.free is None else amount_data(one.free),
+        "missing": None if closed or one.whole else amount_data(one.missing),
+        "untouched": one.untouched,
+        "fits": one.fits,
+        "ever": one.ever,
+        "excluded_by": [LIMITS[limit] for limit in one.excluded],
+    }
+
+
+def _way(way: Way) -> Data:
+    return {
+        "node": way.node,
+        "card": way.card.uuid if way.card else None,
+        "index": way.card.index if way.card else None,
+        "pods": [pod_data(one.pod) | amount_data(one.amount) for one in way.pods],
+    }

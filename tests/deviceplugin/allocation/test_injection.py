@@ -1,0 +1,283 @@
+"""How this node lets containers at cards: what is chosen, and the words for it."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deviceplugin.allocation.injection import Injecting, specified
+from deviceplugin.settings import InjectionChoice
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Json
+
+ONE, TWO = CardUUID("GPU-1"), CardUUID("GPU-2")
+NVIDIA = [{"name": ""}, {"name": "runc"}, {"name": "nvidia"}]
+PLAIN = [{"name": ""}, {"name": "runc"}]
+
+
+def status(
+    kubelet: str = "v1.33.1",
+    runtime: str = "containerd://2.1.4",
+    handlers: list[Json] | None = None,
+) -> Json:
+    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    found: Json = {"nodeInfo": info}
+    return found if handlers is None else found | {"runtimeHandlers": handlers}
+
+
+def spec_of(*names: str, kind: str = "nvidia.com/gpu") -> Json:
+    devices = [{"name": name, "containerEdits": {}} for name in names]
+    return {"cdiVersion": "0.6.0", "kind": kind, "devices": devices}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "nvidia.json").write_text(json.dumps(spec_of(ONE, TWO, "all")))
+    return tmp_path
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [
+        (one.by, one.because)  # type: ignore[attr-defined]
+        for one in caplog.records
+        if one.message == "injecting cards"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("node", "chosen", "why"),
+    [
+        (status(), "cdi", "know how"),
+        (status("v1.31.0"), "cdi", "know how"),
+        (status("v1.31.0-rc.1+k3s1"), "cdi", "know how"),
+        (status("v2.0.0"), "cdi", "know how"),
+        (status(runtime="cri-o://1.29.1"), "cdi", "know how"),
+        (status("v1.30.9"), "env", "kubelet is v1.30.9, CDI wants 1.31"),
+        (status("v1.4.0"), "env", "kubelet is v1.4.0"),
+        (status("odd"), "env", "kubelet is odd"),
+        ({}, "env", "kubelet is of unknown version"),
+        (status(runtime="containerd://1.7.27"), "env", "containerd 1.7.27"),
+        (status(runtime="docker://28.0"), "env", "of the runtime docker 28.0"),
+        (status(runtime=""), "env", "the runtime unknown"),
+        (status("v1.30.9", handlers=NVIDIA), "env", "not CDI: kubelet is"),
+        (status("v1.30.9", handlers=[{"name": "nvidia-cdi"}]), "env", "not CDI"),
+        (status("v1.30.9", handlers=PLAIN), "nodes", "no runtime handler is NVIDIA's"),
+        (status("v1.30.9", handlers=[]), "nodes", "no runtime handler is NVIDIA's"),
+        (status(handlers=PLAIN), "cdi", "know how"),
+    ],
+)
+def test_auto(
+    node: Json, chosen: str, why: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first that the node can do, and the reason why none before it."""
+    caplog.set_level(logging.INFO)
+    injecting = Injecting("auto", [folder], lambda: node)
+    injecting.look([ONE, TWO])
+    assert injecting.chosen() == chosen
+    [(by, because)] = said(caplog)
+    assert by == chosen
+    assert why in because
+
+
+def test_a_runtime_of_unknown_ways_names_the_setting(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its operator may know better."""
+    caplog.set_level(logging.INFO)
+    node = status(runtime="containerd://1.7.27")
+    Injecting("auto", [folder], lambda: node).look([ONE])
+    assert "set GPUSHARE_INJECT=cdi" in said(caplog)[0][1]
+
+
+def test_what_was_chosen_holds_while_the_node_is_not_told_of(
+    folder: Path, tmp_path: Path
+) -> None:
+    """After a restart without the API server; its word is taken as soon as it comes."""
+    told: dict[str, Json] = {"now": status()}
+
+    def injecting() -> Injecting:
+        return Injecting("auto", [folder], lambda: told["now"], tmp_path / "inject")
+
+    injecting().look([ONE])
+    told["now"] = {}
+    again = injecting()
+    assert again.chosen() == "cdi"
+    again.look([ONE])
+    assert again.chosen() == "cdi"
+    told["now"] = status("v1.30.9", handlers=PLAIN)
+    for _ in range(3):
+        again.look([ONE])
+    assert again.chosen() == "nodes"
+    told["now"] = {}
+    assert injecting().chosen() == "nodes"
+
+
+def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    """kubelet calls its version Unknown; pods that come then get their card as ever."""
+    told = {"now": status()}
+    file = tmp_path / "inject"
+    injecting = Injecting("auto", [folder], lambda: told["now"], file)
+    injecting.look([ONE])
+    told["now"] = status(runtime="containerd://Unknown")
+    for _ in range(4):
+        injecting.look([ONE])
+    assert injecting.chosen() == "cdi"
+    assert file.read_text() == "cdi\n"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "chosen"),
+    [
+        ("containerd://2.1.4", ["cdi", "cdi", "env"]),
+        ("containerd://1.7.27", ["env", "env", "env"]),
+    ],
+)
+def test_a_specification_that_is_not_yet_there_after_a_reboot(
+    runtime: str, chosen: list[str], folder: Path, tmp_path: Path
+) -> None:
+    """``/var/run/cdi`` is empty then; another runtime is another matter."""
+    file = tmp_path / "inject"
+    Injecting("auto", [folder], status, file).look([ONE])
+    (folder / "nvidia.json").unlink()
+    again = Injecting("auto", [folder], lambda: status(runtime=runtime), file)
+    seen = []
+    for _ in chosen:
+        again.look([ONE])
+        seen.append(again.chosen())
+    assert seen == chosen
+
+
+def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
+    """Alone: the node's way stays, and the card comes when it is specified."""
+    new = CardUUID("GPU-3")
+    injecting = Injecting("auto", [folder, folder / "none"], status)
+    injecting.look([ONE, new])
+    assert injecting.chosen() == "cdi"
+    assert list(injecting.held()) == [new]
+    assert "has nvidia.com/gpu=GPU-3" in injecting.held()[new]
+    (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
+    injecting.look([ONE, new])
+    assert injecting.held() == {}
+
+
+def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
+    """Somebody may be writing the specification anew."""
+    injecting = Injecting("auto", [folder], status)
+    injecting.look([ONE, TWO])
+    (folder / "nvidia.json").write_text(json.dumps(spec_of(ONE)))
+    held = []
+    for _ in range(3):
+        injecting.look([ONE, TWO])
+        held.append(list(injecting.held()))
+    assert held == [[], [], [TWO]]
+    assert injecting.chosen() == "cdi"
+
+
+def test_without_any_card_specified_there_is_another_way(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nothing is held back; the card is named."""
+    caplog.set_level(logging.INFO)
+    injecting = Injecting("auto", [folder / "none"], status)
+    injecting.look([ONE, TWO])
+    assert injecting.chosen() == "env"
+    assert injecting.held() == {}
+    assert "has nvidia.com/gpu=GPU-1" in said(caplog)[0][1]
+
+
+@pytest.mark.parametrize("choice", ["cdi", "env", "nodes"])
+def test_a_choice_of_the_operators_stands(
+    choice: InjectionChoice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even where CDI lacks a specification, and then it is said."""
+    caplog.set_level(logging.INFO)
+    injecting = Injecting(choice, [tmp_path], dict)
+    injecting.look([ONE])
+    assert injecting.chosen() == choice
+    assert injecting.held() == {}
+    [(_, because)] = said(caplog)
+    assert because.startswith("the settings say so")
+    assert ("but no CDI specification" in because) is (choice == "cdi")
+
+
+def test_it_is_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And again when it changes, which CDI does at the third look alone."""
+    caplog.set_level(logging.INFO)
+    node = status()
+    injecting = Injecting("auto", [folder], lambda: node)
+    injecting.look([ONE])
+    injecting.look([ONE])
+    assert len(said(caplog)) == 1
+    node["nodeInfo"]["kubeletVersion"] = "v1.30.0"
+    injecting.look([ONE])
+    injecting.look([ONE])
+    assert injecting.chosen() == "cdi"
+    injecting.look([ONE])
+    assert [by for by, _ in said(caplog)] == ["cdi", "env"]
+
+
+def test_before_any_look() -> None:
+    """Variables, which every runtime lets pass."""
+    assert Injecting("auto", [], dict).chosen() == "env"
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.yml"])
+def test_specifications_are_json_or_yaml(name: str, tmp_path: Path) -> None:
+    """By the end of their names, as the runtime reads them."""
+    write = json.dumps if name.endswith("json") else yaml.safe_dump
+    (tmp_path / name).write_text(write(spec_of(ONE)))
+    assert specified([tmp_path]) == {ONE}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", json.dumps(spec_of(ONE))),
+        ("a.json", json.dumps(spec_of(ONE, kind="nvidia.com/mig"))),
+        ("a.json", json.dumps(spec_of())),
+    ],
+)
+def test_what_specifies_none_of_ours(
+    name: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another kind of device, or another kind of file: none, and no word."""
+    (tmp_path / name).write_text(text)
+    assert specified([tmp_path]) == frozenset()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", ""),
+        ("a.json", "{"),
+        ("a.json", "[]"),
+        ("a.json", "{}"),
+        ("a.yaml", "a: [1"),
+        ("a.yaml", "- 1"),
+        ("a.yaml", "kind: nvidia.com/gpu"),
+        ("a.yaml", "{kind: nvidia.com/gpu, devices: [1]}"),
+        ("a.yaml", "{kind: nvidia.com/gpu, devices: 5}"),
+        ("a.json", "\udcff"),
+    ],
+)
+def test_a_broken_specification(
+    name: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counts for none, others count, and the log names the file."""
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
+    (tmp_path / "good.json").write_text(json.dumps(spec_of(TWO)))
+    assert specified([tmp_path]) == {TWO}
+    [record] = caplog.records
+    assert record.file == str(tmp_path / name)  # type: ignore[attr-defined]
+
+
+def test_a_folder_under_a_specifications_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a file: passed over with a word."""
+    (tmp_path / "a.json").mkdir()
+    assert specified([tmp_path]) == frozenset()
+    assert len(caplog.records) == 1

@@ -1,0 +1,260 @@
+"""What was allocated to whom, over restarts; and one plugin a node."""
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from deviceplugin.allocation.records import ALLOCATION, Record, Records, key
+from deviceplugin.serve import only_one
+from gpushare.domain.model import PodUID
+from gpushare.kube import names
+from tests.testbed.waiting import wait_until
+
+IDS = ("aaaaaaaa-m0001", "aaaaaaaa-m0000")
+OLD_S = 1000.0
+
+
+def record(
+    name: str = "a", ids: tuple[str, ...] = IDS, container: str = "main"
+) -> Record:
+    return Record("default", name, PodUID(f"uid-{name}"), container, names.MEMORY, ids)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "state" / "containers")
+
+
+def file_of(records: Records, found: Record) -> Path:
+    folder = records.folder(found)
+    return folder.with_name(f"{folder.name}.json")
+
+
+def start(records: Records, found: Record, text: str = "text") -> None:
+    records.fill(found, found, text)
+
+
+def test_the_key_is_of_the_set() -> None:
+    """kubelet names ids in any order; one more or less is another key."""
+    assert key(IDS) == key(reversed(IDS))
+    assert len({key(IDS), key(IDS[:1]), key([]), key([*IDS, "x"])}) == 4
+    assert len(key(IDS)) == 16
+
+
+def test_a_record_comes_back(records: Records, tmp_path: Path) -> None:
+    """In another process too, whatever the order of the ids."""
+    records.write(record())
+    again = Records(tmp_path / "state" / "containers")
+    assert again.of(reversed(IDS)) == [record()]
+    assert again.all() == [record()]
+    assert again.of(IDS[:1]) == []
+
+
+def test_ids_are_their_last_pods(records: Records, tmp_path: Path) -> None:
+    """An earlier pod may run without kubelet's knowledge: its file is left alone."""
+    earlier, later = record("a"), record("b")
+    records.write(earlier)
+    start(records, earlier)
+    records.write(later)
+    start(records, later, "other")
+    os.utime(file_of(records, earlier), (OLD_S, OLD_S))
+    for found in (records, Records(tmp_path / "state" / "containers")):
+        assert found.of(IDS) == [later]
+        assert found.all() == [earlier, later]
+        assert (found.folder(earlier) / ALLOCATION).read_text() == "text"
+
+
+def test_a_new_pod_of_the_same_name_has_its_own(records: Records) -> None:
+    """Just the same ids for the same container: by the UID it is another."""
+    first = record("a")
+    second = replace(first, uid=PodUID("another"))
+    records.write(first)
+    start(records, first)
+    records.write(second)
+    assert records.folder(first) != records.folder(second)
+    assert not records.may_start(second)
+    assert records.of(IDS) == [second]
+
+
+def test_a_container_is_allocated_anew(records: Records) -> None:
+    """kubelet ended before it wrote the first down; what was before counts no more."""
+    records.write(record(ids=("old",)))
+    start(records, record(ids=("old",)))
+    records.write(record(ids=("new",)))
+    assert records.all() == [record(ids=("new",))]
+    start(records, record(ids=("new",)))
+    records.write(record(ids=("new",)))
+    assert not records.may_start(record(ids=("new",)))
+
+
+def test_what_is_learnt_later_leaves_the_folder_where_it_is(
+    records: Records, tmp_path: Path
+) -> None:
+    """A container has it mounted, whatever its name; another process knows it too."""
+    unknown = replace(record(), uid=PodUID(""), container="")
+    records.write(unknown)
+    folder = records.folder(unknown)
+    known = replace(unknown, uid=PodUID("uid-a"))
+    records.fill(unknown, known, "text")
+    for found in (records, Records(tmp_path / "state" / "containers")):
+        assert found.all() == [known]
+        assert found.folder(known) == folder
+        assert found.may_start(known)
+
+
+def test_a_name_from_before_is_kept(tmp_path: Path) -> None:
+    """Another version named its files otherwise; its containers have them mounted."""
+    folder = tmp_path / "containers"
+    (folder / "other").mkdir(parents=True)
+    (folder / "other.json").write_text(json.dumps(asdict(record())))
+    records = Records(folder)
+    assert records.all() == [record()]
+    start(records, record())
+    assert (folder / "other" / ALLOCATION).read_text() == "text"
+
+
+def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
+    """kubelet hands an init container's on: a folder and a record each."""
+    both = [record(container="once"), record(container="main")]
+    for one in both:
+        records.write(one)
+    assert records.of(IDS) == both
+    assert records.folder(both[0]) != records.folder(both[1])
+    records.write(record("b"))
+    assert records.of(IDS) == [record("b")]
+
+
+def test_a_container_sees_its_file_whole(records: Records) -> None:
+    """Readable by any user, replaced in one step, nothing left beside it."""
+    records.write(record())
+    folder = records.folder(record())
+    start(records, record(), "old")
+    opened = (folder / ALLOCATION).open()
+    start(records, record(), "new")
+    assert opened.read() == "old"
+    opened.close()
+    assert (folder / ALLOCATION).read_text() == "new"
+    assert list(folder.iterdir()) == [folder / ALLOCATION]
+    assert (folder / ALLOCATION).stat().st_mode & 0o777 == 0o644
+    assert folder.stat().st_mode & 0o755 == 0o755
+
+
+def test_a_crash_while_writing_leaves_the_old_record(
+    records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The new one counts once it is whole."""
+    records.write(record("a"))
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        records.write(record("b"))
+    assert Records(tmp_path / "state" / "containers").all() == [record("a")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "5",
+        "null",
+        "{}",
+        json.dumps({"ids": []}),
+        json.dumps({"ids": 7}),
+        json.dumps({"namespace": "d", "name": "n", "more": 1, "ids": []}),
+        "\udcff",
+    ],
+)
+def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) -> None:
+    """As if never written; others are read."""
+    records.write(record())
+    file_of(records, record()).write_bytes(text.encode(errors="surrogateescape"))
+    records.write(record("b", ids=("x",)))
+    again = Records(tmp_path / "state" / "containers")
+    assert again.of(IDS) == []
+    assert again.all() == [record("b", ids=("x",))]
+
+
+def test_a_record_is_swept_with_its_folder(records: Records) -> None:
+    """Once its pod lives no more and it is not young."""
+    for name, ids in (("dead", ("1",)), ("young", ("2",)), ("living", ("3",))):
+        one = record(name, ids)
+        records.write(one)
+        start(records, one)
+        if name != "young":
+            os.utime(file_of(records, one), (OLD_S, OLD_S))
+            os.utime(records.folder(one), (OLD_S, OLD_S))
+    broken = records.folder(record()).with_name("broken.json")
+    broken.write_text("{")
+    os.utime(broken, (OLD_S, OLD_S))
+    assert records.sweep(lambda one: one.name == "living", OLD_S) == 2
+    assert {one.name for one in records.all()} == {"young", "living"}
+    left = {path.name for path in broken.parent.iterdir()}
+    assert len(left) == 4
+    assert {name[:16] for name in left} == {key(["2"]), key(["3"])}
+
+
+def test_a_second_plugin_waits_for_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so once, and goes on when the first has ended."""
+    stop, inside, leave = Event(), Event(), Event()
+
+    def second() -> None:
+        with only_one(tmp_path, stop) as only:
+            assert only
+            inside.set()
+            leave.wait()
+
+    with only_one(tmp_path, stop) as only:
+        assert only
+        thread = Thread(target=second)
+        thread.start()
+        wait_until(lambda: caplog.records, "a word about it")
+        assert not inside.is_set()
+    inside.wait(20)
+    leave.set()
+    thread.join()
+    assert inside.is_set()
+    words = ["another device plugin runs here; waiting for its end"]
+    assert [one.message for one in caplog.records] == words
+
+
+def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:
+    """While it waits: then it was never the only one."""
+    stop = Event()
+    found: list[bool] = []
+
+    def second() -> None:
+        with only_one(tmp_path, stop) as only:
+            found.append(only)
+
+    with only_one(tmp_path, Event()):
+        thread = Thread(target=second)
+        thread.start()
+        stop.set()
+        thread.join()
+    assert found == [False]
+
+
+def test_no_file_of_the_folder_is_the_lock(tmp_path: Path) -> None:
+    """kubelet removes files there, and the next plugin would lock a new one."""
+    with only_one(tmp_path, Event()) as only:
+        assert only
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_lock_is_let_go_of_whatever_happens(tmp_path: Path) -> None:
+    """An exception inside does not shut the next one out."""
+    with pytest.raises(KeyError), only_one(tmp_path / "new", Event()):
+        raise KeyError
+    with only_one(tmp_path / "new", Event()) as only:
+        assert only

@@ -1,0 +1,135 @@
+"""What a container gets."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.response import (
+    INJECTIONS,
+    Injection,
+    Mount,
+    given,
+    hints,
+    what_is_missing,
+)
+from deviceplugin.cards.source import FoundCard
+from gpushare.domain.model import CardUUID
+from gpushare.kube import names
+from tests.deviceplugin.house import UUIDS, found_card
+
+M, C = names.MEMORY, names.CORE
+NVIDIA = [found_card(0), found_card(1)]
+OTHER = FoundCard(
+    CardUUID("npu-0"),
+    7,
+    4096,
+    nodes=("/dev/npu0", "/dev/npu_ctl"),
+    variables={"NPU": "0"},
+    known_to_driver=False,
+)
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("injection", "visible", "nodes", "cdi"),
+    [
+        ("env", ",".join(UUIDS[:2]), (), ()),
+        ("cdi", "void", (), tuple(f"nvidia.com/gpu={u}" for u in UUIDS[:2])),
+        (
+            "nodes",
+            "void",
+            (
+                "/dev/nvidia0",
+                "/dev/nvidia1",
+                "/dev/nvidiactl",
+                "/dev/nvidia-uvm",
+                "/dev/nvidia-uvm-tools",
+            ),
+            (),
+        ),
+    ],
+)
+def test_nvidias_cards(
+    injection: Injection, visible: str, nodes: tuple[str, ...], cdi: tuple[str, ...]
+) -> None:
+    """One way lets the container at them, and no other does so beside it."""
+    found = given(M, 4, NVIDIA, injection, "/state/x")
+    assert found.variables == {
+        "VCUDA_CARDS": ",".join(UUIDS[:2]),
+        "VCUDA_MEMORY_LIMIT_MIB": "1024",
+        VISIBLE: visible,
+    }
+    assert (found.nodes, found.cdi) == (nodes, cdi)
+    assert found.mounts == (Mount("/etc/vcuda", "/state/x"),)
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_a_card_of_the_inventory(injection: Injection) -> None:
+    """Its own nodes and variables, whatever the way; NVIDIA's runtime injects none."""
+    found = given(C, 4, [OTHER], injection, "/x")
+    assert found.nodes == OTHER.nodes
+    assert found.cdi == ()
+    assert found.variables[VISIBLE] == "void"
+    assert found.variables["NPU"] == "0"
+    assert found.variables["VCUDA_CARDS"] == "npu-0"
+
+
+def test_a_simulated_card_has_no_nodes() -> None:
+    """The shared nodes alone are of no use; it is given all the same."""
+    card = FoundCard(UUIDS[0], 0, 4096, simulated=True)
+    assert given(M, 1, [card], "nodes", "/x").nodes == ()
+    assert not what_is_missing([card], "nodes")
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
+    """Its node is not known, so nothing could let the container at it."""
+    unknown = FoundCard(UUIDS[0], 0, 4096)
+    wrong = what_is_missing([*NVIDIA, OTHER, unknown], injection)
+    assert wrong.startswith("the driver does not tell the minor number of card") is (
+        injection == "nodes"
+    )
+    assert not what_is_missing([*NVIDIA, OTHER], injection)
+
+
+def test_no_card_is_none() -> None:
+    """Nothing of an image's own ``all`` comes true."""
+    found = given(M, 1, [], "env", "/x")
+    assert found.variables[VISIBLE] == "void"
+    assert found.variables["VCUDA_CARDS"] == ""
+
+
+SETS = [
+    list(some) for count in range(4) for some in combinations([*NVIDIA, OTHER], count)
+]
+
+
+@for_all(
+    st.sampled_from(SETS),
+    st.sampled_from(INJECTIONS),
+    st.integers(1, 200),
+    st.integers(1, 560),
+)
+def test_both_answers_agree(
+    cards: list[FoundCard], injection: Injection, cores: int, units: int
+) -> None:
+    """kubelet takes either value of a key that both have; none may be lost or differ.
+
+    The folder alone differs by design: each has the same file.
+    """
+    one = given(C, cores, cards, injection, "/x")
+    two = given(M, units, cards, injection, "/x")
+    for key in one.variables.keys() & two.variables.keys():
+        assert one.variables[key] == two.variables[key]
+    assert one.nodes == two.nodes
+    assert one.cdi == two.cdi
+    assert one.mounts == two.mounts
+    assert "VCUDA_CORES" in one.variables.keys() - two.variables.keys()
+
+
+def test_hints() -> None:
+    """256 MiB a unit, hundredths of a card."""
+    assert hints(M, 20) == {"VCUDA_MEMORY_LIMIT_MIB": "5120"}
+    assert hints(C, 20) == {"VCUDA_CORES": "20"}

@@ -1,0 +1,157 @@
+"""The driver's cards and an inventory's as one source."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.source import (
+    CardReading,
+    DriverLost,
+    Found,
+    FoundCard,
+    LeftOut,
+    NoCardsYet,
+    XidEvent,
+)
+from deviceplugin.telemetry.combined import JoinedTelemetry
+from gpushare.domain.model import CardUUID
+
+
+class Played:
+    """A source that says what a test tells it to."""
+
+    def __init__(self, name: str, *indices: int) -> None:
+        cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
+        self.found = Found(tuple(cards))
+        self.gone = ""
+        self.lost = ""
+        self.events: list[XidEvent] = []
+        self.load = f"load of {name}"
+        self.closed = 0
+
+    def cards(self) -> Found:
+        if self.lost:
+            raise DriverLost(self.lost)
+        if self.gone:
+            raise NoCardsYet(self.gone)
+        return self.found
+
+    def readings(self) -> Sequence[CardReading]:
+        return [CardReading(card.uuid, 0) for card in self.cards().cards]
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        return self.events.pop() if self.events else None
+
+    def driver_load(self) -> str:
+        return self.load
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def indices(found: Found) -> dict[str, int]:
+    return {card.uuid: card.index for card in found.cards}
+
+
+def test_the_first_keeps_its_indices() -> None:
+    """A later one keeps those that are free; the rest come after all."""
+    joined = JoinedCards([Played("a", 0, 2), Played("b", 0, 1, 5)])
+    assert indices(joined.cards()) == {"a0": 0, "b1": 1, "a2": 2, "b5": 5, "b0": 6}
+    assert joined.cards() == joined.cards()
+
+
+def test_a_source_without_cards_hides_no_other() -> None:
+    """Inventory cards are offered where no driver is, and beside it once it is."""
+    first, second = Played("a", 0), Played("b", 0)
+    first.gone = "no driver"
+    joined = JoinedCards([first, second])
+    assert indices(joined.cards()) == {"b0": 0}
+    assert [one.uuid for one in joined.readings()] == ["b0"]
+    first.gone = ""
+    assert indices(joined.cards()) == {"a0": 0, "b0": 1}
+
+
+def test_no_card_anywhere_says_why() -> None:
+    """An empty inventory does not make a node without a driver one without cards."""
+    first, second = Played("a", 0), Played("b")
+    first.gone = "no driver"
+    joined = JoinedCards([first, second])
+    for ask in (joined.cards, joined.readings):
+        with pytest.raises(NoCardsYet, match=r"^no driver$"):
+            ask()
+    first.gone, first.found = "", Found(())
+    assert joined.cards() == Found(())
+
+
+def test_cards_stay_while_their_driver_is_gone() -> None:
+    """They are listed under their indices, and their readings fail with the reason."""
+    first, second = Played("a", 0), Played("b", 0)
+    joined = JoinedCards([first, second])
+    before = joined.cards()
+    first.gone = "the driver was unloaded"
+    assert joined.cards() == before
+    failures = {one.uuid: one.failure for one in joined.readings()}
+    assert failures == {"a0": "the driver was unloaded", "b0": ""}
+
+
+@pytest.mark.parametrize("make", [JoinedCards, JoinedTelemetry])
+@pytest.mark.parametrize(
+    ("had", "others", "ends"),
+    [(1, 0, True), (1, 1, True), (0, 0, True), (0, 1, False)],
+)
+def test_a_driver_that_is_lost(
+    make: Callable[[list[Any]], JoinedCards | JoinedTelemetry],
+    had: int,
+    others: int,
+    *,
+    ends: bool,
+) -> None:
+    """A new process may have its cards; one that never had any serves the others."""
+    first, second = Played("a", *range(had)), Played("b", *range(others))
+    first.gone = "" if had else "broken"
+    second.gone = "" if others else "none"
+    joined = make([first, second])
+    with nullcontext() if had or others else pytest.raises(NoCardsYet):
+        joined.cards()
+    first.lost = "broken, for 60 s"
+    with pytest.raises(DriverLost) if ends else nullcontext():
+        assert indices(joined.cards()) == {"b0": 0}
+
+
+def test_a_card_of_two_sources_is_the_first_s() -> None:
+    """It is listed and read once, and said to be left out."""
+    first, second = Played("a", 0), Played("a", 0, 1)
+    joined = JoinedCards([first, second])
+    found = joined.cards()
+    assert indices(found) == {"a0": 0, "a1": 1}
+    assert found.left_out == (LeftOut("a0", "another source has it already"),)
+    assert sorted(one.uuid for one in joined.readings()) == ["a0", "a1"]
+
+
+def test_events_come_from_any() -> None:
+    """Each once."""
+    first, second = Played("a", 0), Played("b", 0)
+    joined = JoinedCards([first, second])
+    event = XidEvent(None, 79)
+    for source in (second, first):
+        source.events.append(event)
+        assert joined.wait_for_event(600.0) == event
+    assert joined.wait_for_event(0.0) is None
+
+
+def test_the_loading_is_the_first_s() -> None:
+    """An inventory has no driver that could be loaded anew."""
+    first, second = Played("a", 0), Played("b", 0)
+    first.load = ""
+    assert JoinedCards([first, second]).driver_load() == ""
+    assert JoinedCards([second, first]).driver_load() == "load of b"
+
+
+def test_all_are_closed() -> None:
+    """The driver is let go of."""
+    sources = [Played("a"), Played("b")]
+    JoinedCards(sources).close()
+    assert [source.closed for source in sources] == [1, 1]

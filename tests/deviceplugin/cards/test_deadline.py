@@ -1,0 +1,152 @@
+"""Questions with a deadline: one that hangs keeps nobody waiting but its own thread."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from deviceplugin.cards.deadline import Asking, Late
+from tests.testbed.waiting import wait_until
+
+FOREVER_S = 600.0
+NOW_S = 0.0
+
+
+class Hanging:
+    """A question that is not answered until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.begun = 0
+
+    def __call__(self) -> str:
+        self.begun += 1
+        self.let_go.wait()
+        return "late answer"
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    found = Hanging()
+    yield found
+    found.let_go.set()
+
+
+def test_each_gets_its_answer_or_what_it_raised() -> None:
+    """By name, in the order of asking."""
+    questions = {"good": partial(int, "1"), "bad": partial(int, "x")}
+    answers = Asking(FOREVER_S).ask(questions)
+    assert list(answers) == ["good", "bad"]
+    assert answers["good"] == 1
+    assert isinstance(answers["bad"], ValueError)
+
+
+def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
+    """The others' answers stand."""
+    questions: dict[str, Callable[[], object]] = {
+        "hangs": hanging,
+        "answers": partial(str, "here"),
+    }
+    asking = Asking(0.05)
+    answers = wait_until(
+        lambda: asking.ask(questions),
+        "an answer in time, which a busy machine may be late for",
+        accept=lambda seen: seen["answers"] == "here",
+    )
+    assert isinstance(answers["hangs"], Late)
+    assert str(answers["hangs"]) == "it did not answer within 0.05 s"
+
+
+def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
+    """Not at any later call, until it has answered; the late answer is nobody's."""
+    asking = Asking(0.05)
+    for _ in range(3):
+        with pytest.raises(Late):
+            asking.ask_one("card", hanging)
+    wait_until(lambda: hanging.begun, "the question's own thread")
+    assert hanging.begun == 1
+    hanging.let_go.set()
+    assert patiently(asking) in ("fresh", "late answer")
+    assert patiently(asking) == "fresh"
+    assert hanging.begun == 1
+
+
+def patiently(asking: Asking) -> str:
+    """Ask until there is an answer: a busy machine is late itself."""
+    while True:
+        try:
+            return asking.ask_one("card", lambda: "fresh")
+        except Late:
+            continue
+
+
+def test_threads_share_one_question(hanging: Hanging) -> None:
+    """Who asks what another has just asked gets the same answer."""
+    asking = Asking(FOREVER_S)
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(asking.ask_one("card", hanging)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    hanging.let_go.set()
+    for thread in threads:
+        thread.join()
+    assert answers == ["late answer"] * 3
+
+
+def test_what_one_raised_is_raised() -> None:
+    """``ask_one`` raises it as it came."""
+    with pytest.raises(ValueError, match="invalid literal"):
+        Asking(FOREVER_S).ask_one("card", lambda: int("x"))
+
+
+@contextmanager
+def no_room_for_threads() -> Iterator[None]:
+    """Let every new thread want more memory than addresses reach."""
+    usual = threading.stack_size(2**62)
+    try:
+        yield
+    finally:
+        threading.stack_size(usual)
+
+
+def test_one_that_cannot_be_begun_is_late_just_now() -> None:
+    """Not for good: it is asked as soon as there is a thread for it."""
+    asking = Asking(FOREVER_S)
+    with no_room_for_threads():
+        for _ in range(2):
+            answer = asking.ask({"card": lambda: "told"})["card"]
+            assert isinstance(answer, Late)
+            assert str(answer) == "it was not asked: can't start new thread"
+    assert asking.ask_one("card", lambda: "told") == "told"
+
+
+def test_nothing_asked_is_nothing_answered() -> None:
+    """A node without cards."""
+    assert Asking(NOW_S).ask({}) == {}
+
+
+def test_answers_that_come_at_once_cost_one_thread() -> None:
+    """A thread costs more than most answers."""
+    questions = dict.fromkeys(range(8), threading.get_ident)
+    answers = Asking(FOREVER_S, held_up_s=FOREVER_S).ask(questions)
+    assert len(set(answers.values())) == 1
+
+
+def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
+    """Those that wait behind it get threads of their own, and do not queue again."""
+    other = Hanging()
+    met = threading.Barrier(3)
+    questions: dict[str, Callable[[], object]] = {
+        "hangs": hanging,
+        "hangs too": other,
+        **{f"meets {number}": met.wait for number in range(3)},
+    }
+    answers = Asking(5).ask(questions)
+    other.let_go.set()
+    assert sum(isinstance(answer, Late) for answer in answers.values()) == 2
+    assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}

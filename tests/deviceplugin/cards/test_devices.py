@@ -1,0 +1,226 @@
+"""From cards to ids and back."""
+
+from random import Random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.prestart import differs
+from deviceplugin.cards.devices import (
+    Cards,
+    Tally,
+    amount_of,
+    pick,
+    placement_from,
+    placement_of_stranger,
+    plan,
+    what_is_impossible,
+)
+from deviceplugin.cards.source import card_key, device_ids
+from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRequest
+from gpushare.domain.placement import place
+from gpushare.domain.policies import POLICIES
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from tests.builders import card, node, pod_json, ref, request, share
+from tests.builders import placement as placed
+from tests.deviceplugin.house import UUIDS
+from tests.deviceplugin.shapes import Giver, seen, shapes
+
+M, C = names.MEMORY, names.CORE
+N = NodeName("n")
+FOUR = [card(i, 10, uuid=UUIDS[i]) for i in range(4)]
+CARDS = Cards(FOUR)
+MEMORY_IDS = [one for each in FOUR for one in device_ids(each, "m")]
+
+wanted_of = st.dictionaries(
+    st.sampled_from(UUIDS[:4]), st.integers(0, 12), max_size=3
+).map(dict)
+some_ids = st.sets(st.sampled_from(MEMORY_IDS))
+
+
+@given(wanted_of, some_ids, some_ids, st.integers(1, 20))
+def test_pick_keeps_its_word(
+    wanted: dict[CardUUID, int], free: set[str], reused: set[str], size: int
+) -> None:
+    """Just ``size`` ids: all that must be, and others of wanted cards alone.
+
+    None at all only where there are not enough of them.
+    """
+    must = sorted(reused)[:size]
+    chosen = pick(wanted, free | set(must), must, size=size)
+    key = {card_key(uuid): count for uuid, count in wanted.items()}
+    more = 0
+    for one, count in key.items():
+        have = sum(text.startswith(one) for text in must)
+        there = sum(i.startswith(one) for i in free - set(must))
+        more += min(max(0, count - have), there)
+    if chosen is None:
+        assert len(must) + more < size
+        return
+    assert len(must) + more >= size
+    assert len(chosen) == len(set(chosen)) == size
+    assert chosen[: len(must)] == must
+    added = set(chosen) - set(must)
+    assert added <= free
+    assert {text[:8] for text in added} <= key.keys()
+    for one, count in key.items():
+        have = sum(text.startswith(one) for text in must)
+        of_card = sum(text.startswith(one) for text in chosen)
+        assert of_card <= max(have, count)
+
+
+def test_what_is_handed_on_counts() -> None:
+    """No more of a card than wanted, of which an init container's are part."""
+    own, other = (device_ids(one, "m") for one in FOUR[:2])
+    chosen = pick(dict.fromkeys(UUIDS[:2], 2), [*own, *other], own[:2], size=4)
+    assert chosen == [*own[:2], *other[:2]]
+
+
+def test_pick_takes_the_lowest() -> None:
+    """Whatever the order in which kubelet names them."""
+    ids = device_ids(FOUR[0], "m")
+    assert pick({UUIDS[0]: 3}, ids[:0:-1], [], size=3) == ids[1:4]
+
+
+@given(shapes(), st.sampled_from(list(POLICIES.values())), st.randoms())
+def test_ids_chosen_by_a_placement_give_it_back(
+    body: Json, policy: object, chance: Random
+) -> None:
+    """What kubelet lists of them says the same cards and the same charges."""
+    pod = seen(body)
+    asked = pod.record.request
+    assert isinstance(asked, PodRequest)
+    planned = place(asked, node(*FOUR), policy)  # type: ignore[arg-type]
+    assume(isinstance(planned, Placement) and planned.shares)
+    assert isinstance(planned, Placement)
+    assert what_is_impossible(planned, pod, CARDS) == ""
+    kubelet = Giver(CARDS, chance)
+    kubelet.give(pod, planned)
+    listed = kubelet.listed(pod)
+    found = placement_from(pod, N, listed or kubelet.held, CARDS)
+    assert found is not None
+    assert not differs(found, planned)
+
+
+def test_who_holds_nothing_is_nowhere() -> None:
+    """As before a pod's admission."""
+    pod = seen(pod_json(units=2, cores=1))
+    assert placement_from(pod, N, {}, CARDS) is None
+    assert placement_from(pod, N, {"main": {}}, CARDS) is None
+
+
+def test_what_kubelet_holds_tells_the_card() -> None:
+    """One id is enough: the claim's whole amount is charged there."""
+    pod = seen(pod_json(units=4, cores=2))
+    held = {"main": {M: frozenset(device_ids(FOUR[2], "m")[:1])}}
+    found = placement_from(pod, N, held, CARDS)
+    assert found is not None
+    assert [(one.card, one.amount) for one in found.shares] == [
+        (UUIDS[2], Amount(2, 4))
+    ]
+
+
+def test_a_share_over_two_cards_is_charged_as_held() -> None:
+    """kubelet chose so at random; each card is charged what is held of it."""
+    pod = seen(pod_json(units=4, cores=2))
+    ids = [*device_ids(FOUR[0], "m")[:3], *device_ids(FOUR[1], "m")[:1]]
+    found = placement_from(pod, N, {"main": {M: frozenset(ids)}}, CARDS)
+    assert found is not None
+    assert {one.card: one.amount.units for one in found.shares} == {
+        UUIDS[0]: 3,
+        UUIDS[1]: 1,
+    }
+
+
+def test_a_request_that_cannot_be_has_no_placement() -> None:
+    """150 cores."""
+    pod = seen(pod_json(units=4, cores=150))
+    held = {"main": {M: frozenset(device_ids(FOUR[0], "m")[:4])}}
+    assert placement_from(pod, N, held, CARDS) is None
+
+
+def test_a_stranger_is_charged_what_it_holds() -> None:
+    """Of ids of cards that are no more, nothing."""
+    ids = frozenset([*device_ids(FOUR[3], "m")[:2], "deadbeef-m0000", "junk"])
+    cores = frozenset(device_ids(FOUR[3], "c")[:7])
+    found = placement_of_stranger(ref(), N, {"x": {M: ids, C: cores}}, CARDS)
+    assert [(one.card, one.amount) for one in found.shares] == [
+        (UUIDS[3], Amount(7, 2))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([share(UUIDS[0], 4, 2)], ""),
+        ([share("GPU-x", 4, 2)], "this node has no card GPU-x"),
+        ([share(UUIDS[0], 11, 2)], "10 units, not 2 and 11"),
+        ([share(UUIDS[0], 4, 101)], "100 cores and 10 units, not 101 and 4"),
+        ([share(UUIDS[0], 3, 2)], "main asks 2 cores and 4 units, the placement has 2"),
+        ([share(UUIDS[0], 4, 2, container="other")], "the placement has 0 and 0"),
+        ([], "the placement has 0 and 0"),
+    ],
+)
+def test_an_impossible_placement(shares: list[object], words: str) -> None:
+    """The words name the card or the container, and both amounts."""
+    pod = seen(pod_json(units=4, cores=2))
+    found = placed(shares=shares)  # type: ignore[arg-type]
+    said = what_is_impossible(found, pod, CARDS)
+    assert words in said
+    assert bool(words) is bool(said)
+
+
+def test_a_plan_adds_up_a_containers_parts() -> None:
+    """Over cards, and within one."""
+    held = placed(shares=[share("A", 1, 2), share("A", 3), share("B", 5)])
+    assert plan(held, "main") == {"A": Amount(2, 4), "B": Amount(0, 5)}
+    assert plan(held, "other") == {}
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "known"),
+    [
+        (M, f"{card_key(UUIDS[0])}-m0009", True),
+        (M, f"{card_key(UUIDS[0])}-m0010", False),
+        (C, f"{card_key(UUIDS[0])}-c099", True),
+        (C, f"{card_key(UUIDS[0])}-c100", False),
+        (C, f"{card_key(UUIDS[0])}-m0000", False),
+        (M, "deadbeef-m0000", False),
+        (M, "junk", False),
+    ],
+)
+def test_unknown_ids(resource: str, text: str, known: bool) -> None:
+    """Of another card, above its count, or of the other resource."""
+    assert CARDS.unknown(resource, [text]) == ([] if known else [text])
+
+
+def test_cards_are_counted_and_ordered() -> None:
+    """By index, strangers skipped."""
+    ids = ["junk", *device_ids(FOUR[2], "c")[:2], *device_ids(FOUR[1], "m")[:3]]
+    assert [one.index for one in CARDS.holding(ids)] == [1, 2]
+    assert CARDS.count(ids) == {UUIDS[2]: 2, UUIDS[1]: 3}
+    assert CARDS.of(UUIDS[1]) == FOUR[1]
+    assert CARDS.of(CardUUID("x")) is None
+
+
+def test_amounts_of_one_resource() -> None:
+    """Cores or units."""
+    assert amount_of(C, 3) == Amount(3, 0)
+    assert amount_of(M, 3) == Amount(0, 3)
+    assert request(units=3, cores=1).claims[0].amount == Amount(1, 3)
+
+
+def test_all_sets_are_counted_each_time() -> None:
+    """Known ones as well as new ones, and none that is no longer there."""
+    tally = Tally()
+    one, two = frozenset({"9f12f917-m0000", "9f12f917-m0001"}), frozenset({"strange"})
+    three = frozenset({"9f12f917-m0002", "9f12f917-c000", "7cf0b881-m0000"})
+    for _ in range(2):
+        assert tally.of([one, two, three]) == {
+            ("9f12f917", "m"): 3,
+            ("9f12f917", "c"): 1,
+            ("7cf0b881", "m"): 1,
+        }
+    assert tally.of([one]) == {("9f12f917", "m"): 2}

@@ -1,0 +1,104 @@
+"""Made-up cards, from a specification or a file."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.simulated import MODEL, parse_spec
+from deviceplugin.cards.source import FoundCard
+
+
+def cards(spec: str, node: str = "node") -> tuple[FoundCard, ...]:
+    found = parse_spec(spec, node)
+    assert isinstance(found, tuple), found
+    return found
+
+
+def complaints(spec: str) -> list[str]:
+    found = parse_spec(spec, "node")
+    assert isinstance(found, list), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        ("4x24GiB", [24576] * 4),
+        ("2x7611MiB", [7611] * 2),
+        ("1x24259MiB,2x7611MiB", [24259, 7611, 7611]),
+        (" 1x1GiB , 1x256MiB ", [1024, 256]),
+        ("64x80GiB", [81920] * 64),
+    ],
+)
+def test_a_specification_gives_cards_in_order(spec: str, sizes: list[int]) -> None:
+    """Counts and sizes, joined by commas."""
+    found = cards(spec)
+    assert [card.memory_mib for card in found] == sizes
+    assert [card.index for card in found] == list(range(len(sizes)))
+    assert {card.model for card in found} == {MODEL}
+    assert all(card.known_to_driver and card.minor is None for card in found)
+
+
+def test_uuids_are_the_same_at_each_start_and_others_on_each_node() -> None:
+    """They depend on the node's name and the place alone, not on sizes."""
+    first = [card.uuid for card in cards("2x8GiB", "one")]
+    assert first == [card.uuid for card in cards("1x24GiB,1x8GiB", "one")]
+    assert first == [card.uuid for card in cards("3x8GiB", "one")][:2]
+    assert not set(first) & {card.uuid for card in cards("2x8GiB", "other")}
+    assert first[0] == "GPU-eec52a0b-118e-56d9-a7cf-d35a98b07ae7"
+
+
+@pytest.mark.parametrize(
+    ("spec", "fixes"),
+    [
+        ("", ["term 1: '' will not do; write COUNTxSIZE"]),
+        ("4x24GB", ["term 1: '4x24GB' will not do; write COUNTxSIZE"]),
+        ("4", ["write COUNTxSIZE"]),
+        ("0x8GiB", ["term 1: 0 cards will not do; give 1 to 64 cards"]),
+        ("65x8GiB", ["term 1: 65 cards will not do"]),
+        ("40x8GiB,40x8GiB", ["80 cards will not do; give 1 to 64"]),
+        ("1x255MiB", ["term 1: 255MiB will not do; give each card 256MiB to"]),
+        ("1x99999GiB", ["term 1: 102398976MiB will not do"]),
+        ("1x8GiB,,-1x8GiB,0x1MiB", ["term 2", "term 3", "term 4: 0", "term 4: 1MiB"]),
+    ],
+)
+def test_all_complaints_come_at_once(spec: str, fixes: list[str]) -> None:
+    """Each names the place and the fix."""
+    found = complaints(spec)
+    assert len(found) == len(fixes)
+    assert all(fix in one for fix, one in zip(fixes, found, strict=True))
+
+
+def test_a_file_gives_cards(tmp_path: Path) -> None:
+    """What the file does not say is made up, beside what it says."""
+    path = tmp_path / "cards.yaml"
+    path.write_text(
+        "cards:\n"
+        "- {memory_mib: 8192}\n"
+        "- {memory_mib: 7611, uuid: GPU-own, model: Tesla P4, index: 0}\n"
+    )
+    first, second = cards(str(path))
+    assert (first.uuid, first.index, first.model) == ("GPU-own", 0, "Tesla P4")
+    assert (second.index, second.memory_mib, second.model) == (1, 8192, MODEL)
+    assert second.uuid == cards("1x8GiB")[0].uuid
+
+
+def test_a_file_s_complaints_name_the_line(tmp_path: Path) -> None:
+    """Made-up cards have no device nodes."""
+    path = tmp_path / "cards.yaml"
+    path.write_text("cards:\n- {nodes: [/dev/null]}\n- {memory_mib: lots}\n")
+    known = "uuid, memory_mib, model, index"
+    fix = "give a whole number from 256 to 16777216"
+    assert complaints(str(path)) == [
+        f"{path}, line 2: cards[0].nodes: is not known; use {known}",
+        f"{path}, line 2: cards[0].memory_mib: is missing",
+        f"{path}, line 3: cards[1].memory_mib: 'lots' will not do; {fix}",
+    ]
+
+
+def test_a_file_of_no_cards_will_not_do(tmp_path: Path) -> None:
+    """Somebody who asks for simulation wants cards."""
+    path = tmp_path / "cards.yml"
+    path.write_text("cards: []\n")
+    assert complaints(str(path)) == [f"{path}: 0 cards will not do; give 1 to 64"]
+    assert "cannot be read" in complaints(str(tmp_path / "other.yaml"))[0]

@@ -1,0 +1,93 @@
+"""Metrics as text: byte for byte what prometheus_client writes."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_om
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from deviceplugin.exporter.http import openmetrics, text
+
+WRITERS = [(text, generate_latest), (openmetrics, generate_om)]
+Writer = Callable[[Iterable[Metric]], bytes]
+Theirs = Callable[[Collector], bytes]
+
+NAMES = st.sampled_from(["DCGM_FI_DEV_GPU_UTIL", "vcuda_card_healthy", "a", "_b"])
+LABELS = st.sampled_from(["UUID", "NodeName", "gpu", "pci_bus_id", "a1"])
+WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+VALUES = st.floats() | st.integers(-(2**63), 2**63) | st.booleans()
+
+
+class Given(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self.metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self.metrics
+
+
+@st.composite
+def a_metric(draw: st.DrawFn) -> Metric:
+    kind = draw(st.sampled_from(["gauge", "counter", "unknown"]))
+    metric = Metric(draw(NAMES), draw(WORDS), kind)
+    shared = draw(st.lists(st.dictionaries(LABELS, WORDS, max_size=4), min_size=1))
+    for _ in range(draw(st.integers(0, 6))):
+        labels = draw(st.sampled_from(shared))
+        metric.samples.append(Sample(metric.name, labels, draw(VALUES)))
+    return metric
+
+
+@pytest.mark.parametrize(("ours", "theirs"), WRITERS)
+@settings(max_examples=50)
+@given(metrics=st.lists(a_metric(), max_size=4))
+def test_any_metrics_are_written_alike(
+    ours: Writer, theirs: Theirs, metrics: list[Metric]
+) -> None:
+    """Quotes, line ends, odd letters, infinities; labels that are shared, and none."""
+    assert ours(metrics) == theirs(Given(metrics))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), WRITERS)
+def test_what_a_registry_collects_is_written_alike(
+    ours: Writer, theirs: Theirs
+) -> None:
+    """A counter's name, too, which loses and gets back its end."""
+    registry = CollectorRegistry()
+    Gauge("of_card", 'Says "a\\b".', ["UUID"], registry=registry).labels("x\n").set(1e9)
+    Gauge("of_nothing", "Not set.", registry=registry)
+    Counter("heard", "Heard.", ["xid"], registry=registry).labels("79").inc()
+    wanted = Given(without_created(registry))
+    assert ours(wanted.metrics) == theirs(wanted)
+    assert b"heard_total{" in ours(wanted.metrics)
+
+
+def without_created(registry: CollectorRegistry) -> Iterator[Metric]:
+    for metric in registry.collect():
+        kept = [one for one in metric.samples if not one.name.endswith("_created")]
+        metric.samples = kept
+        yield metric
+
+
+@pytest.mark.parametrize("ours", [text, openmetrics])
+def test_labels_do_not_outlive_their_metric(ours: Writer) -> None:
+    """Metrics that are made one by one may have their labels at the same place."""
+
+    def one_by_one() -> Iterator[Metric]:
+        for number in range(200):
+            metric = Metric("m", "", "gauge")
+            metric.samples.append(Sample("m", {"number": str(number)}, 1.0))
+            yield metric
+
+    lines = ours(one_by_one()).decode().splitlines()
+    told = [line for line in lines if line.startswith("m{")]
+    assert told == [f'm{{number="{number}"}} 1.0' for number in range(200)]
+
+
+def test_nothing_is_an_empty_page() -> None:
+    """OpenMetrics has its end all the same."""
+    assert (text([]), openmetrics([])) == (b"", b"# EOF\n")

@@ -1,0 +1,184 @@
+"""The exporter's settings, and what an operator hears of bad ones."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.exporter.selection import Flags
+from deviceplugin.exporter.settings import ExporterSettings, Given
+from gpushare.domain.model import NodeName
+from gpushare.settings import Address
+
+GOOD = {
+    "GPUSHARE_NODE_NAME": "n1",
+    "GPUSHARE_KUBECONFIG": "/etc/config",
+    "GPUSHARE_LISTEN": "[::1]:1234",
+    "GPUSHARE_COLLECT_LISTEN": "127.0.0.1:1235",
+    "GPUSHARE_FIELDS_FILE": "/etc/gpushare/fields.csv",
+    "GPUSHARE_HOST_ROOT": "/host",
+    "GPUSHARE_KUBELET_DIR": "/k",
+    "GPUSHARE_INVENTORY": "/inventory.yaml",
+    "GPUSHARE_SIMULATED_CARDS": "4x24GiB",
+    "GPUSHARE_PODS": "off",
+    "GPUSHARE_COLLECT_UNIT": "bytes",
+    "GPUSHARE_WATCHDOG": "off",
+    "GPUSHARE_WATCHDOG_AFTER_S": "5",
+    "GPUSHARE_WATCHDOG_CONTEXT_MIB": "300",
+    "GPUSHARE_HOSTNAME_LABEL": "Hostname",
+    "GPUSHARE_LOOK_EVERY_S": "0.5",
+    "GPUSHARE_LOG_LEVEL": "DEBUG",
+    "GPUSHARE_LOG_FORMAT": "text",
+}
+READ = ExporterSettings(
+    node=NodeName("n1"),
+    kubeconfig="/etc/config",
+    listen=Address("[::1]", 1234),
+    collect_listen=Address("127.0.0.1", 1235),
+    fields_file=Path("/etc/gpushare/fields.csv"),
+    host_root=Path("/host"),
+    kubelet_dir=Path("/k"),
+    inventory=Path("/inventory.yaml"),
+    simulated_cards="4x24GiB",
+    pods=False,
+    collect_unit="bytes",
+    watchdog="off",
+    watchdog_after_s=5.0,
+    watchdog_context_mib=300,
+    hostname_label="Hostname",
+    look_every_s=0.5,
+    log_level="DEBUG",
+    log_format="text",
+)
+ANY_TEXT = {
+    "GPUSHARE_NODE_NAME",
+    "GPUSHARE_KUBECONFIG",
+    "GPUSHARE_FIELDS_FILE",
+    "GPUSHARE_INVENTORY",
+    "GPUSHARE_SIMULATED_CARDS",
+}
+"""What is wrong with these is found by whoever uses them."""
+BY_FLAG_ALONE = {"flags"}
+DEFAULT = ExporterSettings(NodeName("n1"))
+
+
+def complaints(**environ: str) -> list[str]:
+    given = {"NODE_NAME": "n1"} | environ
+    return ExporterSettings.read({f"GPUSHARE_{k}": v for k, v in given.items()})[1]
+
+
+def test_each_setting_is_read() -> None:
+    """One variable for each field, and no field without."""
+    assert ExporterSettings.read(GOOD) == (READ, [])
+    for field in fields(ExporterSettings):
+        if field.name not in {"node"} | BY_FLAG_ALONE:
+            assert getattr(READ, field.name) != getattr(DEFAULT, field.name)
+
+
+def test_all_but_the_nodes_name_have_defaults() -> None:
+    """Empty variables count as not set."""
+    empty = dict.fromkeys(GOOD, "") | {"GPUSHARE_NODE_NAME": "n1"}
+    assert ExporterSettings.read(empty) == (DEFAULT, [])
+
+
+def test_the_edge_agents_variable_names_the_node_too() -> None:
+    """Seed 000's name for it; ours wins."""
+    seed = {"KUBE_NODE_NAME": "docker-desktop"}
+    assert ExporterSettings.read(seed)[0].node == "docker-desktop"
+    both = seed | {"GPUSHARE_NODE_NAME": "n1"}
+    assert ExporterSettings.read(both)[0].node == "n1"
+
+
+def test_without_the_nodes_name() -> None:
+    """The sentence says where a pod has it from."""
+    (complaint,) = ExporterSettings.read({})[1]
+    assert complaint.startswith("GPUSHARE_NODE_NAME: is not set, nor is KUBE_NODE_NAME")
+    assert "spec.nodeName" in complaint
+
+
+def test_the_edge_agents_port_may_be_off() -> None:
+    """It lies in the range of Kubernetes' own ports for services."""
+    off = {"GPUSHARE_NODE_NAME": "n1", "GPUSHARE_COLLECT_LISTEN": "off"}
+    settings, found = ExporterSettings.read(off)
+    assert (settings.collect_listen, found) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("listen", "agent", "clash"),
+    [
+        ("127.0.0.1:9400", "127.0.0.1:9400", True),
+        ("0.0.0.0:9400", "127.0.0.1:9400", True),
+        ("127.0.0.1:9400", "[::]:9400", True),
+        ("127.0.0.1:9400", "127.0.0.2:9400", False),
+        ("127.0.0.1:9400", "127.0.0.1:9401", False),
+    ],
+)
+def test_two_listeners_cannot_share_an_address(
+    listen: str, agent: str, clash: bool
+) -> None:
+    """Everywhere is there, too."""
+    found = complaints(LISTEN=listen, COLLECT_LISTEN=agent)
+    words = f"{agent} is taken by GPUSHARE_LISTEN ({listen}); give another port"
+    assert found == [f"GPUSHARE_COLLECT_LISTEN: {words}"] * clash
+
+
+def test_flags_beat_the_environment() -> None:
+    """Each of them; a variable that is beaten is no stranger."""
+    flags = Flags(frozenset({"pcie"}), frozenset({"nvlink"}))
+    settings, found = ExporterSettings.read(GOOD, Given(flags, "mib", "report"))
+    assert found == []
+    assert settings.flags == flags
+    assert (settings.collect_unit, settings.watchdog) == ("mib", "report")
+
+
+def test_a_group_cannot_be_both() -> None:
+    """The sentence names both flags."""
+    flags = Flags(frozenset({"pcie", "memory"}), frozenset({"pcie"}))
+    assert ExporterSettings.read(GOOD, Given(flags))[1] == [
+        "--enable-pcie and --disable-pcie: give one of them"
+    ]
+
+
+def test_all_complaints_come_at_once() -> None:
+    """Each names its variable, once, and the default stands in meanwhile."""
+    bad = dict.fromkeys(GOOD.keys() - ANY_TEXT, "nonsense")
+    settings, found = ExporterSettings.read(bad)
+    named = [complaint.partition(":")[0] for complaint in found]
+    assert sorted(named) == sorted([*bad, "GPUSHARE_NODE_NAME"])
+    told = [one for one in found if "NODE_NAME" not in one]
+    assert all("'nonsense' will not do; " in complaint for complaint in told)
+    assert settings == ExporterSettings(NodeName(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("PODS", "no", "use one of on, off"),
+        ("COLLECT_UNIT", "MiB", "use one of mib, bytes"),
+        ("COLLECT_LISTEN", "30060", "give host:port, such as 0.0.0.0:30060"),
+        ("WATCHDOG", "kill", "use one of off, report, evict"),
+        ("WATCHDOG_CONTEXT_MIB", "-1", "give a whole number from 0 to 1048576"),
+        ("WATCHDOG_AFTER_S", "-1", "give a number of seconds from 0 to 86400"),
+        ("HOSTNAME_LABEL", "host", "use one of hostname, Hostname"),
+        ("HOST_ROOT", "host", "give a path that begins with /"),
+    ],
+)
+def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
+    """The variable, the value and the remedy in one sentence."""
+    (complaint,) = complaints(**{name: value})
+    assert complaint == f"GPUSHARE_{name}: {value!r} will not do; {fix}"
+
+
+def test_nobody_can_be_evicted_without_pods() -> None:
+    """Whoever asks for it must hear that nothing would happen."""
+    (complaint,) = complaints(WATCHDOG="evict", PODS="off")
+    assert complaint.startswith("GPUSHARE_WATCHDOG: evict needs pods; ")
+    assert not complaints(WATCHDOG="evict")
+    assert not complaints(PODS="off")
+
+
+def test_a_misspelt_name_is_complained_of() -> None:
+    """Else it would be passed over in silence."""
+    assert complaints(FIELD_FILE="x") == [
+        "GPUSHARE_FIELD_FILE is no setting; did you mean GPUSHARE_FIELDS_FILE?"
+    ]

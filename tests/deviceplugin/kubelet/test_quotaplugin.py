@@ -1,0 +1,175 @@
+"""``bitfusion.io/gpu`` for quotas: counted by kubelet, and nothing comes of it."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.source import DeviceId, Found
+from deviceplugin.kubelet import registration
+from deviceplugin.kubelet.plugin import MostCards, QuotaPlugin
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpusharectl.demo.devices import Devices
+from tests.builders import container_json
+from tests.deviceplugin.house import UUIDS, C, House, M, found_card, inside, visible
+from tests.testbed.waiting import wait_until
+
+Q = names.BITFUSION_GPU
+SOCKET = "bitfusion.io_gpu.sock"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    cards = (found_card(0), found_card(1))
+    with House(tmp_path, *cards, settings={"bitfusion_quota": True}) as found:
+        wait_for(found.devices, 200)
+        yield found
+
+
+def wait_for(devices: Devices, count: int) -> None:
+    wait_until(
+        devices.allocatable,
+        f"{count} of {Q}",
+        accept=lambda seen: seen.get(Q) == count,
+    )
+
+
+def asking(units: int, cores: int, counted: int) -> Json:
+    """A container as the webhook leaves it."""
+    container = container_json("main", units, cores)
+    container["resources"]["limits"][Q] = str(counted)
+    return container
+
+
+def test_without_the_option_nobody_counts_it(tmp_path: Path) -> None:
+    """What was never registered is never told."""
+    with House(tmp_path) as plain:
+        assert plain.devices.capacity().keys() == {C, M}
+        assert not (tmp_path / "device-plugins" / SOCKET).exists()
+
+
+def told(house: House) -> list[tuple[str, bool]]:
+    """What kubelet is told: ids, each with whether it is healthy."""
+    (service,) = [
+        one._plugin
+        for one in house.serving.registrars
+        if isinstance(one._plugin, QuotaPlugin)
+    ]
+    return list(service.devices())
+
+
+def test_no_card_makes_them_sick(house: House) -> None:
+    """kubelet mixes them, so a sick one would have pods of other cards refused."""
+    before = told(house)
+    house.cards.failures[UUIDS[0]] = "it does not answer"
+    house.serving.offer.set_cordoned([UUIDS[1]])
+    wait_until(house.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
+    assert told(house) == before
+    assert (house.devices.allocatable()[Q], house.devices.capacity()[Q]) == (200, 200)
+
+
+def test_their_ids_name_no_card(house: House) -> None:
+    """They are numbers, the same for ever, and short enough for kubelet's list."""
+    ids = [name for name, _ in told(house)]
+    assert (ids[0], ids[-1], len(set(ids))) == ("quota-00000", "quota-00199", 200)
+    assert not [one for one in ids if DeviceId.parse(one)]
+
+
+def test_a_card_that_vanishes_takes_none_along(house: House) -> None:
+    """Not while the plugin runs, and not when it starts anew, as after a reboot."""
+    before = told(house)
+    house.cards.found = Found((found_card(1),))
+    wait_until(house.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
+    assert told(house) == before
+    house.end()
+    house.start()
+    wait_until(house.devices.capacity, "one", accept=lambda seen: seen[C] == 100)
+    wait_for(house.devices, 200)
+    assert told(house) == before
+
+
+def test_a_card_that_comes_brings_a_hundred(house: House) -> None:
+    """And those before keep their ids."""
+    before = told(house)
+    house.cards.found = Found((found_card(0), found_card(1), found_card(2)))
+    wait_for(house.devices, 300)
+    assert told(house)[:200] == before
+
+
+@pytest.mark.parametrize("text", ["", "two\n", "1001", "99999999999", "\xb2"])
+def test_a_broken_file_is_told_and_counted_anew(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stops nobody."""
+    path = tmp_path / "quota-cards"
+    path.write_text(text)
+    most = MostCards(path)
+    (record,) = caplog.records
+    assert record.file == str(path)  # type: ignore[attr-defined]
+    assert most.with_now(2) == 2
+    assert MostCards(path).with_now(1) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number holds as long as the process."""
+    (tmp_path / "file").touch()
+    most = MostCards(tmp_path / "file" / "quota-cards")
+    assert (most.with_now(2), most.with_now(1)) == (2, 2)
+    assert "cannot be kept" in caplog.text
+
+
+def test_a_pod_gets_its_card_and_nothing_more(house: House) -> None:
+    """The answer for it is empty, so it cannot contradict the others'."""
+    asked = [asking(14, 50, 50)]
+    given = house.run(house.bind("half", containers=asked, card=1))["main"]
+    assert visible(given) == (UUIDS[1],)
+    assert inside(given)["cards"][0]["units"] == 14
+    (held,) = house.serving.admission._whose.look().held(("default", "half")).values()
+    assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}
+    bare = house.bind("bare", containers=[asking(14, 50, 50)], card=1)
+    del bare["spec"]["containers"][0]["resources"]["limits"][C]
+    del bare["spec"]["containers"][0]["resources"]["limits"][M]
+    del bare["spec"]["containers"][0]["resources"]["requests"]
+    only = house.admit(bare)["main"]
+    assert (only.envs, only.mounts, only.devices) == ({}, {}, {})
+
+
+def test_more_than_there_is_kubelet_refuses(house: House) -> None:
+    """In its own words: it has counted."""
+    first = house.bind("all", containers=[asking(1, 1, 200)])
+    house.admit(first)
+    more = house.bind("more", containers=[asking(1, 1, 1)])
+    assert f"requested number of devices unavailable for {Q}" in house.refuse(more)
+
+
+def test_it_is_registered_again_after_kubelets_restart(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which removes all sockets and forgets all plugins; this one like the others."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(registration, "_LOOK_S", 0.05)
+    house.devices.close()
+    with Devices(house.folder) as after:
+        wait_for(after, 200)
+        wait_until(
+            after.allocatable,
+            "the others",
+            accept=lambda seen: (seen.get(C), seen.get(M)) == (200, 58),
+        )
+    said = [
+        one.resource for one in caplog.records if one.message == "registration ended"
+    ]
+    assert Q in said
+
+
+def test_it_ends_with_the_others(house: House) -> None:
+    """Its socket is gone, and kubelet knows."""
+    socket = house.folder / "device-plugins" / SOCKET
+    assert socket.stat().st_mode & 0o777 == 0o600
+    house.end()
+    assert not socket.exists()
+    wait_for(house.devices, 0)

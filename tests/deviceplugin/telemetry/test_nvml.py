@@ -1,0 +1,191 @@
+"""NVIDIA's cards at work when they are lost, hang, or lose their driver."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.source import NoCardsYet, XidEvent
+from deviceplugin.telemetry import fields as f
+from deviceplugin.telemetry.base import ProcessesSay, SmSource
+from deviceplugin.telemetry.nvml import NvmlTelemetry
+from gpushare.domain.model import CardUUID
+from tests.deviceplugin.nvml_pair import FOREVER_S, wait_found
+from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, processes, says, watch
+from tests.nvml.driver import NOT_SUPPORTED
+from tests.testbed.waiting import wait_until
+
+SHORT_S = 0.5
+HANGS = f"it did not answer within {SHORT_S:g} s"
+LOST = "the driver has lost it (GPU is lost)"
+GROUPS = [
+    group.name for group in f.GROUPS if group.name not in (f.ALLOTMENT, f.KUBELET)
+]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Watch]:
+    """Two cards, and all the time that they may want."""
+    with watch(tmp_path, CARD, OTHER) as found:
+        yield found
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Watch]:
+    """Two cards, which are not waited for long."""
+    with watch(tmp_path, CARD, OTHER, deadline_s=SHORT_S) as found:
+        yield found
+
+
+def failures(telemetry: NvmlTelemetry, group: str) -> dict[str, str]:
+    told = (
+        telemetry.processes()
+        if group == f.PROCESSES
+        else telemetry.read(group, [one.name for one in f.FIELDS if one.group == group])
+    )
+    return {uuid: one.failure for uuid, one in told.items()}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_lost_card_fails_alone(
+    two: Watch, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In every group, not field by field; and it is read again when it is back."""
+    driver, telemetry = two
+    driver.values("*", gpm=1)
+    telemetry.cards()
+    driver.lose(CARD.uuid)
+    assert failures(telemetry, group) == {CARD.uuid: LOST, OTHER.uuid: ""}
+    assert caplog.records == []
+    driver.find(CARD.uuid)
+    assert failures(telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
+
+
+@pytest.mark.parametrize("group", [f.UTILIZATION, f.PROCESSES, f.PROFILING])
+def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
+    """At each reading; and it is read again when its call came back."""
+    driver, telemetry = hasty
+    wait_found(telemetry, 2)
+    driver.hang(CARD.uuid)
+    alone = {CARD.uuid: HANGS, OTHER.uuid: ""}
+    for _ in range(3):
+        wait_until(
+            lambda: failures(telemetry, group), "that alone", accept=alone.__eq__
+        )
+    driver.let_go()
+    wait_until(
+        lambda: failures(telemetry, group),
+        "card that answers again",
+        accept=lambda told: not any(told.values()),
+    )
+
+
+def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
+    """The same card still tells of its memory and of its processes."""
+    driver, telemetry = hasty
+    wait_found(telemetry, 2)
+    driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
+    idle = ProcessesSay(sm_source=SmSource.SAMPLES)
+    for _ in range(2):
+        assert says(telemetry, f.UTILIZATION).failure == HANGS
+        wait_until(
+            lambda: says(telemetry, f.MEMORY).values.get(f.FB_USED),
+            "its memory",
+            accept=lambda seen: seen == 300,
+        )
+        wait_until(lambda: processes(telemetry), "its processes", accept=idle.__eq__)
+
+
+def test_the_driver_is_opened_where_need_be(two: Watch) -> None:
+    """And once: that opening it would hang by then, nobody notices."""
+    driver, telemetry = two
+    assert failures(telemetry, f.MEMORY) == {CARD.uuid: "", OTHER.uuid: ""}
+    driver.hang("*", "Init")
+    for group in GROUPS:
+        assert failures(telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
+
+
+def read(telemetry: NvmlTelemetry) -> object:
+    return telemetry.read(f.UTILIZATION, [f.GPU_UTIL])
+
+
+def look(telemetry: NvmlTelemetry) -> object:
+    return telemetry.cards()
+
+
+def list_processes(telemetry: NvmlTelemetry) -> object:
+    return telemetry.processes()
+
+
+@pytest.mark.parametrize("ask", [read, look, list_processes])
+def test_a_driver_that_goes_is_found_again(
+    two: Watch, ask: Callable[[NvmlTelemetry], object]
+) -> None:
+    """Whatever is asked first says why there is nothing; loaded anew it is told of."""
+    driver, telemetry = two
+    driver.unload()
+    with pytest.raises(NoCardsYet, match="NVIDIA's driver is not loaded"):
+        ask(telemetry)
+    driver.load()
+    ask(telemetry)
+    driver.unload()
+    with pytest.raises(NoCardsYet, match="NVIDIA's driver is not loaded"):
+        ask(telemetry)
+    driver.load()
+    ask(telemetry)
+
+
+def test_the_drivers_version_is_told(two: Watch) -> None:
+    """Empty until the driver is open, and where it does not tell."""
+    driver, telemetry = two
+    assert telemetry.driver_version() == ""
+    telemetry.cards()
+    assert telemetry.driver_version() == "550.54.15"
+    driver.set_version("535.161.08")
+    assert telemetry.driver_version() == "535.161.08"
+    driver.fail("*", "SystemGetDriverVersion", NOT_SUPPORTED)
+    assert telemetry.driver_version() == ""
+
+
+def test_a_version_that_hangs_is_unknown(hasty: Watch) -> None:
+    """In time."""
+    driver, telemetry = hasty
+    wait_found(telemetry, 2)
+    driver.hang("*", "SystemGetDriverVersion")
+    assert telemetry.driver_version() == ""
+
+
+def test_faults_are_told(two: Watch) -> None:
+    """Each once, and none comes of waiting in vain."""
+    driver, telemetry = two
+    telemetry.cards()
+    driver.xid(OTHER.uuid, 79)
+    told = telemetry.wait_for_event(FOREVER_S)
+    assert told == XidEvent(CardUUID(OTHER.uuid), 79)
+    assert telemetry.wait_for_event(0.0) is None
+
+
+def test_a_closed_telemetry_has_nothing_to_ask(two: Watch) -> None:
+    """It says so, and does not open the driver again."""
+    driver, telemetry = two
+    telemetry.cards()
+    telemetry.close()
+    before = driver.calls()
+    for ask in (read, look, list_processes):
+        with pytest.raises(NoCardsYet, match="this source was closed"):
+            ask(telemetry)
+    assert driver.calls() == before
+
+
+def test_a_card_that_the_driver_lists_no_more_has_failed(two: Watch) -> None:
+    """It stays listed, for its pods are still there."""
+    driver, telemetry = two
+    telemetry.cards()
+    driver.set_cards([OTHER])
+    driver.load()
+    with pytest.raises(NoCardsYet):
+        telemetry.cards()
+    telemetry.cards()
+    unlisted = "the driver does not list it any more"
+    for group in (f.MEMORY, f.PROCESSES):
+        assert failures(telemetry, group) == {CARD.uuid: unlisted, OTHER.uuid: ""}

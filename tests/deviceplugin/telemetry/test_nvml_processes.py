@@ -1,0 +1,307 @@
+"""Who is on NVIDIA's cards, and what pitfalls their drivers have about it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from deviceplugin.telemetry.base import ProcessesSay, ProcessUse, SmSource
+from tests.deviceplugin.nvml_watch import (
+    CARD,
+    OTHER,
+    Clock,
+    Watch,
+    processes,
+    uses,
+    watch,
+)
+from tests.nvml.driver import NOT_SUPPORTED, Kind, StubDriver
+
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+UTILIZATION = "DeviceGetUtilizationRates"
+SAMPLES = "DeviceGetProcessUtilization"
+INFO = "DeviceGetProcessesUtilizationInfo"
+COMPUTE = [f"DeviceGetComputeRunningProcesses{suffix}" for suffix in ("_v3", "_v2", "")]
+GRAPHICS = [one.replace("Compute", "Graphics") for one in COMPUTE]
+MPS = [one.replace("Compute", "MPSCompute") for one in COMPUTE]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def one(tmp_path: Path, clock: Clock) -> Iterator[Watch]:
+    with watch(tmp_path, CARD, OTHER, clock=clock) as found:
+        yield found
+
+
+def idle(pid: int, mib: float | None = 256.0) -> ProcessUse:
+    return ProcessUse(pid, mib, 0.0, 0.0, 0.0, 0.0)
+
+
+def fail(driver: StubDriver, code: int, *functions: str) -> None:
+    for function in functions:
+        driver.fail(CARD.uuid, function, code)
+
+
+# Lists.
+
+
+@pytest.mark.parametrize("age", ["", "middle", "old"])
+def test_each_layout_is_read_as_what_it_is(tmp_path: Path, age: str) -> None:
+    """Three calls and two layouts, which garble each other's processes if mixed up."""
+    with watch(tmp_path, CARD, **({age: True} if age else {})) as (driver, telemetry):
+        for pid in range(101, 108):
+            driver.process(CARD.uuid, pid, pid * 1.5)
+        assert uses(telemetry) == {pid: idle(pid, pid * 1.5) for pid in range(101, 108)}
+
+
+def test_all_kinds_of_processes_are_listed(one: Watch) -> None:
+    """Once each; one in two lists uses its memory once."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7, 100)
+    driver.process(CARD.uuid, 8, 200, kind="graphics")
+    driver.process(CARD.uuid, 7, 100, kind="graphics")
+    driver.process(OTHER.uuid, 9, 300)
+    assert uses(telemetry) == {7: idle(7, 100), 8: idle(8, 200)}
+    assert uses(telemetry, OTHER) == {9: idle(9, 300)}
+
+
+def test_a_card_without_processes_is_known(one: Watch) -> None:
+    """That nobody is there, is something that the driver told."""
+    assert processes(one[1]) == ProcessesSay((), SmSource.SAMPLES)
+
+
+@pytest.mark.parametrize("age", ["", "middle", "old"])
+def test_memory_that_cannot_be_told_is_unknown(tmp_path: Path, age: str) -> None:
+    """All ones is no amount; the process is there all the same."""
+    with watch(tmp_path, CARD, **({age: True} if age else {})) as (driver, telemetry):
+        driver.process(CARD.uuid, 7, None)
+        driver.process(CARD.uuid, 8, None)
+        driver.process(CARD.uuid, 8, 64, kind="graphics")
+        assert uses(telemetry) == {7: idle(7, None), 8: idle(8, 64)}
+
+
+def test_a_card_that_lists_nobody_is_unknown(one: Watch) -> None:
+    """As under WDDM: that is not the same as having no processes."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    fail(driver, NOT_SUPPORTED, *COMPUTE, *GRAPHICS)
+    assert processes(telemetry) == ProcessesSay(known=False)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
+def test_a_lesser_list_may_be_missing(one: Watch, code: int) -> None:
+    """Compute processes are told without the graphics', which never were told."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    fail(driver, code, *GRAPHICS, *MPS)
+    assert uses(telemetry) == {7: idle(7)}
+
+
+def test_a_list_that_fails_is_not_known(
+    one: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can say who is there, but the card has answered. It is logged once."""
+    driver, telemetry = one
+    driver.process(OTHER.uuid, 7)
+    fail(driver, UNKNOWN, *COMPUTE)
+    for _ in range(3):
+        assert processes(telemetry) == ProcessesSay(known=False)
+        assert uses(telemetry, OTHER) == {7: idle(7)}
+    assert [vars(record)["field"] for record in caplog.records] == ["processes"]
+
+
+def test_a_card_that_tells_nothing_at_all_has_failed(one: Watch) -> None:
+    """With the driver's words: no sign of it is left."""
+    driver, telemetry = one
+    telemetry.cards()
+    fail(driver, UNKNOWN, "*")
+    failure = "NVML says: Unknown Error (999)"
+    assert processes(telemetry) == ProcessesSay(known=False, failure=failure)
+
+
+@pytest.mark.parametrize("lesser", [GRAPHICS, MPS])
+def test_a_lesser_list_that_told_and_fails_is_not_known(
+    one: Watch, lesser: list[str]
+) -> None:
+    """Those that it told of are no more idle than gone; it tells again."""
+    driver, telemetry = one
+    kind: Kind = "graphics" if lesser is GRAPHICS else "mps"
+    driver.process(CARD.uuid, 7)
+    driver.process(CARD.uuid, 8, 512, kind=kind)
+    assert uses(telemetry).keys() == {7, 8}
+    fail(driver, UNKNOWN, *lesser)
+    assert processes(telemetry) == ProcessesSay(known=False)
+    fail(driver, pynvml.NVML_SUCCESS, *lesser)
+    assert uses(telemetry).keys() == {7, 8}
+
+
+# Samples of their work.
+
+
+@pytest.mark.parametrize("success", [0, 1])
+def test_an_idle_card_is_no_failure(one: Watch, success: int) -> None:
+    """Its driver says NOT_FOUND, or SUCCESS with a count of 0: both mean 0 %."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, idle_is_success=success)
+    driver.process(CARD.uuid, 7)
+    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+
+
+def test_work_is_told_by_process(one: Watch) -> None:
+    """In percent of the whole card; whoever is not told of is idle; it follows."""
+    driver, telemetry = one
+    for pid in (7, 8):
+        driver.process(CARD.uuid, pid)
+    for sm in (0, 23, 1):
+        driver.busy(CARD.uuid, 7, sm, 11, encoder=3, decoder=2)
+        assert uses(telemetry) == {
+            7: ProcessUse(7, 256.0, sm, 11.0, 3.0, 2.0),
+            8: idle(8),
+        }
+
+
+def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
+    """Processes long gone, more percent than there are, what is older than asked."""
+    driver, telemetry = one
+    for pid in (7, 8):
+        driver.process(CARD.uuid, pid)
+    driver.busy(CARD.uuid, 7, 23)
+    driver.values(CARD.uuid, ring_garbage=1)
+    assert uses(telemetry) == {
+        7: ProcessUse(7, 256.0, 23.0, 0.0, 0.0, 0.0),
+        8: idle(8),
+    }
+
+
+def test_the_dead_bear_no_witness(one: Watch, clock: Clock) -> None:
+    """A driver that tells of nobody alive on a busy card does not tell at all."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    driver.sample(CARD.uuid, 4_100_000, clock.now, 90)
+    driver.values(CARD.uuid, gpu_util=90)
+    assert processes(telemetry).sm_source is SmSource.CARD
+
+
+def test_what_ended_long_ago_is_not_shown(one: Watch, clock: Clock) -> None:
+    """The driver keeps the ring for long; a process that ended is not there at all."""
+    driver, telemetry = one
+    for pid, at in ((7, clock.now - 30), (8, clock.now - 0.5)):
+        driver.process(CARD.uuid, pid)
+        driver.sample(CARD.uuid, pid, at, 90)
+    driver.leave(CARD.uuid, 8)
+    assert uses(telemetry) == {7: idle(7)}
+
+
+def test_the_newest_sample_counts(one: Watch, clock: Clock) -> None:
+    """Whatever the order in the ring."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    for before, sm in ((0.7, 10), (0.1, 30), (0.4, 20)):
+        driver.sample(CARD.uuid, 7, clock.now - before, sm)
+    assert uses(telemetry)[7].sm == 30
+
+
+def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
+    """And those of a second at least, but of no more than ten."""
+    driver, telemetry = one
+    began = clock.now
+    driver.process(CARD.uuid, 7)
+    for later, at, seen in ((0, -0.9, 10), (0.1, -0.5, 20), (5.1, 1.0, 30)):
+        driver.sample(CARD.uuid, 7, began + at, seen)
+        clock.now = began + later
+        assert uses(telemetry)[7].sm == seen
+    clock.now = began + 60
+    driver.sample(CARD.uuid, 7, began + 45, 40)
+    assert uses(telemetry)[7].sm == 0
+
+
+# Drivers that do not tell.
+
+
+def test_a_blind_call_is_replaced_by_the_newer_one(one: Watch) -> None:
+    """As on Blackwell, where the older call is always empty."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    driver.busy(CARD.uuid, 7, 23, 11, encoder=3, decoder=2)
+    driver.values(CARD.uuid, blind_samples=1, gpu_util=23)
+    told = ProcessesSay((ProcessUse(7, 256.0, 23.0, 11.0, 3.0, 2.0),), SmSource.INFO)
+    assert processes(telemetry) == told
+    driver.busy(CARD.uuid, 7, 0)
+    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.INFO)
+
+
+def test_what_no_call_tells_is_unknown(one: Watch) -> None:
+    """Of a busy card; the card's own use is all there is. An idle one's are idle."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    driver.values(CARD.uuid, blind_samples=1, blind_info=1, gpu_util=23)
+    unknown = (ProcessUse(7, 256.0),)
+    assert processes(telemetry) == ProcessesSay(unknown, SmSource.CARD)
+    driver.values(CARD.uuid, gpu_util=0)
+    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+    driver.values(CARD.uuid, gpu_util=None)
+    assert processes(telemetry) == ProcessesSay(unknown, SmSource.NONE)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
+def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
+    """Memory is told all the same, also of an idle card."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    fail(driver, code, SAMPLES, INFO)
+    unknown = (ProcessUse(7, 256.0),)
+    assert processes(telemetry) == ProcessesSay(unknown, SmSource.CARD)
+    fail(driver, code, UTILIZATION)
+    assert processes(telemetry) == ProcessesSay(unknown, SmSource.NONE)
+
+
+def test_an_older_driver_has_one_call_only(tmp_path: Path) -> None:
+    """Its silence about an idle card is as good."""
+    with watch(tmp_path, CARD, middle=True) as (driver, telemetry):
+        driver.process(CARD.uuid, 7)
+        assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+        driver.busy(CARD.uuid, 7, 23)
+        assert uses(telemetry)[7].sm == 23
+
+
+def test_a_call_that_told_once_is_believed(one: Watch) -> None:
+    """Its silence is idleness, even beside a card that is busy by its own account."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    driver.values(CARD.uuid, gpu_util=23)
+    driver.busy(CARD.uuid, 7, 23)
+    assert uses(telemetry)[7].sm == 23
+    driver.values(CARD.uuid, blind_samples=1, blind_info=1)
+    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+
+
+def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
+    """Their memory is told; their work only where the driver tells it of them."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7, 30)
+    for pid in (8, 9):
+        driver.process(CARD.uuid, pid, 500, kind="mps")
+    driver.busy(CARD.uuid, 7, 60)
+    driver.busy(CARD.uuid, 9, 5)
+    assert uses(telemetry) == {
+        7: ProcessUse(7, 30.0, 60.0, 0.0, 0.0, 0.0),
+        8: ProcessUse(8, 500.0),
+        9: ProcessUse(9, 500.0, 5.0, 0.0, 0.0, 0.0),
+    }
+
+
+def test_a_card_put_into_mig_mode_is_no_failure(one: Watch) -> None:
+    """Until the next look leaves it out, it tells nothing of work; so none is known."""
+    driver, telemetry = one
+    driver.process(CARD.uuid, 7)
+    telemetry.cards()
+    driver.change(0, mig=True)
+    unknown = ProcessesSay((ProcessUse(7, 256.0),), SmSource.NONE)
+    assert processes(telemetry) == unknown
+    telemetry.cards()
+    assert telemetry.processes().keys() == {OTHER.uuid}

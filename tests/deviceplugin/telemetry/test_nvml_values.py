@@ -1,0 +1,314 @@
+"""What NVIDIA's cards tell of themselves, through the real pynvml over the stub."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from deviceplugin.telemetry import fields as f
+from deviceplugin.telemetry.base import CardSays
+from tests.deviceplugin.nvml_watch import (
+    CARD,
+    OTHER,
+    Clock,
+    Watch,
+    of_group,
+    says,
+    watch,
+)
+from tests.nvml.driver import BLANK, LOST, NOT_SUPPORTED, stub_card
+
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+MEMORY_TEMPERATURE = f"FieldValue/{pynvml.NVML_FI_DEV_MEMORY_TEMP}"
+NVLINK_RECEIVED = f"FieldValue/{pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}"
+READ = (f.UTILIZATION, f.MEMORY, f.ENVIRONMENT, f.FAULTS, f.RETIRED, f.PCIE)
+
+SAID = {
+    f.GPU_UTIL: ("gpu_util", 23, 23.0),
+    f.MEM_COPY_UTIL: ("memory_util", 11, 11.0),
+    f.ENC_UTIL: ("encoder", 7, 7.0),
+    f.DEC_UTIL: ("decoder", 5, 5.0),
+    f.GPU_TEMP: ("temperature", 61, 61.0),
+    f.MEMORY_TEMP: ("memory_temperature", 72, 72.0),
+    f.POWER_USAGE: ("power", 71_250, 71.25),
+    f.TOTAL_ENERGY_CONSUMPTION: ("energy", 2**40, 2.0**40),
+    f.SM_CLOCK: ("sm_clock", 1531, 1531.0),
+    f.MEM_CLOCK: ("memory_clock", 3003, 3003.0),
+    f.POWER_VIOLATION: ("power_violation", 5_000_000_000, 5e9),
+    f.THERMAL_VIOLATION: ("thermal_violation", 2_000, 2000.0),
+    f.PCIE_REPLAY_COUNTER: ("pcie_replay", 3, 3.0),
+    f.ECC_SBE_VOL_TOTAL: ("ecc_sbe_volatile", 1, 1.0),
+    f.ECC_DBE_VOL_TOTAL: ("ecc_dbe_volatile", 2, 2.0),
+    f.ECC_SBE_AGG_TOTAL: ("ecc_sbe_aggregate", 13, 13.0),
+    f.ECC_DBE_AGG_TOTAL: ("ecc_dbe_aggregate", 14, 14.0),
+    f.CORRECTABLE_REMAPPED_ROWS: ("rows_correctable", 15, 15.0),
+    f.UNCORRECTABLE_REMAPPED_ROWS: ("rows_uncorrectable", 16, 16.0),
+    f.ROW_REMAP_FAILURE: ("rows_failure", 1, 1.0),
+    f.VGPU_LICENSE_STATUS: ("license", 1, 1.0),
+    f.RETIRED_SBE: ("retired_sbe", 17, 17.0),
+    f.RETIRED_DBE: ("retired_dbe", 18, 18.0),
+    f.RETIRED_PENDING: ("retired_pending", 1, 1.0),
+    f.PCIE_TX_THROUGHPUT: ("pcie_tx", 1900, 1900.0),
+    f.PCIE_RX_THROUGHPUT: ("pcie_rx", 2000, 2000.0),
+}
+"""By field: the stub's value, how it is set, and what must be read."""
+
+ROWS = {
+    f.CORRECTABLE_REMAPPED_ROWS,
+    f.UNCORRECTABLE_REMAPPED_ROWS,
+    f.ROW_REMAP_FAILURE,
+}
+TOGETHER = [{f.GPU_UTIL, f.MEM_COPY_UTIL}, ROWS]
+"""Fields of one call: where one of them is not supported, none is told."""
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Watch]:
+    with watch(tmp_path, CARD) as found:
+        yield found
+
+
+def group_of(name: str) -> str:
+    return next(field.group for field in f.FIELDS if field.name == name)
+
+
+def with_it(name: str) -> set[str]:
+    return next((names for names in TOGETHER if name in names), {name})
+
+
+def test_each_field_is_told_in_its_unit(one: Watch) -> None:
+    """All of them but those of GPM and NVLink, and nothing else."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
+    told: dict[str, float] = {}
+    for group in READ:
+        answer = says(telemetry, group)
+        assert (answer.unsupported, answer.failure) == (frozenset(), "")
+        told |= answer.values
+    assert told == {
+        **{name: value for name, (_, _, value) in SAID.items()},
+        f.FB_USED: 300,
+        f.FB_FREE: 7611 - 300 - 200,
+        f.FB_RESERVED: 200,
+        f.FB_TOTAL: 7611,
+    }
+    every = {field.name for field in f.FIELDS if field.group in READ}
+    assert every - told.keys() == {f.XID_ERRORS}
+
+
+def test_an_idle_card_tells_zeros(one: Watch) -> None:
+    """Idle is 0 and never a missing value."""
+    answer = says(one[1], f.UTILIZATION)
+    assert answer == CardSays(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None:
+    """Never 0; all that it supports is still told."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, memory_temperature=40)
+    driver.values(CARD.uuid, **{SAID[name][0]: None})
+    group = group_of(name)
+    answer = says(telemetry, group)
+    assert answer.unsupported == with_it(name)
+    readable = of_group(group) - {f.XID_ERRORS}
+    assert (answer.values.keys(), answer.failure) == (readable - with_it(name), "")
+
+
+def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
+    """A rate since the last reading: KiB a second, divided by 1000; never the sum.
+
+    Unknown at first, and where the driver began to count anew.
+    """
+    ticks = Clock()
+    with watch(tmp_path, CARD, ticks=ticks) as (driver, telemetry):
+        found = []
+        for after_s, sent in ((0, 500_000), (10, 600_000), (20, 600_000), (20, 7)):
+            ticks.now += after_s
+            driver.values(CARD.uuid, nvlink_tx=sent, nvlink_rx=2 * sent)
+            found.append(says(telemetry, f.NVLINK))
+    assert found == [
+        CardSays(),
+        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 30.0}),
+        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 0.0}),
+        CardSays(),
+    ]
+
+
+def test_a_card_without_a_vgpu_has_no_licence(one: Watch) -> None:
+    """As DCGM says it: 0; a driver that cannot tell says nothing."""
+    driver, telemetry = one
+    assert says(telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
+    driver.values(CARD.uuid, license=None)
+    assert f.VGPU_LICENSE_STATUS in says(telemetry, f.FAULTS).unsupported
+
+
+def test_a_card_without_nvlink_says_so(one: Watch) -> None:
+    """Half of the traffic is no traffic, or the counter would fall and rise."""
+    driver, telemetry = one
+    unsupported = CardSays(unsupported=frozenset({f.NVLINK_BANDWIDTH_TOTAL}))
+    assert says(telemetry, f.NVLINK) == unsupported
+    driver.values(CARD.uuid, nvlink_tx=100)
+    assert says(telemetry, f.NVLINK) == unsupported
+
+
+def test_unified_memory_is_not_told(one: Watch) -> None:
+    """A card that was found with its own and then tells of none."""
+    driver, telemetry = one
+    telemetry.cards()
+    for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
+        driver.fail(CARD.uuid, function, NOT_SUPPORTED)
+    assert says(telemetry, f.MEMORY) == CardSays(unsupported=of_group(f.MEMORY))
+
+
+@pytest.mark.parametrize("age", ["middle", "old"])
+def test_an_older_driver_tells_what_it_can(tmp_path: Path, age: str) -> None:
+    """What it keeps counts as used before 510, the temperature is told all the same."""
+    with watch(tmp_path, CARD, **{age: True}) as (_, telemetry):
+        memory = says(telemetry, f.MEMORY)
+        assert memory.values == {
+            f.FB_USED: 500,
+            f.FB_FREE: 7111,
+            f.FB_TOTAL: 7611,
+        }
+        assert memory.unsupported == {f.FB_RESERVED}
+        assert says(telemetry, f.ENVIRONMENT).values[f.GPU_TEMP] == 35
+        faults = says(telemetry, f.FAULTS).unsupported
+        assert faults == (ROWS if age == "old" else frozenset())
+
+
+def test_no_more_is_used_than_there_is(tmp_path: Path) -> None:
+    """Whatever an old driver counts in; amounts are whole MiB, rounded down."""
+    full = stub_card(0, used_mib=7600, reserved_mib=200, odd_bytes=2**20 - 1)
+    with watch(tmp_path, full, old=True) as (_, telemetry):
+        told = says(telemetry, f.MEMORY, f.FB_USED, f.FB_TOTAL, card=full)
+        assert told.values == {f.FB_USED: 7611, f.FB_TOTAL: 7611}
+
+
+@pytest.mark.parametrize("key", ["power", "energy"])
+def test_a_blank_is_no_value(one: Watch, key: str) -> None:
+    """NVML writes all ones, in either width, where it cannot tell an amount."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, **{key: BLANK})
+    [name] = [name for name, said in SAID.items() if said[0] == key]
+    assert says(telemetry, f.ENVIRONMENT, name) == CardSays(
+        unsupported=frozenset({name})
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "wanted"),
+    [
+        ("DeviceGetViolationStatus", f.POWER_VIOLATION, 5000.0),
+        ("DeviceGetViolationStatus", f.THERMAL_VIOLATION, 6000.0),
+        ("DeviceGetTemperatureV", f.GPU_TEMP, 35.0),
+        ("DeviceGetTemperature", f.GPU_TEMP, 35.0),
+    ],
+)
+def test_another_call_stands_in(
+    one: Watch, function: str, name: str, wanted: float
+) -> None:
+    """For one that the driver does not have yet, or has no more."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, power_violation=5000, thermal_violation=6000)
+    driver.fail(CARD.uuid, function, NOT_FOUND)
+    assert says(telemetry, f.ENVIRONMENT, name).values == {name: wanted}
+
+
+def test_another_vendors_field_is_unsupported(one: Watch) -> None:
+    """It is no error to ask for it."""
+    answer = says(one[1], f.MEMORY, f.FB_TOTAL, "AMD_ONLY")
+    assert answer == CardSays({f.FB_TOTAL: 7611.0}, frozenset({"AMD_ONLY"}))
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_a_call_that_fails_leaves_the_others(
+    one: Watch, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its field is unknown, not unsupported; that is logged once."""
+    driver, telemetry = one
+    driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
+    for _ in range(3):
+        answer = says(telemetry, f.UTILIZATION)
+        assert answer.values.keys() == of_group(f.UTILIZATION) - {f.ENC_UTIL}
+        assert (answer.unsupported, answer.failure) == (frozenset(), "")
+    [record] = caplog.records
+    assert (record.message, vars(record)["field"]) == (
+        "a card does not tell a field just now",
+        f.ENC_UTIL,
+    )
+
+
+def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
+    """With the driver's words; it is not merely without support."""
+    driver, telemetry = one
+    telemetry.cards()
+    driver.fail(CARD.uuid, "*", UNKNOWN)
+    answer = says(telemetry, f.UTILIZATION)
+    assert answer == CardSays(failure="NVML says: Unknown Error (999)")
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_a_group_that_is_refused_whole_is_no_failure(one: Watch, code: int) -> None:
+    """The card has answered: its fields are missing, neither told nor unsupported."""
+    driver, telemetry = one
+    driver.fail(CARD.uuid, "DeviceGetPcieThroughput", code)
+    driver.fail(CARD.uuid, "DeviceGetMemoryInfo_v2", code)
+    for group in (f.PCIE, f.MEMORY):
+        assert says(telemetry, group) == CardSays()
+
+
+def test_a_field_that_fails_is_not_unsupported(one: Watch) -> None:
+    """Its call succeeds all the same; nor is a sum told of which a part failed."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, memory_temperature=40)
+    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, UNKNOWN)
+    answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
+    assert answer == CardSays({f.POWER_USAGE: 20.0})
+    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
+    driver.fail(CARD.uuid, NVLINK_RECEIVED, UNKNOWN)
+    assert says(telemetry, f.NVLINK) == CardSays()
+
+
+def test_a_field_of_a_lost_card_is_a_failure(one: Watch) -> None:
+    """The call itself succeeds, whose fields say what there is to say."""
+    driver, telemetry = one
+    driver.fail(CARD.uuid, NVLINK_RECEIVED, LOST)
+    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
+    failure = "the driver has lost it (GPU is lost)"
+    assert says(telemetry, f.NVLINK) == CardSays(failure=failure)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_a_field_that_a_card_has_not_is_unsupported(one: Watch, code: int) -> None:
+    """Or of which its driver has never heard."""
+    driver, telemetry = one
+    driver.values(CARD.uuid, memory_temperature=40)
+    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
+    unsupported = CardSays(unsupported=frozenset({f.MEMORY_TEMP}))
+    assert says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP) == unsupported
+
+
+def test_the_last_fault_is_never_read(tmp_path: Path) -> None:
+    """Events bring it; a card that reports no faults must not be said to have none."""
+    with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
+        driver.fail(OTHER.uuid, "DeviceRegisterEvents", NOT_SUPPORTED)
+        wanted = (f.XID_ERRORS, f.PCIE_REPLAY_COUNTER)
+        values = {f.PCIE_REPLAY_COUNTER: 0.0}
+        assert says(telemetry, f.FAULTS, *wanted) == CardSays(values)
+        silent = CardSays(values, frozenset({f.XID_ERRORS}))
+        assert says(telemetry, f.FAULTS, *wanted, card=OTHER) == silent
+
+
+def test_every_card_is_read(tmp_path: Path) -> None:
+    """Each by its own UUID, and it follows what is going on."""
+    with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
+        for busy in (0, 23, 0):
+            driver.values(OTHER.uuid, gpu_util=busy)
+            told = telemetry.read(f.UTILIZATION, [f.GPU_UTIL])
+            assert {uuid: one.values[f.GPU_UTIL] for uuid, one in told.items()} == {
+                CARD.uuid: 0,
+                OTHER.uuid: busy,
+            }

@@ -1,0 +1,202 @@
+"""The pods of this node, by the watch and by asking."""
+
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from deviceplugin.pod_watch import NodePods
+from deviceplugin.pods import NodePod, node_pod, unlisted_pod
+from gpushare.domain.model import Amount
+from gpushare.domain.request import Role
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.errors import ClusterError, Unavailable
+from gpushare.kube.json_reader import Malformed
+from tests.builders import container_json, event, page, pod_json
+from tests.deviceplugin.house import NODE
+
+NAME = ("default", "a")
+
+
+class Away(Embedded):
+    """An API server that does not answer."""
+
+    def get(self, *_: object) -> Json:
+        raise Unavailable("no answer")
+
+
+def here(name: str = "a", uid: str = "", **how: object) -> Json:
+    return pod_json(name, uid=uid, units=1, node=NODE, **how)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pods() -> NodePods:
+    return NodePods(Embedded(), NODE)
+
+
+def uids(pods: NodePods) -> list[str]:
+    return sorted(pod.uid for pod in pods.all())
+
+
+def test_a_list_replaces_all(pods: NodePods) -> None:
+    """Over its pages; who is not in it has ended."""
+    pods.replace(iter([page(here("a")), page(here("b"))]))
+    assert uids(pods) == ["uid-a", "uid-b"]
+    pods.replace(iter([page(here("b"), here("c"))]))
+    assert uids(pods) == ["uid-b", "uid-c"]
+    assert pods.find(NAME) is None
+
+
+def test_events(pods: NodePods) -> None:
+    """Each is taken over."""
+    pods.apply(event("ADDED", here()))
+    pods.apply(event("MODIFIED", here(annotations={"x": "y"})))
+    assert uids(pods) == ["uid-a"]
+    pods.apply(event("DELETED", here()))
+    assert uids(pods) == []
+
+
+def test_a_pod_that_was_fetched_during_a_list(pods: NodePods) -> None:
+    """It is younger than the list, and stays."""
+    pods.replace(iter([page(here("a"))]))
+
+    def pages() -> Iterator[Page]:
+        pods.apply(event("ADDED", here("b")))
+        yield page(here("a"))
+
+    pods.replace(pages())
+    assert uids(pods) == ["uid-a", "uid-b"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_ends_with_its_phase(pods: NodePods, phase: str) -> None:
+    """Its object may stay for days. A terminating one has not ended."""
+    pods.apply(event("ADDED", here()))
+    pods.apply(event("MODIFIED", here(terminating=True)))
+    assert uids(pods) == ["uid-a"]
+    pods.apply(event("MODIFIED", here(phase=phase)))
+    assert uids(pods) == []
+
+
+def test_what_was_read_before_the_end_comes_too_late(pods: NodePods) -> None:
+    """An answer may be older than what the watch has told meanwhile."""
+    pods.apply(event("ADDED", here()))
+    pods.apply(event("DELETED", here()))
+    pods.apply(event("MODIFIED", here()))
+    assert uids(pods) == []
+    pods.apply(event("ADDED", here(uid="second")))
+    assert uids(pods) == ["second"]
+
+
+def test_the_newest_of_a_name(pods: NodePods) -> None:
+    """Made again while the old one still ends, and after it has."""
+    pods.apply(event("ADDED", here(uid="first")))
+    pods.apply(event("ADDED", here(uid="second")))
+    assert found(pods.find(NAME)) == "second"
+    pods.apply(event("DELETED", here(uid="first")))
+    assert found(pods.find(NAME)) == "second"
+    pods.apply(event("DELETED", here(uid="second")))
+    assert pods.find(NAME) is None
+
+
+def found(pod: NodePod | None) -> str:
+    assert pod is not None
+    return pod.uid
+
+
+def test_a_pod_that_cannot_be_read_is_passed_over(
+    pods: NodePods, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others are served; the log names it."""
+    broken = here("b")
+    broken["spec"] = {"containers": 5}
+    pods.replace(iter([page(broken, here("a"))]))
+    assert uids(pods) == ["uid-a"]
+    assert caplog.messages == ["pod not understood"]
+
+
+def test_who_waits_for_a_pod_is_woken(pods: NodePods) -> None:
+    """kubelet's watch was faster than ours."""
+    waited: list[NodePod | None] = []
+    thread = Thread(target=lambda: waited.append(pods.wait_for(NAME, 60)))
+    thread.start()
+    pods.apply(event("ADDED", here()))
+    thread.join()
+    assert [found(one) for one in waited] == ["uid-a"]
+    assert pods.wait_for(("default", "none"), 0.01) is None
+
+
+def test_a_pod_is_fetched(pods: NodePods) -> None:
+    """Only one of this node; and then it is known."""
+    cluster = pods._cluster
+    assert isinstance(cluster, Embedded)
+    assert pods.fetch(NAME) is None
+    cluster.create(Kind.PODS, pod_json("a", units=1))
+    assert pods.fetch(NAME) is None
+    made = cluster.create(Kind.PODS, here("b"))
+    assert found(pods.fetch(("default", "b"))) == made["metadata"]["uid"]
+    assert len(pods.all()) == 1
+
+
+def test_without_an_answer_the_watch_has_to_do() -> None:
+    """``fetch`` raises, ``fresh`` goes by what is known."""
+    pods = NodePods(Away(), NODE)
+    pods.apply(event("ADDED", here()))
+    with pytest.raises(ClusterError):
+        pods.fetch(NAME)
+    assert found(pods.fresh(NAME)) == "uid-a"
+    assert pods.fresh(("default", "b")) is None
+
+
+def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
+    """A node that lives for years does not fill up."""
+    for number in range(2100):
+        pods.apply(event("DELETED", here(uid=f"u{number}")))
+    assert len(pods._ended) == 2000
+    assert "u2099" in pods._ended
+
+
+def test_what_a_pod_asks_in_kubelets_order() -> None:
+    """Init containers first; who asks nothing of us is left out."""
+    pod = node_pod(
+        pod_json(
+            containers=[container_json("x"), container_json("y", 2)],
+            init=[
+                container_json("once", 3, 1),
+                container_json("side", cores=4, restart="Always"),
+            ],
+        )
+    )
+    assert [(one.name, one.role, one.amount) for one in pod.asking] == [
+        ("once", Role.INIT, Amount(1, 3)),
+        ("side", Role.SIDECAR, Amount(4, 0)),
+        ("y", Role.APP, Amount(0, 2)),
+    ]
+    assert pod.what_is_wrong() == ""
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        (pod_json(units=1, cores=150), "ask 100 or 200"),
+        (pod_json(units="1.5", cores=1), names.MEMORY),
+    ],
+)
+def test_a_request_that_cannot_be_met(pod: Json, words: str) -> None:
+    """The pod is known, and what is wrong with it."""
+    assert words in node_pod(pod).what_is_wrong()
+
+
+def test_a_pod_without_a_name_is_malformed() -> None:
+    """No API server sends one."""
+    with pytest.raises(Malformed):
+        node_pod({"metadata": {}, "spec": {"containers": []}})
+
+
+def test_a_pod_of_which_only_kubelet_knows() -> None:
+    """It asks what kubelet asks for it; its UID is empty."""
+    pod = unlisted_pod(NAME, Amount(3, 0))
+    assert (pod.uid, pod.name, pod.placement) == ("", NAME, None)
+    assert [one.amount for one in pod.asking] == [Amount(3, 0)]

@@ -1,0 +1,195 @@
+"""kube-scheduler's JSON to our nouns and back."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from extender.scheduling import wire
+from gpushare.domain.refusal import Refusal
+from gpushare.kube import names
+from gpushare.kube.json_reader import Malformed
+from tests.builders import container_json, pod_json, ref, request
+
+BINDING = {
+    "PodName": "pod",
+    "PodNamespace": "default",
+    "PodUID": "uid-pod",
+    "Node": "n",
+}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def without(thing: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in thing.items() if k != key}
+
+
+def field_of(error: Malformed) -> str:
+    """The field, whether or not the path begins at the body."""
+    return error.field.removeprefix("body.")
+
+
+def pod_with(part: str, **change: Any) -> dict[str, Any]:
+    pod = pod_json(units=4)
+    return {**pod, part: {**pod[part], **change}}
+
+
+def containers(*found: Any) -> dict[str, Any]:
+    return pod_with("spec", containers=list(found))
+
+
+def asking(quantity: Any) -> dict[str, Any]:
+    limits = {"limits": {names.MEMORY: quantity}}
+    return containers({"name": "main", "resources": limits})
+
+
+QUANTITIES: list[Any] = [-1, "-4", "lots", "", 1.5, True, [], "9" * 50]
+BAD_BODIES = [
+    pytest.param(b"", "body", id="empty"),
+    pytest.param(b"{", "body", id="not-json"),
+    pytest.param(b"\xff\xfe", "body", id="not-utf-8"),
+    pytest.param(b"[]", "body", id="a-list"),
+    pytest.param(b"null", "body", id="null"),
+    pytest.param(b'"text"', "body", id="a-string"),
+    pytest.param(b"[" * 100_000, "body", id="very-deep"),
+]
+BAD_PODS = [
+    pytest.param(None, "Pod", id="no-pod"),
+    pytest.param([], "Pod", id="pod-a-list"),
+    pytest.param({}, "Pod.metadata", id="no-metadata"),
+    pytest.param(without(pod_json(), "spec"), "Pod.spec", id="no-spec"),
+    pytest.param({**pod_json(), "spec": "x"}, "Pod.spec", id="spec-a-string"),
+    pytest.param(
+        pod_with("spec", schedulingGroup="x"), "Pod.spec.schedulingGroup", id="group"
+    ),
+    pytest.param(pod_with("metadata", uid=""), "Pod.metadata.uid", id="no-uid"),
+    pytest.param(pod_with("metadata", uid=7), "Pod.metadata.uid", id="uid-a-number"),
+    pytest.param(pod_with("metadata", name=None), "Pod.metadata.name", id="no-name"),
+    pytest.param(
+        pod_with("metadata", namespace=None), "Pod.metadata.namespace", id="no-ns"
+    ),
+    pytest.param(
+        pod_with("metadata", annotations=[]), "Pod.metadata.annotations", id="notes"
+    ),
+    pytest.param(
+        pod_with("metadata", annotations={names.POLICY: 1}),
+        f"Pod.metadata.annotations.{names.POLICY}",
+        id="policy-a-number",
+    ),
+    pytest.param(
+        pod_with("spec", priority="1"), "Pod.spec.priority", id="priority-a-string"
+    ),
+    pytest.param(
+        pod_with("spec", containers={}), "Pod.spec.containers", id="containers-no-list"
+    ),
+    pytest.param(containers("main"), "Pod.spec.containers[0]", id="container-a-string"),
+    pytest.param(containers({}), "Pod.spec.containers[0].name", id="no-container-name"),
+    pytest.param(
+        containers(container_json(), {"name": "b", "resources": 1}),
+        "Pod.spec.containers[1].resources",
+        id="resources-a-number",
+    ),
+    *(
+        pytest.param(
+            asking(quantity),
+            f"Pod.spec.containers[0].resources.limits.{names.MEMORY}",
+            id=f"quantity-{quantity!r:.12}",
+        )
+        for quantity in QUANTITIES
+    ),
+]
+READERS = [
+    pytest.param(wire.extender_args, id="filter-prioritize"),
+    pytest.param(wire.preemption_args, id="preempt"),
+    pytest.param(wire.binding_args, id="bind"),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(("raw", "field"), BAD_BODIES)
+def test_a_body_that_is_no_object_is_named(
+    read: Callable[[bytes], object], raw: bytes, field: str
+) -> None:
+    """Every verb says so of the body itself, whatever the bytes."""
+    with pytest.raises(Malformed) as error:
+        read(raw)
+    assert field_of(error.value) == field
+
+
+@pytest.mark.parametrize("read", READERS[:2])
+@pytest.mark.parametrize(("pod", "field"), BAD_PODS)
+def test_a_malformed_pod_is_named_by_its_field(
+    read: Callable[[bytes], object], pod: Any, field: str
+) -> None:
+    """The path begins at Pod, and a container's place is told by its number."""
+    with pytest.raises(Malformed) as error:
+        read(body(Pod=pod, NodeNames=["n"], NodeNameToMetaVictims={"n": {}}))
+    assert field_of(error.value) == field
+    assert f"{field}: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"NodeNames": None}, {"NodeNames": "n"}, {"NodeNames": {"n": 1}}],
+    ids=["missing", "null", "a-string", "an-object"],
+)
+def test_node_names_must_be_a_list(given: dict[str, Any]) -> None:
+    """The field is named."""
+    with pytest.raises(Malformed, match="NodeNames: "):
+        wire.extender_args(body(Pod=pod_json(), **given))
+
+
+@pytest.mark.parametrize("names_", [["n", 1], [None], [["n"]], [{}]])
+def test_names_must_be_strings_where_it_matters(names_: list[Any]) -> None:
+    """Looked at when they are used, in C, since there may be thousands."""
+    wire.insist_on_strings(["a", "b"])
+    wire.insist_on_strings([])
+    with pytest.raises(Malformed, match=r"^NodeNames: must hold nothing but strings"):
+        wire.insist_on_strings(names_)
+
+
+def test_whole_nodes_leave_the_names_open() -> None:
+    """They mean a missing nodeCacheCapable, which is for the verb to say."""
+    args = wire.extender_args(body(Pod=pod_json(units=4), Nodes={"items": []}))
+    assert args.names is None
+
+
+def test_filter_is_asked_about_a_pod_and_names() -> None:
+    """An ordinary Pod in camelCase, inside Go's names."""
+    args = wire.extender_args(
+        body(Pod=pod_json(units=4, priority=7), Nodes=None, NodeNames=["a", "b"])
+    )
+    assert args.pod == ref(priority=7)
+    assert args.request == request(units=4, priority=7)
+    assert args.names == ["a", "b"]
+
+
+def test_what_no_card_can_meet_is_a_refusal_and_not_malformed() -> None:
+    """The API server would let it through, so the answer belongs into the event."""
+    args = wire.extender_args(body(Pod=pod_json(cores=150), NodeNames=["n"]))
+    assert isinstance(args.request, Refusal)
+    assert "ask 100 or 200" in args.request.detail
+
+
+def test_bind_is_asked_about_one_pod_and_one_node() -> None:
+    """Four strings."""
+    args = wire.binding_args(body(**BINDING))
+    assert (args.namespace, args.name, args.uid, args.node) == (
+        "default",
+        "pod",
+        "uid-pod",
+        "n",
+    )
+
+
+@pytest.mark.parametrize("bad", [None, "", 7, [], {}], ids=repr)
+@pytest.mark.parametrize("field", sorted(BINDING))
+def test_each_field_of_bind_is_needed(field: str, bad: Any) -> None:
+    """Missing, empty, or no string: named."""
+    with pytest.raises(Malformed) as error:
+        wire.binding_args(body(**{**BINDING, field: bad}))
+    assert field_of(error.value) == field

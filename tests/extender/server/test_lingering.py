@@ -1,0 +1,221 @@
+"""The real extender's gunicorn: busy clients, and those beside them."""
+
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gpushare.addresses import free_address
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.cluster import Kind
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from tests.builders import card, node_json, pod_json
+from tests.controlplane.extender import COMMAND
+from tests.testbed.certificates import Certificates, certificates
+from tests.testbed.process import Launcher, Process
+from tests.testbed.rest import Rest
+
+THREADS = 2
+SLOW = 200
+NAME = "localhost"
+FILTER = orjson.dumps({"Pod": pod_json(units=4), "NodeNames": ["n"]})
+REQUEST = (
+    b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+) % (len(FILTER), FILTER)
+ANSWERED = b'"NodeNames":["n"]'
+
+
+@contextmanager
+def serving(
+    folder: Path, threads: int, held: Certificates | None = None
+) -> Iterator[tuple[int, Process]]:
+    """Run it as the DaemonSet does, with certificates over TLS; gives its port."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json("n", card(units=29)))
+    launcher = Launcher(folder)
+    inner, public = free_address(), free_address()
+    with ApiServerOnLoopback(cluster) as api:
+        settings = {
+            "GPUSHARE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
+            "GPUSHARE_LISTEN": str(inner),
+            "GPUSHARE_PUBLIC_LISTEN": str(public),
+            "GPUSHARE_THREADS": str(threads),
+        }
+        if held is not None:
+            settings |= {f"GPUSHARE_{k}": v for k, v in held.settings.items()}
+        process = launcher.start("extender", COMMAND, os.environ | settings)
+        asking = Rest(public.port, tls=False)
+        try:
+            process.wait_ready(lambda: asking.get("/readyz")[0] == 200)
+            yield inner.port, process
+        finally:
+            process.stop()
+            launcher.end_all()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Two threads, so that one of them may linger."""
+    with serving(tmp_path_factory.mktemp("extender"), THREADS) as (port, _):
+        yield port
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def answers(link: socket.socket, count: int = 1) -> bytes:
+    """Read so many answers, each of which ends with filter's last field."""
+    heard = b""
+    while heard.count(b'"Error":""}') < count:
+        more = link.recv(65536)
+        assert more, f"hung up after {heard!r}"
+        heard += more
+    return heard
+
+
+def test_one_answer_for_each_question(port: int) -> None:
+    """At once, after a pause longer than a thread waits, and two in one breath."""
+    with closing(connect(port)) as link:
+        for pause_s in (0.0, 0.0, 0.2, 0.0):
+            threading.Event().wait(pause_s)
+            link.sendall(REQUEST)
+            assert answers(link).count(ANSWERED) == 1
+        link.sendall(REQUEST * 2)
+        assert answers(link, 2).count(ANSWERED) == 2
+
+
+def test_the_busy_keep_nobody_waiting(port: int) -> None:
+    """As many clients as threads ask without a pause; others are answered meanwhile."""
+    stop, rounds = threading.Event(), [0] * THREADS
+
+    def hammer(number: int) -> None:
+        with closing(connect(port)) as link:
+            while not stop.is_set():
+                link.sendall(REQUEST)
+                answers(link)
+                rounds[number] += 1
+
+    busy = [threading.Thread(target=hammer, args=(n,)) for n in range(THREADS)]
+    for each in busy:
+        each.start()
+    try:
+        with ExitStack() as stack:
+            for _ in range(3 * THREADS):
+                link = stack.enter_context(closing(connect(port)))
+                link.sendall(REQUEST)
+                assert ANSWERED in answers(link)
+    finally:
+        stop.set()
+        for each in busy:
+            each.join()
+    assert all(rounds)
+
+
+def come(stack: ExitStack, port: int, says: bytes) -> None:
+    """Connect, say this, and stay."""
+    link = stack.enter_context(closing(connect(port)))
+    link.sendall(says)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"POST /sched", REQUEST[:-1]],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_the_slow_keep_nobody_waiting(port: int, says: bytes) -> None:
+    """A hundred for each thread; a thread gets a request that is whole."""
+    with ExitStack() as stack, closing(connect(port)) as before:
+        before.sendall(REQUEST)
+        answers(before)
+        for _ in range(SLOW):
+            come(stack, port, says)
+        for _ in range(3):
+            before.sendall(REQUEST)
+            assert ANSWERED in answers(before)
+            with closing(connect(port)) as new:
+                new.sendall(REQUEST)
+                assert ANSWERED in answers(new)
+
+
+def test_half_a_request_after_a_whole_one(port: int) -> None:
+    """A thread that lingers does not wait for the rest, and nothing of it is lost."""
+    with ExitStack() as stack:
+        slow = [stack.enter_context(closing(connect(port))) for _ in range(SLOW)]
+        for link in slow:
+            link.sendall(REQUEST + REQUEST[:100])
+            assert ANSWERED in answers(link)
+        with closing(connect(port)) as new:
+            new.sendall(REQUEST)
+            assert ANSWERED in answers(new)
+        slow[-1].sendall(REQUEST[100:])
+        assert ANSWERED in answers(slow[-1])
+
+
+def test_the_slow_keep_nobody_waiting_over_tls(tmp_path: Path) -> None:
+    """Nor those who shake hands by half, or have no certificate to show."""
+    held = certificates(tmp_path / "tls")
+    with serving(tmp_path, THREADS, held) as (port, _), ExitStack() as stack:
+        for number in range(SLOW):
+            come(stack, port, b"\x16\x03\x01\x02\x00\x01" if number % 2 else b"")
+        stranger = held.client(None)
+        for _ in range(3 * THREADS):
+            link = stack.enter_context(closing(connect(port)))
+            with suppress(OSError):
+                stack.enter_context(stranger.wrap_socket(link, server_hostname=NAME))
+        with (
+            closing(connect(port)) as link,
+            held.client().wrap_socket(link, server_hostname=NAME) as safe,
+        ):
+            for _ in range(3):
+                safe.sendall(REQUEST)
+                assert ANSWERED in answers(safe)
+
+
+def test_the_silent_do_not_take_all_descriptors(tmp_path: Path) -> None:
+    """Of 1,024 it leaves 64 to the public listener, and 40 for what else is open."""
+    with serving(tmp_path, THREADS) as (port, process), ExitStack() as stack:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        worker = int(children.read_text().split()[0])
+        _, most = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (1024 - 64 - 40, most))
+        for _ in range(940):
+            stack.enter_context(connect(port))
+        with connect(port) as link:
+            link.sendall(REQUEST)
+            assert ANSWERED in answers(link)
+        assert int(children.read_text().split()[0]) == worker
+
+
+def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:
+    """Told to stop while a client asks on and on, it says so and goes."""
+    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
+        link.sendall(REQUEST)
+        answers(link)
+        ending = threading.Thread(target=process.stop)
+        ending.start()
+        heard = b""
+        while b"connection: close" not in heard.lower():
+            link.sendall(REQUEST)
+            heard = answers(link)
+        ending.join()
+
+
+def test_it_does_not_outlive_its_master(tmp_path: Path) -> None:
+    """A new one would start a second worker: two books for the same cards."""
+    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
+        link.sendall(REQUEST)
+        answers(link)
+        os.kill(process.pid, signal.SIGKILL)
+        heard = b""
+        while b"connection: close" not in heard.lower():
+            link.sendall(REQUEST)
+            heard = answers(link)

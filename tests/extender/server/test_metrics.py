@@ -1,0 +1,223 @@
+"""What Prometheus sees."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.wire import FilterResult
+from extender.server.metrics import CertificateCollector, LedgerCollector, VerbMetrics
+from extender.server.public import Readiness
+from extender.server.tls import TlsFiles
+from gpushare.domain.model import NodeName
+from gpushare.kube.names import ACTUAL
+from gpusharectl.pki import not_after
+from tests.builders import (
+    FIRST_FIT,
+    bound_json,
+    card,
+    event,
+    node_json,
+    placement,
+    pod_json,
+    request,
+)
+from tests.extender.stand_ins import House
+from tests.testbed.certificates import certificates
+
+NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+def watched(house: House) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    readiness = Readiness((), 60)
+    registry.register(
+        LedgerCollector(
+            house.ledger, house.pods, house.nodes, house.inflight, readiness
+        )
+    )
+    return registry
+
+
+def test_every_call_is_timed_whatever_comes_of_it() -> None:
+    """A verb that raises took its time too."""
+    registry = CollectorRegistry()
+    metrics = VerbMetrics(registry)
+    with metrics.timed("filter"):
+        pass
+    with pytest.raises(KeyError), metrics.timed("filter"):
+        raise KeyError
+    assert value(registry, "vcuda_extender_request_seconds_count", verb="filter") == 2
+
+
+def test_refusals_are_counted_by_their_words() -> None:
+    """A user's own words are left out, or each would be a series."""
+    registry = CollectorRegistry()
+    metrics = VerbMetrics(registry)
+    invalid = [f"Invalid vcuda request: {number}" for number in range(3)]
+    reasons = [NO_MEMORY, NO_MEMORY, *invalid]
+    metrics.filtered(
+        FilterResult((), {NodeName(f"n{i}"): no for i, no in enumerate(reasons)})
+    )
+    metrics.filtered(FilterResult([NodeName("n")]))
+    name = "vcuda_extender_refusals_total"
+    assert value(registry, name, reason=NO_MEMORY) == 2
+    assert value(registry, name, reason="Invalid vcuda request") == 3
+    assert generate_latest(registry).count(b"vcuda_extender_refusals_total{") == 2
+
+
+def test_binds_are_counted_from_zero() -> None:
+    """Every outcome is there before its first time, so that a rate can be taken."""
+    registry = CollectorRegistry()
+    metrics = VerbMetrics(registry)
+    metrics.bound(Bound(Outcome.CONFLICT, "taken"))
+    found = {
+        outcome: value(registry, "vcuda_extender_binds_total", outcome=outcome)
+        for outcome in Outcome
+    }
+    assert found == {**dict.fromkeys(Outcome, 0), Outcome.CONFLICT: 1}
+
+
+def test_cards_show_capacity_and_what_is_placed() -> None:
+    """Units and cores of each card, and whether it is well."""
+    house = House(n=(29, 10))
+    house.bind(house.create(units=20, cores=5))
+    sick = [card(0, healthy=False), card(1, 10)]
+    house.nodes.apply(event("MODIFIED", node_json("n", *sick)))
+    registry = watched(house)
+    first = {"NodeName": "n", "UUID": "GPU-0"}
+    second = {"NodeName": "n", "UUID": "GPU-1"}
+    assert value(registry, "vcuda_card_units", **first) == 29
+    assert value(registry, "vcuda_card_placed_units", **first) == 20
+    assert value(registry, "vcuda_card_placed_cores", **first) == 5
+    assert value(registry, "vcuda_card_healthy", **first) == 0
+    assert value(registry, "vcuda_card_placed_units", **second) == 0
+    assert value(registry, "vcuda_card_healthy", **second) == 1
+    assert value(registry, "vcuda_node_largest_free_units", NodeName="n") == 10
+
+
+def test_a_cordoned_card_is_well() -> None:
+    """The operator's word and the device plugin's are two gauges."""
+    house = House(n=(29, 10))
+    closed = [card(0, cordoned=True), card(1, 10)]
+    house.nodes.apply(event("MODIFIED", node_json("n", *closed)))
+    registry = watched(house)
+    first = {"NodeName": "n", "UUID": "GPU-0"}
+    second = {"NodeName": "n", "UUID": "GPU-1"}
+    assert value(registry, "vcuda_card_cordoned", **first) == 1
+    assert value(registry, "vcuda_card_cordoned", **second) == 0
+    assert value(registry, "vcuda_card_healthy", **first) == 1
+    assert value(registry, "vcuda_node_largest_free_units", NodeName="n") == 10
+
+
+def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
+    """On each card, until it is known; they are not shown as placed there."""
+    house = House(n=(29, 10))
+    registry = watched(house)
+    house.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
+
+    def units(name: str) -> list[float | None]:
+        each = [{"NodeName": "n", "UUID": f"GPU-{index}"} for index in (0, 1)]
+        return [value(registry, f"vcuda_card_{name}_units", **one) for one in each]
+
+    assert units("unknown") == [4, 4]
+    assert units("placed") == [0, 0]
+    assert value(registry, "vcuda_extender_pods_without_placement") == 1
+    found = bound_json(placement("lost", 1, 4), key=ACTUAL)
+    house.pods.apply(event("MODIFIED", found))
+    assert units("unknown") == [0, 0]
+    assert units("placed") == [0, 4]
+    assert value(registry, "vcuda_extender_pods_without_placement") == 0
+
+
+def test_a_node_without_cards_has_no_series() -> None:
+    """Most nodes of a cluster have none."""
+    house = House()
+    house.nodes.apply(event("ADDED", node_json("plain")))
+    assert b'"plain"' not in generate_latest(watched(house))
+
+
+def test_what_an_operator_should_act_on_is_a_gauge() -> None:
+    """Pods bound without us, broken annotations, reservations, pending yeses."""
+    house = House(n=(29,))
+    registry = watched(house)
+
+    def gauges() -> list[float | None]:
+        names = (
+            "reservations",
+            "pending_yeses",
+            "pods_without_placement",
+            "nodes_not_understood",
+            "ready",
+        )
+        return [value(registry, f"vcuda_extender_{name}") for name in names]
+
+    assert gauges() == [0, 0, 0, 0, 1]
+    house.bind(house.create("a", units=4))
+    house.inflight.add(request("b", 4), FIRST_FIT, [NodeName("n")])
+    house.pods.apply(event("ADDED", house.create("c", seen=False, units=4)))
+    bound = house.cluster.pod("c")
+    bound["spec"]["nodeName"] = "n"
+    house.pods.apply(event("MODIFIED", bound))
+    broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
+    house.nodes.apply(event("ADDED", broken))
+    assert gauges() == [1, 1, 1, 1, 1]
+    house.see("a")
+    assert gauges() == [0, 1, 1, 1, 1]
+
+
+def test_pods_that_wait_are_counted_until_they_have_a_node() -> None:
+    """One whose request is invalid waits too; one that asks for nothing does not."""
+    house = House(n=(29,))
+    registry = watched(house)
+
+    def waiting() -> float | None:
+        return value(registry, "vcuda_extender_pods_pending")
+
+    assert waiting() == 0
+    pod = house.create("a", units=4)
+    house.create("wrong", units=4, cores=150)
+    house.create("plain")
+    house.create("nothing", units=0)
+    assert waiting() == 2
+    house.bind(pod)
+    house.see("a")
+    assert waiting() == 1
+
+
+def test_certificates_show_when_they_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the files as they are now; one that cannot be read is absent, said once."""
+    held = certificates(tmp_path / "tls")
+    registry = CollectorRegistry()
+    registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+
+    def end(file: str) -> float | None:
+        name = "vcuda_certificate_not_after_timestamp_seconds"
+        return value(registry, name, file=file)
+
+    def written(name: str) -> float | None:
+        ends = not_after(held.read()[name])
+        return ends and ends.timestamp()
+
+    assert end("ca") == written("ca.crt")
+    assert end("server") == written("server.crt")
+    for broken in (b"", b"nonsense"):
+        held.replace("server.crt", broken)
+        assert end("server") is None
+    assert end("ca") == written("ca.crt")
+    assert [record.message for record in caplog.records] == [
+        "certificate cannot be read"
+    ]
+    held.renew("server")
+    assert end("server") == written("server.crt")
+    Path(held.path("server.crt")).unlink()
+    assert end("server") is None
+    assert len(caplog.records) == 2

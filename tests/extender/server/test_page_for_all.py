@@ -1,0 +1,255 @@
+"""The page at /ui in a real browser: for every reader and screen, and no attacker."""
+
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gpusharectl.ui.command import Window
+from tests.builders import bound_json, card, placement, pod_json
+from tests.extender.pagescene import Scene, drawn, furnish
+from tests.testbed.browser import Browser, Tab
+
+TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")
+CONTRAST = """
+(() => {
+  const bright = ([r, g, b]) => [r, g, b].map((one) => one / 255).map((one) =>
+    one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, i) => sum + one * [0.2126, 0.7152, 0.0722][i], 0);
+  const probe = document.createElement('p');
+  document.body.append(probe);
+  const rgb = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color.match(/[0-9]+/g).map(Number);
+  };
+  const ratio = (one, other) => {
+    const [dark, light] = [bright(rgb(one)), bright(rgb(other))].sort((a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  const found = {};
+  for (const ink of ['ink', 'soft', 'warn', 'bad', 'good', 'link'])
+    for (const paper of ["paper", "sheet"])
+      found[`${ink} on ${paper}`] = ratio(ink, paper);
+  found['ink on bad-sheet'] = ratio('ink', 'bad-sheet');
+  const edges = {};
+  for (let i = 0; i < 8; i++) {
+    found[`ink on p${i}`] = ratio('ink', `p${i}`);
+    edges[`e${i} on track`] = ratio(`e${i}`, 'track');
+  }
+  probe.remove();
+  return [found, edges];
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    with Scene() as found:
+        furnish(found)
+        yield found
+
+
+@pytest.fixture
+def tab(scene: Scene, browser: Browser) -> Iterator[Tab]:
+    found = scene.shown(browser)
+    yield found
+    assert found.complaints == []
+
+
+def focused(tab: Tab) -> str:
+    return str(
+        tab.evaluate("document.activeElement.id || document.activeElement.tagName")
+    )
+
+
+def test_it_is_used_by_keyboard_alone(tab: Tab) -> None:
+    """Every control in its order, and nothing that holds the focus fast."""
+    order = []
+    for _ in range(5):
+        tab.press(*TAB)
+        order.append(focused(tab))
+    assert order[1:4] == ["pause", "find", "order"]
+    tab.evaluate("document.querySelector('a').focus()")
+    tab.press(*ENTER)
+    assert focused(tab) == "cards"
+    tab.evaluate("document.getElementById('pause').focus()")
+    tab.press(*SPACE)
+    assert tab.evaluate("document.activeElement.ariaPressed") == "true"
+    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_the_focus_stays_while_the_page_refreshes_itself(
+    scene: Scene, tab: Tab
+) -> None:
+    """And what was typed, and what is not touched by the news is the same element."""
+    tab.evaluate("document.getElementById('find').focus()")
+    tab.write("gpu")
+    other = "document.querySelector('[data-key=gpu-2]').marked"
+    tab.evaluate(f"{other} = true")
+    scene.holds("news", "gpu-1", "GPU-5d3cc7ba-17d9", 1)
+    there = "document.getElementById('nodes').innerText.includes('default/news')"
+    tab.wait_for(there, "news")
+    assert focused(tab) == "find"
+    assert tab.evaluate("document.getElementById('find').value") == "gpu"
+    assert tab.evaluate(other) is True
+    scene.gone("news")
+    tab.wait_for(f"!{there}", "page without it")
+
+
+def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
+    """Headings to jump by, names for what can be used, and no word of the bars."""
+    heard = tab.heard()
+    headings = [name for role, name in heard if role == "heading"]
+    assert headings[:5] == [
+        "GPU cards",
+        "To look at",
+        "Waiting pods",
+        "Nodes and their cards",
+        "edge-1",
+    ]
+    assert "card 0 GeForce RTX 3090" in headings
+    columns = [name for role, name in heard if role == "columnheader"]
+    assert columns == ["Pod", "Asks", "Why it waits"]
+    named = {role: name for role, name in heard if role in ("searchbox", "combobox")}
+    assert named == {"searchbox": "Find", "combobox": "Order"}
+    regions = [name for role, name in heard if role == "region"]
+    assert "Node gpu-2" in regions
+    assert "status" in {role for role, _ in heard}
+    assert tab.evaluate("document.documentElement.lang") == "en"
+    words = [name for role, name in heard if role == "StaticText"]
+    # Of the bars' labels nothing: each pod is told once on its card, in the list.
+    assert sum("bert-intent" in word for word in words) == 1
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_can_be_read_by_day_and_by_night(tab: Tab, dark: bool) -> None:
+    """Text has a contrast of 4.5 at least, the edges of the bars 3 (WCAG 2.2, AA)."""
+    tab.seen_as(1200, 900, dark=dark)
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(20, 23, 26)") is dark
+    text, edges = tab.evaluate(CONTRAST)
+    assert {what: ratio for what, ratio in text.items() if ratio < 4.5} == {}
+    assert {what: ratio for what, ratio in edges.items() if ratio < 3} == {}
+
+
+@pytest.mark.parametrize("width", [320, 760, 1600])
+def test_it_fits_on_every_screen(tab: Tab, width: int) -> None:
+    """Nobody scrolls sideways, down to 320 pixels (WCAG 2.2, reflow)."""
+    tab.seen_as(width, 800)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_cluster_of_many_nodes(browser: Browser) -> None:
+    """The first fifty, and the others on demand; who looks for one finds any."""
+    with Scene() as scene:
+        for number in range(120):
+            cards = [card(i, 29, uuid=f"GPU-{number}-{i}") for i in range(4)]
+            scene.node(f"node-{number}", *cards)
+        scene.holds("needle", "node-119", "GPU-119-3", 20)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('70 nodes left')", "all nodes")
+        shown = "document.querySelectorAll('.node').length"
+        assert tab.evaluate(shown) == 50
+        # As people count: node-2 before node-10.
+        third = "document.querySelectorAll('.node h3')[2].textContent"
+        assert tab.evaluate(third) == "node-2"
+        tab.evaluate("document.querySelector('#rest button').click()")
+        assert tab.evaluate(shown) == 100
+        tab.evaluate("document.getElementById('find').focus()")
+        tab.write("needle")
+        assert tab.evaluate(shown) == 1
+        assert "node-119" in tab.text("#nodes")
+        assert tab.complaints == []
+
+
+def test_a_card_of_many_pods(browser: Browser) -> None:
+    """All have a place in the bar; of the names the first twelve, and then all."""
+    with Scene() as scene:
+        scene.node("n", card(0, 94))
+        for number in range(40):
+            scene.holds(f"p{number:02}", "n", "GPU-0", 2, 1)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('and 28 more')", "all pods")
+        widths = tab.evaluate(
+            "[...document.querySelectorAll('.bar:not(.thin) i:not(.free)')]"
+            ".map((one) => one.getBoundingClientRect().width)"
+        )
+        assert len(widths) == 40
+        assert min(widths) >= 3
+        tab.evaluate("document.querySelector('summary').focus()")
+        tab.press(*ENTER)
+        assert tab.evaluate("document.querySelector('details').open") is True
+        scene.holds("q", "n", "GPU-0", 1, 1)
+        tab.wait_for("document.body.innerText.includes('and 29 more')", "one more")
+        assert tab.evaluate("document.querySelector('details').open") is True
+        assert focused(tab) == "SUMMARY"
+
+
+def test_more_promised_than_there_is(browser: Browser) -> None:
+    """It is shown as it is, and pointed at."""
+    with Scene() as scene:
+        scene.node("n", card(0, 29))
+        scene.holds("a", "n", "GPU-0", 20)
+        scene.holds("b", "n", "GPU-0", 20)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('default/b')", "both pods")
+        assert "n card 0 is promised 40 of 29 units" in tab.text("#health")
+        assert tab.evaluate("document.querySelectorAll('.bar.over').length") == 1
+        assert tab.text("#figures").startswith("Allotted\n100 %")
+
+
+def test_text_of_the_cluster_is_never_code(browser: Browser) -> None:
+    """Whoever may write a node's annotation would else run script in ours."""
+    bad = "<img src=x onerror=document.title='owned'><script>document.title=1</script>"
+    with Scene() as scene:
+        scene.node("n", card(0, 29, model=bad))
+        pod: dict[str, Any] = bound_json(placement("a", 0, 1, node="n"))
+        scene.pod(pod)
+        scene.pod(pod_json("b", units=1, annotations={"baidu.com/vcuda-policy": bad}))
+        tab = scene.shown(browser)
+        assert "onerror=document" in tab.text(".card h4")
+        assert (
+            tab.evaluate("document.querySelectorAll('img, .card script').length") == 0
+        )
+        assert "owned" not in str(tab.evaluate("document.title"))
+        assert tab.complaints == []
+
+
+def test_nothing_else_may_run_or_be_reached(scene: Scene, browser: Browser) -> None:
+    """The page's own headers say so, and the browser obeys them."""
+    tab = scene.shown(browser)
+    assert tab.complaints == []
+    loaded = tab.evaluate(
+        "performance.getEntriesByType('resource').map((one) => one.name)"
+    )
+    assert {url.partition("/ui/")[0] + "/ui" for url in loaded} == {scene.url}
+    said = tab.evaluate(
+        "fetch('http://127.0.0.1:1/').then(() => 'reached', (error) => error.name)"
+    )
+    assert said == "TypeError"
+    tab.evaluate(
+        "const made = document.createElement('div');"
+        "try { made.innerHTML = '<b>x</b>'; window.turned = 'markup'; }"
+        "catch (error) { window.turned = error.name; }"
+    )
+    assert tab.evaluate("window.turned") == "TypeError"
+    assert any("Content Security Policy" in one for one in tab.complaints)
+
+
+def test_it_comes_through_the_window_of_gpusharectl(
+    scene: Scene, browser: Browser
+) -> None:
+    """Under its secret path: the page asks for its state beside itself."""
+    with Window(0, scene.get) as window:
+        thread = Thread(target=window.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            tab = browser.open(window.url)
+            drawn(tab)
+            assert "nlp/bert-intent-7c9f" in tab.text("#nodes")
+            assert tab.complaints == []
+        finally:
+            window.shutdown()
+            thread.join()

@@ -1,0 +1,167 @@
+"""AdmissionReview over HTTP: what is answered, and with which status."""
+
+from typing import Any
+
+import pytest
+
+from extender.bitfusion.translate import BitfusionRules
+from extender.server import webhook_app
+from extender.server.webhook_app import PATHS
+from extender.webhook.rules import Rules
+from gpushare.kube import names
+from tests.builders import container_json, pod_json
+from tests.extender.patching import patched
+from tests.extender.webhooks import answered, asked, count, steps_of, webhook
+
+
+def test_a_pod_is_changed_by_a_patch() -> None:
+    """Which the API server applies to what it sent; the uid is its own."""
+    client, registry = webhook()
+    pod = pod_json(units=4)
+    response = answered(client, asked(pod, uid="abc-1"))
+    assert response["allowed"] is True
+    after = patched(pod, steps_of(response))
+    limits = after["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {names.MEMORY: "4", names.CORE: "1"}
+    assert count(registry, "/mutate", "changed") == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_pod_in_order_gets_no_patch(path: str) -> None:
+    """Not even an empty one."""
+    client, registry = webhook()
+    response = answered(client, asked(pod_json(units=4, cores=1)), path)
+    assert response == {"uid": "u-1", "allowed": True}
+    assert count(registry, path, "allowed") == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_denial_has_a_line_for_each_reason(path: str) -> None:
+    """Nothing else, and no reason that kubectl would put into brackets."""
+    client, registry = webhook()
+    wrong = [container_json("a", "1.5"), container_json("b", "2.5")]
+    response = answered(client, asked(pod_json(containers=wrong)), path)
+    assert response["allowed"] is False
+    assert response["status"].keys() == {"code", "message"}
+    assert response["status"]["code"] == 400
+    lines = response["status"]["message"].splitlines()
+    assert [line.partition(".resources")[0] for line in lines] == [
+        "spec.containers[0]",
+        "spec.containers[1]",
+    ]
+    assert "patch" not in response
+    assert count(registry, path, "denied") == 1
+
+
+def test_validation_changes_nothing() -> None:
+    """A webhook that validates may not."""
+    client, _ = webhook(Rules(set_scheduler="vcuda"))
+    response = answered(client, asked(pod_json(units=4)), "/validate")
+    assert response == {"uid": "u-1", "allowed": True}
+
+
+def test_warnings_come_along() -> None:
+    """Beside a pod that is let through, and counted."""
+    client, registry = webhook(Rules(set_scheduler="vcuda"))
+    pod = pod_json(units=4)
+    pod["spec"]["schedulerName"] = "volcano"
+    response = answered(client, asked(pod))
+    assert response["allowed"] is True
+    assert len(response["warnings"]) == 1
+    assert registry.get_sample_value("vcuda_webhook_warnings_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "wrapped"),
+    [
+        ("/mutate", None),
+        ("/mutate/bitfusion-all", ["/bin/bash", "-c", "python a.py"]),
+        ("/mutate/bitfusion-injection", ["python a.py"]),
+    ],
+)
+def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
+    path: str, wrapped: list[str] | None
+) -> None:
+    """Where the pod does not say so itself."""
+    client, _ = webhook(Rules(bitfusion=BitfusionRules(total_bytes=16_000_000_000)))
+    pod = pod_json()
+    main = pod["spec"]["containers"][0]
+    limits = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
+    resources = {"limits": limits, "requests": dict(limits)}
+    main |= {"command": ["python a.py"], "resources": resources}
+    response = answered(client, asked(pod), path)
+    steps = steps_of(response)
+    assert bool(steps) is bool(wrapped)
+    if wrapped:
+        main = patched(pod, steps)["spec"]["containers"][0]
+        assert main["command"] == wrapped
+        assert main["resources"]["limits"][names.CORE] == "50"
+
+
+def test_the_namespace_is_the_requests() -> None:
+    """The pod's own is empty where a controller makes it."""
+    client, _ = webhook()
+    response = answered(client, asked(pod_json(units="1.5"), namespace="kube-system"))
+    assert response["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    "request_part",
+    [
+        {"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}},
+        {"kind": {"group": "x", "version": "v1", "kind": "Pod"}},
+        {"operation": "DELETE", "object": None},
+        {"operation": "UPDATE", "oldObject": {}},
+        {"operation": "CREATE", "subResource": "binding"},
+        {"operation": "UPDATE", "subResource": "status", "oldObject": {}},
+        {"operation": "CONNECT", "subResource": "exec"},
+    ],
+)
+def test_what_we_have_no_rules_for_is_let_through(request_part: Any) -> None:
+    """Somebody sent it here by a slip of a configuration."""
+    client, _ = webhook()
+    response = answered(client, asked(pod_json(units="1.5"), **request_part))
+    assert response == {"uid": "u-1", "allowed": True}
+
+
+def test_a_debugging_container_is_looked_at() -> None:
+    """As an update of its subresource, with the pod before beside it."""
+    client, _ = webhook()
+    old = pod_json(units=4, cores=1)
+    pod = pod_json(units=4, cores=1)
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    pod["spec"]["ephemeralContainers"] = [{"name": "debug", "env": env}]
+    body = asked(
+        pod, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old
+    )
+    for path in PATHS:
+        response = answered(client, body, path)
+        assert "spec.ephemeralContainers[0]" in response["status"]["message"]
+
+
+def test_an_error_of_our_own_is_an_answer_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """People read a sentence, and not that some webhook failed with 500."""
+
+    def fails(*_args: object) -> None:
+        raise LookupError("a bug")
+
+    client, registry = webhook()
+    monkeypatch.setattr(webhook_app, "patch_between", fails)
+    response = answered(client, asked(pod_json(units=4)))
+    assert response["allowed"] is False
+    assert "an error of its own" in response["status"]["message"]
+    assert "gpushare-webhook" in response["status"]["message"]
+    (record,) = caplog.records
+    assert record.exc_info
+    assert count(registry, "/mutate", "failed") == 1
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_there_is_nothing_but_reviews(path: str) -> None:
+    """The rest is on the public listener: its answers are long, and anybody's."""
+    client, registry = webhook()
+    assert client.get(path).status_code == 404
+    for name in PATHS:
+        assert count(registry, name, "allowed") == 0

@@ -1,0 +1,259 @@
+"""All rules on one pod: their order, and that what is denied is told at once."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from extender.bitfusion.translate import BitfusionRules
+from extender.pool import UNKNOWN, Pool
+from extender.webhook.rules import (
+    MOST_DENIALS,
+    MOST_OF_A_WARNING,
+    Rules,
+    Verdict,
+    review,
+)
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from tests.builders import container_json, pod_json
+
+ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+
+def judged(
+    pod: Json,
+    rules: Rules | None = None,
+    *,
+    namespace: str = "default",
+    mutating: bool = True,
+    mode: str = "",
+    pool: Pool = UNKNOWN,
+    user: str = "somebody",
+    old: Json | None = None,
+) -> Verdict:
+    """Review it, and see that what arrived is as it was."""
+    kept = deepcopy(pod)
+    verdict = review(
+        pod,
+        namespace=namespace,
+        mutating=mutating,
+        mode=mode,
+        rules=rules or Rules(),
+        pool=pool,
+        user=user,
+        old=old,
+    )
+    assert pod == kept
+    return verdict
+
+
+def for_bitfusion(**asked: str) -> Json:
+    """A pod as seed 004 has it."""
+    pod = pod_json(annotations={"auto-management/bitfusion": "all"})
+    limits = {f"bitfusion.io/gpu-{what}": value for what, value in asked.items()}
+    main = pod["spec"]["containers"][0]
+    main |= {"command": ["python a.py"], "resources": {"limits": limits}}
+    main["resources"]["requests"] = dict(limits)
+    return pod
+
+
+def test_a_pod_in_order_is_left_as_it_is() -> None:
+    """It says all, or asks nothing."""
+    for pod in (pod_json(units=4, cores=1), pod_json()):
+        assert judged(pod) == Verdict(pod)
+        assert judged(pod, mutating=False) == Verdict(pod)
+
+
+def test_what_a_pod_did_not_say() -> None:
+    """One core, the scheduler, the RuntimeClass, and no card for the sidecar."""
+    rules = Rules(void=True, set_scheduler="vcuda", set_runtime_class="gpu")
+    pod = pod_json(containers=[container_json("a", 4), container_json("b")])
+    spec = judged(pod, rules).pod["spec"]
+    assert spec["schedulerName"] == "vcuda"
+    assert spec["runtimeClassName"] == "gpu"
+    assert spec["containers"][0]["resources"]["limits"][names.CORE] == "1"
+    assert spec["containers"][1]["env"] == [ALL[0] | {"value": "void"}]
+
+
+def test_pods_that_ask_nothing_keep_their_scheduler() -> None:
+    """Nor is their RuntimeClass any business of ours."""
+    rules = Rules(void=True, set_scheduler="vcuda", set_runtime_class="gpu")
+    assert judged(pod_json(), rules) == Verdict(pod_json())
+
+
+def test_a_second_look_finds_nothing_more_to_do() -> None:
+    """The API server asks again when another webhook has changed the pod."""
+    rules = Rules(
+        void=True,
+        set_scheduler="vcuda",
+        set_runtime_class="nvidia",
+        bitfusion=BitfusionRules(total_bytes=16_000_000_000),
+    )
+    pods = [
+        pod_json(containers=[container_json("a", 4), container_json("b")]),
+        for_bitfusion(amount="1", percent="50"),
+    ]
+    for pod in pods:
+        first = judged(pod, rules)
+        assert not first.denials
+        assert first.pod != pod
+        assert judged(first.pod, rules).pod == first.pod
+        assert judged(first.pod, rules, mutating=False).denials == ()
+
+
+def test_a_pod_for_bitfusion_becomes_one_of_ours() -> None:
+    """And the general rules are for it too."""
+    rules = Rules(
+        set_scheduler="vcuda", bitfusion=BitfusionRules(total_bytes=16_000_000_000)
+    )
+    after = judged(for_bitfusion(amount="1", percent="50"), rules).pod["spec"]
+    limits = after["containers"][0]["resources"]["limits"]
+    assert limits == {names.CORE: "50", names.MEMORY: "29"}
+    assert after["schedulerName"] == "vcuda"
+
+
+def test_what_is_wrong_with_it_is_said_with_the_rest() -> None:
+    """Both kinds of rules, in one answer."""
+    pod = for_bitfusion(amount="1", percent="101")
+    pod["metadata"]["annotations"][names.PLACEMENT] = "{}"
+    verdict = judged(pod)
+    texts = " ".join(verdict.denials)
+    assert len(verdict.denials) == 2
+    assert "Invalid bitfusion.io/gpu-percent quantity: 101" in texts
+    assert names.PLACEMENT in texts
+    assert verdict.pod == pod
+
+
+def test_all_denials_at_once() -> None:
+    """So that a person mends a pod in one go; the pod stays as it came."""
+    pod = pod_json(
+        containers=[
+            container_json("a", "1.5") | {"env": ALL},
+            container_json("b", 4),
+        ],
+        annotations={names.ACTUAL: "{}", names.POLICY: "x"},
+    )
+    verdict = judged(pod)
+    assert len(verdict.denials) == 4
+    assert verdict.pod == pod
+    assert judged(pod, mutating=False).denials == verdict.denials
+
+
+def test_a_thousand_wrong_containers_do_not_make_a_book() -> None:
+    """The rest is counted."""
+    wrong = [container_json(f"c{i}", "1.5") for i in range(1000)]
+    denials = judged(pod_json(containers=wrong)).denials
+    assert len(denials) == MOST_DENIALS + 1
+    assert denials[-1] == f"and {1000 - MOST_DENIALS} more"
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease"])
+@pytest.mark.parametrize("mutating", [True, False])
+def test_the_clusters_own_namespaces(namespace: str, mutating: bool) -> None:
+    """By the request's namespace: a controller's pod may not name its own."""
+    pod = pod_json(units="1.5", annotations={names.PLACEMENT: "{}"})
+    del pod["metadata"]["namespace"]
+    assert judged(pod, namespace=namespace, mutating=mutating) == Verdict(pod)
+    assert judged(pod, mutating=mutating).denials
+
+
+def test_warnings_where_it_may_yet_work() -> None:
+    """By the one who may change pods alone, or people would read them twice."""
+    pool = Pool(largest_units=29, has_resource=True)
+    pod = pod_json(units=30, cores=1)
+    (warning,) = judged(pod, pool=pool).warnings
+    assert "30 units asked, the largest card has 29" in warning
+    assert judged(pod, pool=pool, mutating=False).warnings == ()
+
+
+def test_an_annotation_that_means_nothing_is_warned_of() -> None:
+    """Else the pod would be placed as if it had not said it, and nobody told."""
+    pod = pod_json(units=1, cores=1, annotations={"baidu.com/vcuda-model": "Tesla P4"})
+    (warning,) = judged(pod).warnings
+    assert warning == (
+        "the annotation baidu.com/vcuda-model is unknown here; did you mean "
+        "baidu.com/vcuda-models?"
+    )
+    assert judged(pod, mutating=False).warnings == ()
+
+
+def test_no_warnings_beside_a_denial_of_the_same() -> None:
+    """What cannot be is not also late."""
+    pool = Pool(has_resource=False)
+    assert judged(pod_json(units="1.5"), pool=pool).warnings == ()
+
+
+def test_a_warning_is_short_and_said_once() -> None:
+    """Longer ones would be cut in the middle of a word."""
+    pod = pod_json(units=1, cores=1)
+    for part in pod["spec"]["containers"][0]["resources"].values():
+        part[f"baidu.com/vcuda-{'x' * 200}"] = "1"
+    (warning,) = judged(pod).warnings
+    assert len(warning) == MOST_OF_A_WARNING
+    assert warning.endswith("…")
+
+
+@pytest.mark.parametrize("pod", [{}, {"spec": 1}, {"spec": {"containers": [1]}}])
+def test_what_is_no_pod_is_denied_by_its_field(pod: Any) -> None:
+    """No API server sends it, and no rule stumbles over it."""
+    for mutating in (True, False):
+        (denial,) = judged(pod, mutating=mutating).denials
+        assert denial.startswith("spec")
+
+
+def debugged(env: list[Json]) -> Json:
+    pod = pod_json(units=4, node="n")
+    pod["spec"]["runtimeClassName"] = "nvidia"
+    pod["spec"]["ephemeralContainers"] = [{"name": "debug", "env": env}]
+    return pod
+
+
+@pytest.mark.parametrize("mutating", [True, False])
+def test_a_mirror_of_a_static_pod_stays_as_it_is(mutating: bool) -> None:
+    """kubelet has given it what its file says, and nobody can change that here."""
+    pod = pod_json(units=4)
+    assert judged(pod).pod != pod
+    pod["metadata"]["annotations"] = {
+        "kubernetes.io/config.mirror": "4f1c",
+        names.CONTAINERS: "sideways",
+    }
+    verdict = judged(pod, mutating=mutating, user="system:node:n")
+    assert (verdict.pod, verdict.denials) == (pod, ())
+
+
+@pytest.mark.parametrize("user", ["somebody", "system:serviceaccount:a:b", ""])
+def test_a_mirror_is_believed_from_kubelet_alone(user: str) -> None:
+    """Anybody can write its annotation, and would be past all rules by it."""
+    pod = pod_json(units=4, cores=150)
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "4f1c"}
+    (denial,) = judged(pod, user=user).denials
+    assert "150 cores" in denial
+    assert judged(pod, user=user, mutating=False).denials == (denial,)
+
+
+def test_a_default_beside_a_translated_container() -> None:
+    """Both are in the one patch, and what arrived is as it was."""
+    pod = pod_json(units=4)
+    asked = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": "50"}
+    pod["spec"]["containers"].append({"name": "b", "resources": {"limits": asked}})
+    rules = Rules(bitfusion=BitfusionRules(total_bytes=16_000_000_000))
+    after = judged(pod, rules, mode="all").pod["spec"]["containers"]
+    assert [one["resources"]["limits"][names.CORE] for one in after] == ["1", "50"]
+
+
+@pytest.mark.parametrize("mutating", [True, False])
+def test_a_debugging_container(mutating: bool) -> None:
+    """Of the pod only what is new is looked at, and nothing else is changed."""
+    old = pod_json(units=4, node="n")
+    old["metadata"]["annotations"] = {names.PLACEMENT: "{}"}
+    assert judged(debugged(ALL), old=old, mutating=mutating).denials
+    fine = judged(debugged([]), old=old, mutating=mutating)
+    assert fine == Verdict(debugged([]))
+
+
+def test_a_debugging_container_is_voided_too() -> None:
+    """It asks for nothing, since it cannot."""
+    old = pod_json(units=4, node="n")
+    after = judged(debugged([]), Rules(void=True), old=old).pod
+    assert after == debugged([ALL[0] | {"value": "void"}])

@@ -1,0 +1,128 @@
+"""PodDisruptionBudgets, joined with the pods that they cover."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.cache.budgets import budgets
+from gpushare.domain.preemption import Budget
+from gpushare.kube.codec import PodRecord, pod_record
+from gpushare.kube.json_reader import Malformed
+from tests.builders import pod_json
+
+LABELS: dict[str, dict[str, str]] = {
+    "web-1": {"app": "web", "tier": "front"},
+    "web-2": {"app": "web", "tier": "back"},
+    "db": {"app": "db"},
+    "bare": {},
+}
+
+
+def pods() -> list[PodRecord]:
+    return [
+        pod_record(pod_json(name, units=4, labels=labels))
+        for name, labels in LABELS.items()
+    ]
+
+
+def budget(
+    selector: Any, *, namespace: str = "default", **status: Any
+) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "b", "namespace": namespace},
+        "spec": {"selector": selector},
+        "status": status,
+    }
+
+
+def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"key": key, "operator": operator}
+    if values:
+        made["values"] = list(values)
+    return {"matchExpressions": [made]}
+
+
+def covered(one: dict[str, Any]) -> set[str]:
+    (found,) = budgets([one], pods())
+    return {uid.removeprefix("uid-") for uid in found.pods}
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        pytest.param({"matchLabels": {"app": "web"}}, "web-1 web-2", id="labels"),
+        pytest.param(
+            {"matchLabels": {"app": "web", "tier": "back"}}, "web-2", id="all-of-them"
+        ),
+        pytest.param(rule("app", "In", "web", "db"), "web-1 web-2 db", id="in"),
+        pytest.param(rule("app", "NotIn", "web"), "db bare", id="not-in-or-without"),
+        pytest.param(rule("tier", "Exists"), "web-1 web-2", id="exists"),
+        pytest.param(rule("tier", "DoesNotExist"), "db bare", id="does-not-exist"),
+        pytest.param(rule("app", "Like", "web"), "", id="an-operator-unknown"),
+        pytest.param(
+            {"matchLabels": {"app": "web"}, **rule("tier", "In", "front")},
+            "web-1",
+            id="both-kinds",
+        ),
+        pytest.param({}, "", id="empty-covers-nothing"),
+        pytest.param(None, "", id="none-covers-nothing"),
+    ],
+)
+def test_a_budget_covers_what_it_selects(selector: Any, names: str) -> None:
+    """As kube-scheduler counts: an empty selector covers nothing."""
+    assert covered(budget(selector)) == set(names.split())
+
+
+def test_a_budget_is_for_its_own_namespace() -> None:
+    """The same labels elsewhere are other pods."""
+    web = {"matchLabels": {"app": "web"}}
+    assert covered(budget(web, namespace="other")) == set()
+
+
+def test_a_pod_whose_disruption_is_under_way_counts_no_more() -> None:
+    """The API server has counted it already."""
+    web = {"matchLabels": {"app": "web"}}
+    under_way = {"web-1": "2026-01-02T03:04:05Z"}
+    assert covered(budget(web, disruptedPods=under_way)) == {"web-2"}
+
+
+@pytest.mark.parametrize(
+    ("status", "allowed"),
+    [({"disruptionsAllowed": 2}, 2), ({}, 0), ({"disruptionsAllowed": None}, 0)],
+    ids=["said", "not-yet-counted", "null"],
+)
+def test_what_is_not_allowed_yet_is_not_allowed(
+    status: dict[str, Any], allowed: int
+) -> None:
+    """A budget that no controller has looked at allows nothing."""
+    (found,) = budgets([budget({"matchLabels": {"app": "db"}}, **status)], pods())
+    assert found == Budget(frozenset({pods()[2].pod.uid}), allowed)
+
+
+def test_a_budget_without_status_allows_nothing() -> None:
+    """It was made a moment ago."""
+    fresh = budget({"matchLabels": {"app": "db"}})
+    del fresh["status"]
+    assert budgets([fresh], pods())[0].allowed == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({}, "metadata"),
+        ({"metadata": {"name": "b"}}, "metadata.namespace"),
+        ({"metadata": {"namespace": "default"}}, "spec"),
+        (budget(7), "spec.selector"),
+        (budget({"matchLabels": {"app": 7}}), "spec.selector.matchLabels.app"),
+        (budget({"matchExpressions": [{}]}), "spec.selector.matchExpressions[0].key"),
+        (budget({}, disruptionsAllowed="1"), "status.disruptionsAllowed"),
+    ],
+    ids=["nothing", "namespace", "spec", "selector", "label", "rule", "status"],
+)
+def test_a_malformed_budget_is_named_by_its_field(
+    broken: dict[str, Any], field: str
+) -> None:
+    """The caller goes on without budgets, and its log says which field."""
+    with pytest.raises(Malformed) as error:
+        budgets([broken], pods())
+    assert error.value.field == field

@@ -1,0 +1,146 @@
+"""What the API server says of nodes, written into the ledger."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.cache.nodes import NodeBook
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Page
+from gpushare.kube.errors import Unavailable
+from tests.builders import card, event, left, node_json, page
+
+N = NodeName("n")
+
+
+def half_a_list(*items: Json) -> Iterator[Page]:
+    yield page(*items, token="more")
+    raise Unavailable("gone dark")
+
+
+def test_a_nodes_cards_are_written_down() -> None:
+    """New ones, changed ones, and those of nodes that share none."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    book.replace(iter([page(node_json("n", card()), token="t"), page(node_json("m"))]))
+    assert left(ledger.node(N)).units == 29
+    book.apply(event("MODIFIED", node_json("n", card(units=16))))
+    assert left(ledger.node(N)).units == 16
+    assert book.knows(NodeName("m"))
+    assert not book.knows(NodeName("x"))
+
+
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    """By a watch, or by a list that names it no more."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    listed = [node_json(name, card()) for name in "abc"]
+    book.replace(iter([page(*listed)]))
+    book.apply(event("DELETED", listed[0]))
+    book.replace(iter([page(listed[2])]))
+    assert [one.name for one in ledger.nodes()] == ["c"]
+    assert [book.knows(NodeName(name)) for name in "abc"] == [False, False, True]
+
+
+def test_a_list_of_nodes_that_fails_drops_none() -> None:
+    """Nodes are known as before."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    book.replace(iter([page(node_json("a", card()), node_json("b", card()))]))
+    with pytest.raises(Unavailable):
+        book.replace(half_a_list(node_json("b", card())))
+    assert {one.name for one in ledger.nodes()} == {"a", "b"}
+    assert book.knows(NodeName("a"))
+
+
+def test_a_node_that_turns_up_after_half_a_list_can_still_go() -> None:
+    """The next whole list is compared with all that was heard."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    with pytest.raises(Unavailable):
+        book.replace(half_a_list(node_json("a", card())))
+    book.replace(iter([page(node_json("b", card()))]))
+    assert [one.name for one in ledger.nodes()] == ["b"]
+
+
+def test_a_broken_node_shares_no_cards_until_it_is_mended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log says once which and why; the other nodes go on."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    twice = node_json("n", card(0), card(1, uuid="GPU-0"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            book.replace(iter([page(twice, node_json("m", card()))]))
+    assert [r.message for r in caplog.records] == ["node annotation not understood"]
+    assert vars(caplog.records[0])["node"] == "n"
+    assert book.broken() == {"n": "baidu.com/vcuda-cards.cards: has GPU-0 twice"}
+    page_of_n = ledger.node(N)
+    assert page_of_n is not None
+    assert page_of_n.cards == ()
+    assert left(ledger.node(NodeName("m"))).units == 29
+    book.apply(event("MODIFIED", node_json("n", card())))
+    assert book.broken() == {}
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_broken_node_that_is_gone_is_no_worry_any_more() -> None:
+    """Nor does it stay on the list of the broken."""
+    book = NodeBook(Ledger())
+    broken = node_json("n", annotations={names.CARDS: "{"})
+    book.apply(event("ADDED", broken))
+    assert set(book.broken()) == {"n"}
+    book.apply(event("DELETED", broken))
+    assert book.broken() == {}
+
+
+def test_a_cordoned_card_offers_nothing_and_keeps_what_it_has() -> None:
+    """From the next word about the node on, and until the operator thinks better."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    book.apply(event("ADDED", node_json("n", card(0), card(1))))
+    closed = node_json("n", card(0), card(1), annotations={names.CORDON: "GPU-0"})
+    book.apply(event("MODIFIED", closed))
+    page_of_n = ledger.node(N)
+    assert page_of_n is not None
+    assert list(page_of_n.free) == ["GPU-1"]
+    assert [each.uuid for each in page_of_n.cards] == ["GPU-0", "GPU-1"]
+    book.apply(event("MODIFIED", node_json("n", card(0), card(1))))
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_cordon_on_cards_that_are_not_there_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Mostly a slip of a key; the other cards of the list are cordoned all the same."""
+    ledger = Ledger()
+    book = NodeBook(ledger)
+    cordon = {names.CORDON: "GPU-O, GPU-0"}
+    for _ in range(3):
+        book.replace(iter([page(node_json("n", card(0), annotations=cordon))]))
+    assert [r.message for r in caplog.records] == [
+        "cordon on cards that the node does not have"
+    ]
+    assert vars(caplog.records[0])["cards"] == "GPU-O"
+    assert vars(caplog.records[0])["node"] == "n"
+    page_of_n = ledger.node(N)
+    assert page_of_n is not None
+    assert page_of_n.summary.cards == 0
+    assert book.broken() == {}
+    other = {names.CORDON: "GPU-9"}
+    book.apply(event("MODIFIED", node_json("n", card(0), annotations=other)))
+    assert len(caplog.records) == 2
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_cordon_before_the_cards_is_no_slip(caplog: pytest.LogCaptureFixture) -> None:
+    """The device plugin has yet to say which cards there are, or cannot be read."""
+    book = NodeBook(Ledger())
+    for more in ({}, {names.CARDS: "{"}):
+        notes = {names.CORDON: "GPU-0", **more}
+        book.apply(event("MODIFIED", node_json("n", annotations=notes)))
+    assert "cordon" not in " ".join(r.message for r in caplog.records)

@@ -1,0 +1,260 @@
+"""Room kept on a card for pods whose victims are on their way out."""
+
+from collections.abc import Sequence
+from threading import Thread
+
+import pytest
+
+from gpushare.cache.nominations import Nominations
+from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, Placement
+from gpushare.domain.policies import Choice
+from gpushare.kube import codec, names
+from gpushare.kube.cluster import Json
+from gpushare.kube.codec import PodRecord
+from tests.builders import (
+    FIRST_FIT,
+    bound_json,
+    card,
+    event,
+    ledger_of,
+    left,
+    node_json,
+    placement,
+    pod_json,
+    ref,
+    request,
+)
+
+N = NodeName("n")
+
+
+def leaving(name: str, on: int, units: int, priority: int = 1) -> Json:
+    """A pod on its way out."""
+    return bound_json(placement(name, on, units, priority=priority), terminating=True)
+
+
+def staying(name: str, on: int, units: int, priority: int = 1) -> Json:
+    return bound_json(placement(name, on, units, priority=priority))
+
+
+def nominee(
+    name: str = "vip", units: int = 20, priority: int = 10, policy: str | None = None
+) -> Json:
+    return pod_json(
+        name,
+        units=units,
+        priority=priority,
+        nominated="n",
+        annotations={names.POLICY: policy} if policy else None,
+    )
+
+
+def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodBook]:
+    """The books after these events."""
+    ledger = ledger_of(*(card(index) for index in range(cards)))
+    book = PodBook(ledger, Choice())
+    for pod in pods:
+        book.apply(event("MODIFIED", pod))
+    return ledger, book
+
+
+def kept(ledger: Ledger) -> dict[str, tuple[str, ...]]:
+    """For whom which cards are kept on the node."""
+    page = ledger.node(N)
+    assert page is not None
+    return {one.pod.name: one.cards() for one in page.nominations.values()}
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        [leaving("old", 0, 20), nominee()],
+        [nominee(), leaving("old", 0, 20)],
+        [staying("old", 0, 20), nominee(), leaving("old", 0, 20)],
+    ],
+    ids=["victim first", "nominee first", "as it happens"],
+)
+def test_room_is_kept_for_a_nominee(pods: Sequence[Json]) -> None:
+    """On the card that its victims leave, in whatever order the events come."""
+    ledger, _ = after(*pods)
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+    assert left(ledger.node(N)).units == 29 - 20 - 20
+
+
+def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
+    """Only the nominee itself, or a pod of higher priority."""
+    ledger, book = after(leaving("old", 0, 20), nominee())
+    book.apply(event("DELETED", leaving("old", 0, 20)))
+    assert not isinstance(ledger.reserve(request("b", 10), N, FIRST_FIT), Placement)
+    own = request("vip", 20, priority=10)
+    assert isinstance(ledger.reserve(own, N, FIRST_FIT), Placement)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        event("DELETED", nominee()),
+        event("MODIFIED", pod_json("vip", units=20, priority=10)),
+        event("MODIFIED", bound_json(placement("vip", 0, 20, priority=10))),
+        event("MODIFIED", bound_json(placement("vip", 0, 20, node="m", priority=10))),
+        event("MODIFIED", pod_json("vip", units=20, phase="Failed")),
+    ],
+    ids=["deleted", "nomination cleared", "bound here", "bound elsewhere", "failed"],
+)
+def test_a_nomination_ends(end: object) -> None:
+    """And with it the keeping."""
+    ledger, book = after(nominee())
+    assert ledger.nominated() == {N}
+    book.apply(end)  # type: ignore[arg-type]
+    assert ledger.nominated() == frozenset()
+    assert kept(ledger) == {}
+
+
+def test_a_nomination_may_move_to_another_node() -> None:
+    """The first node's room is free again."""
+    ledger, book = after(nominee())
+    ledger.set_cards(NodeName("m"), [card()])
+    moved = nominee()
+    moved["status"]["nominatedNodeName"] = "m"
+    book.apply(event("MODIFIED", moved))
+    assert ledger.nominated() == {"m"}
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_victim_as_important_as_the_nominee_is_not_counted_as_gone() -> None:
+    """It leaves for a reason of its own, and another may be owed its room."""
+    ledger, _ = after(leaving("old", 0, 20, priority=10), nominee())
+    assert kept(ledger) == {}
+
+
+def test_one_without_room_enough_yet_keeps_nothing() -> None:
+    """The cards are still full then; it is looked at again with each change."""
+    ledger, book = after(staying("old", 0, 20), nominee())
+    assert kept(ledger) == {}
+    book.apply(event("DELETED", staying("old", 0, 20)))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_the_most_important_nominee_chooses_first() -> None:
+    """Then the others, on what is left; those without room keep nothing."""
+    ledger, _ = after(
+        nominee("low", 20, priority=5), nominee("high", 20), nominee("low2", 9, 5)
+    )
+    assert kept(ledger) == {"high": ("GPU-0",), "low2": ("GPU-0",)}
+    ledger, _ = after(
+        nominee("low", 20, priority=5), nominee("high", 20), nominee("x", 9, 5), cards=2
+    )
+    assert kept(ledger) == {"high": ("GPU-0",), "low": ("GPU-1",), "x": ("GPU-0",)}
+
+
+def test_the_nominees_own_policy_counts() -> None:
+    """The card that is kept is the one that bind will choose."""
+    pods = [staying("a", 0, 5), nominee(policy="spread")]
+    assert kept(after(*pods, cards=2)[0]) == {"vip": ("GPU-1",)}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        nominee(policy="no-such"),
+        pod_json("vip", cores=150, nominated="n"),
+        pod_json("vip", units=0, nominated="n"),
+    ],
+    ids=["unknown policy", "invalid request", "asks nothing"],
+)
+def test_who_cannot_be_placed_keeps_nothing(pod: Json) -> None:
+    """Nor does it disturb anybody."""
+    ledger, _ = after(pod)
+    assert left(ledger.node(N)).units == 29
+
+
+def test_a_nominee_of_an_unknown_node_is_harmless() -> None:
+    """The ledger has no page for it."""
+    ledger = Ledger()
+    PodBook(ledger, Choice()).apply(event("ADDED", nominee()))
+    assert ledger.nominated() == frozenset()
+
+
+def test_pods_may_be_heard_of_before_their_node() -> None:
+    """After our restart the two lists come in any order."""
+    ledger = Ledger()
+    pods = PodBook(ledger, Choice())
+    nodes = NodeBook(ledger, set_cards=pods.set_cards)
+    pods.apply(event("ADDED", leaving("old", 0, 20)))
+    pods.apply(event("ADDED", nominee()))
+    nodes.apply(event("ADDED", node_json("n", card())))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_a_placed_pod_is_charged_once() -> None:
+    """The nominee reserves its room; its nomination is not charged beside that."""
+    ledger, _ = after(nominee())
+    ledger.reserve(request("vip", 20, priority=10), N, FIRST_FIT)
+    assert left(ledger.node(N)).units == 9
+    assert ledger.placement(ref("vip").uid) is not None
+
+
+def nobody(_name: NodeName) -> tuple[PodRecord, ...]:
+    """Leaves."""
+    return ()
+
+
+def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
+    """Each is followed by a thread of its own, and neither may trip the other."""
+    ledger = ledger_of()
+    nominations = Nominations(ledger, Choice())
+    record = codec.pod_record(nominee())
+    nominations.follow(None, record, nobody)
+    others: list[Thread] = []
+
+    def while_the_pod_goes(_name: NodeName) -> tuple[PodRecord, ...]:
+        other = Thread(target=nominations.follow, args=(record, None, nobody))
+        others.append(other)
+        other.start()
+        other.join(0.2)
+        return ()
+
+    nominations.reconsider(N, while_the_pod_goes)
+    others[0].join()
+    assert kept(ledger) == {}
+
+
+def test_victims_count_as_leaving_before_their_deletion_is_seen() -> None:
+    """kube-scheduler deletes them one by one; the first one's room is not lost."""
+    ledger, book = after(staying("a", 0, 10), staying("b", 0, 10))
+    book.doom([ref("a").uid, ref("b").uid])
+    book.apply(event("MODIFIED", nominee()))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_victims_that_live_on_are_forgotten() -> None:
+    """After five seconds: the eviction was refused, or another node was taken."""
+    now = [0.0]
+    ledger = ledger_of(card(0))
+    book = PodBook(ledger, Choice(), clock=lambda: now[0])
+    book.apply(event("ADDED", staying("a", 0, 20)))
+    book.doom([ref("a").uid])
+    assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
+    now[0] = 5.1
+    assert book.leaving(N) == ()
+
+
+def test_room_is_kept_where_a_pod_on_nobody_knows_which_card_leaves() -> None:
+    """It frees every card, and the nominee has one of them meanwhile."""
+    old = pod_json("old", units=20, node="n", priority=1, terminating=True)
+    ledger, _ = after(old, nominee(), cards=2)
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+
+
+def test_no_room_is_kept_on_a_cordoned_card() -> None:
+    """When a card is closed, what is kept for a nominee moves to another."""
+    ledger = Ledger()
+    pods = PodBook(ledger, Choice())
+    nodes = NodeBook(ledger, set_cards=pods.set_cards)
+    nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
+    pods.apply(event("ADDED", nominee()))
+    assert kept(ledger) == {"vip": ("GPU-0",)}
+    nodes.apply(event("MODIFIED", node_json("n", card(0, cordoned=True), card(1))))
+    assert kept(ledger) == {"vip": ("GPU-1",)}

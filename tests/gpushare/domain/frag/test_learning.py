@@ -1,0 +1,94 @@
+"""What is learnt of which pods, and when."""
+
+import math
+from random import Random
+
+import pytest
+
+from gpushare.domain.frag.learner import due, learn
+from gpushare.domain.frag.shapes import Pool, Shape
+from tests.gpushare.domain.frag.invented import no_card, share, state, whole
+
+POOL = Pool(16, 128_000, 1_048_576, {"T4": 8000, "A10": 8000}, {8: 2})
+
+
+def test_when_to_learn() -> None:
+    times = [seen for seen in range(1600) if due(seen)]
+    assert times == [
+        *(1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500),
+        *(750, 1000, 1250, 1500),
+    ]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {},
+        {share(500): 0},
+        {no_card(4000, 1024): 9},
+        {whole(1): 9},
+        {whole(16, 64_000): 9},
+        {share(1): 9},
+        {share(120): 9, share(160): 1},
+        {whole(2, 0, 0, "none has this"): 9},
+        {share(500, 10**9, 10**9): 9},
+        {share(333): 1_000_000_000, share(334): 1},
+        {whole(3): 1, whole(5): 1, whole(7): 1},
+    ],
+    ids=[
+        *("none", "no count", "CPU alone", "one whole card", "more cards than a node"),
+        *("one milli", "fillers alone", "no such model", "vast hosts", "uneven"),
+        "odd blocks",
+    ],
+)
+@pytest.mark.parametrize(
+    "pool", [POOL, Pool(0, None, None), Pool(0, 0, 0)], ids=["some", "unknown", "none"]
+)
+def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) -> None:
+    """Worth is a number, an empty node's is positive, a full one's is 0."""
+    tables = learn(seen, pool)
+    assert tables.curve[100] == pytest.approx(1)
+    for model in ("T4", "none has this", ""):
+        free = state(1000, 1000, cpu=64_000, memory=262_144, model=model)
+        full = state(0, 0, cpu=0, memory=0, model=model)
+        assert 0 < tables.gauge(free).worth < math.inf
+        assert tables.gauge(full).worth == 0
+        assert math.isfinite(tables.charge(model, tables.gauge(free).worth, (0, 0)))
+
+
+def test_the_order_of_the_pods_is_all_one() -> None:
+    """The same pods give the very same tables."""
+    seen = [
+        (share(60 * n, 100 * n, n, *"ab"[: n % 3]), 1 + 7 * n % 19)
+        for n in range(1, 17)
+    ]
+    seen += [(whole(n, 1000 * n), n) for n in range(2, 9)]
+    tables = learn(dict(seen), POOL)
+    Random(5).shuffle(seen)
+    assert learn(dict(seen), POOL) == tables
+
+
+def test_each_number_of_cards_has_its_part_of_the_demand() -> None:
+    tables = learn({whole(2): 1, whole(8): 1, share(500): 4, no_card(9): 9}, POOL)
+    assert tables.shares == {2: 2 / 12, 8: 8 / 12}
+    assert tables.block_prices == {2: 0.1 * 1 / 8, 8: 0.1 * 5 / 8}
+
+
+def test_models_are_pressed_by_those_who_need_them() -> None:
+    """Half the demand needs T4, of which half the idle cards are: L is 1 for it."""
+    tables = learn({share(500, 0, 0, "T4"): 5, share(500): 5}, POOL)
+    assert tables.pressures == {"T4": 1.0}
+    less = learn({share(500, 0, 0, "T4"): 5, share(500): 15}, POOL)
+    assert less.pressures == {"T4": 0.25}
+    gone = learn({share(500, 0, 0, "V100"): 1, share(500): 15}, POOL)
+    assert gone.pressures == {"V100": 1.0}
+    crowd = learn({share(500, 0, 0, "T4", "A10"): 5, share(500): 5}, POOL)
+    assert crowd.pressures == {"A10": 0.25, "T4": 0.25}
+
+
+def test_a_model_nobody_may_use_is_worth_less() -> None:
+    """What others may not have counts for no one there."""
+    tables = learn({share(500, 0, 0, "T4"): 1000}, POOL)
+    nodes = [state(1000, model=model) for model in ("T4", "A10")]
+    worths = [tables.gauge(node).worth for node in nodes]
+    assert worths == pytest.approx([1, 20 / 520])

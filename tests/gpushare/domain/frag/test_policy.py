@@ -1,0 +1,228 @@
+"""Who chooses for the policy frag, over a ledger and the book of its hosts."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from gpushare.domain.card_selector import CardSelector
+from gpushare.domain.frag.conversion import Kind, Yardstick, milli_asked, milli_free
+from gpushare.domain.frag.learner import Learner
+from gpushare.domain.frag.policy import ENOUGH, Packer
+from gpushare.domain.frag.shapes import Shape
+from gpushare.domain.hosts import HostAmount, Hosts
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
+from gpushare.domain.placement import schedule
+from gpushare.domain.policies import Choice, Policy
+from tests.builders import card, cards, claim, node, placement
+
+CPU = HostAmount(4000, 8 * 1024)
+
+
+def asked(
+    name: str,
+    units: int = 0,
+    cores: int = 1,
+    host: HostAmount | None = CPU,
+    **how: object,
+) -> PodRequest:
+    """A pod of one container; ``how`` as PodRequest has it."""
+    ref = PodRef(PodUID(name), "default", name)
+    claims = (claim(units, cores),) if units or cores else ()
+    return PodRequest(ref, claims, host=host, **how)  # type: ignore[arg-type]
+
+
+class Cluster:
+    """Nodes of cards of 100 units, and who packs them."""
+
+    def __init__(self, **nodes: Iterable[Card]) -> None:
+        self.ledger, self.hosts = Ledger(), Hosts()
+        self.packer = Packer(self.ledger, self.hosts)
+        policy = Choice("frag", packer=self.packer).policy(None)
+        assert isinstance(policy, Policy)
+        self.policy = policy
+        for name, its_cards in nodes.items():
+            self.ledger.set_cards(NodeName(name), its_cards)
+            self.hosts.set_allocatable(NodeName(name), HostAmount(64_000, 256 * 1024))
+
+    def see(self, *pods: PodRequest, times: int = ENOUGH) -> None:
+        for _ in range(times):
+            for pod in pods:
+                self.packer.see(pod)
+        self.packer.learn()
+
+    def bind(self, pod: PodRequest, name: str) -> Placement:
+        held = self.ledger.reserve(pod, NodeName(name), self.policy)
+        assert isinstance(held, Placement)
+        return held
+
+    def where(self, pod: PodRequest) -> tuple[str, tuple[str, ...]] | None:
+        found = schedule(pod, self.ledger.nodes(), self.policy)
+        if not isinstance(found, Placement):
+            return None
+        return found.node, found.cards()
+
+
+def gpus(name: str, count: int = 2, units: int = 100, model: str = "T4") -> list[Card]:
+    """Cards with UUIDs of their own."""
+    return [card(i, units, uuid=f"{name}-{i}", model=model) for i in range(count)]
+
+
+@pytest.fixture
+def pair() -> Cluster:
+    return Cluster(a=gpus("a"), b=gpus("b"))
+
+
+def test_best_fit_until_enough_was_seen(pair: Cluster) -> None:
+    """Nobody learns from a pod or two, and a pod that fits is placed all the same."""
+    for number in range(ENOUGH - 1):
+        pair.packer.see(asked(f"p{number}", 30))
+    assert not pair.packer.due
+    assert pair.packer.best(asked("x", 30), [NodeName("a")], pair.policy) is None
+    pair.bind(asked("one", 60), "b")
+    assert pair.where(asked("two", 30)) == ("b", ("b-0",))
+    pair.packer.see(asked("last", 30))
+    assert pair.packer.due
+
+
+def test_pods_without_cards_teach_nothing(pair: Cluster) -> None:
+    """But they have a place: any node, for all that cards are concerned."""
+    pair.packer.see(asked("cpu", 0, 0))
+    assert pair.packer.seen == 0
+    pair.see(asked("p", 30))
+    placed = schedule(asked("cpu", 0, 0), pair.ledger.nodes(), pair.policy)
+    assert isinstance(placed, Placement)
+    assert placed.shares == ()
+
+
+def test_a_rest_is_kept_for_who_needs_it(pair: Cluster) -> None:
+    """Where halves come, a third goes where a third is left, not on half a card."""
+    pair.see(asked("half", 50), asked("third", 33))
+    pair.bind(asked("h", 50), "a")
+    pair.bind(asked("t", 67), "b")
+    assert pair.where(asked("third", 33)) == ("b", ("b-0",))
+
+
+def test_a_card_is_of_no_use_without_cpu() -> None:
+    """So the pod goes where the CPU is short anyway, and spares the other node."""
+    cluster = Cluster(a=gpus("a", 1), b=gpus("b", 1))
+    cluster.see(asked("p", 50, host=HostAmount(8000, 1024)))
+    cluster.hosts.hold(PodUID("hog"), NodeName("b"), HostAmount(60_000))
+    assert cluster.where(asked("small", 50, host=HostAmount(1000))) == ("b", ("b-0",))
+
+
+def test_bind_takes_the_card_that_the_choice_was_about(pair: Cluster) -> None:
+    """Not the first one: the node was chosen for another."""
+    pair.see(asked("half", 50), asked("third", 33))
+    pair.bind(asked("big", 34), "a")
+    second = pair.bind(asked("other", 90), "a")
+    assert second.cards() == ("a-1",)
+    chosen = pair.where(asked("tenth", 10))
+    assert chosen == ("a", ("a-1",))
+    assert pair.bind(asked("tenth", 10), "a").cards() == ("a-1",)
+
+
+def test_changes_are_noticed_of_cards_and_of_hosts(pair: Cluster) -> None:
+    """What was kept of a node is no longer true once it has changed."""
+    pair.see(asked("p", 100, 100, host=HostAmount(16_000)))
+    one = asked("x", 100, 100)
+    assert pair.where(one) == ("a", ("a-0",))
+    pair.ledger.forget(NodeName("a"))
+    assert pair.where(one) == ("b", ("b-0",))
+    pair.ledger.set_cards(NodeName("c"), gpus("c"))
+    pair.hosts.set_allocatable(NodeName("c"), HostAmount(1000, 1024))
+    assert pair.where(one) == ("c", ("c-0",))
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        asked("share", 40),
+        asked("many-cores", 5, 60),
+        asked("whole", 200, 200),
+        PodRequest(PodRef(PodUID("u"), "d", "apart"), (claim(60, 5), claim(60, 5))),
+        asked("limited", 40, cards=CardSelector.of(uuids=["b-1"])),
+        asked("of-model", 40, cards=CardSelector.of(models=["T4"])),
+        asked("of-no-host", 40, host=None),
+    ],
+    ids=lambda pod: pod.pod.name,
+)
+def test_a_pod_that_fits_is_placed(pair: Cluster, pod: PodRequest) -> None:
+    """Whatever its kind: of one container or several, limited or not."""
+    pair.see(asked("p", 30), asked("w", 200, 200))
+    pair.bind(asked("one", 60), "a")
+    assert pair.where(pod) is not None
+    assert pair.packer.best(pod, [NodeName("a"), NodeName("b")], pair.policy)
+
+
+def test_cores_and_memory_are_not_one_number() -> None:
+    """Short of cores and rich in memory: just right for who asks it that way."""
+    cluster = Cluster(a=gpus("a", 1), b=gpus("b", 1))
+    cluster.see(asked("cores", 10, 60), asked("memory", 60, 10))
+    cluster.bind(asked("cores", 10, 60), "b")
+    assert cluster.where(asked("memory", 60, 10)) == ("b", ("b-0",))
+
+
+def test_nothing_fits_nowhere(pair: Cluster) -> None:
+    """The refusals are as ever."""
+    pair.see(asked("p", 30))
+    assert pair.where(asked("huge", 101)) is None
+    assert pair.packer.best(asked("huge", 101), [NodeName("a")], pair.policy) is None
+
+
+@pytest.mark.parametrize(
+    ("free", "milli"),
+    [((100, 94), 1000), ((60, 90), 600), ((99, 47), 500), ((0, 94), 0), ((-5, 9), 0)],
+)
+def test_what_is_left_of_a_card(free: tuple[int, int], milli: int) -> None:
+    """The scarcer of cores and memory."""
+    assert milli_free(card(units=94), Amount(*free)) == milli
+
+
+@pytest.mark.parametrize(
+    ("amount", "milli"), [((1, 47), 500), ((30, 1), 300), ((0, 0), 1), ((1, 500), 1000)]
+)
+def test_what_a_share_asks(amount: tuple[int, int], milli: int) -> None:
+    """The larger part of a card, at least something and at most all of it."""
+    assert milli_asked(Amount(*amount), 94) == milli
+
+
+def test_shapes_by_the_cards_that_there_are() -> None:
+    """A pod is measured by the size that most cards of its models have."""
+    pages = [node(*gpus("a", 3, 100, "A")), node(*gpus("b", 1, 50, "B"), name="m")]
+    yardstick = Yardstick.of(pages)
+    plain = Kind.of(asked("p", 25))
+    assert list(yardstick.shapes(plain)) == [Shape(250, 1, 4000, 8192)]
+    only_b = Kind.of(asked("p", 25, cards=CardSelector.of(models=["b"])))
+    (shape,) = yardstick.shapes(only_b)
+    assert (shape.milli, shape.models) == (500, frozenset({"B"}))
+    two = Kind.of(asked("p", 200, 200))
+    assert list(yardstick.shapes(two)) == [Shape(1000, 2, 4000, 8192)]
+    apart = Kind((Amount(1, 10), Amount(1, 20)), None, HostAmount(4000, 1000))
+    assert [s.milli for s in yardstick.shapes(apart)] == [100, 200]
+    assert list(yardstick.shapes(Kind((), None, None))) == []
+
+
+def test_what_is_counted_stays_bounded() -> None:
+    """Thousands of kinds, and years of pods."""
+    learner = Learner()
+    for number in range(10_000):
+        learner.see(asked("p", 1 + number % 90, host=HostAmount(number)))
+    assert learner.seen == 10_000
+    assert learner.kinds <= 4000
+
+
+def test_held_cards_are_over_placed_and_all_goes_on() -> None:
+    """An over-placed card is worth nothing, and no reason to fail."""
+    cluster = Cluster(a=cards(100))
+    cluster.ledger.record(placement("p", 0, 300, 300, node="a"))
+    cluster.see(asked("p", 30))
+    assert cluster.where(asked("x", 30)) is None

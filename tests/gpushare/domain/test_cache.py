@@ -1,0 +1,214 @@
+"""The nodes on which a shape fits, kept and mended."""
+
+import pytest
+
+from gpushare.domain.cache import Fitting
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.placement import refusal
+from gpushare.domain.policies import Policy
+from gpushare.domain.refusal import Reason, Refusal
+from tests.builders import (
+    BEST_FIT,
+    FIRST_FIT,
+    SPREAD,
+    apart,
+    card,
+    cards,
+    placement,
+    ref,
+    request,
+)
+
+
+def cluster(**units: int) -> Ledger:
+    """A ledger of nodes with one card each."""
+    ledger = Ledger()
+    for name, size in units.items():
+        ledger.set_cards(NodeName(name), [card(units=size)])
+    return ledger
+
+
+class Counting:
+    """A judge that remembers whom it was asked about."""
+
+    def __init__(self, asked: PodRequest) -> None:
+        self.asked = asked
+        self.seen: list[str] = []
+
+    def __call__(self, page: Node) -> Refusal | None:
+        self.seen.append(page.name)
+        return refusal(self.asked, page, FIRST_FIT)
+
+
+def test_the_answer_divides_the_nodes() -> None:
+    """Those that fit, and the others by reason; an unknown one is in neither."""
+    ledger = cluster(a=29, b=10, c=5)
+    ledger.set_cards(NodeName("d"), [])
+    answer = Fitting(ledger).answer(request(units=20), FIRST_FIT)
+    assert answer.fits == {"a"}
+    assert answer.refused == {
+        Refusal(Reason.MEMORY): {"b", "c"},
+        Refusal(Reason.NO_CARDS): {"d"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "no"),
+    [("a", None), ("b", Refusal(Reason.MEMORY)), ("unknown", None)],
+)
+def test_the_answer_says_why_a_node_is_refused(name: str, no: Refusal | None) -> None:
+    """None where it fits or is not known."""
+    answer = Fitting(cluster(a=29, b=10)).answer(request(units=20), FIRST_FIT)
+    assert answer.refusal(NodeName(name)) == no
+
+
+def test_an_answer_is_mended_by_what_changed() -> None:
+    """A placement, a release, a new node, a lost node, a resized card."""
+    ledger = cluster(a=29, b=29)
+    fitting = Fitting(ledger)
+    asked = request(units=20)
+
+    def fits() -> set[str]:
+        return set(fitting.answer(asked, FIRST_FIT).fits)
+
+    assert fits() == {"a", "b"}
+    ledger.record(placement("p", 0, 10, node="a"))
+    assert fits() == {"b"}
+    ledger.release(ref("p").uid)
+    assert fits() == {"a", "b"}
+    ledger.set_cards(NodeName("c"), [card()])
+    ledger.forget(NodeName("a"))
+    assert fits() == {"b", "c"}
+    ledger.set_cards(NodeName("b"), [card(units=3)])
+    assert fits() == {"c"}
+
+
+def test_a_node_that_is_gone_is_in_no_group() -> None:
+    """It is unknown then, not refused for an old reason."""
+    ledger = cluster(a=5)
+    fitting = Fitting(ledger)
+    fitting.answer(request(units=20), FIRST_FIT)
+    ledger.forget(NodeName("a"))
+    answer = fitting.answer(request(units=20), FIRST_FIT)
+    assert not answer.fits
+    assert not any(answer.refused.values())
+
+
+def test_only_nodes_that_changed_are_judged_again() -> None:
+    """The cost of an answer hangs on changes, not on nodes or pods."""
+    ledger = cluster(a=29, b=29, c=29)
+    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting.judged("shape", judge)
+    assert sorted(judge.seen) == ["a", "b", "c"]
+    judge.seen.clear()
+    fitting.judged("shape", judge)
+    assert judge.seen == []
+    ledger.record(placement("p", 0, 1, node="b"))
+    ledger.record(placement("q", 0, 1, node="b"))
+    fitting.judged("shape", judge)
+    assert judge.seen == ["b"]
+
+
+def test_one_shape_is_judged_once_for_all_its_pods() -> None:
+    """A Deployment's pods differ in name alone."""
+    ledger = cluster(a=29)
+    fitting = Fitting(ledger)
+    first = fitting.answer(request("p1", 20), FIRST_FIT)
+    assert fitting.answer(request("p2", 20), SPREAD).fits is first.fits
+
+
+def test_an_answer_is_a_value() -> None:
+    """What changes later is in the next answer: nobody reads a set while it changes."""
+    ledger = cluster(a=29, b=29, c=5)
+    fitting, asked = Fitting(ledger), request(units=20)
+    before = fitting.answer(asked, FIRST_FIT)
+    ledger.record(placement("p", 0, 10, node="a"))
+    ledger.set_cards(NodeName("c"), [card()])
+    after = fitting.answer(asked, FIRST_FIT)
+    assert after.fits == {"b", "c"}
+    assert after.refused == {Refusal(Reason.MEMORY): {"a"}}
+    assert before.fits == {"a", "b"}
+    assert before.refused == {Refusal(Reason.MEMORY): {"c"}}
+
+
+def test_an_answer_that_stays_the_same_is_not_copied() -> None:
+    """Most changes of a node change no verdict, and the sets are large."""
+    ledger = cluster(a=29, b=5)
+    fitting, asked = Fitting(ledger), request(units=20)
+    before = fitting.answer(asked, FIRST_FIT)
+    ledger.record(placement("p", 0, 1, node="a"))
+    assert fitting.answer(asked, FIRST_FIT) is before
+
+
+def test_a_judge_that_fails_leaves_the_answer_to_be_mended() -> None:
+    """The nodes that changed are judged by the next one who asks."""
+    ledger = cluster(a=29)
+    fitting = Fitting(ledger)
+    assert fitting.judged("shape", Counting(request(units=20))).fits == {"a"}
+    ledger.record(placement("p", 0, 10, node="a"))
+
+    def broken(_page: Node) -> Refusal | None:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fitting.judged("shape", broken)
+    assert not fitting.judged("shape", Counting(request(units=20))).fits
+
+
+def test_shapes_are_kept_apart() -> None:
+    """A larger pod is not told the smaller one's answer."""
+    fitting = Fitting(cluster(a=29, b=10))
+    assert fitting.answer(request(units=5), FIRST_FIT).fits == {"a", "b"}
+    assert fitting.answer(request(units=5, cores=1), FIRST_FIT).fits == {"a", "b"}
+    assert fitting.answer(request(units=20), FIRST_FIT).fits == {"a"}
+    assert fitting.answer(apart("p", 5, 6), FIRST_FIT).fits == {"a"}
+    assert fitting.answer(apart("p", 6, 5), BEST_FIT).fits == {"a"}
+
+
+def test_a_shape_asked_long_ago_is_dropped_and_judged_anew() -> None:
+    """Only so many are kept; the answer is right all the same."""
+    ledger = cluster(a=29)
+    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting.judged("old", judge)
+    for number in range(64):
+        fitting.judged(number, Counting(request(units=number)))
+    judge.seen.clear()
+    assert fitting.judged("old", judge).fits == {"a"}
+    assert judge.seen == ["a"]
+
+
+def test_a_shape_asked_lately_is_kept() -> None:
+    """Among many others, as long as it is asked now and then."""
+    fitting, judge = Fitting(cluster(a=29)), Counting(request(units=20))
+    for number in range(200):
+        fitting.judged("often", judge)
+        fitting.judged(number, Counting(request(units=number)))
+    assert judge.seen == ["a"]
+
+
+def test_an_answer_older_than_the_journal_is_judged_afresh() -> None:
+    """Nodes that went meanwhile are not left behind in it."""
+    ledger = cluster(gone=29, a=5)
+    fitting, judge = Fitting(ledger), Counting(request(units=20))
+    fitting.judged("shape", judge)
+    ledger.forget(NodeName("gone"))
+    for turn in range(66_000):
+        ledger.set_cards(NodeName("a"), [card(units=20 + turn % 2)])
+    judge.seen.clear()
+    answer = fitting.judged("shape", judge)
+    assert answer.fits == {"a"}
+    assert not any(answer.refused.values())
+    assert judge.seen == ["a"]
+
+
+@pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
+def test_several_claims_are_judged_by_placing_them(chosen: Policy) -> None:
+    """Each alone would fit on either node."""
+    ledger = Ledger()
+    ledger.set_cards(NodeName("two"), cards(29, 29))
+    ledger.set_cards(NodeName("one"), cards(29))
+    answer = Fitting(ledger).answer(apart("p", 20, 20), chosen)
+    assert answer.fits == {"two"}
+    assert answer.refused == {Refusal(Reason.MEMORY): {"one"}}

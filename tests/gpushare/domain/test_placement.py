@@ -1,0 +1,316 @@
+"""The one decision: which cards for a pod on a node, or why none."""
+
+from itertools import permutations
+
+import pytest
+
+from gpushare.domain.model import Amount, Card, Claim, Placement, PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal, schedule, score
+from gpushare.domain.policies import Policy
+from gpushare.domain.refusal import Reason, Refusal
+from tests.builders import (
+    BEST_FIT,
+    FIRST_FIT,
+    SPREAD,
+    apart,
+    card,
+    cards,
+    claim,
+    left,
+    node,
+    placement,
+    policy,
+    request,
+    share,
+)
+
+SEED_GPU_0 = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
+SEED_GPU_1 = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
+
+
+def arrive(
+    its_cards: tuple[Card, ...],
+    pods: dict[str, int],
+    order: tuple[str, ...] | None = None,
+    chosen: Policy = FIRST_FIT,
+) -> dict[str, set[str]]:
+    """Let pods of these units arrive; who sits on each card, and who is refused."""
+    page = node(*its_cards)
+    where: dict[str, set[str]] = {}
+    for name in order or tuple(pods):
+        decision = place(request(name, pods[name]), page, chosen)
+        if isinstance(decision, Placement):
+            page = page.with_placement(decision)
+            where.setdefault(decision.shares[0].card, set()).add(name)
+        else:
+            where.setdefault(decision.reason, set()).add(name)
+    return where
+
+
+@pytest.mark.parametrize(
+    ("pods", "where"),
+    [
+        ({"a": 8, "b": 8}, {"GPU-0": {"a", "b"}}),
+        ({"a": 8, "b": 12}, {"GPU-0": {"a"}, "GPU-1": {"b"}}),
+    ],
+    ids=["2 + 2 GiB share card 1", "2 + 3 GiB use both"],
+)
+def test_the_card_that_fits_first(
+    pods: dict[str, int], where: dict[str, set[str]]
+) -> None:
+    """Seed 001, two cards of 4 GiB: the next card only when the first is too full."""
+    assert arrive(cards(16, 16), pods) == where
+
+
+@pytest.mark.parametrize("order", list(permutations(["a", "b", "c"])), ids="".join)
+def test_the_seeds_two_cards_in_every_order_of_arrival(order: tuple[str, ...]) -> None:
+    """Two cards of 29 units: {4, 20} and {20}, whoever comes first."""
+    pods = {"a": 4, "b": 20, "c": 20}
+    where = arrive(cards(29, 29), pods, order)
+    held = sorted(sorted(pods[name] for name in them) for them in where.values())
+    assert held == [[4, 20], [20]]
+
+
+def test_the_seeds_own_cards() -> None:
+    """Card order ``uuid`` and arrival 1, 3, 2 give exactly what the seed shows."""
+    pair = (card(0, 29, uuid=SEED_GPU_0), card(1, 29, uuid=SEED_GPU_1))
+    pods = {"app-1": 4, "app-2": 20, "app-3": 20}
+    where = arrive(pair, pods, ("app-1", "app-3", "app-2"), policy(order="uuid"))
+    assert where == {SEED_GPU_1: {"app-1", "app-3"}, SEED_GPU_0: {"app-2"}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "where"),
+    [
+        ({"a": 50, "b": 40, "c": 1}, {"GPU-0": {"a", "b", "c"}}),
+        ({"a": 50, "b": 40, "c": 10}, {"GPU-0": {"a", "b"}, "memory": {"c"}}),
+        ({"a": 50, "b": 40, "c": 4}, {"GPU-0": {"a", "b", "c"}}),
+        ({"a": 94}, {"GPU-0": {"a"}}),
+        ({"a": 95}, {"memory": {"a"}}),
+    ],
+    ids=["91 of 94", "100 of 94", "94 of 94", "all", "more than all"],
+)
+def test_the_seeds_one_card(pods: dict[str, int], where: dict[str, set[str]]) -> None:
+    """One card of 94 units is full when 94 units are placed, and not before."""
+    assert arrive(cards(94), pods) == where
+
+
+@pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
+def test_pods_of_most_of_a_card_have_one_each(chosen: Policy) -> None:
+    """Seed 001: with as many cards as pods of 80 %, nobody shares."""
+    pods = {f"p{i}": 75 for i in range(3)}
+    where = arrive(cards(*[94] * 7), pods, chosen=chosen)
+    assert sorted(len(them) for them in where.values()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "uuid"), [(FIRST_FIT, "GPU-0"), (BEST_FIT, "GPU-1"), (SPREAD, "GPU-2")]
+)
+def test_the_policy_chooses_among_cards_that_fit(chosen: Policy, uuid: str) -> None:
+    """Room 10, 8, 29: the first, the tightest, the emptiest."""
+    page = node(
+        *cards(29, 29, 29), holds=[placement("a", 0, 19), placement("b", 1, 21)]
+    )
+    decision = place(request(units=8), page, chosen)
+    assert isinstance(decision, Placement)
+    assert decision.cards() == (uuid,)
+
+
+@pytest.mark.parametrize(
+    ("page", "asked", "reason"),
+    [
+        (Node(node().name), request(units=1), Reason.NO_CARDS),
+        (node(card(healthy=False)), request(units=1), Reason.NO_CARDS),
+        (node(), request(units=30), Reason.MEMORY),
+        (node(holds=[placement(cores=99)]), request("b", 1, 2), Reason.CORE),
+        (
+            node(holds=[placement(cores=99)]),
+            request("b", 30, 2),
+            Reason.CORE_AND_MEMORY,
+        ),
+        (node(holds=[placement()]), request("b", 0, 100), Reason.UNTOUCHED_CARDS),
+    ],
+    ids=["no annotation", "all sick", "memory", "core", "both", "untouched"],
+)
+def test_why_a_node_cannot_take_a_pod(
+    page: Node, asked: PodRequest, reason: Reason
+) -> None:
+    """The words are fixed; ``place`` and ``refusal`` give the same."""
+    assert place(asked, page, FIRST_FIT) == Refusal(reason)
+    assert refusal(asked, page, FIRST_FIT) == Refusal(reason)
+
+
+def test_fragments_are_no_card() -> None:
+    """Two cards with 10 free units each do not hold a pod of 15."""
+    page = node(*cards(29, 29), holds=[placement("a", 0, 19), placement("b", 1, 19)])
+    assert refusal(request(units=15), page, FIRST_FIT) == Refusal(Reason.MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("units", "cores", "cards_taken"),
+    [
+        (0, 100, ("GPU-1",)),
+        (94, 100, ("GPU-1",)),
+        (95, 100, None),
+        (0, 200, ("GPU-1", "GPU-3")),
+        (110, 200, ("GPU-1", "GPU-3")),
+        (111, 200, None),
+        (0, 300, None),
+    ],
+)
+def test_whole_cards(
+    units: int, cores: int, cards_taken: tuple[str, ...] | None
+) -> None:
+    """The largest untouched ones, together with room for the units, charged in full."""
+    page = node(
+        *cards(29, 94, 94, 16),
+        holds=[placement("a", 0, 1), placement("b", 2, 0, 1)],
+    )
+    decision = place(request("w", units, cores), page, BEST_FIT)
+    if cards_taken is None:
+        assert decision == Refusal(Reason.UNTOUCHED_CARDS)
+    else:
+        assert isinstance(decision, Placement)
+        assert decision.cards() == cards_taken
+        after = page.with_placement(decision)
+        assert all(after.free[uuid] == Amount() for uuid in decision.cards())
+
+
+def test_a_whole_card_is_shared_with_nobody() -> None:
+    """Not even with a pod that asks memory alone, or one core."""
+    decision = place(request("w", 0, 100), node(), FIRST_FIT)
+    assert isinstance(decision, Placement)
+    page = node(holds=[decision])
+    assert refusal(request(units=1), page, FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert refusal(request(cores=1), page, FIRST_FIT) == Refusal(Reason.CORE)
+
+
+def test_memory_alone_fits_beside_used_up_cores() -> None:
+    """It asks 0 cores, so that a card whose cores are shared out still has room."""
+    page = node(holds=[placement("a", 0, 1, 99), placement("b", 0, 0, 1)])
+    assert refusal(request("c", 28), page, FIRST_FIT) is None
+
+
+def test_apart_containers_spread_over_cards() -> None:
+    """20 + 20 units do not fit on one card of 29, but on two when apart."""
+    page = node(*cards(29, 29))
+    assert refusal(request(units=40), page, FIRST_FIT) == Refusal(Reason.MEMORY)
+    decision = place(apart("p", 20, 20), page, FIRST_FIT)
+    assert isinstance(decision, Placement)
+    assert decision.cards() == ("GPU-0", "GPU-1")
+
+
+def test_apart_containers_on_one_card_are_one_share() -> None:
+    """A pod has one share of a card, which says which container has what."""
+    decision = place(apart("p", 4, 20), node(), FIRST_FIT)
+    assert isinstance(decision, Placement)
+    (held,) = decision.shares
+    assert held.amount == Amount(0, 24)
+    assert [one.name for one in held.containers] == ["c0", "c1"]
+
+
+@pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
+def test_taste_does_not_decide_whether_several_claims_fit(chosen: Policy) -> None:
+    """Rooms of 10 and 20 hold claims of 8 and 15, in one way only."""
+    page = node(*cards(29, 29), holds=[placement("a", 0, 19), placement("b", 1, 9)])
+    for sizes in ((8, 15), (15, 8)):
+        asked = apart("p", *sizes)
+        assert refusal(asked, page, chosen) is None
+        decision = place(asked, page, chosen)
+        assert isinstance(decision, Placement)
+        assert left(page.with_placement(decision), 0) == Amount(100, 2)
+        assert left(page.with_placement(decision), 1) == Amount(100, 5)
+
+
+def test_a_share_does_not_take_a_card_that_a_whole_claim_needs() -> None:
+    """The share, placed first, would sit on the one untouched card."""
+    page = node(*cards(29, 29), holds=[placement("a", 1, 1)])
+    asked = request("p", claims=[claim(5, container="s"), claim(0, 100, container="w")])
+    decision = place(asked, page, FIRST_FIT)
+    assert isinstance(decision, Placement)
+    assert {one.card: one.amount for one in decision.shares} == {
+        "GPU-0": Amount(100, 29),
+        "GPU-1": Amount(0, 5),
+    }
+
+
+@pytest.mark.parametrize("share_first", [True, False], ids=["share", "whole"])
+def test_a_whole_claim_leaves_the_large_card_to_a_share_that_needs_it(
+    share_first: bool,
+) -> None:
+    """The largest cards are a matter of taste; whether the pod fits is not."""
+    claims = [claim(60, container="s"), claim(0, 100, container="w")]
+    asked = request("p", claims=claims if share_first else claims[::-1])
+    decision = place(asked, node(*cards(94, 29)), FIRST_FIT)
+    assert isinstance(decision, Placement)
+    assert set(decision.cards()) == {"GPU-0", "GPU-1"}
+
+
+def test_several_claims_that_cannot_be_met_together() -> None:
+    """Each alone would fit; the refusal is that of the one left over."""
+    asked = apart("p", 20, 20, 20)
+    assert place(asked, node(*cards(29, 29)), FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert refusal(asked, node(*cards(29, 29)), FIRST_FIT) == Refusal(Reason.MEMORY)
+
+
+def test_a_hopeless_search_ends() -> None:
+    """Its steps are bounded: trying all ways for 22 claims would take for ever."""
+    sizes = range(30, 52)
+    total = sum(sizes)
+    page = node(*cards(*(total // 4 + extra for extra in (-3, -2, 1, 2))))
+    assert isinstance(place(apart("p", *sizes), page, FIRST_FIT), Refusal)
+
+
+def test_equal_cards_are_tried_once() -> None:
+    """16 claims of one size on 15 twins are refused without trying every order."""
+    asked = apart("p", *[20] * 16)
+    assert place(asked, node(*cards(*[29] * 15)), SPREAD) == Refusal(Reason.MEMORY)
+
+
+def test_a_pod_without_claims_is_placed_with_no_shares() -> None:
+    """It holds nothing; such pods pass filter everywhere, before this is asked."""
+    no_claims: tuple[Claim, ...] = ()
+    decision = place(request(claims=no_claims), node(), FIRST_FIT)
+    assert isinstance(decision, Placement)
+    assert decision.shares == ()
+
+
+def test_the_score_is_the_policys() -> None:
+    """Packing likes the fuller node, spreading the emptier."""
+    half = node(card(units=100), holds=[placement(units=50)])
+    assert [score(half, each) for each in (FIRST_FIT, BEST_FIT, SPREAD)] == [5, 5, 5]
+    assert [score(node(), each) for each in (FIRST_FIT, SPREAD)] == [0, 10]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name"), [(FIRST_FIT, "used"), (BEST_FIT, "used"), (SPREAD, "idle-a")]
+)
+def test_schedule_takes_the_best_node(chosen: Policy, name: str) -> None:
+    """By score, and the first by name among equals."""
+    nodes = [
+        node(name="idle-b"),
+        node(name="used", holds=[placement("a", 0, 9, node="used")]),
+        node(name="idle-a"),
+        node(card(units=2), name="small"),
+    ]
+    decision = schedule(request(units=8), nodes, chosen)
+    assert isinstance(decision, Placement)
+    assert decision.node == name
+
+
+def test_schedule_gives_each_nodes_refusal() -> None:
+    """When no node fits."""
+    nodes = [node(name="a"), node(card(healthy=False), name="b")]
+    assert schedule(request(units=30), nodes, FIRST_FIT) == {
+        "a": Refusal(Reason.MEMORY),
+        "b": Refusal(Reason.NO_CARDS),
+    }
+
+
+def test_placing_changes_nothing() -> None:
+    """A decision is a value; the page is as it was."""
+    page = node(*cards(29, 29), holds=[placement("a", shares=[share(0, 5)])])
+    before = dict(page.free)
+    place(apart("p", 20, 20), page, FIRST_FIT)
+    assert page.free == before

@@ -1,0 +1,132 @@
+"""Which card and which node a policy likes best."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, CardOrder, Choice, Policy
+from gpushare.domain.refusal import Reason, Refusal
+from tests.builders import card, cards, node, placement, policy
+
+
+def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
+    """The index of the card liked best, from (cores, units) left on each."""
+    page = node(
+        *cards(*([90] * len(left))),
+        holds=[
+            placement(f"p{i}", i, 90 - units, 100 - cores)
+            for i, (cores, units) in enumerate(left)
+        ],
+    )
+    ranked = sorted(page.cards, key=lambda one: chosen.rank(one, page.free[one.uuid]))
+    return ranked[0].index
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "index"),
+    [
+        ("first-fit", [(10, 10), (90, 90), (5, 5)], 0),
+        ("best-fit", [(10, 10), (90, 90), (5, 5)], 2),
+        ("best-fit", [(50, 10), (20, 10)], 1),
+        ("best-fit", [(50, 10), (50, 10)], 0),
+        ("spread", [(10, 10), (90, 90), (5, 5)], 1),
+        ("spread", [(20, 10), (50, 10)], 1),
+        ("spread", [(50, 10), (50, 10)], 0),
+        ("frag", [(10, 10), (90, 90), (5, 5)], 2),
+    ],
+)
+def test_the_card_liked_best(
+    name: str, left: list[tuple[int, int]], index: int
+) -> None:
+    """By units left, then by cores left, then by card order."""
+    assert best(policy(name), left) == index
+
+
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    [
+        ("first-fit", [0, 1, 5, 10]),
+        ("best-fit", [0, 1, 5, 10]),
+        ("spread", [10, 9, 5, 0]),
+        ("frag", [0, 1, 5, 10]),
+    ],
+)
+def test_the_node_score(name: str, scores: list[int]) -> None:
+    """Packing likes full nodes and spreading empty ones; any use at all counts.
+
+    Without somebody who has learnt, frag is best-fit.
+    """
+    pages = [node(card(units=100), holds=[placement(units=n)]) for n in (1, 50, 100)]
+    found = [POLICIES[name].node_score(page) for page in [node(), *pages]]
+    assert found == scores
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
+    """An over-placed node too: kube-scheduler does not clamp."""
+    for page in (
+        node(card(units=1), holds=[placement(units=999, cores=999)]),
+        node(card(healthy=False)),
+        node(),
+    ):
+        assert 0 <= POLICIES[name].node_score(page) <= 10
+
+
+@pytest.mark.parametrize(
+    ("order", "uuid"), [("index", "GPU-9f12"), ("uuid", "GPU-7cf0")]
+)
+def test_the_card_order_breaks_ties(order: CardOrder, uuid: str) -> None:
+    """By index as nvidia-smi counts, or by UUID as the seed shows."""
+    pair = [card(0, uuid="GPU-9f12"), card(1, uuid="GPU-7cf0")]
+    page = node(*pair)
+    chosen = policy(order=order)
+    first = min(pair, key=lambda one: chosen.rank(one, page.free[one.uuid]))
+    assert first.uuid == uuid
+
+
+def test_there_are_two_card_orders_and_four_policies() -> None:
+    """The names that settings and annotations may use."""
+    assert CARD_ORDERS == ("index", "uuid")
+    assert list(POLICIES) == ["first-fit", "best-fit", "spread", "frag"]
+
+
+@pytest.mark.parametrize(("wish", "name"), [(None, "spread"), ("best-fit", "best-fit")])
+def test_a_pods_wish_goes_before_the_clusters_choice(
+    wish: str | None, name: str
+) -> None:
+    """The card order stays the cluster's."""
+    found = Choice("spread", "uuid").policy(wish)
+    assert isinstance(found, Policy)
+    assert (found.name, found.card_order) == (name, "uuid")
+
+
+def test_the_default_is_first_fit_by_index() -> None:
+    """As seed 001 states placement."""
+    found = Choice().policy(None)
+    assert isinstance(found, Policy)
+    assert (found.name, found.card_order) == ("first-fit", "index")
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [("pack", '"pack"'), ("", '""'), ("a%sb\n", '"asb"'), ("First-Fit", '"First-Fit"')],
+)
+def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> None:
+    """The user's own words lose what would spoil the event."""
+    no = Choice().policy(wish)
+    assert no == Refusal(
+        Reason.INVALID,
+        f"no policy {words}; known are first-fit, best-fit, spread, frag",
+    )
+
+
+def test_the_protocol_names_each() -> None:
+    """Who writes the annotation reads there what it may hold."""
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    (row,) = (
+        line
+        for line in page.read_text().splitlines()
+        if line.startswith("| `baidu.com/vcuda-policy`")
+    )
+    assert set(re.findall(r"`([a-z-]+)`", row)) == set(POLICIES)

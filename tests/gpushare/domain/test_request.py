@@ -1,0 +1,142 @@
+"""From a pod's containers to its claims."""
+
+import pytest
+
+from gpushare.domain.model import Amount, Claim, ContainerAmount
+from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.request import MOST_APART, ContainerSpec, Role, claims, effective
+from tests.builders import claim, spec
+
+
+def init(units: int, cores: int = 0, name: str = "init") -> ContainerSpec:
+    return spec(name, units, cores, role=Role.INIT)
+
+
+def sidecar(units: int, cores: int = 0, name: str = "side") -> ContainerSpec:
+    return spec(name, units, cores, role=Role.SIDECAR)
+
+
+def only(found: tuple[Claim, ...] | Refusal) -> Claim:
+    assert isinstance(found, tuple)
+    (one,) = found
+    return one
+
+
+@pytest.mark.parametrize(
+    ("containers", "amount"),
+    [
+        ([], Amount()),
+        ([spec()], Amount()),
+        ([spec("a", 1), spec("b", 3)], Amount(0, 4)),
+        ([spec("a", 1, 10), spec("b", 0, 5)], Amount(15, 1)),
+        ([init(1), init(3), spec("a", 2)], Amount(0, 3)),
+        ([init(1), spec("a", 2)], Amount(0, 2)),
+        ([init(9, 1), spec("a", 2, 30)], Amount(30, 9)),
+        ([sidecar(2), spec("a", 3)], Amount(0, 5)),
+        ([sidecar(2), init(5), spec("a", 3)], Amount(0, 7)),
+        ([init(5), sidecar(2), spec("a", 3)], Amount(0, 5)),
+        ([sidecar(2), init(1), sidecar(4, name="s2"), spec("a", 1)], Amount(0, 7)),
+        ([sidecar(2), init(6), sidecar(4, name="s2"), spec("a", 1)], Amount(0, 8)),
+    ],
+    ids=[
+        "no containers",
+        "nothing asked",
+        "containers add up",
+        "cores and units apart",
+        "init containers take turns",
+        "containers outweigh init",
+        "each part has its own peak",
+        "sidecar stays beside containers",
+        "init runs beside earlier sidecar",
+        "init ends before later sidecar",
+        "sidecars add up",
+        "init between sidecars sees the first only",
+    ],
+)
+def test_the_effective_request(containers: list[ContainerSpec], amount: Amount) -> None:
+    """Contracts 5: max(containers + sidecars, init with the sidecars before it)."""
+    assert effective(containers) == amount
+
+
+def test_together_containers_are_one_claim() -> None:
+    """Those that ask nothing have no part in it."""
+    found = only(claims([spec("a", 1), spec("idle"), spec("b", 3, 5)], apart=False))
+    assert found.amount == Amount(5, 4)
+    assert found.containers == (
+        ContainerAmount("a", Amount(0, 1)),
+        ContainerAmount("b", Amount(5, 3)),
+    )
+
+
+def test_an_init_container_passes_and_a_sidecar_does_not() -> None:
+    """What an init container held, later ones may have again."""
+    found = only(claims([init(4), sidecar(1), spec("a", 2)], apart=False))
+    assert found.passing == {"init"}
+
+
+def test_apart_each_container_that_asks_is_a_claim() -> None:
+    """A sidecar too; an init container that asks nothing does no harm."""
+    found = claims([init(0), sidecar(2), spec("a", 3), spec("idle")], apart=True)
+    assert found == (claim(2, container="side"), claim(3, container="a"))
+
+
+def test_apart_with_an_init_container_that_asks_is_refused() -> None:
+    """kubelet would hand its ids on to containers of other cards."""
+    found = claims([init(1), spec("a", 3)], apart=True)
+    assert found == Refusal(
+        Reason.INVALID, "containers cannot be apart when an init container asks"
+    )
+
+
+def test_only_so_many_containers_may_be_apart() -> None:
+    """Room for all is looked for on every node; who asks nothing does not count."""
+    many = [spec(f"c{n}", 1) for n in range(MOST_APART)]
+    found = claims([*many, spec("idle")], apart=True)
+    assert isinstance(found, tuple)
+    assert len(found) == MOST_APART
+    found = claims([*many, spec("more", 1)], apart=True)
+    assert isinstance(found, Refusal)
+    assert found.detail.startswith("17 containers ask and are to be apart; at most 16")
+    assert not isinstance(claims([*many, spec("more", 1)], apart=False), Refusal)
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
+def test_who_asks_nothing_has_no_claims(apart: bool) -> None:
+    """Such a pod goes to any node."""
+    assert claims([spec("a"), init(0)], apart=apart) == ()
+
+
+@pytest.mark.parametrize("cores", [0, 1, 50, 99, 100, 200, 1600])
+def test_cores_that_are_a_share_or_whole_cards(cores: int) -> None:
+    """0 to 99, or a multiple of 100."""
+    found = only(claims([spec("a", 1, cores)], apart=False))
+    assert found == claim(1, cores, container="a")
+
+
+@pytest.mark.parametrize(
+    ("cores", "remedy"),
+    [(101, "ask 100 or 200"), (150, "ask 100 or 200"), (299, "ask 200 or 300")],
+)
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
+def test_cores_in_between_are_refused_with_the_remedy(
+    cores: int, remedy: str, apart: bool
+) -> None:
+    """One and a half cards cannot be had; the refusal says what can."""
+    found = claims([spec("a", 1, cores)], apart=apart)
+    assert isinstance(found, Refusal)
+    assert found.reason is Reason.INVALID
+    assert f"{cores} cores" in found.detail
+    assert remedy in found.detail
+
+
+def test_cores_count_over_the_whole_pod() -> None:
+    """Two containers of 60 cores ask 120 together, and 60 each when apart."""
+    two = [spec("a", 1, 60), spec("b", 1, 60)]
+    assert isinstance(claims(two, apart=False), Refusal)
+    assert not isinstance(claims(two, apart=True), Refusal)
+
+
+def test_cores_without_memory_are_a_claim_of_compute() -> None:
+    """And memory without cores is a claim of memory."""
+    assert claims([spec("a", 0, 30)], apart=False) == (claim(0, 30, container="a"),)
+    assert claims([spec("a", 8, 0)], apart=False) == (claim(8, 0, container="a"),)

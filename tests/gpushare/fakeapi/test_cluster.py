@@ -1,0 +1,384 @@
+"""``Embedded`` beyond the contract that it shares with every ``Cluster``."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count, islice
+
+import pytest
+
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
+from gpushare.kube.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def cluster(**settings: float) -> Embedded:
+    """A cluster in which it is always the same time and UIDs are numbers."""
+    numbers = count(1)
+    return Embedded(
+        now=lambda: NOW,
+        new_uid=lambda: f"uid-{next(numbers):05}",
+        bookmark_every_s=settings.get("bookmark_every_s", 1.0),
+        history=int(settings.get("history", 1000)),
+    )
+
+
+def pod(name: str = "pod", **spec: object) -> Json:
+    container = {"name": "main", "resources": {"limits": {"cpu": "1"}}}
+    metadata = {"name": name, "namespace": "default"}
+    return {"metadata": metadata, "spec": {"containers": [container]} | spec}
+
+
+def names(things: tuple[Json, ...]) -> list[str]:
+    return [thing["metadata"]["name"] for thing in things]
+
+
+def chosen(where: Embedded, fields: str = "", labels: str = "") -> list[str]:
+    page = where.list_page(
+        Kind.PODS, limit=0, field_selector=fields, label_selector=labels
+    )
+    return names(page.items)
+
+
+def bind(where: Embedded, a_pod: Json, node: str = "node") -> None:
+    metadata = a_pod["metadata"]
+    target = Target(metadata["namespace"], metadata["name"], metadata["uid"])
+    where.bind(target, node, {})
+
+
+def test_create_fills_in() -> None:
+    """Identity is the cluster's to give, a status the user's to leave alone."""
+    body = pod() | {"status": {"phase": "Running"}}
+    body["metadata"] |= {"uid": "mine", "resourceVersion": "7"}
+    made = cluster().create(Kind.PODS, body)
+    assert made["metadata"] == {
+        "name": "pod",
+        "namespace": "default",
+        "uid": "uid-00001",
+        "resourceVersion": "2",
+        "creationTimestamp": "2026-01-02T03:04:05Z",
+    }
+    assert (made["apiVersion"], made["kind"]) == ("v1", "Pod")
+    assert made["status"] == {"phase": "Pending"}
+
+
+def test_node_keeps_its_status() -> None:
+    """A node's status comes with it, and it has no namespace."""
+    where = cluster()
+    status = {"capacity": {"cpu": "4"}}
+    metadata = {"name": "node", "namespace": "default"}
+    where.create(Kind.NODES, {"metadata": metadata, "status": status})
+    found = where.get(Kind.NODES, "", "node")
+    assert found["status"] == status
+    assert "namespace" not in found["metadata"]
+
+
+def test_create_twice() -> None:
+    """A name is taken once; the error is a Conflict of its own kind."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    with pytest.raises(AlreadyExists, match='pods "pod" already exists'):
+        where.create(Kind.PODS, pod())
+    assert issubclass(AlreadyExists, Conflict)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({}, "metadata: is missing"),
+        ({"metadata": {}}, "name or generateName"),
+        (pod("Upper"), "is no name"),
+        (pod("a/b"), "is no name"),
+        ({"metadata": {"name": "pod"}}, "spec: is missing"),
+        (pod(containers=[]), "at least one"),
+        (pod(containers=[{}]), "name: is missing"),
+        (pod(containers=[{"name": "a", "resources": 1}]), "must be an object"),
+        (pod() | {"metadata": {"name": "pod", "labels": {"a": 1}}}, "labels.a"),
+    ],
+)
+def test_malformed_pods(body: Json, complaint: str) -> None:
+    """What no typed API would let through is refused in words."""
+    with pytest.raises(Invalid, match=complaint):
+        cluster().create(Kind.PODS, body)
+
+
+def test_generated_name() -> None:
+    """``generateName`` gives a name that is new each time."""
+    where = cluster()
+    body = pod() | {"metadata": {"generateName": "web-"}}
+    for _ in range(2):
+        where.create(Kind.PODS, body)
+    assert chosen(where) == ["web-00001", "web-00002"]
+
+
+def test_nobody_reaches_into_the_store() -> None:
+    """What went in and what came out may be changed without effect."""
+    where, body = cluster(), pod()
+    body["metadata"]["labels"] = {"app": "web"}
+    made = where.create(Kind.PODS, body)
+    body["metadata"]["labels"]["app"] = made["metadata"]["labels"]["app"] = "other"
+    read = where.get(Kind.PODS, "default", "pod")
+    read["spec"]["containers"].clear()
+    patch: Json = {"metadata": {"annotations": {"a": "1"}}}
+    where.patch(Kind.PODS, "default", "pod", patch)
+    patch["metadata"]["annotations"]["a"] = "2"
+    found = where.get(Kind.PODS, "default", "pod")
+    assert found["metadata"]["labels"] == {"app": "web"}
+    assert found["metadata"]["annotations"] == {"a": "1"}
+    assert found["spec"]["containers"]
+    assert chosen(where, labels="app=web") == ["pod"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ("app=web", ["a"]),
+        ("app==web,tier", []),
+        ("app!=web", ["b", "c"]),
+        ("app in (web, db)", ["a", "b"]),
+        ("app notin (web,db)", ["c"]),
+        ("app", ["a", "b"]),
+        ("!app", ["c"]),
+        ("tier in (front),app=db", ["b"]),
+    ],
+)
+def test_label_selectors(labels: str, wanted: list[str]) -> None:
+    """Equality, sets and presence, joined by commas."""
+    where = cluster()
+    for name, its in (("a", {"app": "web"}), ("b", {"app": "db", "tier": "front"})):
+        body = pod(name)
+        body["metadata"]["labels"] = its
+        where.create(Kind.PODS, body)
+    where.create(Kind.PODS, pod("c"))
+    assert chosen(where, labels=labels) == wanted
+
+
+@pytest.mark.parametrize("selector", ["spec.image=x", "status.phase", "=a", "a,,b"])
+def test_selectors_that_mean_nothing(selector: str) -> None:
+    """A field that cannot be chosen by, or no selector at all, is Invalid."""
+    with pytest.raises(Invalid):
+        chosen(cluster(), fields=selector)
+
+
+def test_patch_preconditions() -> None:
+    """Version and uid in a patch must be the object's own."""
+    where = cluster()
+    made = where.create(Kind.PODS, pod())
+    where.annotate(Kind.PODS, "default", "pod", {"a": "1"})
+    for metadata in (
+        {"resourceVersion": made["metadata"]["resourceVersion"]},
+        {"uid": "other"},
+    ):
+        with pytest.raises(Conflict, match="Precondition failed"):
+            where.patch(Kind.PODS, "default", "pod", {"metadata": metadata})
+
+
+def test_patch_takes_away() -> None:
+    """Null removes a key, as RFC 7396 has it; identity is not to be removed."""
+    where = cluster()
+    made = where.create(Kind.PODS, pod())
+    where.annotate(Kind.PODS, "default", "pod", {"a": "1", "b": "2"})
+    gone: Json = {"annotations": {"a": None}, "uid": None, "creationTimestamp": None}
+    left = where.patch(Kind.PODS, "default", "pod", {"metadata": gone})
+    assert left["metadata"]["annotations"] == {"b": "2"}
+    assert left["metadata"]["uid"] == made["metadata"]["uid"]
+    assert left["metadata"]["creationTimestamp"]
+
+
+def test_patch_that_changes_nothing() -> None:
+    """The version stays, and nobody is told, as on the real one."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    first = where.patch(Kind.PODS, "default", "pod", {"metadata": {"labels": {}}})
+    again = where.patch(Kind.PODS, "default", "pod", {"metadata": {"labels": {}}})
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeName": "node"},
+        {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]},
+        {"containers": [{"name": "other", "resources": {"limits": {"cpu": "1"}}}]},
+    ],
+)
+def test_what_a_pod_asks_is_fixed(spec: Json) -> None:
+    """Neither node, containers nor resources change by a patch."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    with pytest.raises(Invalid, match="may not be changed"):
+        where.patch(Kind.PODS, "default", "pod", {"spec": spec})
+
+
+def test_status_is_apart() -> None:
+    """Status changes through its subresource alone, and that changes nothing else."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    body: Json = {"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}}
+    plain = where.patch(Kind.PODS, "default", "pod", body)
+    assert plain["status"] == {"phase": "Pending"}
+    body["metadata"]["labels"] = {"a": "c"}
+    left = where.patch(Kind.PODS, "default", "pod", body, subresource="status")
+    assert left["status"] == {"phase": "Running"}
+    assert left["metadata"]["labels"] == {"a": "b"}
+
+
+def test_strategic_patch_merges_lists() -> None:
+    """Conditions are merged by type, containers by name, directives are dropped."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    for kind, word in (("A", "False"), ("B", "True"), ("A", "True")):
+        status = {"conditions": [{"type": kind, "status": word}]}
+        where.patch(
+            Kind.PODS,
+            "default",
+            "pod",
+            {"status": status, "$setElementOrder/conditions": [{"type": kind}]},
+            subresource="status",
+            strategic=True,
+        )
+    body = {"spec": {"containers": [{"name": "main", "image": "new"}]}}
+    left = where.patch(Kind.PODS, "default", "pod", body, strategic=True)
+    found = [(one["type"], one["status"]) for one in left["status"]["conditions"]]
+    assert found == [("A", "True"), ("B", "True")]
+    assert left["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
+
+
+def test_replace() -> None:
+    """A whole object over the old one; a stale version is a Conflict."""
+    where = cluster()
+    made = where.create(Kind.PODS, pod())
+    made["metadata"]["labels"] = {"app": "web"}
+    assert where.replace(Kind.PODS, made)["metadata"]["labels"] == {"app": "web"}
+    made["metadata"]["labels"] = {"app": "db"}
+    with pytest.raises(Conflict):
+        where.replace(Kind.PODS, made)
+    with pytest.raises(NotFound):
+        where.replace(Kind.PODS, pod("other"))
+
+
+def test_delete_of_another_uid() -> None:
+    """The uid is a precondition."""
+    where = cluster()
+    where.create(Kind.PODS, pod())
+    with pytest.raises(Conflict):
+        where.delete(Kind.PODS, "default", "pod", uid="other")
+    assert chosen(where) == ["pod"]
+
+
+def test_deletion_time_is_when_it_ends() -> None:
+    """The timestamp lies a grace ahead; 30 s where the pod names none."""
+    where = cluster()
+    bind(where, where.create(Kind.PODS, pod()))
+    metadata = where.delete(Kind.PODS, "default", "pod")["metadata"]
+    assert metadata["deletionTimestamp"] == "2026-01-02T03:04:35Z"
+    assert metadata["deletionGracePeriodSeconds"] == 30
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_ended_pod_goes_at_once(phase: str) -> None:
+    """There is nothing to wait for, though it was bound."""
+    where = cluster()
+    bind(where, where.create(Kind.PODS, pod()))
+    status = {"status": {"phase": phase}}
+    where.patch(Kind.PODS, "default", "pod", status, subresource="status")
+    where.delete(Kind.PODS, "default", "pod")
+    assert chosen(where) == []
+
+
+def test_gated_pod_is_not_bound() -> None:
+    """Scheduling gates hold for whoever binds."""
+    where = cluster()
+    made = where.create(Kind.PODS, pod(schedulingGates=[{"name": "wait"}]))
+    with pytest.raises(Conflict, match="schedulingGates"):
+        bind(where, made)
+
+
+def test_watch_from_the_beginning() -> None:
+    """Without a version a watch begins with what is there."""
+    where = cluster()
+    where.create(Kind.PODS, pod("a"))
+    stream = where.watch(Kind.PODS, resource_version="", timeout_s=0.0)
+    assert [event.type for event in stream] == ["ADDED", "BOOKMARK"]
+
+
+def test_bookmarks_come_at_their_interval() -> None:
+    """A quiet watch says so again and again, and once more at its end."""
+
+    def watched(every_s: float, timeout_s: float) -> Iterator[WatchEvent]:
+        where = cluster(bookmark_every_s=every_s)
+        return where.watch(Kind.PODS, resource_version="1", timeout_s=timeout_s)
+
+    events = [*islice(watched(0.02, 60.0), 3), *watched(60.0, 0.02)]
+    assert [event.type for event in events] == ["BOOKMARK"] * 4
+    assert events[0].object == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"resourceVersion": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [("x", Invalid), ("99", Gone), ("-1", Invalid)]
+)
+def test_watch_from_nowhere(version: str, error: type[Exception]) -> None:
+    """A version that never was, as after a restart, is Gone; no number is Invalid."""
+    with pytest.raises(error):
+        cluster().watch(Kind.PODS, resource_version=version, timeout_s=1.0)
+
+
+def test_foreign_continue_token() -> None:
+    """A token that we never gave is Invalid."""
+    for token in ("?", "e30=", "WzFd", "bm90IGpzb24="):
+        with pytest.raises(Invalid):
+            cluster().list_page(Kind.PODS, limit=1, continue_token=token)
+
+
+def test_watch_that_is_up_to_date_outlives_compaction() -> None:
+    """Only who has missed something must begin anew."""
+    where = cluster(bookmark_every_s=0.01)
+    where.create(Kind.PODS, pod("a"))
+    stream = where.watch(Kind.PODS, resource_version="2", timeout_s=10.0)
+    assert next(stream).type == "BOOKMARK"
+    where.compact()
+    where.create(Kind.PODS, pod("b"))
+    told = next(event for event in stream if event.type != "BOOKMARK")
+    assert told.object["metadata"]["name"] == "b"
+
+
+def test_history_is_bounded() -> None:
+    """The oldest changes are forgotten by themselves."""
+    where = cluster(history=3)
+    for number in range(8):
+        where.create(Kind.PODS, pod(f"p{number}"))
+    with pytest.raises(Gone):
+        where.watch(Kind.PODS, resource_version="2", timeout_s=1.0)
+    assert len(chosen(where)) == 8
+
+
+def test_many_writers_and_watchers() -> None:
+    """Each watcher sees each write once, in the order of versions."""
+    where = cluster()
+    told: list[list[int]] = [[] for _ in range(4)]
+
+    def follow(into: list[int]) -> None:
+        stream = where.watch(Kind.PODS, resource_version="1", timeout_s=30.0)
+        for event in stream:
+            if event.type == "ADDED":
+                into.append(int(event.object["metadata"]["resourceVersion"]))
+            if len(into) == 100:
+                return
+
+    def write(writer: int) -> None:
+        for number in range(25):
+            where.create(Kind.PODS, pod(f"w{writer}-{number}"))
+
+    threads = [threading.Thread(target=follow, args=(into,)) for into in told]
+    threads += [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == [list(range(2, 102))] * 4

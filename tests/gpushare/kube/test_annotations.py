@@ -1,0 +1,171 @@
+"""Our two JSON annotations, read and written."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
+from gpushare.kube.annotations import (
+    decode_cards,
+    decode_placement,
+    encode_cards,
+    encode_placement,
+)
+from gpushare.kube.json_reader import Malformed
+from tests.builders import AT, card, placement, ref, share
+
+N = placement().node
+
+
+def one_card(**fields: Any) -> dict[str, Any]:
+    return {"uuid": "GPU-0", "index": 0, "units": 29} | fields
+
+
+def cards_text(*shared: object, v: object = 1) -> str:
+    return orjson.dumps({"v": v, "cards": list(shared)}).decode()
+
+
+def one_share(**fields: Any) -> dict[str, Any]:
+    return {"card": "GPU-0", "cores": 1, "units": 4} | fields
+
+
+def placement_text(*shares: object, v: object = 1, uid: object = "uid-pod") -> str:
+    return orjson.dumps({"v": v, "uid": uid, "shares": list(shares)}).decode()
+
+
+def test_cards_come_back_as_they_were_written() -> None:
+    """Sick cards and their models too."""
+    shared = (card(0), card(1, 94, healthy=False, model="RTX 3090"))
+    assert decode_cards(encode_cards(shared)) == shared
+
+
+def test_the_cards_annotation_as_the_protocol_has_it() -> None:
+    """``{v, cards: [{uuid, index, units, healthy, model}]}``."""
+    assert orjson.loads(encode_cards([card(1, 29)])) == {
+        "v": 1,
+        "cards": [
+            {
+                "uuid": "GPU-1",
+                "index": 1,
+                "units": 29,
+                "healthy": True,
+                "model": "Tesla P4",
+            }
+        ],
+    }
+
+
+def test_a_card_is_healthy_unless_it_says_otherwise() -> None:
+    """Fields we do not know are ignored, those that may be missing have defaults."""
+    text = cards_text(one_card(numa=1))
+    assert decode_cards(text) == (card(0, 29, model=""),)
+
+
+def test_a_node_may_share_no_cards() -> None:
+    """An empty list is in order."""
+    assert decode_cards(cards_text()) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "vcuda-cards: is not JSON"),
+        ("[]", "vcuda-cards: must be an object"),
+        ('{"cards": []}', "vcuda-cards.v: must be a whole number"),
+        (cards_text(v=2), "vcuda-cards.v: is 2; this program knows 1"),
+        (cards_text(v="1"), "vcuda-cards.v: must be a whole number"),
+        ('{"v": 1}', "vcuda-cards.cards: is missing"),
+        ('{"v": 1, "cards": {"a": 1}}', "vcuda-cards.cards: must be a list"),
+        (cards_text("GPU-0"), "vcuda-cards.cards[0]: must be an object"),
+        (cards_text(one_card(uuid="")), "cards[0].uuid: is missing or empty"),
+        (cards_text(one_card(uuid=7)), "cards[0].uuid: must be a string"),
+        (cards_text(one_card(index=-1)), "cards[0].index: must be a whole number"),
+        (cards_text(one_card(units=-1)), "cards[0].units: must be a whole number"),
+        (cards_text(one_card(units=2.5)), "cards[0].units: must be a whole number"),
+        (cards_text(one_card(units="29")), "cards[0].units: must be a whole number"),
+        (cards_text(one_card(healthy="no")), "cards[0].healthy: must be true or"),
+        (cards_text(one_card(model=4)), "cards[0].model: must be a string"),
+        (cards_text(one_card(), one_card(index=1)), "vcuda-cards.cards: has GPU-0 tw"),
+        (cards_text(one_card(), {}), "cards[1].uuid: is missing or empty"),
+    ],
+)
+def test_broken_cards_are_named(text: str, complaint: str) -> None:
+    """The log says which field of the annotation is wrong."""
+    with pytest.raises(Malformed) as caught:
+        decode_cards(text)
+    assert complaint in str(caught.value)
+    assert caught.value.field.startswith("baidu.com/vcuda-cards")
+
+
+def test_a_placement_comes_back_as_it_was_written() -> None:
+    """Several shares, several containers, whole cards."""
+    held = placement(
+        shares=[
+            Share(
+                CardUUID("GPU-1"),
+                Amount(50, 8),
+                (
+                    ContainerAmount("a", Amount(50, 4)),
+                    ContainerAmount("b", Amount(0, 4)),
+                ),
+            ),
+            share(0, 29, 100),
+        ]
+    )
+    assert decode_placement(encode_placement(held, AT), held.pod, held.node) == held
+
+
+def test_the_placement_annotation_as_the_protocol_has_it() -> None:
+    """``{v, uid, shares: [{card, cores, units, containers: {name: [..]}}], at}``."""
+    assert orjson.loads(encode_placement(placement("pod", 0, 4, 1), "now")) == {
+        "v": 1,
+        "uid": "uid-pod",
+        "shares": [
+            {"card": "GPU-0", "cores": 1, "units": 4, "containers": {"main": [1, 4]}}
+        ],
+        "at": "now",
+    }
+
+
+def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
+    """It was copied with the pod's manifest, or invented."""
+    text = placement_text(one_share(), uid="uid-other")
+    assert decode_placement(text, ref(), N) is None
+
+
+def test_containers_may_be_missing() -> None:
+    """What is charged stands on its own."""
+    held = decode_placement(placement_text(one_share()), ref(), N)
+    assert held is not None
+    assert held.shares == (Share(CardUUID("GPU-0"), Amount(1, 4)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nope", "key: is not JSON"),
+        ('"x"', "key: must be an object"),
+        (placement_text(v=3), "key.v: is 3; this program knows 1"),
+        ('{"v": 1, "shares": []}', "key.uid: is missing or empty"),
+        (placement_text(uid=7), "key.uid: must be a string"),
+        ('{"v": 1, "uid": "uid-pod"}', "key.shares: is missing"),
+        ('{"v":1,"uid":"uid-pod","shares":3}', "key.shares: must be a list"),
+        (placement_text("x"), "key.shares[0]: must be an object"),
+        (placement_text({"cores": 1, "units": 1}), "shares[0].card: is missing"),
+        (placement_text({"card": "x", "units": 1}), "shares[0].cores: must be a wh"),
+        (placement_text(one_share(units=-4)), "shares[0].units: must be a whole"),
+        (placement_text(one_share(cores=True)), "shares[0].cores: must be a whole"),
+        (placement_text(one_share(containers=[])), ".containers: must be an object"),
+        (placement_text(one_share(containers={"a": [1]})), ".containers.a: must be ["),
+        (placement_text(one_share(containers={"a": 1})), ".containers.a: must be ["),
+        (placement_text(one_share(containers={"a": [-1, 1]})), "containers.a: must"),
+        (placement_text(one_share(containers={"a": [1, "1"]})), "containers.a: must"),
+        (placement_text(one_share(containers={"a": [True, 1]})), "containers.a: must"),
+    ],
+)
+def test_broken_placements_are_named(text: str, complaint: str) -> None:
+    """By the annotation's key and the path inside it."""
+    with pytest.raises(Malformed) as caught:
+        decode_placement(text, ref(), N, "key")
+    assert complaint in str(caught.value)

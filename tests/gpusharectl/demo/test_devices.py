@@ -1,0 +1,473 @@
+"""The stand-in for kubelet's device manager, against a plugin that a test plays."""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gpushare.kube import names
+from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto import podresources_pb2 as held_pb
+from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
+from gpusharectl.demo.devices import CannotStartYetError, Devices, Given, Rejection
+from tests.builders import container_json, pod_json
+from tests.gpusharectl.fake_plugin import FakePlugin, ids_of
+from tests.testbed.waiting import wait_until
+
+M, C = names.MEMORY, names.CORE
+
+
+class Node:
+    """Devices with a memory plugin and a core plugin that know 20 ids each."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.devices = stack.enter_context(Devices(folder))
+        self.memory = self._plugin(stack, M)
+        self.core = self._plugin(stack, C)
+        self.stack = stack
+
+    def admit(self, *args: Any, **how: Any) -> dict[str, Given]:
+        admitted = self.devices.admit(pod_json(*args, **how))
+        assert not isinstance(admitted, Rejection), admitted
+        return dict(admitted)
+
+    def refuse(self, *args: Any, **how: Any) -> Rejection:
+        refused = self.devices.admit(pod_json(*args, **how))
+        assert isinstance(refused, Rejection)
+        return refused
+
+    def listed(self) -> dict[str, dict[str, set[str]]]:
+        with self._lister() as lister:
+            pods = lister.List(held_pb.ListPodResourcesRequest()).pod_resources
+        return {pod.name: _containers(pod) for pod in pods}
+
+    def get(self, name: str) -> dict[str, set[str]]:
+        asked = held_pb.GetPodResourcesRequest(pod_name=name, pod_namespace="default")
+        with self._lister() as lister:
+            return _containers(lister.Get(asked).pod_resources)
+
+    def _lister(self) -> Any:
+        path = self.devices.pod_resources / "kubelet.sock"
+        return _Lister(f"unix:{path}")
+
+    def _plugin(self, stack: ExitStack, resource: str) -> FakePlugin:
+        plugin = FakePlugin(self.devices.plugins, resource)
+        stack.enter_context(plugin.served())
+        plugin.register()
+        plugin.offer(*ids_of(resource, 20))
+        self.until(resource, 20)
+        return plugin
+
+    def until(self, resource: str, allocatable: int, capacity: int = 20) -> None:
+        wanted = (allocatable, capacity)
+        wait_until(
+            lambda: (
+                self.devices.allocatable().get(resource),
+                self.devices.capacity().get(resource),
+            ),
+            f"{resource} {wanted}",
+            accept=lambda seen: seen == wanted,
+        )
+
+
+class _Lister:
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(target)
+
+    def __enter__(self) -> Any:
+        return PodResourcesListerStub(self._channel)
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+
+def _containers(pod: Any) -> dict[str, set[str]]:
+    for container in pod.containers:
+        for entry in container.devices:
+            assert len(entry.device_ids) == 1
+    return {
+        container.name: {entry.device_ids[0] for entry in container.devices}
+        for container in pod.containers
+    }
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as entered:
+        yield entered
+
+
+@pytest.fixture
+def node(tmp_path: Path, stack: ExitStack) -> Node:
+    return Node(tmp_path, stack)
+
+
+def of(ids: Sequence[str], letter: str) -> set[str]:
+    return {one for one in ids if one.startswith(letter)}
+
+
+def test_it_clears_the_folder_as_kubelet_does(tmp_path: Path) -> None:
+    """All sockets go, whoever made them; other files stay."""
+    folder = tmp_path / "device-plugins"
+    folder.mkdir()
+    (folder / "kubelet_internal_checkpoint").touch()
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(folder / "old.sock"))
+    with Devices(tmp_path):
+        found = {path.name for path in folder.iterdir()}
+    assert found == {"kubelet_internal_checkpoint", "kubelet.sock"}
+
+
+def test_a_path_too_long_is_a_sentence(tmp_path: Path) -> None:
+    """And nothing stays open."""
+    with pytest.raises(ValueError, match="at most"), Devices(tmp_path / ("x" * 100)):
+        pass
+
+
+def test_registration_asks_for_options_before_it_answers(node: Node) -> None:
+    """So that a plugin must serve first (contracts 2.1)."""
+    assert node.memory.names_of_calls() == ["options"]
+    assert node.devices.capacity() == {M: 20, C: 20}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"version": "v1"}, 'requested API version "v1" is not supported by kubelet'),
+        ({"resource_name": "memory"}, 'the ResourceName "memory" is invalid'),
+        ({"resource_name": "kubernetes.io/gpu"}, "is invalid"),
+    ],
+)
+def test_wrong_registrations(node: Node, wrong: dict[str, str], words: str) -> None:
+    """The plugin hears why."""
+    with pytest.raises(grpc.RpcError) as failed:
+        node.memory.register(**wrong)
+    assert words in failed.value.details()  # type: ignore[attr-defined]
+
+
+def test_sick_devices_are_capacity_and_not_allocatable(node: Node) -> None:
+    """And each list replaces the one before (contracts 2.2)."""
+    ids = ids_of(M, 20)
+    node.memory.offer(*ids[:12], sick=ids[12:])
+    node.until(M, 12)
+    node.memory.offer(*ids[:12])
+    node.until(M, 12, capacity=12)
+
+
+def test_a_stream_that_ends_makes_all_devices_sick(node: Node) -> None:
+    """Capacity stays; a new registration brings them back."""
+    node.memory.hang_up()
+    node.until(M, 0)
+    refused = node.refuse(units=1)
+    assert refused.because == (
+        "Allocate failed due to no healthy devices present; "
+        f"cannot allocate unhealthy devices {M}, which is unexpected"
+    )
+    node.memory.register()
+    node.memory.offer(*ids_of(M, 20))
+    node.until(M, 20)
+    node.admit(units=1)
+
+
+def test_a_plugin_that_left_before_its_first_list_offered_nothing(
+    tmp_path: Path,
+) -> None:
+    """Its resource stays unknown, so a pod that asks for it is passed over."""
+    with Devices(tmp_path) as devices:
+        plugin = FakePlugin(devices.plugins)
+        with plugin.served():
+            plugin.register()
+            plugin.hang_up()
+            assert plugin.gone.wait(10)
+        assert devices.capacity() == {}
+        assert devices.admit(pod_json(units=4)) == {"main": Given()}
+
+
+def test_overlapping_registrations_end_the_newer_one(node: Node) -> None:
+    """kubelet's mistake that a plugin must not run into (contracts 2.7)."""
+    second = FakePlugin(node.devices.plugins, M)
+    second.endpoint = "second.sock"
+    node.stack.enter_context(second.served())
+    second.register()
+    second.offer(*ids_of(M, 10))
+    node.until(M, 10, capacity=10)
+    node.memory.hang_up()
+    node.until(M, 0, capacity=10)
+
+
+def test_the_plugin_is_asked_and_obeyed(node: Node) -> None:
+    """Options, preference, Allocate; what is free falls by what is held."""
+    node.memory.prefer = lambda _: ["m007", "m003", "m011"]
+    node.admit("a", units=3)
+    assert node.memory.names_of_calls() == ["options", "prefer", "allocate"]
+    asked = node.memory.last("prefer")
+    assert set(asked.available_deviceIDs) == set(ids_of(M, 20))
+    assert list(asked.must_include_deviceIDs) == []
+    assert asked.allocation_size == 3
+    assert set(node.memory.last("allocate")) == {"m003", "m007", "m011"}
+    node.memory.prefer = lambda _: []
+    node.admit("b", units=17)
+    assert len(node.memory.last("prefer").available_deviceIDs) == 17
+    assert node.listed()["a"] == {"main": {"m003", "m007", "m011"}}
+    assert node.devices.allocatable()[M] == 20
+
+
+def test_a_short_preference_is_filled_up_and_a_foreign_one_left_out(
+    node: Node,
+) -> None:
+    """At random, from what is there."""
+    node.memory.prefer = lambda _: ["m001", "m999"]
+    node.admit(units=4)
+    chosen = set(node.memory.last("allocate"))
+    assert len(chosen) == 4
+    assert "m001" in chosen
+    assert chosen <= set(ids_of(M, 20))
+
+
+def test_a_long_preference_is_cut_at_random(node: Node) -> None:
+    """The plugin has no say in which of them."""
+    node.memory.prefer = lambda _: ids_of(M, 6)
+    node.admit(units=4)
+    chosen = node.memory.last("allocate")
+    assert len(chosen) == 4
+    assert set(chosen) <= set(ids_of(M, 6))
+
+
+def test_a_plugin_without_options_is_not_asked(tmp_path: Path) -> None:
+    """Neither for its preference nor before a start."""
+    with Devices(tmp_path) as devices:
+        plugin = FakePlugin(devices.plugins)
+        plugin.options = pb.DevicePluginOptions()
+        with plugin.served():
+            plugin.register()
+            plugin.offer(*ids_of(M, 4))
+            wait_until(lambda: devices.allocatable().get(M), "devices")
+            devices.admit(pod_json(uid="u", units=4))
+            devices.start("u", "main")
+    assert plugin.names_of_calls() == ["options", "allocate"]
+
+
+def test_containers_come_in_order_and_resources_by_chance(node: Node) -> None:
+    """{prefer, allocate} of one resource, then of the other (contracts 2.3)."""
+    told: list[str] = []
+    node.memory.during = lambda call: told.append(f"m {call}")
+    node.core.during = lambda call: told.append(f"c {call}")
+    orders = set()
+    for number in range(40):
+        told.clear()
+        name = f"p{number}"
+        node.admit(name, units=2, cores=2)
+        node.devices.release(f"uid-{name}")
+        orders.add(tuple(told))
+    one, other = ("m prefer", "m allocate"), ("c prefer", "c allocate")
+    assert orders == {one + other, other + one}
+
+
+def test_nothing_asked_nothing_given(node: Node) -> None:
+    """A pod that asks no resource of ours, and one that asks for none of it."""
+    assert node.admit("plain") == {"main": Given()}
+    assert node.admit("zero", units=0) == {"main": Given()}
+    node.devices.start("uid-zero", "main")
+    assert node.memory.names_of_calls() == ["options"]
+    assert node.listed() == {"plain": {"main": set()}, "zero": {"main": set()}}
+
+
+def test_none_of_it_is_refused_where_no_device_is_well(node: Node) -> None:
+    """As kubelet does (contracts 2.4)."""
+    node.memory.hang_up()
+    node.until(M, 0)
+    assert "no healthy devices present" in node.refuse(units=0).because
+
+
+def test_a_resource_without_plugin_is_passed_over(tmp_path: Path) -> None:
+    """In silence: the container runs without it (contracts 2.4)."""
+    with Devices(tmp_path) as devices:
+        assert devices.admit(pod_json(units=4)) == {"main": Given()}
+
+
+def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:
+    """Or nobody could list pods any more."""
+    with pytest.raises(ValueError, match="whole"):
+        node.devices.admit(pod_json(units="1.5"))
+    assert node.listed() == {}
+
+
+def test_a_failed_allocate_is_the_pods_end(node: Node) -> None:
+    """Word for word, and its devices are free again."""
+    node.memory.errors = {"allocate": "no turn explains these ids"}
+    refused = node.refuse("a", units=20)
+    assert refused.reason == "UnexpectedAdmissionError"
+    assert refused.message == (
+        "Pod was rejected: Allocate failed due to rpc error: code = Internal "
+        "desc = no turn explains these ids, which is unexpected"
+    )
+    node.memory.errors = {}
+    node.admit("b", units=20)
+    assert set(node.listed()) == {"b"}
+
+
+def test_a_failed_preference_is_the_pods_end(node: Node) -> None:
+    """Unlike a short one."""
+    node.memory.errors = {"prefer": "no"}
+    assert node.refuse(units=1).because == (
+        "Allocate failed due to device plugin GetPreferredAllocation rpc failed with "
+        "err: rpc error: code = Internal desc = no, which is unexpected"
+    )
+
+
+def test_too_few_devices(node: Node) -> None:
+    """Healthy and free ones count; an ended pod's are free at once."""
+    node.admit("a", units=15)
+    assert node.refuse("b", units=6).because == (
+        f"Allocate failed due to requested number of devices unavailable for {M}. "
+        "Requested: 6, Available: 5, which is unexpected"
+    )
+    node.devices.release("uid-a")
+    node.admit("b", units=6)
+
+
+def test_init_containers_leave_their_devices(node: Node) -> None:
+    """Contracts 2.3: reused without asking; one more is must_include plus one new."""
+    containers = [container_json("a", 3, 3), container_json("b", 2, 1)]
+    node.admit(init=[container_json("init", 4, 4)], containers=containers)
+    calls = node.memory.names_of_calls()
+    assert calls == ["options", "prefer", *["allocate"] * 2, "prefer", "allocate"]
+    _, init, a, b = (x for call, x in node.memory.calls if call != "prefer")
+    assert set(a) < set(init)
+    assert len(set(b) & set(init)) == 1
+    assert not set(a) & set(b)
+    prefer = node.memory.last("prefer")
+    assert set(prefer.must_include_deviceIDs) == set(b) & set(init)
+    assert set(prefer.must_include_deviceIDs) < set(prefer.available_deviceIDs)
+    assert node.core.names_of_calls().count("prefer") == 1
+    held = node.listed()["pod"]
+    assert list(held) == ["a", "b"]
+    assert of(sorted(held["a"]), "m") == set(a)
+
+
+def test_a_sidecar_keeps_its_devices(node: Node) -> None:
+    """It stays, so it is listed and nobody takes over from it."""
+    sidecar = container_json("side", 4, restart="Always")
+    node.admit(init=[sidecar], containers=[container_json("a", 4)])
+    held = node.listed()["pod"]
+    assert list(held) == ["side", "a"]
+    assert not held["side"] & held["a"]
+
+
+def test_answers_are_merged_and_the_first_wins(node: Node) -> None:
+    """Which one is first is chance."""
+    node.memory.answer = pb.ContainerAllocateResponse(
+        envs={"CARDS": "x", "MEMORY": "1"},
+        mounts=[pb.Mount(container_path="/etc/vcuda", host_path="/m")],
+        cdi_devices=[pb.CDIDevice(name="nvidia.com/gpu=0")],
+    )
+    node.core.answer = pb.ContainerAllocateResponse(
+        envs={"CARDS": "x", "CORES": "2"},
+        mounts=[pb.Mount(container_path="/etc/vcuda", host_path="/c", read_only=True)],
+        devices=[pb.DeviceSpec(container_path="/dev/a", host_path="/dev/b")],
+        annotations={"k": "v"},
+        cdi_devices=[pb.CDIDevice(name="nvidia.com/gpu=0")],
+    )
+    given = node.admit(units=1, cores=1)["main"]
+    assert given.envs == {"CARDS": "x", "MEMORY": "1", "CORES": "2"}
+    assert given.mounts["/etc/vcuda"].host_path in ("/m", "/c")
+    assert given.devices["/dev/a"].host_path == "/dev/b"
+    assert given.annotations == {"k": "v"}
+    assert given.cdi == ("nvidia.com/gpu=0",)
+
+
+def test_before_each_start_both_plugins_are_asked(node: Node) -> None:
+    """With the ids that the container holds, on a restart as well."""
+    node.admit(uid="u", units=3, cores=2)
+    for _ in range(2):
+        node.devices.start("u", "main")
+    for plugin in (node.memory, node.core):
+        assert plugin.names_of_calls()[-2:] == ["start", "start"]
+        assert set(plugin.last("start")) == set(plugin.last("allocate"))
+
+
+def test_a_plugin_may_say_not_yet(node: Node) -> None:
+    """And is asked again."""
+    node.admit(uid="u", units=3)
+    node.memory.errors = {"start": "no room yet"}
+    with pytest.raises(CannotStartYetError) as waits:
+        node.devices.start("u", "main")
+    assert str(waits.value) == (
+        "device plugin PreStartContainer rpc failed with err: "
+        "rpc error: code = Internal desc = no room yet"
+    )
+    node.memory.errors = {}
+    node.devices.start("u", "main")
+
+
+def test_a_plugin_that_left_cannot_be_asked_before_a_start(node: Node) -> None:
+    """The container waits for it."""
+    node.admit(uid="u", units=3)
+    node.memory.hang_up()
+    node.until(M, 0)
+    with pytest.raises(CannotStartYetError, match="client connection is closing"):
+        node.devices.start("u", "main")
+
+
+def test_what_runs_is_not_admitted_again(tmp_path: Path) -> None:
+    """A restarted kubelet without its checkpoint lists it without devices."""
+    with ExitStack() as stack:
+        node = Node(tmp_path, stack)
+        two = [container_json("x", 2), container_json("y", 2)]
+        pod = pod_json("a", containers=two)
+        pod["status"]["containerStatuses"] = [
+            {"name": "x", "state": {"running": {}}},
+            {"name": "y", "state": {"terminated": {"exitCode": 1}}},
+        ]
+        given = node.devices.readmit(pod)
+        assert not isinstance(given, Rejection)
+        assert set(given) == {"y"}
+        listed = node.listed()["a"]
+        assert (listed["x"], len(listed["y"])) == (set(), 2)
+
+
+def test_what_is_listed_while_a_pod_is_being_admitted(node: Node) -> None:
+    """It is there; of its resources only the ones done have devices (contracts 3)."""
+    seen: list[tuple[str, str, dict[str, dict[str, set[str]]]]] = []
+    for plugin in (node.memory, node.core):
+        plugin.during = lambda call, letter=plugin.resource[-6]: seen.append(
+            (letter, call, node.listed())
+        )
+    node.admit("old", units=1, cores=1)
+    seen.clear()
+    node.admit("new", units=2, cores=2)
+    first, *_, last = seen
+    assert first[2]["new"] == {"main": set()}
+    assert len(last[2]["new"]["main"]) == 2
+    assert len(last[2]["old"]["main"]) == 2
+
+
+def test_get_knows_active_pods_alone(node: Node) -> None:
+    """By name; an ended one is not found."""
+    node.admit("a", units=2)
+    assert len(node.get("a")["main"]) == 2
+    node.devices.release("uid-a")
+    with pytest.raises(grpc.RpcError) as failed:
+        node.get("a")
+    assert "pod a in namespace default not found" in failed.value.details()  # type: ignore[attr-defined]
+
+
+def test_a_list_during_allocate_forgets_what_is_in_flight(node: Node) -> None:
+    """Where a pod ended meanwhile: kubelet's mistake (contracts 2.7), kept."""
+    node.admit("old", units=1)
+
+    def list_now(call: str) -> None:
+        if call == "allocate":
+            node.devices.release("uid-old")
+            node.listed()
+
+    node.memory.during = list_now
+    node.admit("a", units=5)
+    node.memory.during = lambda _: None
+    assert len(node.listed()["a"]["main"]) == 5
+    node.admit("b", units=1)
+    assert len(node.memory.last("prefer").available_deviceIDs) == 20

@@ -1,0 +1,89 @@
+"""What a container sees of its cards, held against its placement."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.kube.proto.deviceplugin_pb2 import Mount
+from gpusharectl.demo.devices import Given
+from gpusharectl.demo.story import Inside, NotAsPromisedError, look_inside
+from tests.builders import placement, pod_json
+
+ENVS = {
+    "NVIDIA_VISIBLE_DEVICES": "GPU-0",
+    "VCUDA_CARDS": "GPU-0",
+    "VCUDA_MEMORY_LIMIT_MIB": "1024",
+    "VCUDA_CORES": "1",
+}
+CARD = {"uuid": "GPU-0", "units": 4, "cores": 1, "memory_mib": 1024}
+FILE = {
+    "v": 1,
+    "pod": "default/pod",
+    "uid": "uid-pod",
+    "container": "main",
+    "cards": [CARD],
+}
+
+
+def look(
+    folder: Path, envs: Mapping[str, str] = ENVS, file: Any = FILE, **more: Any
+) -> Inside:
+    if file is not None:
+        (folder / "allocation.json").write_text(json.dumps(file))
+    mount = Mount(container_path="/etc/vcuda", host_path=str(folder))
+    given = {"main": Given(envs, more.pop("mounts", {"/etc/vcuda": mount}))}
+    pod = pod_json(units=4, cores=1)
+    return look_inside(pod, placement(units=4, cores=1), more.pop("given", given))
+
+
+def test_what_was_promised(tmp_path: Path) -> None:
+    """Variables and file agree with the placement."""
+    assert look(tmp_path) == Inside("GPU-0", "1024")
+
+
+@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.parametrize("value", ["7", None])
+def test_wrong_variables(tmp_path: Path, name: str, value: str | None) -> None:
+    """Another value, or none."""
+    envs = {key: told for key, told in ENVS.items() if key != name}
+    if value is not None:
+        envs[name] = value
+    with pytest.raises(NotAsPromisedError, match=f"its variables should say.*{name}"):
+        look(tmp_path, envs)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uid": "another"},
+        {"pod": "default/another"},
+        {"container": "another"},
+        {"cards": []},
+        {"cards": [CARD | {"uuid": "GPU-1"}]},
+        {"cards": [CARD, CARD | {"uuid": "GPU-1"}]},
+        {"cards": [CARD | {"units": 5}]},
+        {"cards": [CARD | {"memory_mib": 1}]},
+        {"cards": [CARD | {"cores": 0}]},
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Another's, or another amount."""
+    with pytest.raises(NotAsPromisedError, match=r"default/pod: allocation\.json"):
+        look(tmp_path, file=FILE | wrong)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    """It must be there before the container starts."""
+    with pytest.raises(NotAsPromisedError, match="No such file"):
+        look(tmp_path, file=None)
+    with pytest.raises(NotAsPromisedError, match="nothing is mounted on /etc/vcuda"):
+        look(tmp_path, mounts={})
+
+
+def test_not_started(tmp_path: Path) -> None:
+    """A pod that runs without kubelet's having started it."""
+    with pytest.raises(NotAsPromisedError, match="main was never started"):
+        look(tmp_path, given={})

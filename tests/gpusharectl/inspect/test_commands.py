@@ -1,0 +1,272 @@
+"""The commands as a user runs them, over HTTP on a small cluster."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
+from gpusharectl.access import reached
+from gpusharectl.completion import TwoNames, for_kubectl, program
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.inspect.command import (
+    clear_card,
+    cordon_card,
+    inspect,
+    uncordon_card,
+    why,
+)
+from tests.builders import bound_json, card, placement, pod_json
+from tests.gpusharectl.pictures import node_of
+from tests.gpusharectl.scenes import A, B, asking, three_apps
+
+COMMANDS = (inspect, why, cordon_card, uncordon_card, clear_card)
+
+
+def group() -> TwoNames:
+    return TwoNames("gpusharectl", commands=list(COMMANDS))
+
+
+def put(cluster: Embedded, pod: Json) -> None:
+    """Create a pod, and bind it where it should be, with its placement."""
+    place, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    node = pod["spec"].pop("nodeName", "")
+    notes = pod["metadata"].pop("annotations", {})
+    uid = cluster.create(Kind.PODS, pod)["metadata"]["uid"]
+    if node:
+        told = {key: text.replace(f"uid-{name}", uid) for key, text in notes.items()}
+        cluster.bind(Target(place, name, uid), node, told)
+        status = {"status": {"phase": pod["status"]["phase"]}}
+        cluster.patch(Kind.PODS, place, name, status, subresource="status")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Embedded:
+    """The cluster of the seeds, with one pod that waits and one of another kind."""
+    found = Embedded()
+    found.create(Kind.NODES, node_of("node-1", card(0, 94, uuid="GPU-5d3cc7ba")))
+    found.create(Kind.NODES, node_of("node-2", card(0, uuid=A), card(1, uuid=B)))
+    for pod in three_apps():
+        notes = pod["metadata"]["annotations"]
+        text = notes[names.PLACEMENT]
+        long = "GPU-5d3cc7ba-1bb4-4f1c-8f4e-2a60a3b7d9c1"
+        notes[names.PLACEMENT] = text.replace(long, "GPU-5d3cc7ba")
+        put(found, pod)
+    for name, on in (("cuda-2", A), ("cuda-3", B)):
+        put(found, bound_json(placement(name, on, 20, 1, node="node-2")))
+    put(found, asking())
+    put(found, pod_json("plain"))
+    elsewhere = pod_json("lonely", units=3)
+    elsewhere["metadata"]["namespace"] = "edge"
+    put(found, elsewhere)
+    return found
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    cluster: Embedded, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    with ApiServerOnLoopback(cluster) as server:
+        yield str(server.kubeconfig(tmp_path_factory.mktemp("k") / "kubeconfig"))
+
+
+def ran(kubeconfig: str, *words: str) -> Result:
+    return CliRunner().invoke(group(), [*words, "--kubeconfig", kubeconfig])
+
+
+def test_inspect(kubeconfig: str) -> None:
+    """No extender pod is there, so it is reckoned here, and said so."""
+    found = ran(kubeconfig, "inspect")
+    assert found.exit_code == 0
+    assert "2 nodes, 3 cards, 152 units (38 GiB): 131 allotted (86 %)" in found.output
+    assert "the extender was not asked: no pod of it is in" in found.output
+    assert "default/app-1 50" in found.output
+    assert "\x1b" not in found.output
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_inspect_as_data(kubeconfig: str, output: str) -> None:
+    """The same in both; nothing else on standard output."""
+    found = ran(kubeconfig, "inspect", "-o", output)
+    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
+    assert data["totals"]["allotted_units"] == 131
+    assert data["books"]["from"] == "pods and nodes"
+
+
+def test_inspect_one_node(kubeconfig: str) -> None:
+    """Or a sentence with those that there are."""
+    assert "node-1" not in ran(kubeconfig, "inspect", "--node", "node-2").output
+    found = ran(kubeconfig, "inspect", "--node", "nod")
+    assert found.exit_code == 1
+    assert 'there is no node "nod"; there are: node-1, node-2' in found.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["big"], 3, "no card has 30 units free; the most is 9"),
+        (["default/big"], 3, "To run it: ask for at most 9 units (2.25 GiB)"),
+        (["app-1"], 0, "default/app-1 is on node-1, card 0"),
+        (["-n", "edge", "lonely"], 3, "edge/lonely asks 3 units"),
+        (["plain"], 0, "asks for no part of a card"),
+        (["lonely"], 1, "there is no pod default/lonely. Did you mean edge/lonely?"),
+        (["app-9"], 1, "Did you mean default/app-3"),
+        (["zzz"], 1, "there is no pod default/zzz."),
+        (["-n", "edge", "default/big"], 2, "is not in the namespace edge"),
+        (["a/b/c"], 2, "give NAME or NAMESPACE/NAME"),
+        (["edge/"], 2, "give NAME or NAMESPACE/NAME"),
+        ([], 2, "Missing argument 'POD'"),
+    ],
+)
+def test_why(kubeconfig: str, words: Sequence[str], code: int, said: str) -> None:
+    """The sentence, and the exit code that is documented."""
+    found = ran(kubeconfig, "why", *words)
+    assert found.exit_code == code
+    assert said in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize("pod", ["big", "app-1", "plain", "zzz"])
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_why_as_data(kubeconfig: str, pod: str, output: str) -> None:
+    """The code in it is the exit code."""
+    found = ran(kubeconfig, "why", pod, "-o", output)
+    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
+    assert data["code"] == found.exit_code
+    assert data["pod"] == f"default/{pod}"
+
+
+def test_cordon_and_back(cluster: Embedded, kubeconfig: str) -> None:
+    """What inspect shows of it; who is there; and open again."""
+    closed = ran(kubeconfig, "cordon-card", "node-2", "1")
+    assert closed.exit_code == 0
+    assert "is cordoned now: it gets nothing new." in closed.output
+    assert "1 pod there goes on and stays charged: default/cuda-3." in closed.output
+    assert "cordoned →" in ran(kubeconfig, "inspect").output
+    opened = ran(kubeconfig, "uncordon-card", "node-2", "7cf0")
+    assert opened.output == f"node-2 card 1 ({B}, Tesla P4) is open again.\n"
+    node = cluster.get(Kind.NODES, "", "node-2")
+    assert names.CORDON not in node["metadata"]["annotations"]
+
+
+def test_clear(cluster: Embedded, kubeconfig: str) -> None:
+    """The order stands on the node for its device plugin."""
+    assert ran(kubeconfig, "clear-card", "node-2", "0").exit_code == 0
+    node = cluster.get(Kind.NODES, "", "node-2")
+    assert node["metadata"]["annotations"][names.CLEAR] == A
+    cluster.annotate(Kind.NODES, "", "node-2", {names.CLEAR: None})
+
+
+@pytest.mark.parametrize("command", ["cordon-card", "uncordon-card", "clear-card"])
+@pytest.mark.parametrize(
+    ("words", "code"), [(["node-2"], 2), (["node-2", "9"], 1), (["nod", "0"], 1)]
+)
+def test_orders_that_cannot_be(
+    kubeconfig: str, command: str, words: Sequence[str], code: int
+) -> None:
+    """A card must be named, and be there."""
+    assert ran(kubeconfig, command, *words).exit_code == code
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_no_cluster_is_a_sentence(command: click.Command, tmp_path: Path) -> None:
+    """And exit code 1."""
+    words = {"inspect": [], "why": ["p"]}.get(str(command.name), ["n", "0"])
+    nowhere = str(tmp_path / "none")
+    found = CliRunner().invoke(command, [*words, "--kubeconfig", nowhere])
+    assert found.exit_code == 1
+    assert "there is no file" in found.output
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Forbidden("pods is forbidden"), "pods is forbidden; take the administrator's"),
+        (Unavailable("no answer"), "no answer"),
+    ],
+)
+def test_what_the_api_server_refuses_is_a_sentence(
+    kubeconfig: str, error: ClusterError, words: str
+) -> None:
+    """On the way, after it had answered at first."""
+    with pytest.raises(click.ClickException, match=words), reached(kubeconfig, None):
+        raise error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_tells_the_exit_codes(command: click.Command) -> None:
+    """Of every command."""
+    found = CliRunner().invoke(command, ["--help"])
+    assert "Exit codes: 0" in found.output
+
+
+def offered(kubeconfig: str, *words: str) -> list[str]:
+    shell = ShellComplete(group(), {}, "gpusharectl", "")
+    *before, begun = words
+    where = [before[0], "--kubeconfig", kubeconfig, *before[1:]]
+    return [one.value for one in shell.get_completions(where, begun)]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["why", "default/b"], ["default/big"]),
+        (["why", "-n", "edge", ""], ["lonely"]),
+        (["inspect", "--node", ""], ["node-1", "node-2"]),
+        (["cordon-card", "node-"], ["node-1", "node-2"]),
+        (["cordon-card", "node-2", ""], ["0", A, "1", B]),
+        (["cordon-card", "node-2", "GPU-7"], [B]),
+        (["cordon-card", "nod", ""], []),
+    ],
+)
+def test_the_shell_offers_names(
+    kubeconfig: str, words: Sequence[str], found: list[str]
+) -> None:
+    """Of pods, nodes, and that node's cards."""
+    assert offered(kubeconfig, *words) == found
+
+
+def test_the_shell_offers_nothing_where_nobody_answers(tmp_path: Path) -> None:
+    """And no error appears between the words that are being typed."""
+    assert offered(str(tmp_path / "none"), "why", "") == []
+
+
+def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:
+    """As cobra has it: a line for each, with its meaning, and a last word."""
+    words = ["cordon-card", "--kubeconfig", kubeconfig, "node-2", "GPU-7"]
+    assert for_kubectl(group(), words) == f"{B}\tTesla P4\n:4"
+    assert for_kubectl(group(), ["insp"]).startswith("inspect\t")
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("gpusharectl", "Usage: gpusharectl why"),
+        ("kubectl-vcuda", "Usage: kubectl vcuda why"),
+    ],
+)
+def test_both_names_work(tmp_path: Path, name: str, usage: str) -> None:
+    """The usage line says the one by which it was called."""
+    script = tmp_path / name
+    module = "tests.gpusharectl.inspect.test_commands"
+    script.write_text(f"from {module} import group\ngroup().run()\n")
+    done = subprocess.run(
+        [sys.executable, script, "why", "--help"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(usage)
+    assert program(str(script)) == usage.removeprefix("Usage: ").removesuffix(" why")

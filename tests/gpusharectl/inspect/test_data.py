@@ -1,0 +1,176 @@
+"""``-o json`` and ``-o yaml``: the shapes that are promised, and that they say all."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpusharectl.inspect import serialize
+from gpusharectl.inspect.serialize import survey_data
+from gpusharectl.state.overview import survey
+from gpusharectl.why import serialize as why_serialize
+from gpusharectl.why.explain import why
+from gpusharectl.why.serialize import absent_data, answer_data
+from tests.gpusharectl.scenes import (
+    SCENES,
+    A,
+    B,
+    crowd,
+    making_room,
+    small,
+    swapped,
+    troubled,
+    unplaced,
+)
+from tests.gpusharectl.why.test_screens import pod_in
+
+TOP = {
+    "v",
+    "at",
+    "books",
+    "policy",
+    "card_order",
+    "totals",
+    "largest_free",
+    "nodes",
+    "pending",
+    "namespaces",
+    "warnings",
+}
+
+
+def keys_in(data: object) -> Iterator[str]:
+    match data:
+        case dict():
+            for key, value in data.items():
+                yield key
+                yield from keys_in(value)
+        case list():
+            for one in data:
+                yield from keys_in(one)
+
+
+def plain(data: object) -> bool:
+    """JSON and nothing else, so that YAML says the same."""
+    match data:
+        case None | bool() | int():
+            return True
+        case str():
+            return type(data) is str
+        case list():
+            return all(plain(one) for one in data)
+        case dict():
+            return all(type(k) is str and plain(v) for k, v in data.items())
+    return False
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
+    """Each key stands in the module's promise; every value is plain JSON."""
+    data = survey_data(survey(SCENES[name]()))
+    assert set(data) == TOP
+    assert plain(data)
+    promised = set(re.findall(r"\w+", serialize.__doc__ or ""))
+    assert set(keys_in(data)) <= promised | {"cores", "units", "memory_mib"}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_every_answer_has_its_shape(name: str) -> None:
+    """Of each pod of each cluster."""
+    seen = SCENES[name]()
+    promised = set(re.findall(r"\w+", f"{why_serialize.__doc__} {serialize.__doc__}"))
+    for pod in seen.pods:
+        answer = why(seen, pod)
+        data = answer_data(answer, seen.books)
+        assert plain(data)
+        assert set(keys_in(data)) <= promised | {"cores", "units", "memory_mib"}
+        assert data["code"] == answer.code
+        assert data["state"] in str(why_serialize.__doc__)
+
+
+def node_named(data: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (node for node in data["nodes"] if node["name"] == name)
+    return dict(found)
+
+
+def test_numbers() -> None:
+    """Units with their MiB; a card's pods add up to what is allotted."""
+    data = survey_data(survey(small()))
+    assert data["totals"] == {
+        "nodes": 2,
+        "other_nodes": 0,
+        "cards": 3,
+        "units": 152,
+        "allotted_units": 131,
+        "pending": 1,
+    }
+    (card,) = node_named(data, "node-1")["cards"]
+    assert card["memory_mib"] == 94 * 256
+    assert card["allotted"] == {"cores": 3, "units": 91, "memory_mib": 23296}
+    assert card["free"] == {"cores": 97, "units": 3, "memory_mib": 768}
+    assert sum(pod["units"] for pod in card["pods"]) == 91
+    assert data["largest_free"]["units"] == 9
+    assert data["books"] == {"from": "extender", "because": None}
+
+
+def test_unknown_is_null() -> None:
+    """And never 0: a node not heard of, resources that kubelet does not know."""
+    data = survey_data(survey(troubled()))
+    assert node_named(data, "lost")["ready"] is None
+    assert node_named(data, "broken")["offered"] == {"cores": 0, "units": 0}
+    assert node_named(data, "stray")["offered"] == {"cores": 0, "units": 0}
+    assert data["books"]["from"] == "pods and nodes"
+    (gone,) = node_named(data, "stray")["gone"]
+    assert gone["card"] == "GPU-gone"
+    assert len(data["warnings"]) >= 7
+
+
+def test_how_each_pod_stays() -> None:
+    """Placed, of unknown card, or only expected; and where it was planned."""
+    (first, second) = node_named(survey_data(survey(unplaced())), "node-2")["cards"]
+    assert [pod["stay"] for pod in first["pods"]] == ["unplaced"]
+    assert first["pods"] == second["pods"]
+    (first, _) = node_named(survey_data(survey(making_room())), "node-2")["cards"]
+    assert [pod["stay"] for pod in first["pods"]] == ["placed", "nominated"]
+    assert first["pods"][0]["leaving"]
+    assert first["allotted"]["units"] == 25
+    (_, second) = node_named(survey_data(survey(swapped())), "node-2")["cards"]
+    assert second["pods"][0]["planned"] == [A]
+
+
+def test_nothing_is_cut() -> None:
+    """Whatever the screen leaves out."""
+    data = survey_data(survey(crowd()))
+    assert len(node_named(data, "node-1")["cards"][0]["pods"]) == 301
+    assert len(data["pending"]) == 14
+
+
+def test_why_in_numbers() -> None:
+    """What each card lacks, who would have to go, and what would fit."""
+    seen = small()
+    data = answer_data(why(seen, pod_in(seen, "big")), seen.books)
+    first, second = data["nodes"]
+    assert first["cards"][0]["missing"]["units"] == 27
+    assert [card["ever"] for card in second["cards"]] == [False, False]
+    assert second["fits_now"]["shares"] == [
+        {"cores": 99, "units": 9, "memory_mib": 2304}
+    ]
+    (way,) = data["ways"]
+    assert (way["node"], way["index"]) == ("node-1", 0)
+    assert [pod["name"] for pod in way["pods"]] == ["app-2"]
+
+
+def test_where_a_pod_is_in_numbers() -> None:
+    """The card that it has, and the one that was planned."""
+    seen = swapped()
+    data = answer_data(why(seen, pod_in(seen, "mover")), seen.books)
+    assert [card["uuid"] for card in data["cards"]] == [B]
+    assert data["planned"] == [A]
+
+
+def test_a_pod_that_is_not_there() -> None:
+    """The nearest names are told."""
+    data = absent_data("default/big", ("edge/big",), 1)
+    assert data["near"] == ["edge/big"]
+    assert data["state"] == "absent"

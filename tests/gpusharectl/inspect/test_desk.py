@@ -1,0 +1,154 @@
+"""The real extender and device plugins, and what is reckoned without them."""
+
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from gpushare.domain.node import Node
+from gpushare.kube import names
+from gpushare.kube.api import ApiServer
+from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.objects import Ref
+from gpusharectl.access import Access
+from gpusharectl.demo.cluster import Desk, fetched
+from gpusharectl.demo.run import _hush
+from gpusharectl.demo.story import HELD
+from gpusharectl.inspect.command import cordon_card, inspect, uncordon_card, why
+from gpusharectl.state.placements import told
+from gpusharectl.state.read import look
+from tests.builders import pod_json
+from tests.gpusharectl.pictures import extender
+from tests.testbed.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    """Two nodes; five pods that run, and one that nothing has room for."""
+    _hush()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, Desk(Path(folder)) as found:
+        found.join(*HELD)
+        for name, units in (("a", 50), ("b", 40), ("c", 20), ("d", 20), ("e", 1)):
+            found.cluster.create(Kind.PODS, pod_json(name, units=units, cores=1))
+            wait_until(lambda name=name: runs(found, name), f"{name} to run")
+        found.cluster.create(Kind.PODS, pod_json("big", units=30, cores=1))
+        wait_until(lambda: scheduled(found, "big"), "big to be refused")
+        yield found
+
+
+def pod(desk: Desk, name: str) -> Json:
+    return desk.cluster.get(Kind.PODS, "default", name)
+
+
+def runs(desk: Desk, name: str) -> bool:
+    return bool(pod(desk, name)["status"]["phase"] == "Running")
+
+
+@pytest.fixture(scope="module")
+def access(desk: Desk) -> Iterator[Access]:
+    path = str(desk.kubeconfig)
+    found = Access(ApiObjects.connect(path), ApiServer.connect(path), path, "")
+    yield found
+    found.close()
+
+
+def ran(desk: Desk, command: object, *words: str) -> str:
+    where = ["--kubeconfig", str(desk.kubeconfig)]
+    done = CliRunner().invoke(command, [*words, *where])  # type: ignore[arg-type]
+    assert done.exit_code in (0, 3), done.output
+    return done.output
+
+
+def books(desk: Desk) -> tuple[Node, ...]:
+    """The extender's own; none where a busy machine keeps it from answering."""
+    page = fetched(desk._verbs, "/snapshot")
+    return told(page).pages if page else ()
+
+
+def test_reckoned_it_is_what_the_extender_has(desk: Desk, access: Access) -> None:
+    """Page by page: cards, who holds what, what is free."""
+
+    def same() -> bool:
+        return look(access, datetime.now(UTC)).books.pages == books(desk)
+
+    assert wait_until(same, "the extender to have heard of the last pod")
+
+
+def test_an_extender_that_cannot_be_reached_is_said(desk: Desk, access: Access) -> None:
+    """This API server forwards no ports: the rest of the screen is there."""
+    told_of = extender("gpushare-extender-1")
+    desk.cluster.create(Kind.PODS, told_of)
+    uid = access.objects.get(Ref("v1", "Pod", "gpushare-extender-1", "kube-system"))
+    assert uid is not None
+    status = {"status": told_of["status"]}
+    where = (Kind.PODS, "kube-system", "gpushare-extender-1")
+    desk.cluster.patch(*where, status, subresource="status")
+    said = " ".join(ran(desk, inspect).split())
+    assert "the extender was not asked: gpushare-extender-1: " in said
+    assert "default/a 50" in said
+    desk.cluster.delete(*where, grace_period_s=0)
+
+
+def test_why_it_waits(desk: Desk) -> None:
+    """With kube-scheduler's own words where it has told any."""
+    said = " ".join(ran(desk, why, "big").split())
+    assert "no card has 30 units free; the most is 9" in said
+    assert "would fit without default/b (40 units and 1 core)" in said
+
+
+def test_what_it_says_would_help_helps(desk: Desk) -> None:
+    """Deleting the pods that it names lets the pod run, on that very card."""
+    data = orjson.loads(ran(desk, why, "big", "-o", "json"))
+    (way,) = data["ways"]
+    for going in way["pods"]:
+        desk.cluster.delete(Kind.PODS, going["namespace"], going["name"])
+    wait_until(lambda: runs(desk, "big"), "big to run")
+    found = orjson.loads(ran(desk, why, "big", "-o", "json"))
+    assert found["state"] == "placed"
+    assert (found["node"], found["cards"][0]["uuid"]) == (way["node"], way["card"])
+
+
+def test_nothing_comes_to_a_cordoned_card(desk: Desk) -> None:
+    """The real extender keeps to it; opened again, the pod comes."""
+    ran(desk, cordon_card, "node-1", "0")
+    ran(desk, cordon_card, "node-2", "0", "1")
+
+    def all_closed() -> bool:
+        own = books(desk)
+        return bool(own) and all(card.cordoned for page in own for card in page.cards)
+
+    wait_until(all_closed, "the extender to hear of it")
+    desk.cluster.create(Kind.PODS, pod_json("late", units=5, cores=1))
+    wait_until(lambda: scheduled(desk, "late"), "late to be tried")
+    said = " ".join(ran(desk, why, "late").split())
+    assert "no node has a card that is open" in said
+    assert "To run it: open what is cordoned: gpusharectl uncordon-card" in said
+    assert not runs(desk, "late")
+    ran(desk, uncordon_card, "node-1", "0")
+    ran(desk, uncordon_card, "node-2", "0", "1")
+    wait_until(lambda: runs(desk, "late"), "late to run")
+
+
+def scheduled(desk: Desk, name: str) -> bool:
+    events = desk.cluster.list_page(Kind.EVENTS, limit=0).items
+    return any(one["involvedObject"]["name"] == name for one in events)
+
+
+def test_a_pod_that_came_by_hand(desk: Desk) -> None:
+    """The device plugin tells where it is, and nobody planned it."""
+    made = desk.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
+    target = Target("default", "byhand", made["metadata"]["uid"])
+    desk.cluster.bind(target, "node-1", {})
+
+    def actual() -> bool:
+        return names.ACTUAL in pod(desk, "byhand")["metadata"].get("annotations", {})
+
+    wait_until(actual, "the device plugin to tell")
+    said = " ".join(ran(desk, why, "byhand").split())
+    assert "is on node-1, card 0 (RTX 3090), 2 units" in said
+    assert "Nobody planned its card" in said

@@ -1,0 +1,175 @@
+"""Where the webhook's certificate is cert-manager's: left to it, never forgotten."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Ref
+from gpusharectl.install.cluster_facts import SYSTEM
+from gpusharectl.install.manifests import load
+from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.objects import (
+    CERTIFICATE,
+    CONFIGURATIONS,
+    DEPLOYMENT,
+    SECRET,
+    SECRETS,
+)
+from tests.gpusharectl.install.believing import Believing, bundle, shown
+from tests.gpusharectl.install.fake_objects import copied
+from tests.gpusharectl.install.stories import EVERY_KIND, World
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+WANTED = WebhookChoice(wanted=True)
+OFF = WebhookChoice(wanted=False)
+INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
+ISSUED = {"cert-manager.io/certificate-name": "gpushare-webhook"}
+ITS_KINDS = [("cert-manager.io/v1", kind) for kind in ("Issuer", "Certificate")]
+SAID = "the webhook's certificate is cert-manager's, and is left to it   ok"
+
+
+@pytest.fixture
+def objects() -> Believing:
+    return Believing(NOW)
+
+
+@pytest.fixture
+def world(objects: Believing, tmp_path: Path) -> World:
+    """A cluster whose webhook came by ``kubectl apply -k``: cert-manager did its part.
+
+    What it writes is that of an install of ours, with its marks.
+    """
+    made = World(objects, tmp_path, now=NOW).populate()
+    assert made.install(webhook=WANTED) == Exit.DONE, made.screen.text
+    for ref in CONFIGURATIONS:
+        objects.merge(ref, {"metadata": {"annotations": INJECTED}})
+    objects.merge(SECRET, {"metadata": {"annotations": ISSUED, "labels": None}})
+    authority: Json = copied(objects.kept[SECRET])
+    authority["metadata"]["name"] = SECRETS[1].name
+    objects.create(authority)
+    for body in load("webhook-cert-manager"):
+        if body["apiVersion"] == CERTIFICATE.api_version:
+            objects.create(body)
+    return made
+
+
+def secrets_read(objects: Believing) -> list[str]:
+    return [one for one in objects.calls if "ecret" in one and "may" not in one]
+
+
+def test_it_is_left_to_it(world: World, objects: Believing) -> None:
+    """It stays so when the rest is applied anew, and is believed as before."""
+    before, authorities = shown(objects), bundle(objects)
+    world.now = objects.now = NOW + timedelta(days=250)
+    objects.calls.clear()
+    assert world.install() == Exit.DONE, world.screen.text
+    assert shown(objects) == before
+    assert bundle(objects) == authorities
+    assert secrets_read(objects) == []
+    assert SAID in world.screen.lines
+    for ref in CONFIGURATIONS:
+        assert objects.kept[ref]["metadata"]["annotations"] == INJECTED
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ((), WANTED),
+        ((), WebhookChoice()),
+        ((DEPLOYMENT,), WANTED),
+        ((CERTIFICATE,), WebhookChoice()),
+        ((CERTIFICATE, DEPLOYMENT), WANTED),
+        ((SECRET, DEPLOYMENT), WANTED),
+    ],
+)
+def test_it_is_known_when_the_configurations_are_gone(
+    world: World, objects: Believing, lost: tuple[Ref, ...], said: WebhookChoice
+) -> None:
+    """In need they are to be deleted; cert-manager would write over a Secret of ours.
+
+    Its own Secret says whose it is, and its Certificate where that is gone for now.
+    """
+    secret = copied(objects.kept[SECRET])
+    for ref in (*CONFIGURATIONS, *lost):
+        del objects.kept[ref]
+    make_again(world, objects, secret)
+    assert world.install(webhook=said) == Exit.DONE, world.screen.text
+    assert objects.kept[SECRET]["data"] == secret["data"]
+    assert f"apply {SECRET}" not in objects.writes
+    assert SAID in world.screen.lines
+    for ref in CONFIGURATIONS:
+        assert objects.kept[ref]["metadata"]["annotations"] == INJECTED
+
+
+def make_again(world: World, objects: Believing, secret: Json) -> None:
+    """Play cert-manager: the Secret, and its authority into each configuration."""
+    apply, step = objects.apply, world.nodes.step
+
+    def injecting(body: Json, *, dry_run: bool = False) -> Json:
+        if Ref.of(body) in CONFIGURATIONS:
+            body = copied(body)
+            for one in body["webhooks"]:
+                one["clientConfig"].setdefault("caBundle", secret["data"]["ca.crt"])
+        return apply(body, dry_run=dry_run)
+
+    def issuing() -> None:
+        objects.kept.setdefault(SECRET, secret)
+        step()
+
+    objects.apply = injecting  # type: ignore[method-assign]
+    world.nodes.step = issuing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("asked", [WANTED, WebhookChoice()], ids=["asked", "kept"])
+def test_without_its_kinds_nobody_would_renew(
+    world: World, objects: Believing, asked: WebhookChoice
+) -> None:
+    """cert-manager was taken away: words, and two ways on, the second of which goes."""
+    objects.unserved |= {kind for _, kind in ITS_KINDS}
+    for ref in [
+        ref for ref in objects.kept if (ref.api_version, ref.kind) in ITS_KINDS
+    ]:
+        del objects.kept[ref]
+    before = world.picture(EVERY_KIND)
+    assert world.install(webhook=asked) == Exit.REFUSED
+    assert world.picture(EVERY_KIND) == before
+    text = world.screen.text
+    assert "certificate is cert-manager's, and cert-manager is not here" in text
+    assert "does not know Certificate of cert-manager.io/v1" in text
+    assert world.install(webhook=OFF) == Exit.DONE, world.screen.text
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
+    assert "cert-manager" not in world.screen.text
+    assert len(bundle(objects)) == 1
+
+
+@pytest.mark.parametrize("how", ["uninstall", "no-webhook"])
+def test_all_of_it_goes(world: World, objects: Believing, how: str) -> None:
+    """Both Secrets, which cert-manager leaves when its Certificates are deleted."""
+    objects.writes.clear()
+    taken = world.install(webhook=OFF) if how == "no-webhook" else world.uninstall()
+    assert taken == Exit.DONE, world.screen.text
+    gone = (*SECRETS, *CONFIGURATIONS, CERTIFICATE)
+    assert not [ref for ref in gone if ref in objects.kept]
+    assert not [kind for kind in ITS_KINDS if objects.list(*kind)]
+    # Or cert-manager would make it again.
+    order = [one for one in objects.writes if one.startswith("delete")]
+    for ref in SECRETS:
+        assert order.index(f"delete {CERTIFICATE}") < order.index(f"delete {ref}")
+
+
+def test_the_rights_to_its_kinds_are_asked_before(
+    world: World, objects: Believing
+) -> None:
+    for ref in (*CONFIGURATIONS, DEPLOYMENT):
+        del objects.kept[ref]
+    objects.denied.add("patch issuers.cert-manager.io")
+    before = world.picture(EVERY_KIND)
+    assert world.install(webhook=WANTED) == Exit.REFUSED
+    assert "you may not patch issuers.cert-manager.io in kube-system" in (
+        world.screen.text
+    )
+    assert world.picture(EVERY_KIND) == before
+    assert Ref("v1", "Secret", SECRETS[1].name, SYSTEM) in objects.kept

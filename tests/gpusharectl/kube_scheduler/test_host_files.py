@@ -1,0 +1,195 @@
+"""Files of a host: whole or not at all, whatever happens meanwhile."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
+from tests.machine import needs
+from tests.testbed.waiting import wait_until
+
+FILE = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostFiles:
+    return HostFiles(tmp_path)
+
+
+def names(host: HostFiles) -> list[str]:
+    """Give all that lies beside the file, hidden or not."""
+    return sorted(path.name for path in host.place(FILE).parent.iterdir())
+
+
+@contextmanager
+def no_room_beyond(size: int) -> Iterator[None]:
+    """Let no file grow beyond this; the kernel refuses the write itself."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_new_file_with_its_folders(host: HostFiles) -> None:
+    """A file that was not there gets the mode asked for."""
+    assert host.read(FILE) is None
+    host.write(FILE, b"new", 0o640)
+    assert host.read(FILE) == b"new"
+    assert host.place(FILE).stat().st_mode & 0o777 == 0o640
+    assert names(host) == ["kube-scheduler.yaml"]
+
+
+def test_new_folder_whatever_the_umask(host: HostFiles) -> None:
+    """Who runs as another user reaches what lies in it."""
+    before = os.umask(0o077)
+    try:
+        host.write("/etc/kubernetes/vcuda/tls/ca.crt", b"", 0o644)
+    finally:
+        os.umask(before)
+    for folder in ("/etc/kubernetes/vcuda", "/etc/kubernetes/vcuda/tls"):
+        assert host.place(folder).stat().st_mode & 0o777 == 0o755
+    there = host.place("/etc/kubernetes/vcuda/tls/ca.crt").stat()
+    assert there.st_mode & 0o777 == 0o644
+
+
+def test_rights_stay(host: HostFiles) -> None:
+    """A file that was there keeps its mode, and its owner where we are root."""
+    host.write(FILE, b"old", 0o600)
+    place = host.place(FILE)
+    place.chmod(0o604)
+    if os.geteuid() == 0:
+        os.chown(place, 65532, 65533)
+    before = place.stat()
+    host.write(FILE, b"new", 0o644)
+    after = place.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+    assert host.read(FILE) == b"new"
+
+
+def test_owner_that_is_asked_for(host: HostFiles) -> None:
+    """A key can be given to the user who is to read it, with the mode asked for."""
+    needs(os.geteuid() == 0, "not root", "run as root to give files away")
+    host.write(FILE, b"old", 0o644)
+    host.write(FILE, b"key", 0o600, 65532)
+    there = host.place(FILE).stat()
+    assert (there.st_mode & 0o777, there.st_uid) == (0o600, 65532)
+
+
+def test_failed_write_leaves_the_old_file(host: HostFiles) -> None:
+    """The old file stands and nothing lies beside it when the new one does not fit."""
+    host.write(FILE, b"old")
+    with no_room_beyond(10), pytest.raises(OSError) as raised:
+        host.write(FILE, b"x" * 100)
+    assert raised.value.errno == errno.EFBIG
+    assert host.read(FILE) == b"old"
+    assert names(host) == ["kube-scheduler.yaml"]
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """The same on a disk that is really full."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    done = subprocess.run(mount, capture_output=True, check=False)
+    needs(done.returncode == 0, "no tmpfs can be mounted", "run as root")
+    try:
+        host = HostFiles(disk)
+        host.write(FILE, b"old")
+        with pytest.raises(OSError) as raised:
+            host.write(FILE, b"x" * 100_000)
+        assert raised.value.errno == errno.ENOSPC
+        assert host.read(FILE) == b"old"
+        assert names(host) == ["kube-scheduler.yaml"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+WRITER = """
+import signal, sys
+from pathlib import Path
+from gpusharectl.scheduler.hostfiles import HostFiles
+# As a terminal has it: a run in the background ignores it, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+host = HostFiles(Path(sys.argv[1]))
+print("ready", flush=True)
+n = 0
+while True:
+    n += 1
+    host.write(sys.argv[2], b"%d\\n" % n * 20000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_anywhere(host: HostFiles, number: signal.Signals) -> None:
+    """Whenever a writer is ended, the file is one whole version, and kubelet's too.
+
+    Ctrl-C leaves nothing beside it; what a kill leaves begins with a dot.
+    """
+    command = [sys.executable, "-c", WRITER, str(host.root), FILE]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        wait_until(lambda: host.read(FILE), "a first version")
+        first = host.read(FILE)
+        wait_until(lambda: host.read(FILE) != first, "another version")
+        writer.send_signal(number)
+    lines = set((host.read(FILE) or b"").splitlines())
+    assert len(lines) == 1
+    assert (host.read(FILE) or b"").count(b"\n") == 20000
+    beside = [name for name in names(host) if name != "kube-scheduler.yaml"]
+    assert all(name.startswith(".") for name in beside)
+    if number is signal.SIGINT:
+        assert beside == []
+
+
+def test_links_are_the_hosts_own(host: HostFiles, tmp_path: Path) -> None:
+    """A link to /data means the mounted host's /data, and stays a link."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/kubernetes").symlink_to("/data")
+    host.write(FILE, b"new")
+    assert (tmp_path / "data/manifests/kube-scheduler.yaml").read_bytes() == b"new"
+    assert (tmp_path / "etc/kubernetes").is_symlink()
+    (tmp_path / "round").symlink_to("/round")
+    with pytest.raises(OSError, match="too many links"):
+        host.read("/round/x")
+
+
+def test_removing(host: HostFiles) -> None:
+    """A folder goes only when nothing lies in it; what is gone may be removed again."""
+    host.make([FileChange(FILE, None, b"new")])
+    folder = "/etc/kubernetes/manifests"
+    host.remove_empty(folder)
+    assert host.names(folder) == ("kube-scheduler.yaml",)
+    host.make([FileChange(FILE, b"new", None), FileChange(FILE, b"new", None)])
+    host.remove_empty(folder)
+    assert not host.place(folder).exists()
+    assert host.names(folder) == ()
+
+
+def test_diff() -> None:
+    """A change is shown as diff -u shows it; what is in a key is never shown."""
+    assert FileChange("/f", b"a\nb\n", b"a\nc").diff() == (
+        "--- /f\n+++ /f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file\n"
+    )
+    assert FileChange("/f", None, b"a\n").diff().startswith("--- /dev/null\n+++ /f\n")
+    assert FileChange("/f", b"a\n", None).diff().startswith("--- /f\n+++ /dev/null\n")
+    key = FileChange("/tls/client.key", None, b"secret")
+    assert key.diff() == "create /tls/client.key (its contents are not shown)\n"
+    assert "secret" not in key.reversed().diff()

@@ -1,0 +1,119 @@
+"""The Job for another control-plane node, and what is told of a trial."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.job import Action, HostJob
+from gpusharectl.kube_scheduler.static_pod import Ours, edited
+from gpusharectl.kube_scheduler.verify import last_words
+from tests.testbed.rest import Json
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDER = KubeadmFile.folder
+CONFIG = f"{FOLDER}/scheduler.yaml"
+
+
+def job(
+    action: Action = Action.APPLY, node: str = "cp-2", *, tls: bool = False
+) -> HostJob:
+    return HostJob(action, node, "gpushare:1", "v1.36.3", tls)
+
+
+def mirror(name: str) -> Json:
+    """Give a golden manifest as the pod that kubelet makes of it."""
+    body: Json = yaml.safe_load((GOLDEN / name).read_text())
+    return body
+
+
+def pod(made: Json) -> Json:
+    spec: Json = made["spec"]["template"]["spec"]
+    return spec
+
+
+def mounts(container: Json) -> dict[str, bool]:
+    """Give where a container sees what, and whether it may only read there."""
+    return {
+        each["mountPath"]: each.get("readOnly", False)
+        for each in container["volumeMounts"]
+    }
+
+
+def test_pinned_and_without_credentials() -> None:
+    """It runs where it is told although the scheduler may be what is broken."""
+    spec = pod(job().body(mirror("kubeadm.yaml")))
+    assert spec["nodeName"] == "cp-2"
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["restartPolicy"] == "Never"
+
+
+def test_tried_before_it_is_written() -> None:
+    """The trial reads the host and writes copies; only the last container may write."""
+    spec = pod(job(tls=True).body(mirror("commented.yaml")))
+    prepare, check = spec["initContainers"]
+    (write,) = spec["containers"]
+    assert mounts(prepare) == {
+        "/host/etc/kubernetes": True,
+        "/host/etc/scheduler": True,
+        "/try": False,
+    }
+    assert mounts(write) == {"/host/etc/kubernetes": False, "/host/etc/scheduler": True}
+    assert check["image"] == "local.test/kube-scheduler:v1.36.3"
+    assert check["command"][-3:] == [
+        f"--config={CONFIG}",
+        "--write-config-to=/dev/stdout",
+        "--secure-port=0",
+    ]
+    assert prepare["command"][:3] == ["gpusharectl", "host-scheduler", "try"]
+    assert write["command"][:3] == ["gpusharectl", "host-scheduler", "apply"]
+    assert write["command"][-2:] == ["--kubernetes=v1.36.3", "--tls"]
+
+
+def test_trial_over_an_older_version_of_ours() -> None:
+    """The copies stand where the host's own folder of ours would be."""
+    text = (GOLDEN / "kubeadm.yaml").read_text()
+    after = edited(text, Ours(CONFIG, FOLDER, "abc"))
+    assert isinstance(after, str)
+    spec = pod(job().body(yaml.safe_load(after)))
+    (ours,) = (
+        each
+        for each in spec["initContainers"][1]["volumeMounts"]
+        if each["mountPath"] == FOLDER
+    )
+    assert (ours["name"], ours["subPath"]) == ("try", FOLDER.lstrip("/"))
+
+
+def test_nothing_to_try_when_all_goes_back() -> None:
+    """Restoring writes at once."""
+    spec = pod(job(Action.RESTORE).body(mirror("kubeadm.yaml")))
+    assert spec["initContainers"] == []
+
+
+def test_long_names_of_nodes() -> None:
+    """A Job's name is a label of its pod: at most 63 characters, and unique."""
+    names = {job(node=f"{'n' * 80}.{number}").name for number in range(3)}
+    assert len(names) == 3
+    assert all(len(name) <= 63 for name in names)
+    assert job().name == "gpushare-scheduler-apply-cp-2"
+    labels = job(node="n" * 200).body(mirror("kubeadm.yaml"))["metadata"]["labels"]
+    assert all(len(value) <= 63 for value in labels.values())
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        ("a\n\nb\nc\nd\n", "b / c / d"),
+        (
+            'E1 run.go:72] "command failed" err="weight: \\"-1\\" is bad"\n',
+            'weight: "-1" is bad',
+        ),
+        ("x" * 1000, "x" * 600),
+    ],
+)
+def test_last_words_of_kube_scheduler(log: str, words: str) -> None:
+    """Its own complaint where there is one, else its last lines, cut to fit."""
+    assert last_words(log) == words

@@ -1,0 +1,256 @@
+"""kube-scheduler inside k3s: its files before, with us, and after us."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpusharectl.kube_scheduler.files import Asked, shipped_extender
+from gpusharectl.kube_scheduler.flavours import K3sFile
+from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
+from gpusharectl.kube_scheduler.k3s import K3sScheduler
+from gpusharectl.kube_scheduler.kubeadm import Patience
+from gpusharectl.kube_scheduler.static_pod import Ours
+from gpusharectl.kube_scheduler.temp_pod import Pace
+
+GOLDEN = Path(__file__).parent / "golden" / "k3s"
+ASKED = Asked(
+    "v1.31.4+k3s1", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
+)
+FOLDER = "/etc/rancher/k3s"
+OURS = Ours(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
+FILE = K3sFile()
+Files = dict[str, bytes]
+
+
+class Answering:
+    """An API server that answers when it is asked the second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def version(self) -> str | None:
+        self.asked += 1
+        return "v1.31.4+k3s1" if self.asked > 1 else None
+
+
+class Runner:
+    """Writes down what it is told to run."""
+
+    def __init__(self, last_words: str = "") -> None:
+        self.ran: list[Sequence[str]] = []
+        self._last_words = last_words
+
+    def __call__(self, command: Sequence[str]) -> str:
+        self.ran.append(command)
+        return self._last_words
+
+
+def found(root: Path) -> Files:
+    """Give every file below a folder."""
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def scheduler(
+    root: Path, run: Runner | None = None, asked: Asked = ASKED
+) -> K3sScheduler:
+    pace = Pace(clock=lambda: 0.0, pause=lambda _: None)
+    patience = Patience(pace=pace)
+    return K3sScheduler(HostFiles(root), Answering(), "edge", asked, run, patience)
+
+
+def write(root: Path, path: str, text: str) -> None:
+    HostFiles(root).write(path, text.encode())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A server of k3s with settings and a scheduler configuration of its own."""
+    shutil.copytree(GOLDEN / "before", tmp_path / "host")
+    return tmp_path / "host"
+
+
+def test_before_with_us_and_after(root: Path) -> None:
+    """The golden folders: install adds our files and one line; uninstall takes both."""
+    before = found(root)
+    host = scheduler(root)
+    host.apply(host.plan())
+    assert found(root) == found(GOLDEN / "after")
+    assert scheduler(root).plan() == []
+    host.apply(host.restore())
+    assert found(root) == before
+    assert not (root / "etc/rancher/k3s/vcuda").exists()
+    assert host.restore() == []
+
+
+def test_settings_that_were_not_there(tmp_path: Path) -> None:
+    """k3s needs no config.yaml; ours then goes with us. Profiling stays off, as k3s has
+    it, which a configuration would turn on again.
+    """
+    host = scheduler(tmp_path)
+    host.apply(host.plan())
+    files = HostFiles(tmp_path)
+    assert files.read(FILE.path) == (
+        b"kube-scheduler-arg:\n- config=/etc/rancher/k3s/vcuda/scheduler.yaml\n"
+    )
+    config = yaml.safe_load(files.read(OURS.config) or b"")
+    assert config["enableProfiling"] is False
+    kubeconfig = "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
+    assert config["clientConnection"] == {"kubeconfig": kubeconfig}
+    host.apply(host.restore())
+    assert found(tmp_path) == {}
+
+
+def test_settings_changed_meanwhile(root: Path) -> None:
+    """Then only our line is taken out, and what was changed stays."""
+    host = scheduler(root)
+    host.apply(host.plan())
+    config = root / FILE.path.lstrip("/")
+    config.write_text(config.read_text().replace("site=12", "site=13"))
+    host.apply(host.restore())
+    golden = (GOLDEN / "before" / FILE.path.lstrip("/")).read_text()
+    assert config.read_text() == golden.replace("site=12", "site=13")
+
+
+def test_data_elsewhere(tmp_path: Path) -> None:
+    """The scheduler's kubeconfig is where k3s keeps its data."""
+    write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
+    host = scheduler(tmp_path)
+    host.apply(host.plan())
+    config = yaml.safe_load(HostFiles(tmp_path).read(OURS.config) or b"")
+    kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
+    assert config["clientConnection"]["kubeconfig"] == kubeconfig
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "kube-scheduler-arg:\n- OURS\n"),
+        ("# only\n", "# only\nkube-scheduler-arg:\n- OURS\n"),
+        ("a: b # c\n# end\n", "a: b # c\nkube-scheduler-arg:\n- OURS\n# end\n"),
+        ("kube-scheduler-arg: v=2 # x\n", "kube-scheduler-arg: [v=2, OURS] # x\n"),
+        ("kube-scheduler-arg: [v=2]\n", 'kube-scheduler-arg: [v=2, "OURS"]\n'),
+        ("kube-scheduler-arg:\na: b\n", "kube-scheduler-arg:\n- OURS\na: b\n"),
+        (
+            "kube-scheduler-arg:\n  - config=/own\n",
+            "kube-scheduler-arg:\n  - config=/own\n  - OURS\n",
+        ),
+    ],
+)
+def test_forms_of_the_argument(before: str, after: str) -> None:
+    """Absent, empty, a text, a list of either style: one argument more, the last."""
+    wanted = after.replace("OURS", f"config={OURS.config}")
+    assert FILE.edited(before, OURS) == wanted
+    assert FILE.edited(wanted, OURS) == wanted
+    assert FILE.is_edited(wanted, OURS)
+    again = FILE.bare(wanted, OURS)
+    assert not isinstance(again, Obstacle)
+    assert FILE.found(again) == FILE.found(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a", "is not a mapping"),
+        ("a: [", "is not YAML"),
+        ("kube-scheduler-arg: 5\n", "neither a text nor a list"),
+        ("kube-scheduler-arg: [{a: b}]\n", "neither a text nor a list"),
+        ("disable-scheduler: true\n", "disable-scheduler"),
+        ("{a: b}\n", "one argument a line"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    """The file is named, and what is wrong with it; it stays as it is."""
+    write(tmp_path, FILE.path, text)
+    plan = scheduler(tmp_path).plan()
+    assert isinstance(plan, Obstacle)
+    assert str(plan).startswith(FILE.path)
+    assert words in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (f"{FOLDER}/config.yaml.d/10-more.yaml", "kube-scheduler-arg: [v=2]\n"),
+        (f"{FOLDER}/config.yaml.d/x.yml", "kube-scheduler-arg+: [config=/own]\n"),
+        (
+            "/etc/systemd/system/k3s.service",
+            "ExecStart=/usr/bin/k3s server \\\n  '--kube-scheduler-arg=config=/own'\n",
+        ),
+    ],
+)
+def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
+    """What would win over our argument is named; nothing is written."""
+    write(tmp_path, path, text)
+    plan = scheduler(tmp_path).plan()
+    assert isinstance(plan, Obstacle)
+    assert path in str(plan)
+    assert "wins over" in str(plan)
+
+
+def test_elsewhere_and_harmless(tmp_path: Path) -> None:
+    """What only adds to our argument, or is no file of k3s's, stands in no way."""
+    more = f"{FOLDER}/config.yaml.d"
+    write(tmp_path, f"{more}/a.yaml", "kube-scheduler-arg+: [v=2]\n")
+    write(tmp_path, f"{more}/a.yaml.bak", "kube-scheduler-arg: [v=2]\n")
+    write(
+        tmp_path, "/etc/systemd/system/k3s-agent.service", "--kube-scheduler-arg config"
+    )
+    write(tmp_path, "/etc/systemd/system/k3s.service.d/x.conf", "")
+    assert not isinstance(scheduler(tmp_path).plan(), Obstacle)
+
+
+def test_restart_is_said(root: Path) -> None:
+    """Without leave nobody restarts k3s: the command is told, and nothing is proved."""
+    heard: list[str] = []
+    host = scheduler(root)
+    host.apply(host.plan())
+    assert host.wait(heard.append) == ""
+    assert heard == ["k3s reads this when it starts; now run: systemctl restart k3s"]
+    assert host.probe() == ""
+
+
+def test_restart_is_done(root: Path) -> None:
+    """With leave it is the unit that is found here, and its answer is waited for."""
+    write(root, "/etc/systemd/system/k3s-edge.service", "")
+    write(root, "/etc/systemd/system/k3s-agent.service", "")
+    run = Runner()
+    host = scheduler(root, run)
+    host.apply(host.plan())
+    assert host.wait(lambda _: None) == ""
+    assert run.ran == [("systemctl", "restart", "k3s-edge")]
+    assert host.wait(lambda _: None) == ""
+    assert len(run.ran) == 1
+
+
+def test_restart_fails_and_is_rolled_back(root: Path) -> None:
+    """The files come back, and k3s is restarted with them."""
+    before = found(root)
+    run = Runner("Job for k3s.service failed")
+    host = scheduler(root, run)
+    host.apply(host.plan())
+    why = host.wait(lambda _: None)
+    assert why == "systemctl restart k3s: Job for k3s.service failed"
+    host.roll_back()
+    assert found(root) == before
+    host.wait(lambda _: None)
+    assert len(run.ran) == 2
+
+
+def test_service_of_openrc(tmp_path: Path) -> None:
+    """Where there is no systemd it is OpenRC's command."""
+    write(tmp_path, "/etc/init.d/k3s", "")
+    assert scheduler(tmp_path).restart_command() == ("rc-service", "k3s", "restart")
+
+
+def test_old_k3s(tmp_path: Path) -> None:
+    """An old Kubernetes gets the version that it reads."""
+    host = scheduler(tmp_path, asked=replace(ASKED, kubernetes="v1.24.17+k3s1"))
+    host.apply(host.plan())
+    config = yaml.safe_load(HostFiles(tmp_path).read(OURS.config) or b"")
+    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1beta3"

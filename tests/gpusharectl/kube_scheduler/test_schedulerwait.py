@@ -1,0 +1,118 @@
+"""How kube-scheduler's pod is waited for, by what kubelet says of it."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Forbidden
+from gpushare.kube.objects import Ref
+from gpusharectl.kube_scheduler.static_pod import SchedulerPod
+from gpusharectl.kube_scheduler.temp_pod import Pace
+from gpusharectl.kube_scheduler.verify import LOOK, MirrorPod
+from tests.gpusharectl.install.fake_objects import FakeObjects
+
+OLD = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_text()
+NEW = OLD.replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=2")
+POD = Ref("v1", "Pod", "kube-scheduler-cp", "kube-system")
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+class Kubelet:
+    """Says at each pause what the mirror pod is from then on."""
+
+    def __init__(self, *turns: Json) -> None:
+        self.objects = FakeObjects()
+        self._turns = list(turns)
+        self._now = 0.0
+        self._turn(0.0)
+
+    def wait(self, most_s: float = 60.0) -> tuple[str, list[str]]:
+        """Wait for the new one; give why it did not come, and what was heard."""
+        heard: list[str] = []
+        manifest = SchedulerPod.read(NEW)
+        assert isinstance(manifest, SchedulerPod)
+        pace = Pace(1.0, lambda: self._now, self._turn)
+        mirror = MirrorPod(self.objects, "cp", pace)
+        return mirror.wait(manifest, heard.append, most_s), heard
+
+    def _turn(self, s: float) -> None:
+        self._now += s
+        if self._turns:
+            self.objects.kept[POD] = copy.deepcopy(self._turns.pop(0))
+
+
+def mirror(text: str, status: Json) -> Json:
+    body: Json = yaml.safe_load(text)
+    body["metadata"] = {**body["metadata"], "name": POD.name, "resourceVersion": "7"}
+    return {**body, "status": status}
+
+
+def down(restarts: int, code: int | None) -> Json:
+    """A container that kubelet will start again, and how it ended."""
+    ended = {} if code is None else {"terminated": {"exitCode": code}}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    found = {"restartCount": restarts, "state": state, "lastState": ended}
+    return {"containerStatuses": [found]}
+
+
+def test_the_old_one_is_looked_after() -> None:
+    """kubelet is given a reason to look whether it has ended, and the new one none."""
+    kubelet = Kubelet(mirror(OLD, READY), mirror(NEW, {}), mirror(NEW, READY))
+    why, heard = kubelet.wait()
+    assert why == ""
+    assert [line.partition(": ")[2] for line in heard] == [
+        "the old one is to end",
+        "it starts",
+    ]
+    assert len(kubelet.objects.writes) == 1
+    assert LOOK not in kubelet.objects.kept[POD]["metadata"].get("annotations", {})
+
+
+def test_each_look_says_something_new() -> None:
+    """The same again would be no change."""
+    kubelet = Kubelet(mirror(OLD, READY))
+    assert "the old one is to end" in kubelet.wait(3)[0]
+    assert kubelet.objects.kept[POD]["metadata"]["annotations"][LOOK] != "7"
+    assert len(kubelet.objects.writes) > 1
+
+
+def test_who_may_not_change_it_waits() -> None:
+    kubelet = Kubelet(mirror(OLD, READY), mirror(NEW, READY))
+    # The first call is to look, the second to change.
+    kubelet.objects.fails(2, lambda: Forbidden("patch pods"), done=False)
+    assert kubelet.wait()[0] == ""
+    assert kubelet.objects.writes == []
+
+
+def test_one_that_is_there_anew_is_left_alone() -> None:
+    """It may come between the look and the reason, and has the same name."""
+    kubelet = Kubelet(mirror(OLD, READY))
+    new = mirror(NEW, READY)
+    new["metadata"]["resourceVersion"] = "8"
+    merge = kubelet.objects.merge
+
+    def late(ref: Ref, patch: Json, *, subresource: str = "") -> Json:
+        kubelet.objects.kept[ref] = new
+        return merge(ref, patch, subresource=subresource)
+
+    kubelet.objects.merge = late  # type: ignore[method-assign]
+    assert kubelet.wait()[0] == ""
+    assert LOOK not in kubelet.objects.kept[POD]["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("code", [1, 137, None])
+def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
+    """Its last words say why; an end that nobody knows of counts as bad."""
+    kubelet = Kubelet(mirror(NEW, down(2, code)))
+    kubelet.objects.logs[POD.name] = 'E run.go "command failed" err="no such profile"'
+    assert kubelet.wait()[0] == "it has ended 2 times and says: no such profile"
+
+
+def test_one_that_was_told_to_end_is_waited_for() -> None:
+    """kubelet holds a quick there and back against it for some seconds."""
+    kubelet = Kubelet(mirror(NEW, down(3, 0)), mirror(NEW, READY))
+    kubelet.objects.logs[POD.name] = "told to end"
+    assert kubelet.wait()[0] == ""

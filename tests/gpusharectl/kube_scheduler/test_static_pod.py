@@ -1,0 +1,200 @@
+"""kube-scheduler's manifest: edited, taken back, refused."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from gpusharectl.kube_scheduler.host_files import Obstacle
+from gpusharectl.kube_scheduler.static_pod import (
+    FORMER,
+    Ours,
+    SchedulerPod,
+    edited,
+    is_edited,
+    taken_out,
+)
+
+OURS = Ours("/etc/kubernetes/vcuda/scheduler.yaml", "/etc/kubernetes/vcuda", "abc")
+FLAG = f"--config={OURS.config}"
+GOLDEN = Path(__file__).parent / "golden"
+KUBEADM = (GOLDEN / "kubeadm.yaml").read_text()
+LAST_FLAG = "    - --leader-elect=true\n"
+MOUNTS = """\
+    volumeMounts:
+    - mountPath: /etc/kubernetes/scheduler.conf
+      name: kubeconfig
+      readOnly: true
+"""
+
+
+def made(text: str) -> str:
+    """Edit a manifest that can be edited."""
+    found = edited(text, OURS)
+    assert isinstance(found, str), found
+    return found
+
+
+def pod(text: str) -> SchedulerPod:
+    found = SchedulerPod.read(text)
+    assert isinstance(found, SchedulerPod), found
+    return found
+
+
+def refusal(text: str) -> str:
+    """Say why a manifest cannot be edited; it must be one that cannot."""
+    found = edited(text, OURS)
+    assert isinstance(found, Obstacle)
+    return str(found)
+
+
+def test_kubeadms_own() -> None:
+    """What kubeadm 1.36 writes gets a flag, a volume, a mount and an annotation."""
+    assert made(KUBEADM) == (GOLDEN / "kubeadm-edited.yaml").read_text()
+
+
+def test_form_and_comments_stay() -> None:
+    """Comments, blank lines, brackets and quotes stand where they stood."""
+    assert (
+        made((GOLDEN / "commented.yaml").read_text())
+        == (GOLDEN / "commented-edited.yaml").read_text()
+    )
+
+
+FORMS = {
+    "as kubeadm writes it": KUBEADM,
+    "line ends of Windows": KUBEADM.replace("\n", "\r\n"),
+    "no end of the last line": KUBEADM.rstrip("\n"),
+    "a byte order mark": f"\ufeff{KUBEADM}",
+    "much by hand": (GOLDEN / "commented.yaml").read_text(),
+    "a configuration": KUBEADM.replace(LAST_FLAG, "    - --config=/x.yaml # mine\n"),
+    "a configuration in two words": KUBEADM.replace(
+        LAST_FLAG, "    - --config\n    - '/x.yaml'\n"
+    ),
+    "flags in args": KUBEADM.replace(
+        "  - command:\n    - kube-scheduler\n",
+        "  - command: [kube-scheduler]\n    args:\n",
+    ),
+    "no command": KUBEADM.replace(
+        "  - command:\n    - kube-scheduler\n", "  - args:\n"
+    ),
+    "mounts in brackets": KUBEADM.replace(
+        MOUNTS, "    volumeMounts: [{mountPath: /a, name: kubeconfig}] # one\n"
+    ),
+    "empty brackets": KUBEADM.replace("metadata:\n", "metadata:\n  annotations: {}\n"),
+    "annotations": KUBEADM.replace(
+        "metadata:\n", "metadata:\n  annotations:\n    a.b/c: d # why\n    # more\n"
+    ),
+    "no mounts": KUBEADM.replace(MOUNTS, ""),
+    "no volumes": KUBEADM.split("  volumes:")[0] + "status: {}\n",
+    "a last value of several lines": KUBEADM.replace(
+        "    name: kubeconfig\nstatus", "    name: |\n      kubeconfig\n\nstatus"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_there_and_back(text: str) -> None:
+    """Taking out what was put in gives the bytes back; twice is as good as once."""
+    after = made(text)
+    assert is_edited(after, OURS)
+    assert not is_edited(text, OURS)
+    assert edited(after, OURS) == after
+    assert taken_out(after, OURS) == text
+    assert taken_out(text, OURS) == text
+    found = pod(after)
+    assert found.config == OURS.config
+    assert found.on_host(OURS.config) == OURS.config
+
+
+words = st.from_regex(r"--[a-z][a-z-]{0,12}(=[A-Za-z0-9/.]{1,12})?", fullmatch=True)
+comments = st.sampled_from(["", " # why", "  #", "\n    # below", "\n"])
+
+
+@settings(max_examples=30, phases=[Phase.generate])
+@given(
+    flags=st.lists(st.tuples(words, comments), max_size=6),
+    extra=st.lists(st.sampled_from(["a", "b", "c"]), unique=True),
+    annotations=st.dictionaries(st.sampled_from("xyz"), st.text(max_size=8)),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    end=st.sampled_from(["", "\n", "\n\n# end\n"]),
+)
+def test_any_manifest_there_and_back(
+    flags: list[tuple[str, str]],
+    extra: list[str],
+    annotations: dict[str, str],
+    newline: str,
+    end: str,
+) -> None:
+    """Whatever flags, comments, volumes and annotations: the bytes come back."""
+    listed = "".join(f"    - {word}{comment}\n" for word, comment in flags)
+    body = yaml.safe_load(KUBEADM)
+    body["metadata"]["annotations"] = annotations
+    body["spec"]["volumes"] += [{"name": each, "emptyDir": {}} for each in extra]
+    text = yaml.safe_dump(body, allow_unicode=True).replace(
+        "    - --leader-elect=true\n", listed
+    )
+    text = text.rstrip("\n").replace("\n", newline) + end
+    after = made(text)
+    assert taken_out(after, OURS) == text
+    assert pod(after).config == OURS.config
+
+
+def test_former_configuration_is_remembered() -> None:
+    """A configuration that was there is replaced in place, and kept in words."""
+    text = KUBEADM.replace(LAST_FLAG, '    - "--config=/etc/x.yaml" # mine\n')
+    after = made(text)
+    assert f"    - {FLAG} # mine\n" in after
+    assert pod(after).annotation(FORMER) == '"--config=/etc/x.yaml"'
+
+
+def test_another_stamp_changes_the_pod() -> None:
+    """A changed configuration makes another pod of it, and only by the annotation."""
+    after = made(KUBEADM)
+    again = edited(after, Ours(OURS.config, OURS.folder, "def"))
+    assert again == after.replace('"abc"', '"def"')
+
+
+REFUSED = {
+    "": "is empty",
+    "# nothing\n": "is empty",
+    "a:\n\tb: c\n": "is not YAML",
+    "- a\n": "is not a mapping",
+    KUBEADM.replace("kind: Pod", "kind: Deployment"): "its kind is Deployment",
+    f"{KUBEADM}---\n{KUBEADM}": "holds 2 documents",
+    KUBEADM.replace("    name: kube-scheduler\n", "    name: other\n"): "no container",
+    KUBEADM.replace("    - kube-scheduler\n", "    - sh\n    - -c\n"): "not by way of",
+    "kind: Pod\nspec: {}\n": "without metadata",
+    "{kind: Pod, metadata: {name: s}, spec: {containers: [{name: kube-scheduler, "
+    "command: [kube-scheduler]}]}}": "plain block style",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.items(), ids=REFUSED.values())
+def test_refused_in_words(text: str, words: str) -> None:
+    """What is no manifest of kube-scheduler, or cannot be edited safely, says why."""
+    assert words in refusal(text)
+
+
+def test_merged_keys_are_refused_and_not_spoiled() -> None:
+    """An anchor that two places share could change both: nobody guesses."""
+    other = "  initContainers:\n  - name: i\n    volumeMounts: *them\n"
+    text = KUBEADM.replace("    volumeMounts:\n", "    volumeMounts: &them\n")
+    text = text.replace("  hostNetwork: true\n", f"{other}  hostNetwork: true\n")
+    assert "anchors" in refusal(text)
+
+
+def test_files_of_the_pod_on_the_host() -> None:
+    """The longest mount that holds a path counts; a path in none is refused."""
+    text = KUBEADM.replace(
+        MOUNTS,
+        "    volumeMounts:\n"
+        "    - {mountPath: /a, name: kubeconfig}\n"
+        "    - {mountPath: /a/b, name: deep, subPath: sub}\n",
+    ).replace("  volumes:\n", "  volumes:\n  - {name: deep, hostPath: {path: /deep}}\n")
+    found = pod(text)
+    assert found.on_host("/a/b/c.yaml") == "/deep/sub/c.yaml"
+    assert found.on_host("/a/c.yaml") == "/etc/kubernetes/scheduler.conf/c.yaml"
+    assert isinstance(found.on_host("/ab/c.yaml"), Obstacle)

@@ -1,0 +1,68 @@
+"""Scenarios with a default for everything."""
+
+from collections.abc import Callable, Sequence
+
+from gpushare.domain.policies import Choice
+from gpushare.kube.cluster import Json
+from gpusharectl.simulate import synthetic
+from gpusharectl.simulate.engine import Fate, Played, play
+from gpusharectl.simulate.scenario import Arrive, Happening, Scenario, Step
+from gpusharectl.simulate.scenario_file import read_scenario
+
+
+def node(
+    name: str = "node-1",
+    *units: int,
+    model: str = "Tesla P4",
+    cpu: str = "",
+    memory: str = "",
+    pods: int | None = None,
+) -> Json:
+    """A node with cards of these sizes, or one of 29 units."""
+    sizes = units or (29,)
+    cards = [
+        synthetic.card(name, index, size, model) for index, size in enumerate(sizes)
+    ]
+    return synthetic.node(name, cards, synthetic.Host(cpu, memory, pods))
+
+
+def pod(name: str, units: int = 10, cores: int = 1, **more: object) -> Json:
+    """A pod of one container."""
+    asked = synthetic.Asked(units=units, cores=cores, **more)  # type: ignore[arg-type]
+    return synthetic.pod("default", name, asked)
+
+
+def scenario(
+    nodes: Sequence[Json], *steps: Happening | Step, waits: bool = True
+) -> Scenario:
+    """Things that happen a minute apart, unless they say when."""
+    return Scenario(
+        name="a scenario",
+        nodes=tuple(nodes),
+        steps=tuple(
+            step if isinstance(step, Step) else Step(60.0 * number, step)
+            for number, step in enumerate(steps)
+        ),
+        waits=waits,
+    )
+
+
+def come(*names: str, **asked: object) -> list[Arrive]:
+    """Pods alike that come and stay."""
+    return [Arrive(pod(name, **asked)) for name in names]  # type: ignore[arg-type]
+
+
+def played(of: Scenario, policy: str = "first-fit") -> Played:
+    return play(of, Choice(policy))
+
+
+def fates(of: Played) -> dict[str, Fate]:
+    return {fate.pod.name: fate for fate in of.fates}
+
+
+def places(of: Played) -> dict[str, str]:
+    return {fate.pod.name: fate.place for fate in of.fates}
+
+
+def told(text: str) -> Callable[[], Scenario]:
+    return lambda: read_scenario(text, "scenario.yaml")

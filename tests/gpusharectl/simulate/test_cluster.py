@@ -1,0 +1,100 @@
+"""Whatever is decided, ``schedule`` decided it, over the extender's own books."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.domain.model import NodeName, Placement
+from gpushare.domain.placement import schedule
+from gpushare.domain.policies import POLICIES, Choice
+from gpushare.domain.refusal import Refusal
+from gpushare.kube.cluster import Kind
+from gpushare.kube.codec import pod_record
+from gpusharectl.simulate.cluster import Newcomer, World
+from tests.gpusharectl.simulate.scenes import node, pod
+
+
+def world(policy: str = "first-fit") -> World:
+    found = World(Choice(policy))
+    for number in range(4):
+        cpu = str(2 + 4 * (number // 2))
+        found.add_node(node(f"n-{number}", 29, 20, cpu=cpu, memory="64Gi"))
+    return found
+
+
+def newcomer(of: World, body: dict[str, object]) -> Newcomer:
+    found = of.add(body)
+    assert not isinstance(found, Refusal)
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
+    """The same placement comes of all nodes that pass the filters."""
+    dice = random.Random(7)
+    here = world(policy)
+    there: list[Placement] = []
+    for number in range(60):
+        units, cpu = dice.choice([2, 5, 11, 20]), dice.choice(["500m", "1", ""])
+        cores = dice.choice([1, 1, 1, 100])
+        asked = newcomer(here, pod(f"p-{number}", units, cores, cpu=cpu))
+        judged = {
+            name: here.candidates.judge(asked.question, name)
+            for name in here.candidates.names()
+        }
+        pages = [here.ledger.node(name) for name, no in judged.items() if not no]
+        found = [page for page in pages if page is not None]
+        wanted = schedule(asked.question.request, found, asked.question.policy)
+        got = here.place(asked)
+        if isinstance(wanted, Placement):
+            assert got == wanted
+            there.append(wanted)
+        else:
+            assert not isinstance(got, Placement)
+            reasons = [no for no in judged.values() if no]
+            assert got.nodes == len(reasons) == 4
+            here.take_away(asked.ref, None)
+        if there and number % 3 == 0:
+            gone = there.pop(dice.randrange(len(there)))
+            here.take_away(gone.pod, gone.node)
+    assert there
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 29), st.booleans()), min_size=1, max_size=12))
+def test_what_the_api_server_has_is_what_was_decided(
+    wishes: list[tuple[int, bool]],
+) -> None:
+    """The pod is bound with its placement, and the books say the same."""
+    here = world()
+    for number, (units, whole) in enumerate(wishes):
+        asked = newcomer(here, pod(f"p-{number}", units, 100 if whole else 1))
+        decided = here.place(asked)
+        stored = pod_record(here.cluster.get(Kind.PODS, "default", f"p-{number}"))
+        held = here.ledger.placement(asked.ref.uid)
+        assert stored.placement == held
+        assert held == (decided if isinstance(decided, Placement) else None)
+
+
+def test_no_more_pods_than_a_node_takes() -> None:
+    here = World(Choice())
+    here.add_node(node("n", 29, pods=1))
+    first = newcomer(here, pod("a", 1))
+    assert isinstance(here.place(first), Placement)
+    assert not isinstance(here.place(newcomer(here, pod("b", 1))), Placement)
+    here.take_away(first.ref, NodeName("n"))
+    assert isinstance(here.place(newcomer(here, pod("c", 1))), Placement)
+
+
+def test_the_same_twice() -> None:
+    """Nothing hangs on chance: UIDs of pods and cards are the same in every run."""
+    found = []
+    for _ in range(2):
+        here = world("spread")
+        placed = [
+            here.place(newcomer(here, pod(f"p-{number}", 5))) for number in range(9)
+        ]
+        found.append(placed)
+    assert found[0] == found[1]

@@ -1,0 +1,196 @@
+"""What comes of pods: placed at once or later, dropped, moved, gone."""
+
+import pytest
+
+from gpusharectl.simulate import synthetic
+from gpusharectl.simulate.engine import Outcome
+from gpusharectl.simulate.result import summed
+from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave, Step
+from tests.gpusharectl.simulate.scenes import (
+    come,
+    fates,
+    node,
+    places,
+    played,
+    pod,
+    scenario,
+)
+
+
+def test_pods_without_room_wait_until_others_end() -> None:
+    """A pod's stay counts from its start, not from its coming."""
+    first = Step(0, Arrive(pod("first", 20), lasts_s=100))
+    second = Step(10, Arrive(pod("second", 20), lasts_s=100))
+    third = Step(20, Arrive(pod("third", 20)))
+    found = fates(played(scenario([node()], first, second, third)))
+    assert [one.placed_s for one in found.values()] == [0, 100, 200]
+    assert [one.outcome for one in found.values()] == [
+        Outcome.PLACED,
+        Outcome.WAITED,
+        Outcome.WAITED,
+    ]
+    assert found["third"].waited_s == 180
+
+
+def test_a_trace_drops_what_finds_no_room() -> None:
+    """Room that comes later is for others."""
+    steps = [
+        Step(0, Arrive(pod("first", 20), lasts_s=50)),
+        Step(10, Arrive(pod("dropped", 20))),
+        Step(100, Arrive(pod("later", 20))),
+    ]
+    done = played(scenario([node()], *steps, waits=False))
+    assert places(done) == {
+        "first": "node-1 card 0",
+        "dropped": "nowhere",
+        "later": "node-1 card 0",
+    }
+    assert done.moments[-1].waiting == 0
+
+
+def test_the_more_important_pod_is_tried_first() -> None:
+    """As kube-scheduler's queue has it; of equals the one that came first."""
+    steps = [
+        *come("full", units=29),
+        *come("early", "second", units=20),
+        *come("vip", units=20, priority=5),
+        Leave("default", "full"),
+    ]
+    found = fates(played(scenario([node()], *steps)))
+    waiting = [name for name, one in found.items() if not one.node]
+    assert found["vip"].outcome is Outcome.WAITED
+    assert waiting == ["early", "second"]
+
+
+def test_one_of_a_kind_is_enough_to_know() -> None:
+    """A smaller pod behind it in the queue still gets its turn."""
+    steps = [
+        *come("full", units=20),
+        *come("big-1", "big-2", units=25),
+        *come("small", units=12),
+        *come("half", units=5),
+        Leave("default", "half"),
+        Leave("default", "full"),
+    ]
+    found = places(played(scenario([node("n", 20)], *steps)))
+    assert found["small"] == "n card 0"
+    assert found["big-1"] == found["big-2"] == "nowhere"
+
+
+def test_refusals_have_their_reasons() -> None:
+    """How many nodes said what, in kube-scheduler's words and in ours."""
+    nodes = [
+        node("full", 29),
+        node("weak", 29, cpu="1", memory="4Gi"),
+        node("crowded", 29, pods=0),
+    ]
+    steps = [*come("app", units=20), *come("big", units=20, cpu="4")]
+    found = fates(played(scenario(nodes, *steps)))
+    assert found["app"].node in ("full", "weak")
+    steps = [*come("app-1", "app-2", units=20), *come("big", units=20, cpu="4")]
+    found = fates(played(scenario(nodes, *steps)))
+    assert found["big"].reasons == {
+        "Insufficient baidu.com/vcuda-memory on one card": 1,
+        "Insufficient cpu": 1,
+        "Too many pods": 1,
+    }
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_drained_nodes_pods_come_anew(gone: bool) -> None:
+    """Under new names, as their owners make them; what is left there takes nothing."""
+    nodes = [node("a", 29), node("b", 29)]
+    steps = [*come("one", "two", units=20), Drain("a", gone=gone), *come("three")]
+    done = played(scenario(nodes, *steps))
+    found = places(done)
+    (mover,) = [name for name, place in found.items() if place.startswith("a ")]
+    assert found[f"{mover}-moved-1"] == "nowhere"
+    assert found["three"] == "nowhere"
+    units = 29 if gone else 58
+    assert done.moments[-1].units == units
+    assert (done.world.ledger.node("a") is None) == gone
+
+
+def test_a_new_node_takes_what_waits() -> None:
+    found = fates(
+        played(scenario([node()], *come("a", "b", units=20), Join(node("n"))))
+    )
+    assert (found["b"].outcome, found["b"].node) == (Outcome.WAITED, "n")
+
+
+def test_the_reasons_are_of_the_last_try() -> None:
+    """Also of those that were passed over, because one of their kind had no luck."""
+    steps = [
+        *come("full", units=29),
+        *come("x", "y", "z", units=20),
+        Join(synthetic.node("plain", (), synthetic.Host())),
+    ]
+    run = summed(of := scenario([node()], *steps), played(of))
+    (turned,) = run.turned
+    assert (len(turned.pods), turned.nodes) == (3, 2)
+    assert sum(turned.reasons.values()) == 2
+
+
+def test_a_drain_is_a_reason_for_those_that_wait() -> None:
+    steps = [*come("full", units=29), *come("x", units=20), Drain("node-1")]
+    steps += come("y", units=20)
+    run = summed(of := scenario([node()], *steps), played(of))
+    found = {pod: one.reasons for one in run.turned for pod in one.pods}
+    assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
+    closed = {"node(s) were unschedulable": 1}
+    assert all(reasons == closed for reasons in found.values())
+
+
+def test_the_most_important_pod_of_a_drained_node_is_first() -> None:
+    """As kube-scheduler's queue has it, whichever had come before."""
+    steps = [
+        *come("early", units=14),
+        *come("vip", units=15, priority=9),
+        Drain("node-1", gone=True),
+    ]
+    found = places(played(scenario([node(), node("spare", 15)], *steps)))
+    assert found["vip-moved-2"] == "spare card 0"
+    assert found["early-moved-1"] == "nowhere"
+
+
+def test_who_ends_at_a_moment_makes_room_for_who_comes_then() -> None:
+    """Though 0.1 and 0.2 are a little more than 0.3."""
+    first = Step(0.1, Arrive(pod("a", 29), lasts_s=0.2))
+    second = Step(0.3, Arrive(pod("b", 29)))
+    found = fates(played(scenario([node()], first, second, waits=False)))
+    assert found["b"].place == "node-1 card 0"
+    assert found["a"].left_s == 0.3
+
+
+def test_what_leaves_while_it_waits() -> None:
+    """It is neither placed nor refused."""
+    steps = [*come("a", "b", units=20), Leave("default", "b"), Leave("x", "nobody")]
+    found = fates(played(scenario([node()], *steps)))
+    assert found["b"].outcome is Outcome.LEFT
+    assert found["b"].left_s == 120
+
+
+def test_pods_with_an_impossible_request_are_told() -> None:
+    """No node is asked; the words are the extender's."""
+    found = fates(played(scenario([node()], *come("odd", cores=150))))
+    (words,) = found["odd"].reasons
+    assert words.startswith("Invalid vcuda request: 150 cores")
+
+
+def test_pods_without_cards_go_where_there_are_none() -> None:
+    """They take CPU of nodes with cards only when there is no other."""
+    nodes = [node("cards", 29, cpu="8", memory="8Gi"), node("plain", cpu="4")]
+    nodes[1]["metadata"]["annotations"] = {}
+    steps = come("web-1", "web-2", units=0, cores=0, cpu="4")
+    found = places(played(scenario(nodes, *steps)))
+    assert found == {"web-1": "plain", "web-2": "cards"}
+
+
+def test_the_moments_add_up() -> None:
+    """What has come, what is held, and of how much."""
+    steps = [*come("a", "b", units=20), *come("whole", cores=100, units=0)]
+    done = played(scenario([node("n", 29, 29)], *steps))
+    last = done.moments[-1]
+    assert (last.arrived, last.asked, last.held, last.units) == (69, 69, 40, 58)
+    assert (last.held_cores, last.cores, last.waiting) == (2, 200, 1)
+    assert last.load == pytest.approx(69 / 58)

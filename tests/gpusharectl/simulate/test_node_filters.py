@@ -1,0 +1,134 @@
+"""What kube-scheduler's own filters say of a node, as far as it is played."""
+
+import pytest
+
+from gpushare.domain.hosts import HostAmount
+from gpushare.kube.cluster import Json
+from gpusharectl.simulate.node_filters import keeps_away, lacks, traits_of, wish_of
+from gpusharectl.simulate.scenario import seconds, stretch
+
+AWAY = "node(s) didn't match Pod's node affinity/selector"
+
+
+def node(**spec: object) -> Json:
+    labels = {"zone": "east", "rank": "3"}
+    return {"metadata": {"name": "n-1", "labels": labels}, "spec": spec}
+
+
+def required(*terms: Json) -> Json:
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"affinity": {"nodeAffinity": {key: {"nodeSelectorTerms": list(terms)}}}}
+
+
+def expression(key: str, operator: str, *values: str) -> Json:
+    one = {"key": key, "operator": operator, "values": list(values)}
+    return {"matchExpressions": [one]}
+
+
+def said(spec: Json, of: Json | None = None) -> str | None:
+    return keeps_away(traits_of(of or node()), wish_of({"spec": spec}, None))
+
+
+AFFINITY = {
+    "in": (expression("zone", "In", "east", "west"), None),
+    "not in": (expression("zone", "NotIn", "east"), AWAY),
+    "exists": (expression("zone", "Exists"), None),
+    "does not": (expression("zone", "DoesNotExist"), AWAY),
+    "greater": (expression("rank", "Gt", "2"), None),
+    "less": (expression("rank", "Lt", "3"), AWAY),
+    "no number": (expression("zone", "Gt", "2"), AWAY),
+    "empty": ({}, AWAY),
+    "by name": (
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x"]}]},
+        AWAY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("term", "words"), AFFINITY.values(), ids=AFFINITY)
+def test_required_affinity(term: Json, words: str | None) -> None:
+    assert said(required(term)) == words
+    assert said(required(term, expression("zone", "In", "east"))) is None
+
+
+def test_selectors() -> None:
+    assert said({"nodeSelector": {"zone": "east"}}) is None
+    assert said({"nodeSelector": {"zone": "west"}}) == AWAY
+
+
+TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+TOLERATIONS = {
+    "none": ([], "node(s) had untolerated taint gpu"),
+    "equal": ([{"key": "gpu", "value": "yes"}], None),
+    "other value": (
+        [{"key": "gpu", "value": "no"}],
+        "node(s) had untolerated taint gpu",
+    ),
+    "exists": ([{"key": "gpu", "operator": "Exists"}], None),
+    "all": ([{"operator": "Exists"}], None),
+    "other effect": (
+        [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}],
+        "node(s) had untolerated taint gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "words"), TOLERATIONS.values(), ids=TOLERATIONS)
+def test_taints(given: list[Json], words: str | None) -> None:
+    assert said({"tolerations": given}, node(taints=[TAINT])) == words
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    assert said({}, node(taints=[TAINT | {"effect": "PreferNoSchedule"}])) is None
+
+
+def test_a_cordoned_node() -> None:
+    assert said({}, node(unschedulable=True)) == "node(s) were unschedulable"
+    every = {"tolerations": [{"operator": "Exists"}]}
+    assert said(every, node(unschedulable=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "slots", "words"),
+    [
+        ((1, 1), (1, 1), None, []),
+        ((2, 1), (1, 1), None, ["Insufficient cpu"]),
+        ((1, 2), (1, 1), None, ["Insufficient memory"]),
+        ((2, 2), (1, 1), None, ["Insufficient cpu", "Insufficient memory"]),
+        ((0, 1), (-5, 1), None, []),
+        ((0, 100), (-1, 50), None, ["Insufficient memory"]),
+        ((1, 1), None, None, []),
+        ((1, 1), (1, 1), 0, ["Too many pods"]),
+        ((2, 1), (1, 1), 0, ["Too many pods", "Insufficient cpu"]),
+    ],
+)
+def test_what_a_node_lacks(
+    asked: tuple[int, int],
+    room: tuple[int, int] | None,
+    slots: int | None,
+    words: list[str],
+) -> None:
+    """What nobody knows limits nothing, and what is not asked is never short."""
+    wish = wish_of({}, HostAmount(*asked))
+    has = None if room is None else HostAmount(*room)
+    assert list(lacks(wish, has, slots)) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("0", 0), ("90", 90), ("1h30m", 5400), ("2d", 172800), ("1.5h", 5400)],
+)
+def test_times(text: str, length: float) -> None:
+    assert seconds(text) == length
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1", "1x", "1h 2m", "1h30", "30 1h", "nan"])
+def test_what_is_no_time(text: str) -> None:
+    assert seconds(text) is None
+
+
+def test_times_in_words() -> None:
+    told = [stretch(length) for length in (0.0001, 0.2, 0.9996, 59, 60)]
+    assert told == ["0 s", "200 ms", "1 s", "59 s", "1 min"]
+    told = [stretch(length) for length in (3601, 90000, 86400)]
+    assert told == ["1 h", "1 d 1 h", "1 d"]

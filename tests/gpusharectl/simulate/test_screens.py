@@ -1,0 +1,143 @@
+"""What ``simulate`` shows: ``screens/simulate-*.txt`` (``golden`` renews)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from rich.console import Console
+
+from gpushare.domain.policies import Choice
+from gpusharectl.simulate.command import run
+from gpusharectl.simulate.render import draw_report
+from gpusharectl.simulate.result import Report, read_size, reported
+from gpusharectl.simulate.scenario import Arrive, Drain, Scenario, Step
+from tests.gpusharectl.golden import assert_as_kept, drawn
+from tests.gpusharectl.simulate.scenes import come, node, pod, scenario, told
+
+SEEDS = """
+name: seed 001
+nodes:
+- {name: node-1, cards: 1x24259MiB, model: RTX 3090}
+- {name: node-2, cards: 2x7611MiB, model: Tesla P4}
+pods:
+- {name: app, count: 2, units: 45}
+- {name: small, units: 4}
+- {name: cuda, count: 3, units: 20}
+- {name: big, units: 30, cpu: 500m}
+- {name: two, cores: 200}
+- {name: job, count: 4, units: 20, at: 1h, every: 10m, lasts: 2h}
+events:
+- {at: 3h, delete: small}
+"""
+
+
+def report(of: Scenario, *policies: str, room: tuple[str, ...] = ()) -> Report:
+    sizes = [read_size(text) for text in room]
+    under = policies or (of.choice.default,)
+    return reported(of, [run(of, Choice(policy), sizes) for policy in under])
+
+
+def plain() -> Report:
+    return report(scenario([node("n", 29, 29)], Step(0, come("a", units=9)[0])))
+
+
+def seeds() -> Report:
+    return report(told(SEEDS)(), room=("9", "cards=1"))
+
+
+def compared() -> Report:
+    """Spread leaves no card untouched for the pod that wants a whole one."""
+    steps = [Step(0, one) for one in come("a", "b", "c", units=5)]
+    steps.append(Step(0, Arrive(pod("whole", 0, 100))))
+    return report(
+        scenario([node("n", 29, 29), node("m", 29)], *steps),
+        *("first-fit", "best-fit", "spread"),
+        room=("20", "units=2,cpu=1"),
+    )
+
+
+def drained() -> Report:
+    steps = [*come("a", "b", units=20), Drain("node-2")]
+    nodes = [node("node-1"), node("node-2")]
+    of = scenario(nodes, *(Step(0, one) for one in steps))
+    return report(replace(of, remarks=("The extender's own policy is first-fit.",)))
+
+
+def crowd() -> Report:
+    """More kinds than a screen is for, and names longer than their column."""
+    steps = [
+        Step(0, one)
+        for number in range(9)
+        for one in come(f"pod-{number}-" + "x" * 40, f"q-{number}", units=30 + number)
+    ]
+    return report(scenario([node()], *steps))
+
+
+def unexpected() -> Report:
+    text = SEEDS + "expect: {placed: 99, pods: {app-1: node-2, two: node-2 card 0}}\n"
+    return report(told(text)())
+
+
+def impossible() -> Report:
+    steps = [Step(0, Arrive(pod("odd", cores=150)))]
+    return report(scenario([], *steps))
+
+
+def nothing() -> Report:
+    return report(scenario([node()]))
+
+
+def room() -> Report:
+    """Nobody comes; the question is how many more would fit."""
+    return report(scenario([node("n", 29, 29)]), room=("9", "units=2,cores=50"))
+
+
+SCENES: dict[str, Callable[[], Report]] = {
+    scene.__name__: scene
+    for scene in (
+        *(plain, seeds, compared, drained),
+        *(crowd, unexpected, impossible, nothing, room),
+    )
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_each_state_has_its_screen(name: str) -> None:
+    """At 80 columns without colour all is there."""
+    step = "gpusharectl simulate office.yaml --compare first-fit,frag"
+    found = drawn(partial(draw_report, report=SCENES[name](), next_step=step))
+    assert [line for line in found.splitlines() if len(line) > 80] == []
+    assert_as_kept(f"simulate-{name}", found)
+
+
+def test_colour_only_adds() -> None:
+    """Taken away, the same screen is left."""
+    console = Console(
+        width=80, highlight=False, force_terminal=True, color_system="standard"
+    )
+    found = unexpected()
+    with console.capture() as capture:
+        draw_report(console, found)
+    coloured = capture.get()
+    assert "\x1b[" in coloured
+    stripped = "".join(
+        part.partition("m")[2] if number else part
+        for number, part in enumerate(coloured.split("\x1b["))
+    )
+    lines = [line.rstrip() for line in stripped.splitlines()]
+    assert lines == drawn(partial(draw_report, report=found)).splitlines()
+
+
+def test_nobodys_words_command_the_terminal() -> None:
+    """A live cluster's names and labels may be anybody's."""
+    of = scenario([node()], Step(0, come("a", units=30)[0]))
+    found = drawn(partial(draw_report, report=report(replace(of, name="x\x1b[2J"))))
+    assert "\x1b" not in found
+
+
+def test_a_command_is_one_line_for_a_pipe() -> None:
+    """So it can be copied, however long its paths are."""
+    step = f"gpusharectl simulate {'long/' * 30}office.yaml --compare first-fit,frag"
+    found = drawn(partial(draw_report, report=plain(), next_step=step))
+    assert f"Next: {step}" in found.splitlines()

@@ -1,0 +1,209 @@
+"""``gpusharectl migrate-quota`` as an administrator runs it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpushare.kube.errors import Forbidden, Unavailable
+from gpushare.kube.objects import Ref
+from gpusharectl import access
+from gpusharectl import quota as quotacommand
+from gpusharectl.__main__ import main
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.quotascenes import BITFUSION, CORE, MEMORY, quota
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> FakeObjects:
+    """A cluster of four quotas: two to move, one done, one without cards."""
+    found = FakeObjects()
+    found.create(quota("edge", hard={BITFUSION: "100", "pods": "9"}))
+    found.create(quota("research", hard={BITFUSION: "250"}))
+    found.create(quota("done", hard={CORE: "100"}))
+    found.create(quota("plain", hard={"pods": "10"}))
+    found.calls.clear()
+    found.writes.clear()
+    reached = SimpleNamespace(objects=found, kubeconfig="", context="")
+    found.host = "https://cluster"  # type: ignore[attr-defined]
+    reached.close = lambda: None
+    monkeypatch.setattr(access, "reach", lambda *_, **__: reached)
+    return found
+
+
+def ran(*words: str) -> Result:
+    return CliRunner().invoke(main, ["migrate-quota", *words])
+
+
+def hard(objects: FakeObjects, namespace: str) -> dict[str, str]:
+    found = objects.backdoor().get(Ref("v1", "ResourceQuota", "gpu", namespace))
+    assert found is not None
+    return dict(found["spec"]["hard"])
+
+
+def test_all_namespaces(objects: FakeObjects) -> None:
+    """As the issue writes it; each quota is said, and those left alone are not."""
+    done = ran("--from", BITFUSION)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        f"edge/gpu: 100 of {CORE}",
+        f"research/gpu: 250 of {CORE}",
+        f"Cores alone are bounded in edge, research: add {MEMORY} there.",
+        f"2 quotas moved to {CORE}.",
+    ]
+    assert hard(objects, "edge") == {CORE: "100", "pods": "9"}
+    assert hard(objects, "research") == {CORE: "250"}
+    assert len(objects.writes) == 2
+    again = ran()
+    assert (again.exit_code, again.output) == (
+        0,
+        f"No quota is left to move from {BITFUSION} to {CORE}.\n",
+    )
+    assert len(objects.writes) == 2
+
+
+def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
+    """Be it in another quota; of the others not all are named."""
+    for number in range(11):
+        objects.create(quota(f"n{number:02}", hard={BITFUSION: "100"}))
+    objects.create(quota("edge", name="memory", hard={MEMORY: "94"}))
+    told = ran("--dry-run").output.splitlines()
+    first = ", ".join(f"n{number:02}" for number in range(10))
+    assert told[-2] == (
+        f"Cores alone are bounded in {first} and 2 more: add {MEMORY} there."
+    )
+
+
+def test_one_namespace(objects: FakeObjects) -> None:
+    assert ran("-n", "edge").output.endswith(f"1 quota moved to {CORE}.\n")
+    assert hard(objects, "research") == {BITFUSION: "250"}
+
+
+def test_the_old_name_may_be_kept(objects: FakeObjects) -> None:
+    """For as long as both kinds of pods are about."""
+    assert "edge/gpu: 100 of" in ran("-A", "--keep").output
+    assert hard(objects, "edge") == {BITFUSION: "100", CORE: "100", "pods": "9"}
+    assert "No quota is left" in ran("--keep").output
+    assert ran().exit_code == 0
+    assert hard(objects, "edge") == {CORE: "100", "pods": "9"}
+
+
+def test_another_name(objects: FakeObjects) -> None:
+    other = "requests.example.com/gpu"
+    assert ran("--from", CORE, "--to", other, "-n", "done").exit_code == 0
+    assert hard(objects, "done") == {other: "100"}
+
+
+def test_a_dry_run_shows_diffs_and_touches_nothing(objects: FakeObjects) -> None:
+    """Each made by the API server, which judges it as in earnest."""
+    shown = ran("--dry-run")
+    assert shown.exit_code == 0
+    assert objects.writes == []
+    assert [one for one in objects.calls if one.startswith("try ")] == [
+        "try ResourceQuota edge/gpu",
+        "try ResourceQuota research/gpu",
+    ]
+    assert shown.output.splitlines()[:3] == [
+        "--- ResourceQuota edge/gpu",
+        "+++ ResourceQuota edge/gpu",
+        "@@ -6,4 +6,4 @@",
+    ]
+    changed = [line for line in shown.output.splitlines() if line[0] in "+-"]
+    assert f"-    {BITFUSION}: '100'" in changed
+    assert f"+    {CORE}: '100'" in changed
+    last = f"2 quotas would be moved to {CORE}; nothing was touched."
+    assert shown.output.splitlines()[-1] == last
+
+
+def test_two_numbers_are_left_and_said(objects: FakeObjects) -> None:
+    """With what to do; the others are moved all the same, and the code says so."""
+    both = {BITFUSION: "100", CORE: "50"}
+    objects.create(quota("both", hard=both))
+    done = ran()
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"Error: both/gpu was left as it is: it has 100 of {BITFUSION} and 50 of "
+        f"{CORE}; take the wrong one out: kubectl -n both edit resourcequota gpu\n"
+    )
+    assert "2 quotas moved" in done.stdout
+    assert hard(objects, "both") == both
+    assert ran("--dry-run").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "x", "-A"], "-n names one namespace, -A means all of them"),
+        (["--from", "bitfusion.io/gpu"], "give requests. before it"),
+        (["--to", "requests.gpu"], "--to: 'requests.gpu' is not how a quota names"),
+        (["--to", "limits.a.b/c"], "--to: 'limits.a.b/c' is not how a quota names"),
+        (["--to", BITFUSION], f"--from and --to are both {BITFUSION}"),
+        (["--to", MEMORY], "the number would mean something else"),
+        (["--from", "requests.nvidia.com/gpu"], "the number would mean something else"),
+        (["--from", MEMORY], "the number would mean something else"),
+        (["--to", f"{CORE}\x1b[2J"], "is not how a quota names"),
+    ],
+)
+def test_a_command_line_that_is_not_understood(
+    objects: FakeObjects, words: Sequence[str], said: str
+) -> None:
+    """Nothing is asked of the cluster."""
+    ended = ran(*words)
+    assert ended.exit_code == 2
+    assert said in ended.stderr
+    assert "\x1b" not in ended.stderr
+    assert objects.calls == []
+
+
+def test_a_namespace_that_is_not_there(objects: FakeObjects) -> None:
+    """Or one without quotas, which is no trouble."""
+    objects.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "e"}})
+    wrong = ran("-n", "edgy")
+    assert (wrong.exit_code, wrong.stderr) == (
+        1,
+        'Error: there is no namespace "edgy"\n',
+    )
+    assert ran("-n", "e").output.startswith("No quota is left")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (1, Forbidden("resourcequotas is forbidden"), "have the right granted"),
+        (2, Unavailable("no answer"), "https://cluster: no answer"),
+        (3, Forbidden("cannot patch resourcequotas"), "have the right granted"),
+    ],
+)
+def test_what_fails_on_the_way(
+    objects: FakeObjects, call: int, error: Exception, said: str
+) -> None:
+    """A sentence and exit code 1; what was moved was said, and a new run goes on."""
+    objects.fails(call, lambda: error, done=False)
+    ended = ran()
+    assert ended.exit_code == 1
+    assert said in ended.stderr
+    assert len(ended.stdout.splitlines()) == max(0, call - 2)
+    assert ran().exit_code == 0
+    assert hard(objects, "research") == {CORE: "250"}
+
+
+def test_nobodys_words_command_the_terminal(objects: FakeObjects) -> None:
+    objects.create(quota("n", "q\x1b[2J", hard={BITFUSION: "1"}))
+    assert "\x1b" not in ran("--dry-run").output
+    assert "\x1b" not in ran().output
+
+
+@contextmanager
+def nobody(*_: object) -> Iterator[None]:
+    raise AssertionError
+    yield
+
+
+def test_help_tells_the_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asks no cluster."""
+    monkeypatch.setattr(quotacommand, "reached", nobody)
+    told = " ".join(ran("--help").output.split())
+    assert "Exit codes: 0 it is so now" in told
+    assert "[default: requests.bitfusion.io/gpu]" in told

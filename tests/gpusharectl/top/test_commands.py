@@ -1,0 +1,195 @@
+"""``top`` as a user runs it, over HTTP on a small cluster."""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.cluster import Json, Kind
+from gpusharectl.__main__ import main
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from tests.builders import bound_json, card, placement
+from tests.gpusharectl.inspect.test_commands import put
+from tests.gpusharectl.pictures import node_of
+from tests.gpusharectl.scenes import A, B
+from tests.gpusharectl.terminal import Terminal
+from tests.gpusharectl.topscenes import exporter
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Embedded:
+    """Two pods in two namespaces; one node has an exporter that nobody can reach."""
+    found = Embedded()
+    found.create(Kind.NODES, node_of("node-1", card(0, 94, uuid="GPU-5d3cc7ba")))
+    found.create(Kind.NODES, node_of("node-2", card(0, uuid=A), card(1, uuid=B)))
+    put(found, bound_json(placement("here", A, 20, 1, node="node-2")))
+    other = bound_json(placement("there", B, 5, 1, node="node-2"))
+    other["metadata"]["namespace"] = "edge"
+    put(found, other)
+    put_ready(found, exporter("node-2"))
+    return found
+
+
+def put_ready(cluster: Embedded, pod: Json) -> None:
+    status = {"status": pod["status"]}
+    put(cluster, pod)
+    name = pod["metadata"]["name"]
+    cluster.patch(Kind.PODS, "kube-system", name, status, subresource="status")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    cluster: Embedded, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    with ApiServerOnLoopback(cluster) as server:
+        yield str(server.kubeconfig(tmp_path_factory.mktemp("k") / "kubeconfig"))
+
+
+def ran(kubeconfig: str, *words: str) -> Result:
+    return CliRunner().invoke(main, ["top", *words, "--kubeconfig", kubeconfig])
+
+
+@pytest.mark.parametrize("words", [[], ["--once"], ["-A"], ["--every", "1"]])
+def test_without_a_terminal_it_is_shown_once(
+    kubeconfig: str, words: Sequence[str]
+) -> None:
+    """Books and all; of use nothing is known, and it is said why."""
+    found = ran(kubeconfig, *words)
+    assert found.exit_code == 0
+    said = " ".join(found.output.split())
+    assert "2 nodes, 3 cards, 38 GiB: 6.25 allotted (16 %), used: n/a" in said
+    assert "default/here node-2 0 n/a 5.00 n/a 1" in said
+    assert "node-1: no exporter runs there" in said
+    assert "node-2: its exporter does not answer: " in said
+    assert "\x1b" not in found.output
+
+
+def test_a_pipe_is_never_taken_for_a_terminal(
+    kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where colours are wanted in it: it would never end."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    found = ran(kubeconfig)
+    assert found.exit_code == 0
+    assert "\x1b[?1049h" not in found.output
+    assert "\x1b[" in found.output
+
+
+def test_by_card(kubeconfig: str) -> None:
+    """A row for each."""
+    lines = ran(kubeconfig, "--by", "card").output.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("node-")] == [
+        ["node-1", "0"],
+        ["node-2", "0"],
+        ["node-2", "1"],
+    ]
+
+
+def test_one_namespace_and_one_node(kubeconfig: str) -> None:
+    """Nothing of the others."""
+    found = ran(kubeconfig, "-n", "edge", "--node", "node-2").output
+    assert "edge/there" in found
+    assert "default/here" not in found
+    assert "node-1" not in found
+
+
+@pytest.fixture
+def terminal(kubeconfig: str) -> Iterator[Terminal]:
+    words = ["top", "--kubeconfig", kubeconfig, "--every", "600"]
+    found = Terminal([sys.executable, "-m", "gpusharectl", *words])
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> None:
+    """Until Ctrl-C or SIGTERM; then the terminal is as before, with the last picture.
+
+    Ctrl-C is no error: it is how one ends it.
+    """
+    terminal.read_until("Ctrl-C ends it")
+    # A terminal hands out a picture in pieces.
+    terminal.read_until("default/here")
+    shown, begun, _ = terminal.said.partition("\x1b[?1049h")
+    assert begun
+    assert "default/here" not in shown
+    assert "default/here" in terminal.said
+    terminal.process.send_signal(number)
+    assert terminal.end() == 0
+    _, ended, after = terminal.said.partition("\x1b[?1049l")
+    assert ended
+    assert "default/here" in after
+    assert "\x1b[?25h" in terminal.said, "the cursor is shown again"
+    assert "Traceback" not in terminal.said
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_as_data(kubeconfig: str, output: str) -> None:
+    """The same in both; nothing else on standard output."""
+    found = ran(kubeconfig, "-o", output, "--sort", "sm")
+    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
+    assert data["totals"]["used_mib"] is None
+    assert [pod["name"] for pod in data["pods"]] == ["here", "there"]
+    assert [node["told"] for node in data["nodes"]] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--node", "nod"], 1, 'there is no node "nod"; there are: node-1, node-2'),
+        (["-n", "edge", "-A"], 2, "-n names one namespace, -A means all of them"),
+        (["-n", "edge", "--by", "card"], 2, "-n is for pods"),
+        (["--by", "node"], 2, "'node' is not one of 'pod', 'card'"),
+        (["--every", "0"], 2, "is not in the range"),
+        (["--sort", "cpu"], 2, "is not one of"),
+    ],
+)
+def test_what_cannot_be(
+    kubeconfig: str, words: Sequence[str], code: int, said: str
+) -> None:
+    """A sentence, and the exit code that is documented."""
+    found = ran(kubeconfig, *words)
+    assert found.exit_code == code
+    assert said in " ".join(found.output.split())
+
+
+def test_no_cluster_is_a_sentence(tmp_path: Path) -> None:
+    """And exit code 1."""
+    found = ran(str(tmp_path / "none"))
+    assert found.exit_code == 1
+    assert "there is no file" in found.output
+
+
+def test_help_tells_the_exit_codes_and_what_is_unknown() -> None:
+    """In the words of the screen."""
+    said = " ".join(CliRunner().invoke(main, ["top", "--help"]).output.split())
+    assert "Exit codes: 0" in said
+    assert "n/a is what nobody knows; 0 is idle" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["-n", ""], ["default", "edge"]),
+        (["--namespace", "e"], ["edge"]),
+        (["--node", "node-"], ["node-1", "node-2"]),
+        (["--by", ""], ["pod", "card"]),
+        (["--sort", "s"], ["sm"]),
+    ],
+)
+def test_the_shell_offers_names(
+    kubeconfig: str, words: Sequence[str], found: list[str]
+) -> None:
+    """Of namespaces with pods that name our resources, and of nodes with cards."""
+    shell = ShellComplete(main, {}, "gpusharectl", "")
+    *before, begun = words
+    where = ["top", "--kubeconfig", kubeconfig, *before]
+    assert [one.value for one in shell.get_completions(where, begun)] == found

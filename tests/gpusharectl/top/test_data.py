@@ -1,0 +1,113 @@
+"""``-o json`` and ``-o yaml`` of top: the shape that is promised."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gpusharectl.inspect import serialize as inspect_shapes
+from gpusharectl.top import serialize
+from gpusharectl.top.join import Wish
+from gpusharectl.top.rows import Sign
+from gpusharectl.top.serialize import top_data
+from tests.gpusharectl.inspect.test_data import keys_in
+from tests.gpusharectl.pages import TICK
+from tests.gpusharectl.topscenes import (
+    SCENES,
+    at_work,
+    containers,
+    crowd,
+    elsewhere,
+    no_exporters,
+    unknown,
+)
+
+TOP = {"v", "at", "books", "totals", "nodes", "cards", "pods", "warnings"}
+
+
+def plain(data: object) -> bool:
+    """JSON and nothing else, so that YAML says the same."""
+    match data:
+        case None | bool() | int() | float():
+            return True
+        case str():
+            return type(data) is str
+        case list():
+            return all(plain(one) for one in data)
+        case dict():
+            return all(type(k) is str and plain(v) for k, v in data.items())
+    return False
+
+
+def pod_named(data: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (pod for pod in data["pods"] if pod["name"] == name)
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
+    """Each key stands in the module's promise; every value is plain JSON."""
+    data = top_data(SCENES[name]().top())
+    assert set(data) == TOP
+    assert plain(data)
+    promised = set(re.findall(r"\w+", f"{serialize.__doc__} {inspect_shapes.__doc__}"))
+    assert set(keys_in(data)) <= promised
+
+
+def test_every_sign_is_promised() -> None:
+    """Scripts look for them."""
+    promised = set(re.findall(r"[\w-]+", serialize.__doc__ or ""))
+    assert {sign.value for sign in Sign} <= promised
+
+
+def test_numbers() -> None:
+    """What is used beside what was allotted, in MiB."""
+    data = top_data(at_work().top())
+    assert data["totals"] == {
+        "cards": 3,
+        "memory_mib": 38912,
+        "allotted_mib": 33536,
+        "used_mib": 26700,
+        "cards_told": 3,
+    }
+    app = pod_named(data, "app-1")
+    assert app["allotted"] == {"cores": 1, "units": 50, "memory_mib": 12800}
+    assert (app["used_mib"], app["sm_percent"], app["idle_s"]) == (14300, 55, 0)
+    assert [flag["sign"] for flag in app["flags"]] == ["over"]
+    card = data["cards"][2]
+    assert (card["outside_mib"], card["unattributed_mib"]) == (1300, 300)
+    assert [flag["do"] for flag in card["flags"]] == ["nvidia-smi on node-2"]
+
+
+def test_unknown_is_null_and_idle_is_0() -> None:
+    """They are never mixed up."""
+    data = top_data(unknown().top())
+    pod = pod_named(data, "b")
+    assert (pod["used_mib"], pod["sm_percent"], pod["idle_s"]) == (None, None, None)
+    assert data["cards"][1]["used_mib"] is None
+    assert data["totals"]["cards_told"] == 1
+    assert top_data(no_exporters().top())["totals"]["used_mib"] is None
+    idle = pod_named(top_data(at_work().top()), "app-3")
+    assert (idle["used_mib"], idle["sm_percent"], idle["idle_s"]) == (0, 0, 10800)
+
+
+def test_each_container() -> None:
+    """What it was allotted of its pod's share, and what it uses."""
+    web, model = pod_named(top_data(containers().top()), "pair")["containers"]
+    assert (web["name"], web["allotted"]["units"], web["used_mib"]) == ("web", 4, 1600)
+    assert (model["name"], model["last_busy"]) == ("model", TICK)
+    assert (web["over"], model["over"]) == (True, False)
+
+
+def test_whoever_has_no_share() -> None:
+    """Null, and not an amount of nothing."""
+    pod = pod_named(top_data(elsewhere().top(Wish("edge"))), "spy")
+    assert (pod["allotted"], pod["stay"], pod["uid"]) == (None, None, None)
+    assert (pod["node"], pod["index"]) == ("node-2", 1)
+
+
+def test_nothing_is_cut() -> None:
+    """Whatever the screen leaves out."""
+    data = top_data(crowd().top())
+    assert len(data["pods"]) == 300
+    assert data["pods"][0]["node"] == "ip-10-0-12-34.eu-west-1.compute.internal"

@@ -1,0 +1,224 @@
+"""What why promises, held against the domain's own decision, for every input."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.domain.model import CORES_PER_CARD, Amount, Claim, PodRequest
+from gpushare.domain.node import Node
+from gpushare.domain.placement import refusal
+from gpushare.domain.policies import POLICIES, Policy
+from gpusharectl.why.verdict import from_card, from_node, judge, offers, reopened
+from tests.builders import (
+    FIRST_FIT,
+    card,
+    node,
+    placement,
+    ref,
+    request,
+    share,
+)
+
+moderately = settings(max_examples=80)
+SIZES = st.integers(0, 12)
+CORES = st.integers(0, 60)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    """Up to four cards, some closed, with holders, kept room and unknown pods."""
+    count = draw(st.integers(1, 4))
+    its = [
+        card(
+            index,
+            draw(SIZES),
+            healthy=draw(st.sampled_from([True, True, True, False])),
+            cordoned=draw(st.sampled_from([False, False, True])),
+        )
+        for index in range(count)
+    ]
+    held = [
+        placement(
+            f"p{number}",
+            draw(st.integers(0, count - 1)),
+            draw(st.integers(0, 6)),
+            draw(CORES),
+            priority=draw(st.integers(0, 2)),
+        )
+        for number in range(draw(st.integers(0, 5)))
+    ]
+    kept = [
+        placement("kept", draw(st.integers(0, count - 1)), 2, 10, priority=9)
+        for _ in range(draw(st.integers(0, 1)))
+    ]
+    unplaced = [request("bare", draw(SIZES), draw(CORES))] * draw(st.integers(0, 1))
+    return node(*its, holds=held, nominated=kept, unplaced=unplaced)
+
+
+POLICY = st.sampled_from(list(POLICIES.values()))
+
+
+def asking(amount: Amount) -> PodRequest:
+    return PodRequest(ref("new"), (Claim(amount, ()),))
+
+
+def fits(amount: Amount, page: Node, policy: Policy) -> bool:
+    return refusal(asking(amount), page, policy) is None
+
+
+@moderately
+@given(nodes(), POLICY)
+def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> None:
+    """Every share that is offered, and none with a unit or a core more."""
+    found = offers(page)
+    for room in found.shares:
+        assert room.cores < CORES_PER_CARD
+        assert fits(room, page, policy)
+        assert not fits(room + Amount(units=1), page, policy)
+        if room.cores < CORES_PER_CARD - 1:
+            assert not fits(room + Amount(cores=1), page, policy)
+    for cores in range(0, CORES_PER_CARD, 7):
+        for units in range(1, 14):
+            offered = any(Amount(cores, units).fits(room) for room in found.shares)
+            assert fits(Amount(cores, units), page, policy) == offered
+
+
+@moderately
+@given(nodes(), POLICY)
+def test_so_many_whole_cards_and_no_more(page: Node, policy: Policy) -> None:
+    """As many as are untouched, with all their units."""
+    found = offers(page)
+    if found.whole:
+        whole = Amount(CORES_PER_CARD * found.whole, found.whole_units)
+        assert fits(whole, page, policy)
+        assert not fits(whole + Amount(units=1), page, policy)
+    assert not fits(Amount(CORES_PER_CARD * (found.whole + 1)), page, policy)
+
+
+@moderately
+@given(nodes(), SIZES, CORES, POLICY)
+def test_a_card_that_fits_lacks_nothing(
+    page: Node, units: int, cores: int, policy: Policy
+) -> None:
+    """Of one share, the node fits exactly where one of its cards does."""
+    asked = request("new", max(1, units), cores)
+    verdict = judge(asked, page, policy)
+    assert verdict.fits == any(one.fits for one in verdict.cards)
+    for one in verdict.cards:
+        if one.free is not None:
+            assert one.fits == (not one.missing)
+            assert asked.claims[0].amount.fits(one.free + one.missing)
+
+
+@moderately
+@given(nodes(), SIZES, CORES, POLICY)
+def test_who_would_have_to_go_is_enough_and_not_too_many(
+    page: Node, units: int, cores: int, policy: Policy
+) -> None:
+    """Without them it fits on that very card; with any one of them back it does not."""
+    asked = request("new", max(1, units), cores)
+    for each in page.cards:
+        others = tuple(replace(c, cordoned=c is not each) for c in page.cards)
+        alone = replace(page, cards=others).as_seen_by(asked.pod)
+        found = from_card(asked, page, each, policy)
+        everybody = set(page.placements) | set(page.unplaced) | set(page.nominations)
+        if not each.open:
+            continue
+        empty = alone.without(everybody)
+        assert (found is None) == (refusal(asked, empty, policy) is not None)
+        if found is None:
+            continue
+        gone = set(found.uids)
+        assert refusal(asked, alone.without(gone), policy) is None
+        for uid in gone:
+            assert refusal(asked, alone.without(gone - {uid}), policy) is not None
+
+
+@moderately
+@given(nodes(), st.integers(1, 3), POLICY)
+def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) -> None:
+    """Without those named, the domain places it."""
+    asked = asking(Amount(CORES_PER_CARD * count))
+    found = from_node(asked, page, policy)
+    if found is not None:
+        left = page.as_seen_by(replace(asked.pod, priority=2**31))
+        assert refusal(asked, left.without(set(found.uids)), policy) is None
+
+
+@moderately
+@given(nodes(), SIZES, CORES, POLICY)
+def test_what_is_opened_has_room(
+    page: Node, units: int, cores: int, policy: Policy
+) -> None:
+    """With the cards named open again, it fits."""
+    asked = request("new", max(1, units), cores)
+    found = reopened(asked, [page], policy)
+    if found is not None:
+        chosen = {each.uuid for each in found.cards}
+        opened = tuple(
+            replace(c, healthy=True, cordoned=False) if c.uuid in chosen else c
+            for c in page.cards
+        )
+        assert refusal(asked, replace(page, cards=opened), policy) is None
+
+
+def test_the_smallest_set_is_found() -> None:
+    """One pod of 40 units before one of 50, and one before two that would do."""
+    page = node(
+        card(0, 94),
+        holds=[
+            placement("app-1", 0, 50),
+            placement("app-2", 0, 40),
+            placement("app-3", 0, 1),
+        ],
+    )
+    found = from_card(request("big", 30), page, page.cards[0], FIRST_FIT)
+    assert found is not None
+    assert found.uids == (ref("app-2").uid,)
+
+
+def test_the_less_important_goes_first() -> None:
+    """Of two that would each be enough."""
+    page = node(
+        card(0, 20),
+        holds=[placement("a", 0, 10, priority=5), placement("b", 0, 10, priority=1)],
+    )
+    found = from_card(request("big", 10), page, page.cards[0], FIRST_FIT)
+    assert found is not None
+    assert found.uids == (ref("b").uid,)
+
+
+def test_hundreds_of_pods_take_no_time() -> None:
+    """Where there are too many sets to try, the big ones go first, none in vain."""
+    held = [placement(f"p{n}", 0, 1 + n % 3) for n in range(300)]
+    page = node(card(0, 600), holds=held)
+    asked = request("big", 300)
+    found = from_card(asked, page, page.cards[0], FIRST_FIT)
+    assert found is not None
+    assert refusal(asked, page.without(set(found.uids)), FIRST_FIT) is None
+    assert len(found.uids) == 100
+    for uid in found.uids[:5]:
+        less = set(found.uids) - {uid}
+        assert refusal(asked, page.without(less), FIRST_FIT) is not None
+
+
+def test_who_went_in_vain_comes_back() -> None:
+    """The big ones go first; those whose part was not missing stay."""
+    held = [placement(f"p{n:02}", 0, 3) for n in range(30)]
+    hog = placement("hog", 0, 1, 90)
+    page = node(card(0, 93), holds=[*held, hog])
+    asked = request("big", 5, 50)
+    found = from_card(asked, page, page.cards[0], FIRST_FIT)
+    assert found is not None
+    assert len(found.uids) == 2
+    assert ref("hog").uid in found.uids
+
+
+def test_a_pod_on_two_cards_goes_from_both() -> None:
+    """Whole cards: who holds several is named once."""
+    both = placement("wide", shares=[share(0, 29, 100), share(1, 29, 100)])
+    page = node(card(0), card(1), holds=[both])
+    found = from_node(asking(Amount(200)), page, FIRST_FIT)
+    assert found is not None
+    assert found.uids == (ref("wide").uid,)
