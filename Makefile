@@ -15,6 +15,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
     --fork-strategy fewest --generate-hashes --no-emit-index-url --no-annotate \
     --custom-compile-command "make lock"
+# Compiled modules are kept, since the tests import ours in hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 PROJECT := setup.cfg pyproject.toml requirements/build.txt requirements/runtime.txt
 
 help:  ## List the targets
@@ -32,8 +34,9 @@ test: $(STAMP)  ## All tests, on a real control plane and a real cluster where t
 		--no-loadscope-reorder --basetemp=$$folder/p --cov --cov-report=term \
 		&& rm -rf $$folder
 
-unit: $(STAMP)  ## The tests that need nothing but Python
-	@$(BIN)/python -m pytest -m "not controlplane and not cluster and not gpu"
+unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler; under a minute
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit \
+		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
 
 check: $(STAMP)  ## Format, lint, types, and the law of the floors
 	@$(BIN)/ruff format --check --quiet . || { echo "make format would mend this"; exit 1; }

@@ -32,10 +32,12 @@ class Announcer:
         cluster: Cluster,
         node: str,
         clock: Callable[[], float] = time.monotonic,
+        look_s: float = _LOOK_S,
     ) -> None:
         self._cluster = cluster
         self._node = node
         self._clock = clock
+        self._look_s = look_s
         self._said: dict[_Said, float] = {}
         self._queue: queue.Queue[tuple[NodePod, str, str]] = queue.Queue(_MOST_WAITING)
 
@@ -61,7 +63,7 @@ class Announcer:
         """Write the events until ``stop`` is set."""
         while not stop.is_set():
             try:
-                pod, reason, message = self._queue.get(timeout=_LOOK_S)
+                pod, reason, message = self._queue.get(timeout=self._look_s)
             except queue.Empty:
                 continue
             try:

@@ -26,7 +26,7 @@ from deviceplugin.cards.publisher import OwnNode, Publisher
 from deviceplugin.cards.source import CardSource, DriverLost
 from deviceplugin.events import Announcer
 from deviceplugin.kubelet.plugin import DevicePlugin, MostCards, Parts, QuotaPlugin
-from deviceplugin.kubelet.registration import Registrar, Service
+from deviceplugin.kubelet.registration import Pace, Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.pod_resources import RESOURCES, PodResources
 from deviceplugin.pod_watch import NodePods
@@ -160,8 +160,10 @@ def assemble(
     source: CardSource,
     cluster: Cluster,
     registry: CollectorRegistry,
+    pace: Pace | None = None,
 ) -> Serving:
     """Put the parts together; nothing runs yet."""
+    pace = pace or Pace()
     metrics = PluginMetrics(registry)
     offer = Offer(settings.reserve_mib)
     node = OwnNode(settings.node)
@@ -171,7 +173,7 @@ def assemble(
     records = Records(settings.state_dir / "containers")
     for record in records.all():
         occupancy.remember(record)
-    announcer = Announcer(cluster, settings.node)
+    announcer = Announcer(cluster, settings.node, look_s=pace.events_s)
     following = _following(cluster, settings.node, node, pods)
     reporter = Reporter(
         cluster,
@@ -195,7 +197,7 @@ def assemble(
         following["pods"].in_touch,
     )
     chosen = watcher.injecting.chosen
-    parts = Parts(offer, admission, starter, records, chosen, metrics)
+    parts = Parts(offer, admission, starter, records, chosen, metrics, pace)
     folder = settings.kubelet_dir / "device-plugins"
     return Serving(
         offer=offer,
@@ -204,7 +206,7 @@ def assemble(
         admission=admission,
         starter=starter,
         watcher=watcher,
-        publisher=Publisher(cluster, settings.node, node, offer),
+        publisher=Publisher(cluster, settings.node, node, offer, pace.publish_s),
         reporter=reporter,
         announcer=announcer,
         registrars=tuple(
@@ -220,7 +222,7 @@ def _services(settings: DevicePluginSettings, parts: Parts) -> Iterator[Service]
         yield DevicePlugin(resource, parts)
     if settings.bitfusion_quota:
         file = MostCards(settings.state_dir / "quota-cards")
-        yield QuotaPlugin(parts.offer, file, parts.metrics)
+        yield QuotaPlugin(parts.offer, file, parts.metrics, parts.pace)
 
 
 def _watcher(

@@ -27,6 +27,12 @@ FROM_NOTHING = {
 }
 """They share a cluster of their own, on which nothing of ours runs in between."""
 
+NEEDED_BY_FIXTURE = {"monitoring_programs": "prometheus", "browser_program": "browser"}
+"""The mark of each test that has the fixture, itself or by another one."""
+
+NEEDS = {"controlplane", "cluster", "gpu", "prometheus", "browser", "processes"}
+"""Marks that say what a test needs; one that has none of them is a unit test."""
+
 # A busy machine is late itself: that says nothing about what is tested.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
@@ -38,13 +44,19 @@ def kubectl(binaries: Binaries) -> Path:
     return Path(binaries.path("kubectl"))
 
 
+# Before pytest selects by marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count no lines while a law is tried on hundreds of invented cases.
+    """Mark what each test needs, and count no lines in tests by hypothesis.
 
-    They go over the same lines again and again, which counting makes far slower; and
-    plainer tests go over those too.
+    Those repeat the same lines for hundreds of examples, which coverage makes far
+    slower; plainer tests cover the same lines.
     """
     for item in items:
+        for fixture in NEEDED_BY_FIXTURE.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(NEEDED_BY_FIXTURE[fixture])
+        if NEEDS.isdisjoint(mark.name for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.unit)
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
 

@@ -71,12 +71,18 @@ class Publisher:
     """Keeps the annotation equal to the offer."""
 
     def __init__(
-        self, cluster: Cluster, name: NodeName, node: OwnNode, offer: Offer
+        self,
+        cluster: Cluster,
+        name: NodeName,
+        node: OwnNode,
+        offer: Offer,
+        look_s: float = _LOOK_S,
     ) -> None:
         self._cluster = cluster
         self._name = name
         self._node = node
         self._offer = offer
+        self._look_s = look_s
         self._written: str | None = None
 
     def run(self, stop: Event) -> None:
@@ -87,7 +93,7 @@ class Publisher:
             try:
                 self.publish()
                 wait_s = _FIRST_WAIT_S
-                self._offer.wait_for_change(version, _LOOK_S)
+                self._offer.wait_for_change(version, self._look_s)
             except ClusterError as error:
                 facts = {"because": str(error), "wait_s": wait_s}
                 logger.warning("cards not published", extra=facts)
@@ -110,4 +116,4 @@ class Publisher:
         self._written = text
         facts = {"cards": len(cards), "units": sum(card.units for card in cards)}
         logger.info("cards published", extra=facts)
-        self._node.wait(_LOOK_S)
+        self._node.wait(self._look_s)

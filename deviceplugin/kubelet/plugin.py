@@ -9,7 +9,7 @@ A pod that was written for Bitfusion may keep it beside what it really asks
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -21,7 +21,7 @@ from deviceplugin.allocation.prestart import NotYetError, Starter
 from deviceplugin.allocation.records import Record, Records
 from deviceplugin.allocation.response import Given, Injection, given, what_is_missing
 from deviceplugin.cards.advertised import Offer
-from deviceplugin.kubelet.registration import Service
+from deviceplugin.kubelet.registration import Pace, Service
 from deviceplugin.metrics import PluginMetrics
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube import names
@@ -45,6 +45,7 @@ class Parts:
     records: Records
     injection: Callable[[], Injection]
     metrics: PluginMetrics
+    pace: Pace = field(default_factory=Pace)
 
 
 class DevicePlugin(Service):
@@ -52,7 +53,7 @@ class DevicePlugin(Service):
 
     def __init__(self, resource: str, parts: Parts) -> None:
         devices = partial(parts.offer.devices, resource)
-        super().__init__(resource, devices, parts.offer, _OPTIONS)
+        super().__init__(resource, devices, parts.offer, _OPTIONS, parts.pace)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
         self._admission = parts.admission
         self._starter = parts.starter
@@ -231,10 +232,18 @@ class QuotaPlugin(Service):
     at the next restart of kubelet. What a sick card cannot take, its cores say.
     """
 
-    def __init__(self, offer: Offer, most: MostCards, metrics: PluginMetrics) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        most: MostCards,
+        metrics: PluginMetrics,
+        pace: Pace | None = None,
+    ) -> None:
         # Neither of the other two calls: kubelet may choose as it likes.
         plain = pb.DevicePluginOptions()
-        super().__init__(names.BITFUSION_GPU, self._numbered, offer, plain)
+        super().__init__(
+            names.BITFUSION_GPU, self._numbered, offer, plain, pace or Pace()
+        )
         self._most = most
         self._metrics = metrics
 

@@ -30,8 +30,25 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
 
 HEALTHY = "Healthy"
 SICK = "Unhealthy"
-_STREAM_LOOK_S = 0.25
-"""How often a stream looks whether kubelet still listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the plugin's threads wait before they look again, in seconds.
+
+    A test that ends many plugins gives a faster one.
+    """
+
+    stream_s: float = 0.25
+    """For a change of the cards, before a stream looks whether kubelet listens."""
+    socket_s: float = 0.5
+    """For the end of a stream, before the sockets are looked at."""
+    grace_s: float = 0.5
+    """For calls that run when a server is stopped."""
+    publish_s: float = 1.0
+    """For a change of the cards, before the node's annotation is looked at."""
+    events_s: float = 0.5
+    """For an event to write, before the thread looks whether it is to stop."""
 
 
 class Streams:
@@ -65,6 +82,7 @@ class Service(DevicePluginServicer):
     devices: Callable[[], Sequence[tuple[str, bool]]]
     offer: Offer
     options: pb.DevicePluginOptions
+    pace: Pace = field(default_factory=Pace)
     streams: Streams = field(default_factory=Streams)
 
     def GetDevicePluginOptions(  # noqa: N802
@@ -89,7 +107,7 @@ class Service(DevicePluginServicer):
                     shown = devices
                     yield _listed(devices)
                 while context.is_active():
-                    if self.offer.wait_for_change(version, _STREAM_LOOK_S):
+                    if self.offer.wait_for_change(version, self.pace.stream_s):
                         break
         finally:
             self.streams.opened(-1)
@@ -106,7 +124,6 @@ logger = logging.getLogger(__name__)
 
 VERSION = "v1beta1"
 _SOCKET = "kubelet.sock"
-_LOOK_S = 0.5
 _STREAM_WITHIN_S = 5.0
 _REGISTER_WITHIN_S = 15.0
 """kubelet dials us back, for 10 s at most, before it answers."""
@@ -220,7 +237,9 @@ class Registrar:
         if not self._plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():
-            if self._plugin.streams.wait_for(some=False, timeout_s=_LOOK_S):
+            if self._plugin.streams.wait_for(
+                some=False, timeout_s=self._plugin.pace.socket_s
+            ):
                 return "the stream ended"
             if look(self._folder / _SOCKET) != kubelet:
                 return "kubelet.sock was made anew"
@@ -230,7 +249,7 @@ class Registrar:
 
     def _hang_up(self, server: grpc.Server, stop: Event) -> None:
         """End the server and its streams, and let kubelet notice that they ended."""
-        server.stop(grace=0.5).wait(_STOP_WITHIN_S)
+        server.stop(grace=self._plugin.pace.grace_s).wait(_STOP_WITHIN_S)
         self._plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
         with contextlib.suppress(FileNotFoundError):
             (self._folder / self._endpoint).unlink()

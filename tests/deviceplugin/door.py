@@ -22,7 +22,7 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from gpusharectl.demo.devices import Devices
-from tests.deviceplugin.house import found_card
+from tests.deviceplugin.house import HASTY, found_card
 from tests.testbed.waiting import wait_until
 
 M = names.MEMORY
@@ -59,7 +59,7 @@ class Door:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = Parts(self.offer, nobody, nobody, nobody, lambda: "env", metrics)
+        parts = Parts(self.offer, nobody, nobody, nobody, lambda: "env", metrics, HASTY)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.kubelet.registration import Pace
 from deviceplugin.serve import Serving, assemble
 from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
@@ -31,6 +32,7 @@ from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
 
 NODE = NodeName("n")
+HASTY = Pace(stream_s=0.02, socket_s=0.02, grace_s=0.02, publish_s=0.02, events_s=0.02)
 M, C = names.MEMORY, names.CORE
 UUIDS = tuple(
     CardUUID(f"GPU-{digit * 8}-0000-0000-0000-000000000000") for digit in "abcdef01"
@@ -147,7 +149,11 @@ class House:
         self.stop = Event()
         self.registry = CollectorRegistry()
         self.serving = assemble(
-            self.settings, self.cards, cast("Cluster", self.line), self.registry
+            self.settings,
+            self.cards,
+            cast("Cluster", self.line),
+            self.registry,
+            HASTY,
         )
         threads = start_serving(self.serving, self.settings, self.stop)
         self._threads = threads

@@ -15,13 +15,16 @@ def wait_until(
     accept: Callable[[Seen], bool] = bool,
     every_s: float = 0.05,
 ) -> Seen:
-    """Call ``look`` until ``accept`` is content with its answer, and give that answer.
+    """Call ``look`` until ``accept`` accepts its answer, and return that answer.
 
-    Raises AssertionError with ``what`` was waited for and the last answer.
+    The first calls follow each other faster than ``every_s``, because most waits are
+    short. Raises AssertionError with ``what`` was waited for and the last answer.
     """
     deadline = time.monotonic() + timeout_s
+    pause_s = min(0.002, every_s)
     while not accept(seen := look()):
         if time.monotonic() > deadline:
             raise AssertionError(f"no {what} within {timeout_s} s; last seen: {seen!r}")
-        time.sleep(every_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, every_s)
     return seen

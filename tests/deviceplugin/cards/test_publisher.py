@@ -7,7 +7,6 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards import publisher
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.publisher import OwnNode, Publisher
 from gpushare.fakeapi.cluster import Embedded
@@ -51,7 +50,9 @@ class Desk:
         self.cluster = Counting()
         self.node = OwnNode(NODE)
         self.offer = Offer(0)
-        self.publisher = Publisher(self.cluster, NODE, self.node, self.offer)
+        self.publisher = Publisher(
+            self.cluster, NODE, self.node, self.offer, look_s=0.05
+        )
 
     def there(self) -> list[tuple[str, bool]]:
         made = self.cluster.get(Kind.NODES, "", NODE)
@@ -99,8 +100,7 @@ def running(desk: Desk, *, at_once: bool = False) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(publisher, "_LOOK_S", 0.05)
+def desk() -> Desk:
     made = Desk()
     made.make_node()
     made.offer.set_found([found_card(0)])

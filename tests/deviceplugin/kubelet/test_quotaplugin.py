@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.source import DeviceId, Found
-from deviceplugin.kubelet import registration
 from deviceplugin.kubelet.plugin import MostCards, QuotaPlugin
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -147,11 +146,10 @@ def test_more_than_there_is_kubelet_refuses(house: House) -> None:
 
 
 def test_it_is_registered_again_after_kubelets_restart(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Which removes all sockets and forgets all plugins; this one like the others."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(registration, "_LOOK_S", 0.05)
     house.devices.close()
     with Devices(house.folder) as after:
         wait_for(after, 200)

@@ -31,7 +31,6 @@ def door(
     That one takes its time to notice that a stream has ended.
     """
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(registration, "_LOOK_S", 0.05)
     monkeypatch.setattr(registration, "_SETTLE_S", 2.0)
     monkeypatch.setattr(registration, "_FIRST_WAIT_S", 0.05)
     return Door(tmp_path)
