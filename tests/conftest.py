@@ -27,7 +27,11 @@ FROM_NOTHING = {
 }
 """They share a cluster of their own, on which nothing of ours runs in between."""
 
-NEEDED_BY_FIXTURE = {"monitoring_programs": "prometheus", "browser_program": "browser"}
+NEEDED_BY_FIXTURE = {
+    "binaries": "controlplane",
+    "browser_program": "browser",
+    "monitoring_programs": "prometheus",
+}
 """The mark of each test that has the fixture, itself or by another one."""
 
 NEEDS = {"controlplane", "cluster", "gpu", "prometheus", "browser", "processes"}

@@ -21,6 +21,8 @@ from gpusharectl.demo import run
 from gpusharectl.demo.story import Stage
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 TOTALS = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 ONE_CARD = f"{TOTALS[:-1]} on one card."
 PROMISES = [

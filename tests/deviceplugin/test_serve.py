@@ -22,6 +22,8 @@ from tests.builders import node_json, pod_json
 from tests.deviceplugin.house import NODE, C, M
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 SERVE = ("deviceplugin", "serve")
 ON_THE_PAGE = (
     f'vcuda_plugin_registered{{resource="{M}"}} 1.0',

@@ -19,6 +19,8 @@ from tests.fuzz.bending import bent, raw
 from tests.fuzz.bodies import Target, scheduler_targets, webhook_targets
 from tests.fuzz.served import Served, extender, webhook
 
+pytestmark = pytest.mark.processes
+
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 CALLS = 800
 """As many to warm up as to measure."""

@@ -18,6 +18,7 @@ FULL = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("pods", "output"), FULL.values(), ids=FULL)
 def test_a_disk_that_is_full_is_told_in_a_sentence(
     tmp_path: Path, pods: int, output: str

@@ -27,6 +27,8 @@ from tests.testbed.prometheus import Prometheus
 from tests.testbed.served import MonitoringPrograms
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 A, B, SHOP, BANK, NOBODY = 101, 102, 103, 104, 900
 """Processes."""
 

@@ -27,6 +27,8 @@ from tests.nvml.build import STATE_VARIABLE, the_stub
 from tests.nvml.driver import StubDriver, stub_card
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 EXPORT = ("deviceplugin", "export")
 WITHIN_S = 60
 

@@ -22,6 +22,8 @@ from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.process import Launcher, Process
 from tests.testbed.rest import Rest
 
+pytestmark = pytest.mark.processes
+
 THREADS = 2
 SLOW = 200
 NAME = "localhost"

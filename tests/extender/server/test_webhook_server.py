@@ -29,6 +29,8 @@ from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 COMMAND = (
     sys.executable,
     "-m",

@@ -20,6 +20,8 @@ from tests.testbed.certificates import certificates
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest
 
+pytestmark = pytest.mark.processes
+
 SLOW = 200
 ROOM = 230
 """Connections at a time: fewer than the floods below."""

@@ -249,6 +249,7 @@ def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:
     assert for_kubectl(group(), ["insp"]).startswith("inspect\t")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "usage"),
     [

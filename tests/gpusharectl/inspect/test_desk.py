@@ -26,6 +26,8 @@ from tests.builders import pod_json
 from tests.gpusharectl.pictures import extender
 from tests.testbed.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:

@@ -138,6 +138,7 @@ def test_words_for_the_shell() -> None:
     assert {one.value for one in options} == {"--trace", "--trace-dir"}
 
 
+@pytest.mark.processes
 def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
     """On a terminal alone; a pipe gets the answer and nothing else."""
     path = tmp_path / "long.yaml"

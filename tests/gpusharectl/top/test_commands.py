@@ -109,6 +109,7 @@ def terminal(kubeconfig: str) -> Iterator[Terminal]:
     found.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> None:
     """Until Ctrl-C or SIGTERM; then the terminal is as before, with the last picture.

@@ -80,6 +80,7 @@ print(ask(Hangs(), picture(parts=[exporter("a")]), ["a"], deadline_s=0.1)["a"].b
 """
 
 
+@pytest.mark.processes
 def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
     """The command is over when it has told what it knows."""
     done = subprocess.run(
