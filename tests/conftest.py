@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slower; plainer tests cover the same lines.
     """
     for item in items:
+        if "tests/cluster/" in item.nodeid:
+            item.add_marker(pytest.mark.cluster)
         for fixture in NEEDED_BY_FIXTURE.keys() & getattr(item, "fixturenames", ()):
             item.add_marker(NEEDED_BY_FIXTURE[fixture])
         if NEEDS.isdisjoint(mark.name for mark in item.iter_markers()):

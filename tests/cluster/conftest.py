@@ -17,12 +17,6 @@ from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.kubeadm.programs import Programs
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/cluster/" in str(item.path):
-            item.add_marker(pytest.mark.cluster)
-
-
 @pytest.fixture(scope="session")
 def whole_site(
     cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
