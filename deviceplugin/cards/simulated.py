@@ -10,7 +10,13 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from deviceplugin.cards.inventory import LEAST_MIB, MOST_MIB, Written, cards_in
+from deviceplugin.cards.inventory import (
+    LEAST_MIB,
+    MOST_MIB,
+    WrittenCard,
+    WrittenCards,
+    read_cards,
+)
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
 from gpushare.domain.model import CardUUID
 
@@ -20,7 +26,6 @@ MOST_CARDS = 64
 _TERM = re.compile(r"(?P<count>\d{1,6})x(?P<size>\d{1,12})(?P<unit>[MG]iB)")
 _MIB = {"MiB": 1, "GiB": 1024}
 _SUFFIXES = (".yaml", ".yml")
-_FILE_FIELDS = ("uuid", "memory_mib", "model", "index")
 
 
 class SimulatedCards:
@@ -65,21 +70,22 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
     """
     text = spec.strip()
     if "/" in text or text.endswith(_SUFFIXES):
-        written = cards_in(Path(text), _FILE_FIELDS, needed=("memory_mib",))
-        where = f"{text}: "
+        file = read_cards(Path(text), WrittenCards)
+        if isinstance(file, list):
+            return file
+        written, where = file.cards, f"{text}: "
     else:
-        written = _terms(text)
-        where = ""
-    if isinstance(written, list):
-        return written
+        complaints: list[str] = []
+        written, where = _terms(text, complaints), ""
+        if complaints:
+            return complaints
     if not 0 < len(written) <= MOST_CARDS:
         return [f"{where}{len(written)} cards will not do; give 1 to {MOST_CARDS}"]
     return _numbered(written, node)
 
 
-def _terms(text: str) -> tuple[Written, ...] | list[str]:
-    complaints: list[str] = []
-    cards: list[Written] = []
+def _terms(text: str, complaints: list[str]) -> tuple[WrittenCard, ...]:
+    cards: list[WrittenCard] = []
     for number, term in enumerate(text.split(","), 1):
         found = _TERM.fullmatch(term.strip())
         if found is None:
@@ -93,11 +99,12 @@ def _terms(text: str) -> tuple[Written, ...] | list[str]:
         if not LEAST_MIB <= size <= MOST_MIB:
             fix = f"give each card {LEAST_MIB}MiB to {MOST_MIB}MiB"
             complaints.append(f"term {number}: {size}MiB will not do; {fix}")
-        cards += [Written(memory_mib=size)] * min(count, MOST_CARDS + 1)
-    return complaints or tuple(cards)
+        card = WrittenCard.model_construct(memory_mib=size)
+        cards += [card] * min(count, MOST_CARDS + 1)
+    return tuple(cards)
 
 
-def _numbered(written: Sequence[Written], node: str) -> tuple[FoundCard, ...]:
+def _numbered(written: Sequence[WrittenCard], node: str) -> tuple[FoundCard, ...]:
     taken = {card.index for card in written}
     free = iter([i for i in range(2 * len(written)) if i not in taken])
     cards = [

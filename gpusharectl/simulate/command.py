@@ -31,6 +31,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpushare.domain.policies import Choice
 from gpushare.kube.errors import ClusterError, Forbidden
+from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reach
 from gpusharectl.output import give
 from gpusharectl.simulate import synthetic
@@ -68,20 +69,15 @@ from gpusharectl.simulate.result import Report, Room, Run, reported, rooms, summ
 from gpusharectl.simulate.scenario import Scenario
 from gpusharectl.simulate.scenario_file import read_scenario
 from gpusharectl.simulate.serialize import report_csv, report_data
-from gpusharectl.simulate.yaml_reader import ScenarioError
+
+_MOST_FILE_MIB = 64
 
 
 def from_file(path: Path) -> Scenario:
     """Read a scenario's file; what is wrong with it is a sentence and exit code 1."""
     try:
-        return read_scenario(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise click.ClickException(
-            f"{path} cannot be read: {error.strerror}; docs/simulator.md has an example"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{path} is no text in UTF-8: {error}") from error
-    except ScenarioError as error:
+        return read_scenario(read_bytes(path, _MOST_FILE_MIB), str(path))
+    except YamlError as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -68,34 +68,43 @@ def test_an_inventory_may_be_of_no_cards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"uuid": "''"}, "line 2: cards[0].uuid: must be a text and not empty"),
-        ({"uuid": "'a b'"}, "line 2: cards[0].uuid: 'a b' will not do; use at most"),
-        ({"uuid": "'a,b'"}, "line 2: cards[0].uuid: 'a,b' will not do; use at most"),
-        ({"uuid": "[a]"}, "line 2: cards[0].uuid: must be a text"),
-        ({"memory_mib": "0"}, "line 3: cards[0].memory_mib: '0' will not do; give a"),
-        ({"memory_mib": "-1"}, "line 3: cards[0].memory_mib: '-1' will not do"),
-        ({"memory_mib": "1e5"}, "line 3: cards[0].memory_mib: '1e5' will not do"),
-        ({"memory_mib": "9" * 4000}, "line 3: cards[0].memory_mib: '99"),
-        ({"memory_mib": "{}"}, "line 3: cards[0].memory_mib: give a whole number"),
-        ({"index": "-1"}, "line 4: cards[0].index: '-1' will not do"),
-        ({"nodes": "/dev/a"}, "line 4: cards[0].nodes: must be a list"),
-        ({"nodes": "[dev/a]"}, "line 4: cards[0].nodes[0]: 'dev/a' will not do; give"),
-        ({"nodes": "[/dev/../a]"}, "line 4: cards[0].nodes[0]: '/dev/../a' will not"),
-        ({"nodes": "[/a, /a]"}, "line 4: cards[0].nodes[1]: is the same as cards[0]"),
-        ({"variables": "[A]"}, "line 4: cards[0].variables: must be a mapping"),
-        ({"variables": "{A-B: x}"}, "line 4: cards[0].variables.A-B: is no name"),
-        ({"variables": "{A: }"}, "line 4: cards[0].variables.A: must be a text"),
-        ({"variables": "{VCUDA_X: 1}"}, "line 4: cards[0].variables.VCUDA_X: is set"),
+        ({"uuid": "''"}, "2: cards[0].uuid: must be a text; is empty"),
+        ({"uuid": "'a b'"}, "2: cards[0].uuid: is 'a b'; use at most"),
+        ({"uuid": "'a,b'"}, "2: cards[0].uuid: is 'a,b'; use at most"),
+        ({"uuid": "[a]"}, "2: cards[0].uuid: must be a text"),
+        (
+            {"memory_mib": "0"},
+            '3: cards[0].memory_mib: is "0"; it must be a whole number from 256',
+        ),
+        ({"memory_mib": "-1"}, '3: cards[0].memory_mib: is "-1"; it'),
+        ({"memory_mib": "1e5"}, '3: cards[0].memory_mib: is "1e5"; it'),
+        ({"memory_mib": "9" * 4000}, '3: cards[0].memory_mib: is "99'),
+        (
+            {"memory_mib": "{}"},
+            "3: cards[0].memory_mib: is fields with values; it must be a whole",
+        ),
+        ({"index": "-1"}, '4: cards[0].index: is "-1"; it must be'),
+        ({"nodes": "/dev/a"}, "4: cards[0].nodes: must be a list"),
+        (
+            {"nodes": "[dev/a]"},
+            "4: cards[0].nodes[0]: is 'dev/a'; give an absolute path",
+        ),
+        ({"nodes": "[/dev/../a]"}, "4: cards[0].nodes[0]: is '/dev/../a'; give"),
+        ({"nodes": "[/a, /a]"}, "4: cards[0].nodes[1]: is the same as cards[0]"),
+        ({"variables": "[A]"}, "4: cards[0].variables: must be fields with values"),
+        ({"variables": "{A-B: x}"}, "4: cards[0].variables.A-B: is not the name"),
+        ({"variables": "{A: }"}, "4: cards[0].variables.A: must be a text"),
+        ({"variables": "{VCUDA_X: 1}"}, "4: cards[0].variables.VCUDA_X: is set"),
         (
             {"variables": "{NVIDIA_VISIBLE_DEVICES: all}"},
-            "line 4: cards[0].variables.NVIDIA_VISIBLE_DEVICES: is set by the device",
+            "4: cards[0].variables.NVIDIA_VISIBLE_DEVICES: is set by the device",
         ),
-        ({"used_mib_file": "used"}, "line 4: cards[0].used_mib_file: 'used' will not"),
+        ({"used_mib_file": "used"}, "4: cards[0].used_mib_file: is 'used'; give"),
         (
             {"memory": "1"},
-            "line 4: cards[0].memory: is not known; use uuid, memory_mib",
+            "4: cards[0].memory: there is no such field; did you mean memory_mib?",
         ),
-        ({"? [a]": "1"}, "line 4: cards[0].?: is not known"),
+        ({"? [a]": "1"}, "4: the name of a field must be a text"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -110,16 +119,16 @@ def test_what_is_wrong_is_named(
     ("text", "complaint"),
     [
         ("", "is empty; list cards under 'cards:'"),
-        ("- a", "line 1: must be a mapping"),
-        ("cards:", "line 1: cards: must be a list"),
-        ("cards: [a]", "line 1: cards[0]: must be a mapping"),
-        ("devices: []", "line 1: devices: is not known; use only 'cards'"),
-        ("cards: []\ncards: []", "line 2: cards: stands here a second time; keep one"),
-        ("cards: [", "is not YAML (while parsing"),
-        ("cards: []\n---\ncards: []", "is not YAML (expected a single document"),
-        ("[" * 500, "is not YAML (maximum recursion"),
-        (b"cards: \xff", "is not YAML ("),
-        (b"cards: \x00", "is not YAML ("),
+        ("- a", "1: must be fields with values, not a list"),
+        ("cards:", "1: cards: must be a list"),
+        ("cards: [a]", "1: cards[0]: must be fields with values"),
+        ("devices: []", "1: devices: there is no such field; known: cards, shared"),
+        ("cards: []\ncards: []", "2: cards: is there twice, first in line 1; keep one"),
+        ("cards: [", "1: is not YAML: expected the node content"),
+        ("cards: []\n---\ncards: []", "2: is not YAML: but found another document"),
+        ("[" * 500, "1: is not YAML: lists or fields are nested too deeply"),
+        (b"cards: \xff", "1: is not YAML: "),
+        (b"cards: \x00", "1: is not YAML: "),
         ("#" * 2**20 + "#", "is longer than 1 MiB"),
     ],
 )
@@ -137,22 +146,20 @@ def test_all_complaints_come_at_once(path: Path) -> None:
         "cards:\n- {uuid: a, index: 1, nodes: [/dev/a]}\n"
         "- {uuid: A, memory_mib: 0, index: 1, nodes: [/dev/a]}\n"
     )
-    own = "give each its own"
-    assert [one.partition(" will")[0] for one in complaints(path, text)] == [
-        "line 2: cards[0].memory_mib: is missing",
-        f"line 3: cards[1].uuid: is the same as cards[0].uuid; {own}",
-        "line 3: cards[1].memory_mib: '0'",
-        f"line 3: cards[1].index: is the same as cards[0].index; {own}",
-        f"line 3: cards[1].nodes[0]: is the same as cards[0].nodes[0]; {own}",
+    own = "each needs a value of its own"
+    assert [one.partition("; it")[0] for one in complaints(path, text)] == [
+        "2: cards[0].memory_mib: is missing",
+        f"3: cards[1].uuid: is the same as cards[0].uuid; {own}",
+        '3: cards[1].memory_mib: is "0"',
+        f"3: cards[1].index: is the same as cards[0].index; {own}",
+        f"3: cards[1].nodes[0]: is the same as cards[0].nodes[0]; {own}",
     ]
 
 
 def test_a_file_that_is_not_there_is_named(path: Path) -> None:
     """With the system's own words."""
     found = read_inventory(path)
-    assert found == [
-        f"{path}: cannot be read (No such file or directory); give a file of cards"
-    ]
+    assert found == [f"{path}: cannot be read (No such file or directory)"]
 
 
 def reading(path: Path, text: str) -> CardReading:

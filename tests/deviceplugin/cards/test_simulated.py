@@ -88,11 +88,11 @@ def test_a_file_s_complaints_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "cards.yaml"
     path.write_text("cards:\n- {nodes: [/dev/null]}\n- {memory_mib: lots}\n")
     known = "uuid, memory_mib, model, index"
-    fix = "give a whole number from 256 to 16777216"
+    fix = "it must be a whole number from 256 to 16777216"
     assert complaints(str(path)) == [
-        f"{path}, line 2: cards[0].nodes: is not known; use {known}",
-        f"{path}, line 2: cards[0].memory_mib: is missing",
-        f"{path}, line 3: cards[1].memory_mib: 'lots' will not do; {fix}",
+        f"{path}:2: cards[0].memory_mib: is missing",
+        f"{path}:2: cards[0].nodes: there is no such field; known: {known}",
+        f'{path}:3: cards[1].memory_mib: is "lots"; {fix}',
     ]
 
 

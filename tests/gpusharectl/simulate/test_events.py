@@ -2,10 +2,10 @@
 
 import pytest
 
+from gpushare.yaml_file import YamlError
 from gpusharectl.simulate.engine import Outcome, play
 from gpusharectl.simulate.result import Run, read_size, reported, rooms, summed
 from gpusharectl.simulate.scenario_file import read_scenario
-from gpusharectl.simulate.yaml_reader import ScenarioError
 from tests.gpusharectl.simulate.scenes import fates, places
 
 NODES = """nodes: [{name: a, cards: 1x8GiB}, {name: b, cards: 1x8GiB}]
@@ -41,14 +41,14 @@ WRONG = {
     ),
     "many nodes": (
         "- {add: {name: c, count: 1000000000}}",
-        "f.yaml:4: events[0].add.count: is 1000000000; it may be 20000",
+        'f.yaml:4: events[0].add.count: is "1000000000"; it must be a whole number',
     ),
 }
 
 
 @pytest.mark.parametrize(("events", "words"), WRONG.values(), ids=WRONG)
 def test_what_cannot_happen_then(events: str, words: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(YamlError) as caught:
         read_scenario(NODES + events, "f.yaml")
     assert str(caught.value).startswith(words)
 
@@ -118,7 +118,7 @@ pods: [{name: p, count: 400, units: 32, lasts: 1000000000}]
 """
     assert ran(text).placed == 400
     with pytest.raises(
-        ScenarioError, match=r"f.yaml:3: pods\[0\].every: at \+ every x count \+ lasts"
+        YamlError, match=r"f.yaml:3: pods\[0\].every: at \+ every x count \+ lasts"
     ):
         read_scenario(text.replace("lasts", "every"), "f.yaml")
 

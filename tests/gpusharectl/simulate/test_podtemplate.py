@@ -6,10 +6,10 @@ import pytest
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.yaml_file import YamlError
 from gpusharectl.simulate.engine import play
 from gpusharectl.simulate.scenario import Arrive
 from gpusharectl.simulate.scenario_file import read_scenario
-from gpusharectl.simulate.yaml_reader import ScenarioError
 from tests.gpusharectl.simulate.scenes import places
 
 NODES = "nodes: [{name: n, cards: 1x8GiB, labels: {rank: '3'}}]\n"
@@ -85,14 +85,14 @@ WRONG = {
     "priority": (manifest(priority="high"), "spec.priority: must be a whole number"),
     "class": (
         manifest(priorityClassName="high"),
-        'spec.priorityClassName: is "high", and a scenario has no classes; give',
+        'spec.priorityClassName: is "high", and a scenario has no priority classes;',
     ),
 }
 
 
 @pytest.mark.parametrize(("template", "words"), WRONG.values(), ids=WRONG)
 def test_a_template_is_told_by_its_fields(template: Json, words: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(YamlError) as caught:
         read_scenario(scenario(template), "f.yaml")
     assert str(caught.value).startswith(f"f.yaml:2: pods[0].template: {words}")
 
@@ -109,7 +109,7 @@ VALUES = {
 @pytest.mark.parametrize(("fields", "words"), VALUES.values(), ids=VALUES)
 def test_values_that_yaml_cannot_read(fields: str, words: str) -> None:
     text = f"{NODES}pods: [{{name: p, {fields[1:]}]"
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(YamlError) as caught:
         read_scenario(text, "f.yaml")
     assert str(caught.value).startswith(f"f.yaml:2: {words}")
     assert len(str(caught.value)) < 300
@@ -117,11 +117,11 @@ def test_values_that_yaml_cannot_read(fields: str, words: str) -> None:
 
 WHOLE = {
     "flag": ("wait: 2026-13-45\nnodes: []", 'f.yaml:1: wait: is "2026-13-45"; it must'),
-    "deep": ("name: x\nnodes: " + "[" * 600, "f.yaml:2: this is no YAML: lists or fi"),
-    "key": ("? [a, b]\n: 1\nnodes: []", "f.yaml:1: a field's name is a text, not a l"),
+    "deep": ("name: x\nnodes: " + "[" * 600, "f.yaml:2: is not YAML: lists or fields"),
+    "key": ("? [a, b]\n: 1\nnodes: []", "f.yaml:1: the name of a field must be a text"),
     "cards": (
         "nodes: [{name: n, cards: [{units: 1, count: 1000000000}]}]",
-        "f.yaml:1: nodes[0].cards[0].count: is 1000000000; it may be 64",
+        'f.yaml:1: nodes[0].cards[0].count: is "1000000000"; it must be a whole number',
     ),
     "nodes": (
         "nodes: [{name: n, count: 19000}, {name: m, count: 19000}]",
@@ -132,6 +132,6 @@ WHOLE = {
 
 @pytest.mark.parametrize(("text", "words"), WHOLE.values(), ids=WHOLE)
 def test_files_that_nobody_could_mean(text: str, words: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(YamlError) as caught:
         read_scenario(text, "f.yaml")
     assert str(caught.value).startswith(words)

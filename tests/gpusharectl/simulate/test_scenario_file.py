@@ -8,9 +8,9 @@ import pytest
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
+from gpushare.yaml_file import YamlError
 from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave
 from gpusharectl.simulate.scenario_file import read_scenario
-from gpusharectl.simulate.yaml_reader import ScenarioError
 
 NODES = "nodes: [{name: n, cards: 1x8GiB}]\n"
 
@@ -140,14 +140,14 @@ def test_times_are_whole_milliseconds() -> None:
 
 WRONG = {
     "empty": ("", "f.yaml: is empty"),
-    "no yaml": ("nodes: [", "f.yaml:1: this is no YAML: "),
+    "no yaml": ("nodes: [", "f.yaml:1: is not YAML: "),
     "list": ("- a", "f.yaml:1: must be fields with values, not a list"),
     "no nodes": ("pods: []", "f.yaml:1: nodes: is missing"),
     "slip": ("nodes: []\npodz: []", "f.yaml:2: podz: there is no such field; did you "),
     "twice": ("nodes: []\nnodes: []", "f.yaml:2: nodes: is there twice, first in line"),
     "policy": ("policy: best\nnodes: []", 'f.yaml:1: policy: is "best"; known are '),
     "order": ("card_order: up\nnodes: []", 'f.yaml:1: card_order: is "up"; known are'),
-    "wait": ("wait: 3\nnodes: []", "f.yaml:1: wait: is 3; it must be true or false"),
+    "wait": ("wait: 3\nnodes: []", 'f.yaml:1: wait: is "3"; it must be true or false'),
     "nodes": ("nodes: 3", "f.yaml:1: nodes: must be a list, not"),
     "node": ("nodes:\n- 3", "f.yaml:2: nodes[0]: must be fields with values, not"),
     "no name": ("nodes:\n- {cpu: 4}", "f.yaml:2: nodes[0].name: is missing"),
@@ -160,13 +160,13 @@ WRONG = {
     ),
     "none of a kind": (
         "nodes:\n- name: a\n  cards:\n  - {units: 4, count: 0}",
-        "f.yaml:4: nodes[0].cards[0].count: is 0; it must be 1 to",
+        'f.yaml:4: nodes[0].cards[0].count: is "0"; it must be a whole number from 1',
     ),
     "tiny": ("nodes:\n- {name: a, cards: 1x1MiB}", "f.yaml:2: nodes[0].cards: "),
     "many": ("nodes:\n- {name: a, cards: 99x8GiB}", "f.yaml:2: nodes[0].cards: these"),
     "units": (
         "nodes:\n- name: a\n  cards:\n  - {units: 0}",
-        "f.yaml:4: nodes[0].cards[0].units: is 0; it must be 1 to",
+        'f.yaml:4: nodes[0].cards[0].units: is "0"; it must be a whole number from 1',
     ),
     "cpu": (
         "nodes:\n- {name: a, cpu: lots}",
@@ -199,7 +199,8 @@ WRONG = {
         "f.yaml:2: pods[0].template: needs a spec",
     ),
     "template too": (
-        NODES + "pods: [{name: p, units: 1, template: {spec: {}}}]",
+        NODES
+        + "pods: [{name: p, units: 1, template: {spec: {containers: [{name: c}]}}}]",
         "f.yaml:2: pods[0].units: stands in the template, or here, but not in both",
     ),
     "bytes": (
@@ -236,7 +237,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG)
 def test_complaints_name_file_line_and_field(text: str, words: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(YamlError) as caught:
         read_scenario(text, "f.yaml")
     assert str(caught.value).startswith(words)
     assert "\n" not in str(caught.value)
