@@ -18,7 +18,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import POLICIES
 from tests.builders import card, claim, node, placement
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/frag.yaml").read_text())
+CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/frag.yaml").read_text())
 FRAG = POLICIES["frag"]
 
 
