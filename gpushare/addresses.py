@@ -14,7 +14,7 @@ _HIGHEST = 30_000
 
 
 def socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Give an address as the socket interface wants it, an IPv6 one without brackets.
+    """Return an address as the socket interface wants it, an IPv6 one without brackets.
 
     >>> socket_address(Address("[::1]", 80))[1]
     ('::1', 80)
@@ -34,7 +34,7 @@ def listen(address: Address, backlog: int | None = None) -> socket.socket:
 
 
 def why_not_listen(address: Address) -> str:
-    """Say why nobody can listen there now; empty where one can."""
+    """Return why nobody can listen there now; empty where one can."""
     try:
         # A host that is no name at all, such as "a..b", is told by its encoding.
         address.host.strip("[]").encode("idna")
@@ -55,7 +55,7 @@ def free_address() -> Address:
 
 
 def ports_to_pick_from() -> range:
-    """Give the ports below the range of outgoing connections.
+    """Return the ports below the range of outgoing connections.
 
     One of those could otherwise take the port before its server does, or while the
     server is down.

@@ -163,7 +163,7 @@ def _bound(address: Address) -> socket.socket:
 
 
 def _answer(head: bytes, application: WSGIApplication) -> tuple[bytes, ...]:
-    """Give the bytes of the answer; a long page is not copied."""
+    """Return the bytes of the answer; a long page is not copied."""
     return _Exchange(head, application).pieces
 
 

@@ -28,7 +28,7 @@ STATE_HEADERS: Mapping[str, str] = {
 
 
 def page_headers(html: bytes) -> Mapping[str, str]:
-    """Give the headers of a page that runs its own style and script, and nothing else.
+    """Return the headers of a page that may run only its own style and script.
 
     They are named by their hashes, so no ``unsafe-inline`` is needed.
     """

@@ -113,5 +113,5 @@ class Reading:
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether text is a whole number of a length that any setting may have."""
+    """Return whether text is a whole number of a length that any setting may have."""
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS

@@ -13,12 +13,11 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from gpushare.cache.pods import UNFINISHED
-from gpushare.kube import codec, names
+from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.access import reach
-from gpusharectl.state import facts
 from gpusharectl.state.read import everything
 
 _LAST_WORD = ":4"

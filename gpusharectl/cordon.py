@@ -12,12 +12,11 @@ from enum import Enum
 
 from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.model import Card, CardUUID
-from gpushare.kube import codec, names, words
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
-from gpusharectl.state import facts
 from gpusharectl.state.read import Reach, everything
 
 _TRIES = 10

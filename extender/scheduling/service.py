@@ -34,19 +34,18 @@ from extender.scheduling.wire import (
     PreemptionArgs,
     insist_on_strings,
 )
-from gpushare.cache.budgets import budgets
 from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Answer, Fitting, Scores
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
-from gpushare.domain.placement import favourite, place, refusal, score
+from gpushare.domain.placement import place, preferred_node, refusal, score
 from gpushare.domain.policies import HIGHEST_SCORE, Choice, Policy
 from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.codec import refusal_text
+from gpushare.kube.codec import budgets, refusal_text
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 
@@ -390,7 +389,7 @@ class Verbs:
             pages[name] = expected.on(pages[name])
         if not pages:
             return refuse_all(asked.names, UNKNOWN)
-        best = favourite(request, pages.values(), policy)
+        best = preferred_node(request, pages.values(), policy)
         if best is None:
             best = max(pages.values(), key=lambda page: score(page, policy))
         planned = place(request, best, policy)

@@ -52,11 +52,11 @@ class NodeBook:
             self._take(event.object)
 
     def knows(self, name: NodeName) -> bool:
-        """Tell whether there is such a node, with cards or without."""
+        """Return whether there is such a node, with cards or without."""
         return name in self._known
 
     def broken(self) -> dict[NodeName, str]:
-        """Say which nodes' annotations cannot be read, and what is wrong with each."""
+        """Return the nodes whose annotation cannot be read, and what is wrong."""
         return dict(self._broken)
 
     def _take(self, node: Json) -> NodeName:

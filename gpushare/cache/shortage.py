@@ -35,7 +35,7 @@ class Block:
 
 
 def blocks(pages: Iterable[Node]) -> tuple[Block, ...]:
-    """Give the room of every open card that has any, in order of nodes."""
+    """Return the room of every open card that has any, in order of nodes."""
     return tuple(
         Block(page.name, card, page.free[card.uuid])
         for page in pages
@@ -45,13 +45,13 @@ def blocks(pages: Iterable[Node]) -> tuple[Block, ...]:
 
 
 def largest_block(pages: Iterable[Node]) -> Block | None:
-    """Give the card with the most free units, None where no card has any."""
+    """Return the card with the most free units, None where no card has any."""
     found = blocks(pages)
     return max(found, key=lambda block: block.free.units, default=None)
 
 
 def shortage(record: PodRecord, pages: Sequence[Node], choice: Choice) -> Shortage:
-    """Say what keeps a pod waiting, or where there is room for it."""
+    """Return what keeps a pod waiting, or where there is room for it."""
     request = record.request
     if isinstance(request, Refusal):
         return Shortage(refusal_text(request))
@@ -74,7 +74,7 @@ def _fitting(
 
 
 def _excluded(request: PodRequest, pages: Iterable[Node]) -> str:
-    """Say how many cards the pod's own lists shut out; empty where none."""
+    """Return how many cards the pod's own lists shut out; empty where none."""
     cards = [card for page in pages for card in page.cards]
     shut = [limits for card in cards if (limits := request.limits(card))]
     if not shut:

@@ -45,11 +45,11 @@ class Answer:
     refused: Mapping[Refusal, frozenset[NodeName]] = field(default_factory=dict)
 
     def refusal(self, name: NodeName) -> Refusal | None:
-        """Say why a node is refused; None where it fits or is not known."""
+        """Return why a node is refused; None where it fits or is not known."""
         return next((no for no, group in self.refused.items() if name in group), None)
 
     def mended(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
-        """Give the answer with these nodes where they belong now.
+        """Return the answer with these nodes where they belong now.
 
         A group is copied where a node comes or goes, which is seldom: most changes of
         a node change no verdict.
@@ -86,7 +86,7 @@ class Fitting:
         self._lock = Lock()
 
     def answer(self, request: PodRequest, policy: Policy) -> Answer:
-        """Say where the request fits now."""
+        """Return where the request fits now."""
         several = len(request.claims) > 1
         shape = (
             tuple(claim.amount for claim in request.claims),
@@ -96,7 +96,7 @@ class Fitting:
         return self.judged(shape, Decider(request, policy).refusal)
 
     def judged(self, shape: Shape, judge: Judge) -> Answer:
-        """Say which nodes a judge lets through; equal shapes must judge equally."""
+        """Return which nodes a judge lets through; equal shapes must judge equally."""
         kept = self._kept(shape)
         with kept.lock:
             position, names = self._ledger.changed_since(kept.position)
@@ -144,7 +144,7 @@ class Scores:
         self._lock = Lock()
 
     def of(self, policy: Policy) -> Mapping[NodeName, int]:
-        """Give every node's score as it is now, 0 to 10; a value that stays as it is.
+        """Return every node's score as it is now, 0 to 10; a value that stays as it is.
 
         A node that is not in it is not known. Copied where a score changes, which is
         seldom: there are eleven.

@@ -111,7 +111,7 @@ class CardSelector:
         return tuple(limit for limit, entries in lists if entries)
 
     def against(self, uuid: str, model: str) -> tuple[Limit, ...]:
-        """Give the lists that shut a card out; none where the pod may have it.
+        """Return the lists that shut a card out; none where the pod may have it.
 
         A card whose model nobody knows is of no model that a list names, and may be of
         each that a list denies.
@@ -124,7 +124,7 @@ class CardSelector:
         return tuple(found)
 
     def allows(self, uuid: str, model: str) -> bool:
-        """Tell whether the pod may have a card, as filter asks of all there are."""
+        """Return whether the pod may have a card, as filter asks of all there are."""
         return self._allowed_models[model] and (
             not self.uuids or self._allows_card(uuid)
         )

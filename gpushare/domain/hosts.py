@@ -43,7 +43,7 @@ class Hosts:
         self._changed: set[NodeName] | None = set()
 
     def free(self, name: NodeName) -> HostAmount | None:
-        """Give what a node has left, below zero where it is over-committed.
+        """Return what a node has left, below zero where it is over-committed.
 
         None where nobody has told what the node has.
         """
@@ -58,16 +58,16 @@ class Hosts:
             return found
 
     def allocatable(self, name: NodeName) -> HostAmount | None:
-        """Give what a node has for all its pods together; None if that is unknown."""
+        """Return what a node has for all its pods together; None if that is unknown."""
         return self._allocatable.get(name)
 
     def pod(self, uid: PodUID) -> Held | None:
-        """Give what a pod holds of the node that it is bound to; None if unknown."""
+        """Return what a pod holds of the node that it is bound to; None if unknown."""
         found = self._pods.get(uid)
         return None if found is None else found[1]
 
     def holders(self) -> frozenset[PodUID]:
-        """Give all pods that are on some node."""
+        """Return all pods that are on some node."""
         with self._lock:
             return frozenset(self._pods)
 
@@ -106,7 +106,7 @@ class Hosts:
                 self._let_go(before[0], before[1].amount)
 
     def changes(self) -> frozenset[NodeName] | None:
-        """Give the nodes that changed since the one reader asked before.
+        """Return the nodes that changed since the one reader asked before.
 
         None where they were too many to write down: look at all nodes then.
         """
@@ -133,7 +133,7 @@ class Hosts:
                 self._changed = None
 
     def _one(self, held: Held) -> Held:
-        """Give one value for all pods that ask the same."""
+        """Return one value for all pods that ask the same."""
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds.clear()
         return self._kinds.setdefault(held, held)

@@ -51,7 +51,7 @@ class Ledger:
         return None if node is None else node.placements.get(uid)
 
     def holders(self) -> frozenset[PodUID]:
-        """Give all pods that hold anything, on a known card or somewhere."""
+        """Return all pods that hold anything, on a known card or somewhere."""
         with self._lock:
             return frozenset(self._where) | self._bare.keys()
 
@@ -65,7 +65,7 @@ class Ledger:
             return frozenset(self._unconfirmed)
 
     def position(self) -> int:
-        """Give the journal's end, to ask from later."""
+        """Return the journal's end, to ask from later."""
         with self._lock:
             return self._journal_start + len(self._journal)
 

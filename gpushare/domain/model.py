@@ -17,7 +17,7 @@ PodUID = NewType("PodUID", str)
 
 
 def units_of(memory_mib: int) -> int:
-    """Give the units of one card, floored: never round over a sum of cards.
+    """Return the units of one card, floored: never round over a sum of cards.
 
     >>> units_of(24259), units_of(7611), units_of(2002)
     (94, 29, 7)
@@ -42,11 +42,11 @@ class Amount:
         return bool(self.cores or self.units)
 
     def fits(self, room: "Amount") -> bool:
-        """Tell whether both parts are at most the room's."""
+        """Return whether both parts are at most the room's."""
         return self.cores <= room.cores and self.units <= room.units
 
     def peak(self, other: "Amount") -> "Amount":
-        """Give the larger of each part: what two that never run together need."""
+        """Return the larger of each part: what two that never run together need."""
         return Amount(max(self.cores, other.cores), max(self.units, other.units))
 
 
@@ -71,9 +71,9 @@ class HostAmount:
         )
 
     def fits(self, room: "HostAmount | None") -> bool:
-        """Tell whether both parts are at most the room's; unknown room limits nothing.
+        """Return whether both parts are at most the room's; None limits nothing.
 
-        As with kube-scheduler, what is not asked is never short.
+        As with kube-scheduler, a part that is not requested never fails.
         """
         if room is None:
             return True
@@ -164,11 +164,11 @@ class PodRequest:
     host: HostAmount | None = field(default=None, compare=False)
 
     def allows(self, card: Card) -> bool:
-        """Tell whether the pod may have the card, as far as its own lists go."""
+        """Return whether the pod may have the card, as far as its own lists go."""
         return self.cards is None or self.cards.allows(card.uuid, card.model)
 
     def limits(self, card: Card) -> tuple[Limit, ...]:
-        """Give the pod's lists that shut the card out; none where it may have it."""
+        """Return the pod's lists that shut the card out; none where it may have it."""
         if self.cards is None:
             return ()
         return self.cards.against(card.uuid, card.model)

@@ -1,6 +1,6 @@
-"""One page of the ledger: a node's cards and who holds what of them."""
+"""A node: its cards, the placements on them, and what is free."""
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,23 +10,90 @@ from gpushare.domain.model import (
     Amount,
     Card,
     CardUUID,
+    Claim,
     NodeName,
     Placement,
     PodRef,
     PodRequest,
     PodUID,
 )
-from gpushare.domain.refusal import NOTHING_LEFT, Summary, summarize
+from gpushare.domain.refusal import NO_CARDS, UNTOUCHED_CARDS, Refusal, shortage
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What filter needs to know of a node's free capacity.
+
+    ``cards`` counts the open cards. ``most`` has the largest free cores and the largest
+    free units, usually not of the same card. ``frontier`` has the free amounts that no
+    other card exceeds in both parts. ``untouched`` has the units of the untouched
+    cards, largest first.
+    """
+
+    cards: int
+    most: Amount
+    frontier: tuple[Amount, ...]
+    untouched: tuple[int, ...]
+
+    def refusal(self, claim: Claim) -> Refusal | None:
+        """Return why no card can meet the claim, or None if one can."""
+        if not self.cards:
+            return NO_CARDS
+        amount, whole = claim.amount, claim.whole_cards
+        if whole:
+            return None if self._has_untouched(amount, whole) else UNTOUCHED_CARDS
+        return None if self.has_room(amount) else shortage(amount, self.most)
+
+    def has_room(self, amount: Amount) -> bool:
+        """Return whether a single card has the whole amount free."""
+        # A loop, because filter calls this for every node with each new kind of pod.
+        for room in self.frontier:  # noqa: SIM110
+            if amount.fits(room):
+                return True
+        return False
+
+    def _has_untouched(self, amount: Amount, number: int) -> bool:
+        largest = self.untouched[:number]
+        return len(largest) == number and sum(largest) >= amount.units
+
+
+def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
+    """Return the free amounts that no other card exceeds in both parts.
+
+    Cores fall and units rise along the tuple. Cards below zero are left out.
+    """
+    best: list[Amount] = []
+    for room in sorted(free, key=lambda room: (-room.cores, -room.units)):
+        if min(room.cores, room.units) < 0:
+            continue
+        if not best or room.units > best[-1].units:
+            best.append(room)
+    return tuple(best)
+
+
+def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
+    """Summarize the free amounts of open cards and the units of untouched ones."""
+    rooms = tuple(free)
+    most = Amount(
+        max((room.cores for room in rooms), default=NOTHING.cores),
+        max((room.units for room in rooms), default=NOTHING.units),
+    )
+    ordered = tuple(sorted(untouched, reverse=True))
+    return Summary(len(rooms), most, frontier(rooms), ordered)
+
+
+NOTHING_LEFT = summarize((), ())
+"""The summary of a node without open cards, or without any that the pod may have."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node with its cards, its placements, and the room kept for nominated pods.
+    """A node with its cards, its placements, and the capacity kept for nominated pods.
 
-    Never changed: a change is a new node, so readers need no lock. What is free is
-    worked out once from the placements, never counted up and down. Placements may
-    name cards that the node no longer has, and may exceed a card: what is so is kept.
-    ``unplaced`` are the pods that run here on nobody knows which card.
+    Immutable: a change creates a new node, so readers need no lock. Free capacity is
+    computed from the placements and never counted up and down. Placements may name
+    cards that the node no longer has, and may exceed a card. ``unplaced`` has the pods
+    that run here while their cards are unknown.
     """
 
     name: NodeName
@@ -37,10 +104,9 @@ class Node:
 
     @cached_property
     def charged(self) -> Mapping[CardUUID, tuple[int, int]]:
-        """Cores and units charged to each card that anybody holds a share of.
+        """Cores and units charged to each card of which a pod holds a share.
 
-        100 cores are the whole card: it may list more units by now than it did when
-        they were placed.
+        100 cores are the whole card, whose units may have grown since the placement.
         """
         sums: dict[CardUUID, tuple[int, int]] = {}
         sizes = {card.uuid: card.units for card in self.cards}
@@ -69,10 +135,10 @@ class Node:
 
     @cached_property
     def unknown(self) -> Mapping[CardUUID, Amount]:
-        """What each card is charged for the unplaced pods: each of them in full.
+        """What each card is charged for the unplaced pods, each of them in full.
 
-        They may be on any card, so all of it is kept on every card, and a pod of whole
-        cards may have every card.
+        An unplaced pod may be on any card, so every card is charged its request. A pod
+        of whole cards may have any card, so every card is charged completely.
         """
         whole, shared = 0, NOTHING
         for request in self.unplaced.values():
@@ -87,7 +153,7 @@ class Node:
 
     @cached_property
     def untouched(self) -> tuple[Card, ...]:
-        """The open cards of which nobody holds any share, or may hold one."""
+        """Open cards of which no pod holds a share; none while pods are unplaced."""
         if self.unplaced:
             return ()
         charged = self.charged
@@ -102,9 +168,9 @@ class Node:
 
     @cached_property
     def fullness(self) -> float:
-        """How much of the open cards is charged, 0 to 1, by cores or by units.
+        """The charged part of the open cards, 0 to 1: of cores or units, the larger.
 
-        Whichever is more; 1 where there is nothing to give.
+        1 if the node has no capacity.
         """
         cores = CORES_PER_CARD * len(self.free)
         units = sum(card.units for card in self.cards if card.open)
@@ -122,7 +188,7 @@ class Node:
                 yield placement
 
     def could_hold(self, placement: Placement) -> bool:
-        """Tell whether the placement is of cards that are here, free or not."""
+        """Return whether the node has all cards of the placement, free or not."""
         here = {card.uuid for card in self.cards}
         return all(
             share.card in here and share.amount.cores <= CORES_PER_CARD
@@ -130,7 +196,7 @@ class Node:
         )
 
     def with_placement(self, placement: Placement) -> "Node":
-        """Give the node with the placement, in place of the pod's earlier one."""
+        """Return the node with the placement, which replaces the pod's earlier one."""
         uid = placement.pod.uid
         unplaced = self.unplaced
         if uid in unplaced:
@@ -139,20 +205,20 @@ class Node:
         return replace(self, placements=placements, unplaced=unplaced)
 
     def with_plan(self, plan: Placement) -> "Node":
-        """Give the node with a placement that is planned.
+        """Return the node with a planned placement.
 
-        The node itself where the pod is here already: it holds what it holds, and a
-        plan that was made before would move it to another card.
+        Returns the node itself if the pod is here already: the older plan must not
+        move it to another card.
         """
         here = plan.pod.uid in self.placements or plan.pod.uid in self.unplaced
         return self if here else self.with_placement(plan)
 
     def with_unplaced(self, request: PodRequest) -> "Node":
-        """Give the node with a pod that runs here on nobody knows which card."""
+        """Return the node with a pod that runs here while its cards are unknown."""
         return replace(self, unplaced={**self.unplaced, request.pod.uid: request})
 
     def without(self, uids: Container[PodUID]) -> "Node":
-        """Give the node as it would be without these pods."""
+        """Return the node without these pods."""
         return replace(
             self,
             placements={u: p for u, p in self.placements.items() if u not in uids},
@@ -161,9 +227,9 @@ class Node:
         )
 
     def summary_for(self, request: PodRequest) -> Summary:
-        """Sum up what the cards that the pod wants have left.
+        """Summarize the free capacity of the cards that the pod may have.
 
-        The node's own summary, the very one, where it wants all that are open.
+        Returns the node's own summary, the same object, if that is all open cards.
         """
         if request.cards is None:
             return self.summary
@@ -179,9 +245,9 @@ class Node:
         )
 
     def as_limited_by(self, request: PodRequest) -> "Node":
-        """Give the node as if the open cards that the pod does not want were cordoned.
+        """Return the node with the open cards cordoned that the pod may not have.
 
-        The node itself where it wants them all, as most pods do.
+        Returns the node itself if it may have all of them.
         """
         if request.cards is None:
             return self
@@ -195,10 +261,10 @@ class Node:
         return replace(self, cards=tuple(cards))
 
     def as_seen_by(self, pod: PodRef) -> "Node":
-        """Give the node without what must not stand in this pod's way.
+        """Return the node without what must not count against this pod.
 
-        That is its own placement and nomination, and the nominations of pods of lower
-        priority, as kube-scheduler has it for whole nodes (contracts 1.2).
+        That is the pod's own placement and nomination, and the nominations of pods of
+        lower priority. kube-scheduler does the same for whole nodes (contracts 1.2).
         """
         outranked = {
             uid

@@ -1,6 +1,8 @@
-"""The one decision that filter, bind, why and simulate ask.
+"""Whether a pod fits on a node, on which cards, and which node is best.
 
-What is left of a node's cards while the claims of one pod are being placed.
+``filter``, ``bind``, ``why`` and ``simulate`` all call these functions. A pod with one
+claim fits or not, whatever the policy. Several claims are placed in the policy's order
+first, and by a bounded search if that fails.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,31 +22,36 @@ from gpushare.domain.model import (
     PodRequest,
     Share,
 )
-from gpushare.domain.node import Node
+from gpushare.domain.node import Node, Summary
 from gpushare.domain.policies import Policy, Rank
 from gpushare.domain.refusal import (
     NO_CARDS,
     UNTOUCHED_CARDS,
     Refusal,
-    Summary,
     shortage,
 )
 
+_MOST_STEPS = 500
+"""Steps of the search for several claims on one node: about 5 ms."""
+_MOST_STEPS_IN_ALL = 2000
+"""Steps on all nodes of one filter call: it has a deadline, and any pod can ask for
+something that only a long search can answer."""
+
 Cards = tuple[Card, ...]
 Costs = Callable[[Claim, Mapping[CardUUID, Amount]], Mapping[CardUUID, float]]
-"""What a share costs on each card, by what the cards have left."""
-Spot = tuple[bool, int, int]
-"""A card for a search: whether nobody has a share of it, and its free units and cores.
+"""Return the cost of a share on each card, by the free amounts of the cards."""
+CardCapacity = tuple[bool, int, int]
+"""A card as the search sees it: whether it is untouched, its free units and cores.
 
-In this order, so that the least of several is the one to take a share from.
+In this order, so that the smallest of several is the best one for a share.
 """
 
 
 @dataclass(slots=True)
-class Room:
-    """The open cards of one node with what is free, to be taken piece by piece.
+class FreeCapacity:
+    """The free capacity of one node's open cards while a pod's claims are placed.
 
-    The only changing value on this floor, and it never leaves ``place``.
+    It is mutable, and never leaves ``place``.
     """
 
     cards: Mapping[CardUUID, Card]
@@ -52,7 +59,7 @@ class Room:
     free: dict[CardUUID, Amount]
     untouched: set[CardUUID] = field(default_factory=set)
     costs: Costs | None = None
-    """Goes before the policy's own order, for the cards of which it tells."""
+    """Comes before the policy's own order, for the cards that it returns."""
 
     @classmethod
     def of(
@@ -61,18 +68,18 @@ class Room:
         policy: Policy,
         request: PodRequest,
         costs: Costs | None = None,
-    ) -> "Room":
-        """Begin with what the node has free on the cards that the pod may have."""
+    ) -> "FreeCapacity":
+        """Read the free capacity of the cards that the pod may have."""
         cards = {c.uuid: c for c in node.cards if c.open and request.allows(c)}
         free = {uuid: node.free[uuid] for uuid in cards}
         untouched = {card.uuid for card in node.untouched if card.uuid in cards}
         return cls(cards, policy, free, untouched, costs)
 
     def choices(self, claim: Claim) -> list[Cards]:
-        """Give the ways to meet the claim, best first by the policy.
+        """Return the ways to meet the claim, the policy's best one first.
 
-        A share has one way for each card with room. Whole cards have one way: the
-        largest untouched cards, so that what is left over is of the least use.
+        A share has one way for each card with enough free capacity. Whole cards have
+        one way: the largest untouched cards.
         """
         if claim.whole_cards:
             return self._whole(claim)
@@ -83,7 +90,7 @@ class Room:
         return [(card,) for card in ranked]
 
     def take(self, claim: Claim, cards: Cards) -> list[Share]:
-        """Take the claim from the cards chosen; the shares that this makes."""
+        """Take the claim from the chosen cards and return the resulting shares."""
         if claim.whole_cards:
             shares = whole_shares(claim, cards)
         else:
@@ -107,26 +114,28 @@ class Room:
         return [largest] if enough else []
 
 
-def spots(node: Node, request: PodRequest) -> tuple[tuple[Spot, ...], Cards]:
-    """Give what is left of the cards that the pod may have, the least first."""
-    free, untouched = node.free, {card.uuid for card in node.untouched}
+def card_capacities(
+    node: Node, request: PodRequest
+) -> tuple[tuple[CardCapacity, ...], Cards]:
+    """Return the cards that the pod may have, the smallest capacity first."""
+    untouched = {card.uuid for card in node.untouched}
     found = []
     for number, card in enumerate(node.cards):
-        room = free.get(card.uuid)
+        room = node.free.get(card.uuid)
         if room is not None and request.allows(card):
-            spot = (card.uuid in untouched, room.units, room.cores)
-            found.append((spot, card.index, number))
+            capacity = (card.uuid in untouched, room.units, room.cores)
+            found.append((capacity, card.index, number))
     found.sort()
     ranked = tuple(node.cards[number] for _, _, number in found)
-    return tuple(spot for spot, _, _ in found), ranked
+    return tuple(capacity for capacity, _, _ in found), ranked
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search came to.
+class SearchResult:
+    """The result of a search.
 
-    ``ways`` has the numbers of the spots for each claim, None where there is no way;
-    ``no`` says what was short for the first claim that was left over.
+    ``ways`` has the positions of the cards for each claim, None if there is no way.
+    ``no`` says what was missing for the first claim that could not be placed.
     """
 
     ways: tuple[tuple[int, ...], ...] | None
@@ -135,10 +144,10 @@ class Found:
 
 
 class Search:
-    """Looks for a way to meet several claims at once, the largest first.
+    """Search for a way to meet several claims at once, the largest first.
 
-    By numbers alone and without taste: filter may ask it of thousands of nodes. What
-    led nowhere is not tried again with cards or claims that differ in name alone.
+    It ignores the policy's preference, because filter may run it on thousands of nodes.
+    A state that failed is not tried again with cards that differ in name only.
     """
 
     def __init__(self, amounts: Sequence[Amount]) -> None:
@@ -146,41 +155,41 @@ class Search:
         self._whole = sum(amount.cores // CORES_PER_CARD for amount in amounts)
         order = sorted(range(len(amounts)), key=lambda i: self._size(amounts[i]))
         self._claims = [(i, amounts[i]) for i in reversed(order)]
-        self._spots: list[Spot] = []
+        self._cards: list[CardCapacity] = []
         self._left = 0
         self._ways: dict[int, tuple[int, ...]] = {}
-        self._failed: set[tuple[int, tuple[Spot, ...]]] = set()
+        self._failed: set[tuple[int, tuple[CardCapacity, ...]]] = set()
         self._no: Refusal | None = None
 
-    def run(self, spots: Sequence[Spot], most_steps: int) -> Found:
-        """Search until a way is found, all are tried, or the steps are used up."""
-        self._spots, self._left = list(spots), most_steps
+    def run(self, cards: Sequence[CardCapacity], most_steps: int) -> SearchResult:
+        """Search until a way is found, all were tried, or the steps are used up."""
+        self._cards, self._left = list(cards), most_steps
         self._failed.clear()
         self._no = self._short_in_sum()
         ways = None
         if self._no is None and self._fill(0):
             ways = tuple(self._ways[i] for i in range(len(self._claims)))
         no = self._no or NO_CARDS
-        return Found(ways, no, most_steps - self._left)
+        return SearchResult(ways, no, most_steps - self._left)
 
     def _size(self, amount: Amount) -> tuple[int, float]:
-        """Compare claims: whole cards first, then by the larger part of the sum."""
+        """Return a sort key: whole cards, then the larger part of the sum."""
         return amount.cores // CORES_PER_CARD, max(
             amount.cores / max(1, self.total.cores),
             amount.units / max(1, self.total.units),
         )
 
     def _short_in_sum(self) -> Refusal | None:
-        """Say what all cards together have too little of."""
-        if self._whole > sum(untouched for untouched, _, _ in self._spots):
+        """Return what all cards together have too little of, None if nothing."""
+        if self._whole > sum(untouched for untouched, _, _ in self._cards):
             return UNTOUCHED_CARDS
-        units = sum(units for _, units, _ in self._spots if units > 0)
-        cores = sum(cores for _, _, cores in self._spots if cores > 0)
+        units = sum(units for _, units, _ in self._cards if units > 0)
+        cores = sum(cores for _, _, cores in self._cards if cores > 0)
         there = Amount(cores, units)
         return None if self.total.fits(there) else shortage(self.total, there)
 
     def _fill(self, depth: int) -> bool:
-        """Place the claims from this one on; leave all as it was where that fails."""
+        """Place the claims from this one on; restore everything if that fails."""
         if depth == len(self._claims):
             return True
         if not self._left:
@@ -190,60 +199,60 @@ class Search:
             return False
         number, amount = self._claims[depth]
         for way in self._ways_of(amount):
-            before = [self._spots[i] for i in way]
+            before = [self._cards[i] for i in way]
             for i in way:
-                self._spots[i] = _without(self._spots[i], amount)
+                self._cards[i] = _without(self._cards[i], amount)
             self._ways[number] = way
             if self._fill(depth + 1):
                 return True
-            for i, spot in zip(way, before, strict=True):
-                self._spots[i] = spot
+            for i, card in zip(way, before, strict=True):
+                self._cards[i] = card
         self._failed.add(self._state(depth))
         self._no = self._no or self._lack(amount)
         return False
 
-    def _state(self, depth: int) -> tuple[int, tuple[Spot, ...]]:
-        return depth, tuple(sorted(self._spots))
+    def _state(self, depth: int) -> tuple[int, tuple[CardCapacity, ...]]:
+        return depth, tuple(sorted(self._cards))
 
     def _ways_of(self, amount: Amount) -> Iterable[tuple[int, ...]]:
-        """Give the cards for a claim: the fullest first, or the largest whole ones."""
-        spots = self._spots
+        """Return cards for a claim: the fullest first, or the largest whole ones."""
+        cards = self._cards
         whole = amount.cores // CORES_PER_CARD
         if not whole:
             fitting = [
-                (spot, i)
-                for i, spot in enumerate(spots)
-                if amount.units <= spot[1] and amount.cores <= spot[2]
+                (card, i)
+                for i, card in enumerate(cards)
+                if amount.units <= card[1] and amount.cores <= card[2]
             ]
             return [(i,) for _, i in sorted(fitting)]
         sizes: dict[int, list[int]] = {}
-        for i in sorted(range(len(spots)), key=lambda i: -spots[i][1]):
-            if spots[i][0]:
-                sizes.setdefault(spots[i][1], []).append(i)
+        for i in sorted(range(len(cards)), key=lambda i: -cards[i][1]):
+            if cards[i][0]:
+                sizes.setdefault(cards[i][1], []).append(i)
         return (
             way
             for way in _choices(list(sizes.values()), whole)
-            if sum(spots[i][1] for i in way) >= amount.units
+            if sum(cards[i][1] for i in way) >= amount.units
         )
 
     def _lack(self, amount: Amount) -> Refusal:
-        """Say why no card takes a claim, or none that leaves room for the rest."""
+        """Return why no card takes a claim without blocking the other claims."""
         if amount.cores >= CORES_PER_CARD:
             return UNTOUCHED_CARDS
-        cores = max(cores for _, _, cores in self._spots)
-        units = max(units for _, units, _ in self._spots)
+        cores = max(cores for _, _, cores in self._cards)
+        units = max(units for _, units, _ in self._cards)
         return shortage(amount, Amount(cores, units))
 
 
-def _without(spot: Spot, amount: Amount) -> Spot:
-    """Give what is left of a card; nothing, where the claim is of whole cards."""
+def _without(card: CardCapacity, amount: Amount) -> CardCapacity:
+    """Return a card's capacity without the claim; zero for a claim of whole cards."""
     if amount.cores >= CORES_PER_CARD:
         return (False, 0, 0)
-    return (False, spot[1] - amount.units, spot[2] - amount.cores)
+    return (False, card[1] - amount.units, card[2] - amount.cores)
 
 
 def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int, ...]]:
-    """Give the ways to choose so many of cards that are alike in kinds."""
+    """Yield the ways to choose a number of cards; cards of one kind are equal."""
     if not number:
         yield ()
     elif kinds:
@@ -254,16 +263,16 @@ def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int,
 
 
 def whole_shares(claim: Claim, cards: Sequence[Card]) -> list[Share]:
-    """Charge whole cards in full, and say which container has which of them.
+    """Charge whole cards in full, and assign them to containers.
 
     Containers take cores in the order in which kubelet admits them, and units from
-    their own cards first. What an init container had, later ones have again.
+    their own cards first. Later containers reuse what an init container had.
     """
     left = {card.uuid: card.capacity for card in cards}
     held: dict[CardUUID, list[ContainerAmount]] = {card.uuid: [] for card in cards}
     for container in claim.containers:
         pool = dict(left) if container.name in claim.passing else left
-        for uuid, part in _carve(container.amount, pool).items():
+        for uuid, part in _split(container.amount, pool).items():
             held[uuid].append(ContainerAmount(container.name, part))
     return [
         Share(card.uuid, Amount(CORES_PER_CARD, card.units), tuple(held[card.uuid]))
@@ -271,7 +280,7 @@ def whole_shares(claim: Claim, cards: Sequence[Card]) -> list[Share]:
     ]
 
 
-def _carve(amount: Amount, pool: dict[CardUUID, Amount]) -> dict[CardUUID, Amount]:
+def _split(amount: Amount, pool: dict[CardUUID, Amount]) -> dict[CardUUID, Amount]:
     parts: dict[CardUUID, Amount] = {}
     cores = amount.cores
     for uuid, room in pool.items():
@@ -290,26 +299,19 @@ def _carve(amount: Amount, pool: dict[CardUUID, Amount]) -> dict[CardUUID, Amoun
     return parts
 
 
-_MOST_STEPS = 500
-"""Steps of the search for several claims on one node: some 5 ms."""
-_MOST_STEPS_IN_ALL = 2000
-"""Steps on all the nodes that filter looks at: it has a deadline, and any pod may ask
-for what only a long search can tell."""
-
-
 class Decider:
-    """Decides about one request on one node after another.
+    """Decide about one request on one node after another.
 
-    What searches may cost on all these nodes together has a bound: when their steps
-    are used up, each further node gets one try without a way back. Nodes that have the
-    same left on their cards are searched once.
+    The steps of all searches together are limited. When they are used up, each further
+    node gets one attempt without backtracking. Nodes with equal free capacity are
+    searched once.
     """
 
     def __init__(self, request: PodRequest, policy: Policy) -> None:
         self._request = request
         self._policy = policy
         self._steps = _MOST_STEPS_IN_ALL
-        self._found: dict[tuple[Spot, ...], Found] = {}
+        self._found: dict[tuple[CardCapacity, ...], SearchResult] = {}
 
     def place(self, node: Node) -> Placement | Refusal:
         """Choose the cards, as the function ``place`` does."""
@@ -320,12 +322,12 @@ class Decider:
             return shares if summary is node.summary else _limited(shares, request)
         if policy.chooser is not None:
             costs = partial(policy.chooser.costs, request, node)
-            room = Room.of(node, policy, request, costs)
+            room = FreeCapacity.of(node, policy, request, costs)
             shares = _in_order(request.claims, room) or shares
         return Placement(request.pod, node.name, shares)
 
     def refusal(self, node: Node) -> Refusal | None:
-        """Say why the node cannot take the pod, as the function ``refusal`` does."""
+        """Return why the node cannot take the pod, as the function ``refusal`` does."""
         summary = node.summary_for(self._request)
         no = self._too_much(summary)
         if no is None and len(self._request.claims) > 1:
@@ -335,7 +337,7 @@ class Decider:
         return _limited(no, self._request)
 
     def _too_much(self, summary: Summary) -> Refusal | None:
-        """Say why one of the claims, by itself, is too much."""
+        """Return why one of the claims is too large by itself, None if none is."""
         for claim in self._request.claims:
             no = summary.refusal(claim)
             if no is not None:
@@ -343,18 +345,18 @@ class Decider:
         return None
 
     def _fit_on_one_card(self, summary: Summary) -> bool:
-        """Tell whether a card has room for all claims: then any order finds room."""
+        """Return whether one card has room for all claims; then any order succeeds."""
         total = self._search.total
         return total.cores < CORES_PER_CARD and summary.has_room(total)
 
     def _shares(self, node: Node) -> tuple[Share, ...] | Refusal:
-        """Place by taste where that succeeds, and by a search where it does not."""
+        """Place the claims in the policy's order, or by a search if that fails."""
         claims = self._request.claims
-        shares = _in_order(claims, Room.of(node, self._policy, self._request))
+        shares = _in_order(claims, FreeCapacity.of(node, self._policy, self._request))
         if shares is not None:
             return shares
-        room = Room.of(node, self._policy, self._request)
-        ranked, cards = spots(node, self._request)
+        room = FreeCapacity.of(node, self._policy, self._request)
+        ranked, cards = card_capacities(node, self._request)
         found = self._searched(ranked)
         if found.ways is None:
             return found.no
@@ -364,10 +366,10 @@ class Decider:
         return one_share_a_card(taken)
 
     def _no_way(self, node: Node) -> Refusal | None:
-        found = self._searched(spots(node, self._request)[0])
+        found = self._searched(card_capacities(node, self._request)[0])
         return None if found.ways is not None else found.no
 
-    def _searched(self, ranked: tuple[Spot, ...]) -> Found:
+    def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
         found = self._found.get(ranked)
         if found is None:
             most = max(len(self._request.claims), min(self._steps, _MOST_STEPS))
@@ -383,26 +385,24 @@ class Decider:
 def place(request: PodRequest, node: Node, policy: Policy) -> Placement | Refusal:
     """Choose the cards for a pod on one node, or say why there are none.
 
-    One claim fits or not whatever the policy. Several are placed in the policy's order
-    and, if that fails, by a bounded search, so that taste does not decide about fit.
-    Cards that the pod's lists shut out are left alone. What a chooser likes better is
-    taken last, so that its costs are asked once a claim and not at each step.
+    The policy chooses among the cards; it does not decide whether the pod fits. Cards
+    that the pod's lists exclude are not used. A chooser is asked last, so that it
+    computes costs once for each claim and not at each step of the search.
     """
     return Decider(request, policy).place(node)
 
 
 def refusal(request: PodRequest, node: Node, policy: Policy) -> Refusal | None:
-    """Say why the node cannot take the pod, or None; ``place`` without the placement.
+    """Return why the node cannot take the pod, or None; ``place`` without placement.
 
-    For a single claim, or several of which one alone is too much or which all fit on
-    one card, a look at the summary is enough. Nobody is asked what a card costs: that
-    is taste.
+    The node's summary answers for a single claim, and for several if one of them is too
+    large or if one card has room for all. A chooser is not asked.
     """
     return Decider(request, policy).refusal(node)
 
 
 def score(node: Node, policy: Policy) -> int:
-    """Say how much the policy likes the node for a pod that fits there, 0 to 10."""
+    """Return the policy's score of a node on which the pod fits, 0 to 10."""
     return policy.node_score(node)
 
 
@@ -411,8 +411,8 @@ def schedule(
 ) -> Placement | dict[NodeName, Refusal]:
     """Place a pod on the best of the nodes, or give each node's refusal.
 
-    Among nodes of one score the first by name is taken: kube-scheduler draws lots
-    there, and a simulation should come out the same twice.
+    Among nodes with the same score it takes the first by name. kube-scheduler chooses
+    at random there, but a simulation must be repeatable.
     """
     refused: dict[NodeName, Refusal] = {}
     fitting: list[Node] = []
@@ -425,19 +425,19 @@ def schedule(
             refused[node.name] = no
     if not fitting:
         return refused
-    best = favourite(request, fitting, policy)
+    best = preferred_node(request, fitting, policy)
     if best is None:
         best = min(fitting, key=lambda node: (-score(node, policy), node.name))
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
 
 
-def favourite(
+def preferred_node(
     request: PodRequest, fitting: Iterable[Node], policy: Policy
 ) -> Node | None:
-    """Give the one node that the policy wants of those on which the pod fits.
+    """Return the node that the policy prefers of those on which the pod fits.
 
-    None for a policy that scores each node by itself, as all but ``frag`` do.
+    None for policies that score each node by itself, which are all except ``frag``.
     """
     if policy.chooser is None:
         return None
@@ -447,12 +447,14 @@ def favourite(
 
 
 def _limited(no: Refusal, request: PodRequest) -> Refusal:
-    """Say that the refusal is about the cards that the pod's lists leave."""
+    """Return the refusal with the pod's lists, which leave fewer cards."""
     limits = () if request.cards is None else request.cards.limits
     return Refusal(no.reason, no.detail, limits)
 
 
-def _in_order(claims: tuple[Claim, ...], room: Room) -> tuple[Share, ...] | None:
+def _in_order(
+    claims: tuple[Claim, ...], room: FreeCapacity
+) -> tuple[Share, ...] | None:
     shares: list[Share] = []
     for claim in claims:
         choices = room.choices(claim)

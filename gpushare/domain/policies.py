@@ -64,9 +64,9 @@ class Chooser(Protocol):
         claim: Claim,
         free: Mapping[CardUUID, Amount],
     ) -> Mapping[CardUUID, float]:
-        """Say what a share costs on each card that has room; nothing as with ``best``.
+        """Return what a share costs on each card with room; empty as with ``best``.
 
-        ``free`` is what the cards have left that the pod may have.
+        ``free`` has the free amounts of the cards that the pod may have.
         """
         ...
 
@@ -87,7 +87,7 @@ class Policy:
     chooser: Chooser | None = None
 
     def rank(self, card: Card, room: Amount) -> Rank:
-        """Give the card's place in the choice: the key, then the card order."""
+        """Return the card's place in the choice: the key, then the card order."""
         last = card.uuid if self.card_order == "uuid" else card.index
         return (self.card_key(card, room), last)
 
@@ -118,7 +118,7 @@ class Choice:
     packer: Chooser | None = None
 
     def policy(self, wish: str | None) -> Policy | Refusal:
-        """Give the policy that the pod wishes, or the cluster's; refuse unknown names.
+        """Return the pod's policy, or the cluster's; refuse an unknown name.
 
         >>> Choice().policy("best-fit").name
         'best-fit'

@@ -80,7 +80,7 @@ class Tenant:
 
 
 def violating(uids: Iterable[PodUID], budgets: Collection[Budget]) -> frozenset[PodUID]:
-    """Say which evictions, made in this order, go beyond a budget."""
+    """Return which evictions, made in this order, go beyond a budget."""
     left = {id(budget): budget.allowed for budget in budgets}
     beyond: set[PodUID] = set()
     for uid in uids:
@@ -149,11 +149,11 @@ class _Search:
         self._kept = self._taken_for_something_else()
 
     def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
-        """Tell whether the claims fit on the cards once these pods are gone."""
+        """Return whether the claims fit on the cards once these pods are gone."""
         return refusal(request, self._node.without(gone), self._policy) is None
 
     def victims(self) -> Victims | None:
-        """Give the cheapest victims that are enough, most important first."""
+        """Return the cheapest victims that are enough, most important first."""
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
@@ -201,7 +201,7 @@ class _Search:
     def _ways(
         self, claim: Claim, gone: AbstractSet[PodUID]
     ) -> Iterable[frozenset[CardUUID]]:
-        """Give the sets of cards worth clearing: each, or the cheapest N and more."""
+        """Return the sets of cards worth clearing: each, or the cheapest N and more."""
         usable = [card for card in self._node.cards if card.open]
         if not claim.whole_cards:
             return [frozenset({card.uuid}) for card in usable]
@@ -242,14 +242,14 @@ class _Search:
         return frozenset(gone)
 
     def _enough(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
-        """Tell whether the claims fit, and for all of them also what else is asked."""
+        """Return whether the claims fit and, with all claims, the CPU and memory."""
         whole = len(request.claims) == len(self._request.claims)
         if whole and self._host_known and not self._frees_host(gone):
             return False
         return self.frees_cards(request, gone)
 
     def _frees_host(self, gone: Collection[PodUID]) -> bool:
-        """Tell whether CPU and memory suffice without these; False if unknown."""
+        """Return whether CPU and memory suffice without these; False if unknown."""
         asked, room = self._request.host, self._host_free
         if asked is None or room is None:
             return False
@@ -258,7 +258,7 @@ class _Search:
         return asked.fits(room)
 
     def _frees_totals(self, gone: Collection[PodUID]) -> bool:
-        """Tell whether the cards have enough in sum, which says nothing of one card."""
+        """Return whether the cards have enough in sum, not whether one card has."""
         left = self._seen.without(gone).free.values()
         asked = sum((claim.amount for claim in self._request.claims), NOTHING)
         return asked.fits(sum(left, NOTHING))
@@ -307,7 +307,7 @@ class _Search:
 def _tenants(
     request: PodRequest, node: Node, proposal: Victims, facts: Facts
 ) -> dict[PodUID, Tenant]:
-    """Give the proposal's pods, in its order, and all that have shares of the node.
+    """Return the proposal's pods, in its order, and all that have shares of the node.
 
     A pod of which nobody knows the card sits on all of them. One without shares keeps
     its place in the proposal; where nobody knows its priority it counts as important

@@ -79,7 +79,7 @@ def mebibytes(quantity: object) -> int:
 
 
 def is_in_bytes(quantity: object) -> bool:
-    """Tell whether somebody wrote bytes, such as ``16Gi``, where units are meant."""
+    """Return whether somebody wrote bytes, such as ``16Gi``, where units are meant."""
     match = _SHAPE.fullmatch(str(quantity))
     return match is not None and match["suffix"] in _BINARY
 

@@ -1,17 +1,16 @@
-"""All that filter looks at: a node's frontier, and the fixed reasons to refuse it."""
+"""Why a node cannot take a pod: the fixed reasons, as values."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gpushare.domain.card_selector import Limit
-from gpushare.domain.model import NOTHING, Amount, Claim
+from gpushare.domain.model import Amount
 
-_MOST_OF_USERS_WORDS = 100
+_MAX_USER_TEXT = 100
 
 
 class Reason(StrEnum):
-    """Why a node cannot take a pod; the words for people stand in ``kube.codec``."""
+    """Why a node cannot take a pod; ``kube.codec.refusal_text`` has the texts."""
 
     MEMORY = "memory"
     CORE = "core"
@@ -25,9 +24,9 @@ class Reason(StrEnum):
 class Refusal:
     """Why a node cannot take a pod, as a value.
 
-    Equal refusals give equal words, since kube-scheduler counts nodes by their words
-    (contracts 1.6). ``detail`` is used with ``INVALID`` only: what is wrong.
-    ``limits`` are the pod's lists, where they shut out cards of the node that are open.
+    Equal refusals have equal texts, because kube-scheduler groups nodes by text
+    (contracts 1.6). ``detail`` says what is wrong; it is set with ``INVALID`` only.
+    ``limits`` names the pod's lists that exclude open cards of the node.
     """
 
     reason: Reason
@@ -36,11 +35,11 @@ class Refusal:
 
 
 def invalid(detail: str) -> Refusal:
-    """Refuse a pod whose request can be met by no node at all."""
+    """Return the refusal of a request that no node can meet."""
     return Refusal(Reason.INVALID, detail)
 
 
-# Made once: where a pod fits nowhere, filter gives one for each node.
+# Constants, because filter returns one for each node where a pod fits nowhere.
 NO_CARDS = Refusal(Reason.NO_CARDS)
 UNTOUCHED_CARDS = Refusal(Reason.UNTOUCHED_CARDS)
 _CORE = Refusal(Reason.CORE)
@@ -49,7 +48,7 @@ _CORE_AND_MEMORY = Refusal(Reason.CORE_AND_MEMORY)
 
 
 def shortage(amount: Amount, most: Amount) -> Refusal:
-    """Say which part of an amount is more than the most there is; else both."""
+    """Return the refusal that names the parts of an amount above the maximum."""
     short_of_cores = amount.cores > most.cores
     short_of_units = amount.units > most.units
     if short_of_cores == short_of_units:
@@ -58,77 +57,12 @@ def shortage(amount: Amount, most: Amount) -> Refusal:
 
 
 def users_words(text: str) -> str:
-    """Make a user's text fit to stand in an event.
+    """Return a user's text in a form that is safe in an event.
 
-    Without ``%``, which kube-scheduler takes for a format (contracts 1.6), without
-    control characters, and cut at 100 characters.
+    Removes ``%``, which kube-scheduler reads as a format (contracts 1.6), and control
+    characters, and cuts the text at 100 characters.
     """
     clean = "".join(char for char in text if char.isprintable() and char != "%")
-    if len(clean) <= _MOST_OF_USERS_WORDS:
+    if len(clean) <= _MAX_USER_TEXT:
         return clean
-    return clean[: _MOST_OF_USERS_WORDS - 1] + "…"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a node still offers, small enough to compare once for each name.
-
-    ``most`` is the largest free amount of each part, seldom on the same card;
-    ``untouched`` the units of the untouched cards, largest first; ``cards`` the number
-    of open cards.
-    """
-
-    cards: int
-    most: Amount
-    frontier: tuple[Amount, ...]
-    untouched: tuple[int, ...]
-
-    def refusal(self, claim: Claim) -> Refusal | None:
-        """Say why no card can meet the claim, or None where one can."""
-        if not self.cards:
-            return NO_CARDS
-        amount, whole = claim.amount, claim.whole_cards
-        if whole:
-            return None if self._has_untouched(amount, whole) else UNTOUCHED_CARDS
-        return None if self.has_room(amount) else shortage(amount, self.most)
-
-    def has_room(self, amount: Amount) -> bool:
-        """Tell whether one card has both parts of the amount free."""
-        # Written out: filter asks this of all nodes, for each new kind of pod.
-        for room in self.frontier:  # noqa: SIM110
-            if amount.fits(room):
-                return True
-        return False
-
-    def _has_untouched(self, amount: Amount, number: int) -> bool:
-        largest = self.untouched[:number]
-        return len(largest) == number and sum(largest) >= amount.units
-
-
-def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
-    """Give the room that no other card beats in both parts.
-
-    Cores fall and units rise along the tuple; a card below zero offers none.
-    """
-    best: list[Amount] = []
-    for room in sorted(free, key=lambda room: (-room.cores, -room.units)):
-        if min(room.cores, room.units) < 0:
-            continue
-        if not best or room.units > best[-1].units:
-            best.append(room)
-    return tuple(best)
-
-
-def summarize(free: Iterable[Amount], untouched: Iterable[int]) -> Summary:
-    """Sum up the free amounts of a node's open cards and its untouched units."""
-    rooms = tuple(free)
-    most = Amount(
-        max((room.cores for room in rooms), default=NOTHING.cores),
-        max((room.units for room in rooms), default=NOTHING.units),
-    )
-    ordered = tuple(sorted(untouched, reverse=True))
-    return Summary(len(rooms), most, frontier(rooms), ordered)
-
-
-NOTHING_LEFT = summarize((), ())
-"""Of a node without open cards, or for a pod that may have none of them."""
+    return clean[: _MAX_USER_TEXT - 1] + "…"

@@ -64,7 +64,7 @@ def claims(
 
 
 def effective(containers: Sequence[ContainerSpec]) -> Amount:
-    """Give what a pod holds at its peak: kube-scheduler's formula (contracts 5)."""
+    """Return what a pod holds at its peak: kube-scheduler's formula (contracts 5)."""
     app = side = initmax = NOTHING
     for spec in containers:
         if spec.role is Role.APP:

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 
 import orjson
 
-from gpushare.fakeapi import eviction, rules
+from gpushare.fakeapi import rules
+from gpushare.fakeapi import rules as eviction
 from gpushare.fakeapi.rules import SHAPES, merge
 from gpushare.fakeapi.selectors import Selector
 from gpushare.fakeapi.store import Change, Key, Store, Stored, stamped, start_of
-from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
 from gpushare.kube.errors import AlreadyExists, NotFound
-from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 
 
@@ -82,12 +82,12 @@ HISTORY = 50_000
 
 
 def utc_now() -> datetime:
-    """Give the time of day for timestamps."""
+    """Return the time of day for timestamps."""
     return datetime.now(UTC)
 
 
 def random_uid() -> str:
-    """Give a UID as the API server does."""
+    """Return a UID as the API server does."""
     return str(uuid.uuid4())
 
 

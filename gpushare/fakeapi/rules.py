@@ -13,16 +13,22 @@ Merging a patch into an object, without changing either. Pure.
 JSON merge patch is RFC 7396. Of the strategic one there is what clients send for pods
 and nodes: lists of objects are merged by their key, directives for order are dropped
 (``k8s.io/apimachinery/pkg/util/strategicpatch``, keys from ``k8s.io/api/core/v1``).
+
+What an eviction asks of PodDisruptionBudgets, and takes from them. Pure.
+
+The source is Kubernetes 1.36: ``pkg/registry/core/pod/storage/eviction.go``.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.errors import Conflict, Invalid
+from gpushare.kube.codec import pod_record
+from gpushare.kube.errors import Conflict, Forbidden, Invalid, Throttled, Unavailable
 from gpushare.kube.json_reader import Malformed, Reader
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
@@ -48,7 +54,7 @@ SHAPES: Mapping[Kind, Shape] = {
 
 
 def timestamp(moment: datetime) -> str:
-    """Give a moment as the API writes it, in whole seconds."""
+    """Return a moment as the API writes it, in whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -93,7 +99,7 @@ def check(kind: Kind, thing: Json) -> None:
 
 
 def named(kind: Kind, thing: Json) -> Json:
-    """Give the object with the ``apiVersion`` and ``kind`` of its collection."""
+    """Return the object with the ``apiVersion`` and ``kind`` of its collection."""
     shape = SHAPES[kind]
     return {**thing, "apiVersion": shape.api_version, "kind": shape.name}
 
@@ -105,7 +111,7 @@ def containers(spec: Reader) -> Iterator[Reader]:
 
 
 def with_requests(spec: Json) -> Json:
-    """Give a pod's spec with requests, where missing, from limits; all as text."""
+    """Return a pod's spec with requests, where missing, from limits; all as text."""
     return spec | {
         key: [_with_requests(container) for container in spec[key]]
         for key in ("initContainers", "containers")
@@ -195,7 +201,7 @@ def precondition(thing: Json, uid: str, version: str = "") -> None:
 
 
 def dying(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | None:
-    """Give the pod as it waits for its end, or None when it goes at once.
+    """Return the pod as it waits for its end, or None when it goes at once.
 
     ``grace_period_s`` None is the pod's own wish. A pod that waits already can only be
     told to hurry.
@@ -219,7 +225,7 @@ def dying(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | Non
 def bound(
     pod: Json, node: str, annotations: Mapping[str, str], moment: datetime
 ) -> Json:
-    """Give the pod bound to a node, annotations merged; ``Conflict`` where it may not.
+    """Return the pod bound to a node, annotations merged; ``Conflict`` if forbidden.
 
     Whether there is such a node is not asked (contracts 1.5).
     """
@@ -297,7 +303,7 @@ _DIRECTIVE = "$"
 
 
 def merge(target: Json, patch: Json, *, strategic: bool = False) -> Json:
-    """Give the target with the patch laid over it; null takes a key away."""
+    """Return the target with the patch laid over it; null takes a key away."""
     merged = dict(target)
     for key, value in patch.items():
         if strategic and key.startswith(_DIRECTIVE):
@@ -332,3 +338,70 @@ def _merged_lists(old: Any, new: Any, by: str) -> list[Json]:  # noqa: ANN401
         else:
             found[key] = merge(found.get(key, {}), one, strategic=True)
     return list(found.values())
+
+
+RETRY_AFTER_S = 10.0
+"""What the API server tells whoever a budget turned away."""
+_DISRUPTS_NOBODY = ("Pending", "Succeeded", "Failed")
+
+
+def spares_budgets(pod: Json) -> bool:
+    """Return whether no budget is asked: nothing runs in the pod, or not for long."""
+    phase = (pod.get("status") or {}).get("phase")
+    return phase in _DISRUPTS_NOBODY or "deletionTimestamp" in pod["metadata"]
+
+
+def budget_over(pod: Json, found: Iterable[Json]) -> Json | None:
+    """Return the budget that covers a pod; ``Unavailable`` if there are several.
+
+    The real API server answers 500 as well.
+    """
+    record = pod_record(pod)
+    covering = [one for one in found if codec.budgets([one], [record])[0].pods]
+    if len(covering) > 1:
+        raise Unavailable(
+            "This pod has more than one PodDisruptionBudget, which the eviction "
+            "subresource does not support."
+        )
+    return covering[0] if covering else None
+
+
+def spent(budget: Json, pod: Json, moment: datetime) -> Json:
+    """Return the budget after the pod's eviction; ``Throttled`` if it allows none.
+
+    A pod that is not ready costs nothing while enough others are.
+    """
+    status = Reader(budget).optional_object("status")
+    if not _is_ready(pod) and _is_at_strength(status):
+        return budget
+    name = budget["metadata"]["name"]
+    generation = budget["metadata"].get("generation") or 0
+    if status.optional_integer("observedGeneration") < generation:
+        raise _no_more(f"The disruption budget {name} is still being processed.")
+    allowed = status.optional_integer("disruptionsAllowed")
+    if allowed < 0:
+        raise Forbidden("pdb disruptions allowed is negative")
+    if allowed == 0:
+        raise _no_more(f"The disruption budget {name} allows no more now.")
+    disrupted = status.optional_object("disruptedPods").raw
+    disrupted = {**disrupted, pod["metadata"]["name"]: timestamp(moment)}
+    changed = {"disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}
+    return {**budget, "status": {**status.raw, **changed}}
+
+
+def _no_more(why: str) -> Throttled:
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    return Throttled(f"{message} {why}", RETRY_AFTER_S)
+
+
+def _is_ready(pod: Json) -> bool:
+    status = Reader(pod).optional_object("status")
+    return any(
+        one.optional_text("type") == "Ready" and one.optional_text("status") == "True"
+        for one in status.optional_objects("conditions")
+    )
+
+
+def _is_at_strength(status: Reader) -> bool:
+    wanted = status.optional_integer("desiredHealthy")
+    return 0 < wanted <= status.optional_integer("currentHealthy")

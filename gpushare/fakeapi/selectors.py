@@ -49,7 +49,7 @@ class Requirement:
     wanted: bool
 
     def holds(self, found: str | None) -> bool:
-        """Tell whether a value, None where there is none, meets the term."""
+        """Return whether a value, None where there is none, meets the term."""
         among = found is not None if self.values is None else found in self.values
         return among == self.wanted
 
@@ -71,7 +71,7 @@ class Selector:
         return cls(terms, _terms(labels, _label))
 
     def matches(self, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-        """Tell whether an object of these fields and labels is chosen."""
+        """Return whether an object of these fields and labels is chosen."""
         return all(
             term.holds(fields.get(term.key, "")) for term in self.fields
         ) and all(term.holds(labels.get(term.key)) for term in self.labels)

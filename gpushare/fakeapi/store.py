@@ -37,11 +37,11 @@ class Stored:
     labels: Mapping[str, str]
 
     def chosen(self, selector: Selector) -> bool:
-        """Tell whether a selector chooses the object."""
+        """Return whether a selector chooses the object."""
         return selector.matches(self.fields, self.labels)
 
     def parsed(self) -> Json:
-        """Give a copy of the object that its owner may change."""
+        """Return a copy of the object that its owner may change."""
         found: Json = orjson.loads(self.raw)
         return found
 
@@ -57,7 +57,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Shelf:
+class VersionedCollection:
     """One collection: ``keys`` sorted, ``dropped`` the last change forgotten."""
 
     now: dict[Key, Stored] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class Shelf:
         self.history.append(change)
 
     def since(self, version: int) -> list[Change]:
-        """Give what changed after a version, the oldest first."""
+        """Return what changed after a version, the oldest first."""
         return self.history[bisect_right(self.history, version, key=_version_of) :]
 
     def at(self, version: int) -> tuple[list[Key], dict[Key, Stored | None]]:
-        """Give all keys of then and now, and what stood under those changed since."""
+        """Return all keys of then and now, and what stood under those changed since."""
         then: dict[Key, Stored | None] = {}
         for change in self.since(version):
             then.setdefault(change.key, change.before)
@@ -95,7 +95,7 @@ class Shelf:
 
 
 def stamped(thing: Json, version: int) -> Json:
-    """Give the object with this resource version."""
+    """Return the object with this resource version."""
     metadata = {**thing["metadata"], "resourceVersion": str(version)}
     return {**thing, "metadata": metadata}
 
@@ -133,7 +133,7 @@ class Store:
         self._changed = Condition()
         self._version = 1
         self._compacted = 1
-        self._shelves = {kind: Shelf() for kind in Kind}
+        self._shelves = {kind: VersionedCollection() for kind in Kind}
 
     def read(self, kind: Kind, key: Key) -> Json | None:
         """Read one object, None where there is none."""
@@ -187,7 +187,7 @@ class Store:
     def begin(
         self, kind: Kind, selector: Selector, version: str
     ) -> tuple[list[Stored], int]:
-        """Give what a watch tells first, and the version to go on from.
+        """Return what a watch tells first, and the version to go on from.
 
         That is nothing, or all there is where the version is empty or ``"0"``.
         ``Gone`` where changes since are not known, ``Invalid`` if it is no version.
@@ -230,7 +230,7 @@ class Store:
         if not self._compacted <= version <= self._version:
             raise Gone(_too_old(version, self._compacted))
 
-    def _trim(self, shelf: Shelf) -> None:
+    def _trim(self, shelf: VersionedCollection) -> None:
         # In bulk, because each drop moves the whole list.
         if len(shelf.history) > 2 * self._keep:
             shelf.forget(len(shelf.history) - self._keep)

@@ -159,7 +159,7 @@ def _pair(share: Reader, name: str, pair: object) -> Amount:
 
 
 def _is_amount(number: int) -> bool:
-    """Tell whether JSON's number is 0 or more, and no ``true`` or ``false``."""
+    """Return whether JSON's number is 0 or more, and no ``true`` or ``false``."""
     return type(number) is int and number >= 0
 
 

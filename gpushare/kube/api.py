@@ -14,9 +14,8 @@ import urllib3
 from kubernetes import client
 
 from gpushare.kube.client import CONNECT_TIMEOUT_S, dial, hang_up, translated
-from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
 from gpushare.kube.errors import Gone, Unavailable, error_for
-from gpushare.kube.events import pod_event
 from gpushare.kube.names import COMPONENT
 
 LIST_TIMEOUT_S = 30.0

@@ -60,7 +60,7 @@ class Paths:
         return self._known[key]
 
     def of(self, ref: Ref, subresource: str = "") -> str:
-        """Give an object's path; ``Invalid`` where its namespace is missing."""
+        """Return an object's path; ``Invalid`` where its namespace is missing."""
         found = self.resource(ref.api_version, ref.kind)
         if not ref.name:
             raise Invalid(f"{ref}: give a name")
@@ -70,7 +70,7 @@ class Paths:
         return f"{path}/{subresource}" if subresource else path
 
     def collection(self, api_version: str, kind: str, namespace: str = "") -> str:
-        """Give the path of all objects of a kind, or of those in a namespace."""
+        """Return the path of all objects of a kind, or of those in a namespace."""
         return _folder(self.resource(api_version, kind), namespace)
 
 
@@ -111,7 +111,7 @@ def review(verb: str, name: ResourceName, namespace: str) -> Json:
 
 
 def group_path(api_version: str) -> str:
-    """Give the path of a group and version.
+    """Return the path of a group and version.
 
     >>> group_path("v1"), group_path("apps/v1")
     ('/api/v1', '/apis/apps/v1')
@@ -183,12 +183,12 @@ class ApiObjects:
         return str(self._api.configuration.host)
 
     def version(self) -> str:
-        """Give the API server's version; see ``Objects``."""
+        """Return the API server's version; see ``Objects``."""
         with translated():
             return str(self._ask("/version")["gitVersion"])
 
     def serves(self, api_version: str, kind: str) -> bool:
-        """Tell whether it knows this kind; see ``Objects``."""
+        """Return whether it knows this kind; see ``Objects``."""
         try:
             self._paths.resource(api_version, kind)
         except NotFound:

@@ -93,7 +93,7 @@ def translated() -> Iterator[None]:
 def refused(
     status: int, reason: str, body: bytes | str | None, after: str | None = None
 ) -> ClusterError:
-    """Give the error for an answer that is none; ``body`` may be a ``Status``."""
+    """Return the error for an answer that is none; ``body`` may be a ``Status``."""
     message, word = reason or "no reason given", ""
     with suppress(orjson.JSONDecodeError, KeyError, TypeError):
         told = orjson.loads(body or b"")

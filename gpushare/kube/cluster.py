@@ -3,10 +3,13 @@
 ``ApiServer`` speaks to a real one, ``Embedded`` is one in memory; one contract suite
 (``tests/contract/test_cluster.py``) holds both to the same behaviour. Objects are plain
 dicts in the shape of the Kubernetes API; only ``codec`` reads them.
+
+Events about pods, as ``kubectl describe pod`` shows them. Pure.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -146,3 +149,34 @@ class Cluster(Protocol):
         ``component`` on node ``host`` is who says it; people see both under From.
         """
         ...
+
+
+def pod_event(
+    pod: Target,
+    kind: str,
+    reason: str,
+    message: str,
+    source: Mapping[str, str],
+    at: datetime,
+) -> Json:
+    """Write an event about a pod; ``source`` is shown under From."""
+    now = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "source": {name: text for name, text in source.items() if text},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -8,6 +8,8 @@ many amounts are worked out as there are kinds of pods.
 What a pod's containers ask of cards, read from its spec. Pure.
 
 What pods ask of a node's own CPU and memory, and what nodes have of it.
+
+PodDisruptionBudgets, joined with the pods that they cover. Pure.
 """
 
 import difflib
@@ -33,6 +35,7 @@ from gpushare.domain.model import (
     PodRequest,
     PodUID,
 )
+from gpushare.domain.preemption import Budget
 from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
@@ -57,7 +60,7 @@ _LISTS = ("initContainers", "containers")
 
 
 def essence(pod: Json) -> bytes | None:
-    """Give a pod with nothing left in it but what it asks, as JSON.
+    """Return a pod with nothing left in it but what it asks, as JSON.
 
     Whoever reads what is asked finds the same in it as in the pod, complaints included.
     None for what is so far from a pod that its complaints need all of it.
@@ -91,7 +94,7 @@ class Unmeetable(ValueError):
 def claims_of(
     pod: Json, kind: bytes | None, *, apart: bool
 ) -> tuple[Claim, ...] | Refusal:
-    """Give the pod's claims, or why it can have none; ``kind`` is its ``essence``.
+    """Return the pod's claims, or why it can have none; ``kind`` is its ``essence``.
 
     ``Malformed`` and ``Unmeetable`` as ``containers``.
     """
@@ -108,7 +111,7 @@ def _claims_of(kind: bytes, apart: bool) -> tuple[Claim, ...] | Refusal:  # noqa
 def claims_by(
     containers: Sequence[ContainerSpec], *, apart: bool
 ) -> tuple[Claim, ...] | Refusal:
-    """Give the claims; a refusal names the annotation where that alone would help."""
+    """Return the claims; a refusal names the annotation where that alone would help."""
     found = claims(containers, apart=apart)
     if apart or not isinstance(found, Refusal):
         return found
@@ -183,7 +186,7 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 def host_amount(pod: Json) -> HostAmount | None:
-    """Give what a pod holds at its peak, as kube-scheduler reckons (contracts 5).
+    """Return what a pod holds at its peak, as kube-scheduler reckons (contracts 5).
 
     Its overhead too; where the pod as a whole names an amount, that one counts. None
     where it cannot be read: no API server would let that through.
@@ -193,7 +196,7 @@ def host_amount(pod: Json) -> HostAmount | None:
 
 
 def amount_of(kind: bytes) -> HostAmount | None:
-    """Give the same by the pod's ``essence``."""
+    """Return the same by the pod's ``essence``."""
     return _kept(kind) if len(kind) <= LONGEST_KEPT else _read(kind)
 
 
@@ -220,7 +223,7 @@ def _host_amount(spec: Json) -> HostAmount:
 
 
 def host_capacity(node: Json) -> HostAmount | None:
-    """Give what a node has for its pods; None where it does not say, or not readably.
+    """Return what a node has for its pods; None where it does not say, or not readably.
 
     Memory is rounded up to MiB on both sides, by less than anything is decided by.
     """
@@ -273,7 +276,7 @@ def _sum(containers: Iterable[Json]) -> tuple[int, int]:
 
 
 def _asked(thing: Json) -> Json:
-    """Give what is asked: ``requests``, or ``limits``, the default of each."""
+    """Return what is asked: ``requests``, or ``limits``, the default of each."""
     resources = thing.get("resources")
     if not resources:
         return {}
@@ -335,12 +338,12 @@ class PodRecord:
 
     @property
     def asks(self) -> bool:
-        """Tell whether the pod asks for any part of a card."""
+        """Return whether the pod asks for any part of a card."""
         return self.charged is not None
 
 
 def refusal_text(refusal: Refusal) -> str:
-    """Give the fixed words of a refusal, as ``kubectl describe pod`` shows them."""
+    """Return the fixed words of a refusal, as ``kubectl describe pod`` shows them."""
     if refusal.reason is Reason.INVALID:
         return f"Invalid vcuda request: {refusal.detail}"
     if not refusal.limits:
@@ -437,7 +440,7 @@ def pod_record(pod: Json) -> PodRecord:
 def _by_spec(
     pod: Json, ref: PodRef, request: PodRequest | Refusal
 ) -> PodRequest | Refusal:
-    """Give what a bound pod asks, where its annotations make that invalid, without.
+    """Return what a bound pod asks, where its annotations make that invalid, without.
 
     Its user may have written them since. Apart only where it cannot be together.
     """
@@ -448,7 +451,7 @@ def _by_spec(
 
 
 def unknown_annotations(pod: Json) -> Iterator[str]:
-    """Say which annotations of a pod look like ours and mean nothing, a few of them.
+    """Return which annotations of a pod look like ours and mean nothing, a few of them.
 
     Those of ours under another name, and our names under another domain or none.
     """
@@ -469,7 +472,7 @@ def _looks_ours(key: str) -> bool:
 
 
 def is_ours(pod: Json) -> bool:
-    """Tell whether a pod names any of our resources, a zero quantity included."""
+    """Return whether a pod names any of our resources, a zero quantity included."""
     spec = pod.get("spec") or {}
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
@@ -511,3 +514,54 @@ def uuids(text: str) -> frozenset[CardUUID]:
 def _annotations(thing: Json) -> Mapping[str, str]:
     metadata = Reader(thing).object("metadata")
     return metadata.optional_object("annotations").texts(names.PREFIX)
+
+
+def budgets(objects: Iterable[Json], pods: Iterable[PodRecord]) -> tuple[Budget, ...]:
+    """Read budgets, each with those of our pods that it covers; ``Malformed``.
+
+    As kube-scheduler counts them: an empty selector covers nothing, and a pod whose
+    disruption is under way already counts no more
+    (``pkg/scheduler/framework/plugins/defaultpreemption``).
+    """
+    known = tuple(pods)
+    return tuple(_budget(Reader(each), known) for each in objects)
+
+
+def _budget(budget: Reader, pods: Iterable[PodRecord]) -> Budget:
+    namespace = budget.object("metadata").text("namespace")
+    selector = budget.object("spec").optional_object("selector")
+    status = budget.optional_object("status")
+    disrupted = status.optional_object("disruptedPods").raw
+    covered = frozenset(
+        pod.pod.uid
+        for pod in pods
+        if pod.pod.namespace == namespace
+        and pod.pod.name not in disrupted
+        and selector.raw
+        and _selects(selector, pod.labels)
+    )
+    return Budget(covered, status.optional_integer("disruptionsAllowed"))
+
+
+def _selects(selector: Reader, labels: Mapping[str, str]) -> bool:
+    wanted = selector.optional_object("matchLabels").texts("")
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(
+        _holds(rule, labels) for rule in selector.optional_objects("matchExpressions")
+    )
+
+
+def _holds(rule: Reader, labels: Mapping[str, str]) -> bool:
+    found = labels.get(rule.text("key"))
+    values = rule.raw.get("values") or ()
+    match rule.text("operator"):
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+    return False

@@ -100,7 +100,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 def error_for(
     status: int, message: str, retry_after_s: float | None = None
 ) -> ClusterError:
-    """Give the error for an HTTP status; what is not known counts as no answer."""
+    """Return the error for an HTTP status; what is not known counts as no answer."""
     if status == 429:  # noqa: PLR2004
         return Throttled(message, retry_after_s)
     kind = _BY_STATUS.get(status)

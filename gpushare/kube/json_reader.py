@@ -48,7 +48,7 @@ class Reader:
             raise Malformed(path, f"is not JSON ({error})") from error
 
     def path(self, key: str = "") -> str:
-        """Say where this object stands, or a key of it, for a complaint."""
+        """Return where this object stands, or a key of it, for a complaint."""
         above = self._parent.path() if self._parent else ""
         return ".".join(part for part in (above, self._key, key) if part)
 

@@ -43,11 +43,11 @@ class Objects(Protocol):
     """An API server. All methods raise ``ClusterError``s and nothing else."""
 
     def version(self) -> str:
-        """Give the API server's version, such as ``v1.36.3``."""
+        """Return the API server's version, such as ``v1.36.3``."""
         ...
 
     def serves(self, api_version: str, kind: str) -> bool:
-        """Tell whether the API server knows this kind at this version."""
+        """Return whether the API server knows this kind at this version."""
         ...
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:

@@ -32,7 +32,7 @@ class Stream(Protocol):
         ...
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Give what comes."""
+        """Return what comes."""
         ...
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class TlsLink:
         self._until_done(lambda: self._tls.write(data))
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Give what comes, decrypted."""
+        """Return what comes, decrypted."""
         return io.BufferedReader(_Decrypted(self))
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Link:
         self._opened.send_binary(bytes([_DATA]) + data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Give what comes from the port."""
+        """Return what comes from the port."""
         return io.BufferedReader(_Received(self._opened))
 
     def close(self) -> None:

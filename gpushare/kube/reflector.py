@@ -86,7 +86,7 @@ class Reflector:
         return None if self._heard_at is None else self._clock() - self._heard_at
 
     def in_touch(self) -> bool:
-        """Tell whether the list was read and the API server has answered since."""
+        """Return whether the list was read and the API server has answered since."""
         return self.synced.is_set() and not self._failures
 
     def run(self, stop: Event) -> None:
@@ -118,7 +118,7 @@ class Reflector:
             logger.info("synced", extra={"kind": self._kind.value})
 
     def _pages(self, versions: list[str]) -> Iterator[Page]:
-        """Give page by page; while one is taken over, the next is on its way."""
+        """Return page by page; while one is taken over, the next is on its way."""
         asked: Future[Page] | None = self._ask("")
         while asked is not None:
             page = asked.result()

@@ -22,7 +22,7 @@ def cores(number: int) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Say how many of something there are.
+    """Return how many of something there are.
 
     >>> counted(1, "card"), counted(0, "card")
     ('1 card', '0 cards')
@@ -63,7 +63,7 @@ def bare(asked: Amount) -> str:
 
 
 def claim(asked: Claim) -> str:
-    """Say what must be found on one card, or how many whole cards."""
+    """Return what must be found on one card, or how many whole cards."""
     if not asked.whole_cards:
         return amount(asked.amount)
     whole = counted(asked.whole_cards, "whole card")
@@ -79,7 +79,7 @@ def claims(asked: Sequence[Claim]) -> str:
 
 
 def excluded_by(limits: Iterable[Limit]) -> str:
-    """Say which of a pod's annotations shut a card out.
+    """Return which of a pod's annotations shut a card out.
 
     >>> excluded_by([Limit.MODELS])
     'excluded by baidu.com/vcuda-models'
@@ -93,7 +93,7 @@ def annotations(limits: Iterable[Limit]) -> str:
 
 
 def allowed(cards: CardSelector) -> str:
-    """Say which cards a pod may have.
+    """Return which cards a pod may have.
 
     >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
     'of the models a10, t4, and with the UUID gpu-9f12f917'

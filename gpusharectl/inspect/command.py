@@ -27,6 +27,7 @@ from rich.console import Console
 from gpushare.kube import words
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import NotFound
+from gpushare.kube.facts import full_name, name_of
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import card_names, node_names, pod_names
 from gpusharectl.cordon import No, Order, carry_out, pods_on, told
@@ -37,7 +38,6 @@ from gpusharectl.kube_scheduler.files import SchedulerFiles, asked_of
 from gpusharectl.kube_scheduler.flavours import K3sFile, KubeadmFile
 from gpusharectl.kube_scheduler.host_files import HostFiles
 from gpusharectl.output import fit_to_show, give
-from gpusharectl.state.facts import full_name, name_of
 from gpusharectl.state.overview import survey
 from gpusharectl.state.read import Trouble, everything, look, with_quotas, with_webhook
 from gpusharectl.why.explain import why as explain

@@ -16,6 +16,7 @@ from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
+from gpushare.kube.facts import is_leaving
 from gpusharectl.simulate.cluster import Newcomer, World
 from gpusharectl.simulate.metrics import Gauge
 from gpusharectl.simulate.scenario import (
@@ -29,7 +30,6 @@ from gpusharectl.simulate.scenario import (
     whole_ms,
 )
 from gpusharectl.simulate.synthetic import before_it_ran, named_after
-from gpusharectl.state.facts import is_leaving
 
 
 class Outcome(StrEnum):

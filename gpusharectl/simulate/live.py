@@ -19,7 +19,7 @@ from typing import Any
 from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import users_words
-from gpushare.kube import codec, names, words
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden
@@ -29,7 +29,6 @@ from gpusharectl.access import Access
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.scenario import Arrive, Drain, Happening, Join, Scenario, Step
 from gpusharectl.simulate.synthetic import OURS, playable
-from gpusharectl.state import facts
 from gpusharectl.state.placements import chosen
 from gpusharectl.state.read import everything
 

@@ -17,11 +17,10 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.node import Node
-from gpushare.kube import codec, names, words
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.state import facts
 from gpusharectl.state.read import Picture
 from gpusharectl.state.troubles import troubles
 from gpusharectl.state.view import (

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.model import PodUID
-from gpushare.kube import codec
+from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
@@ -21,7 +21,6 @@ from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.webhook.objects import CONFIGURATIONS
 from gpusharectl.install.webhook.probe import is_narrowed
-from gpusharectl.state import facts
 from gpusharectl.state.placements import Books, chosen, reckoned, told
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.domain.node import Node
-from gpushare.kube import codec, names, words
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.state import facts
 from gpusharectl.state.read import Picture, Trouble
 from gpusharectl.state.view import counting_nothing
 

@@ -12,9 +12,8 @@ from enum import StrEnum
 from gpushare.cache.shortage import Block
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID, PodRef
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.kube import names
+from gpushare.kube import facts, names
 from gpushare.kube.cluster import Json
-from gpusharectl.state import facts
 from gpusharectl.state.placements import Books
 from gpusharectl.state.read import Picture, Trouble
 

@@ -25,10 +25,10 @@ from rich.live import Live
 
 from gpushare.kube import words
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import name_of
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import give
-from gpusharectl.state.facts import name_of
 from gpusharectl.state.overview import survey
 from gpusharectl.state.read import look
 from gpusharectl.top.join import Sort, Wish, joined

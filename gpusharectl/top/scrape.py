@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
-from gpusharectl.state import facts
 from gpusharectl.state.read import Picture
 
 PROCESSES, MEMORY = "processes", "memory"

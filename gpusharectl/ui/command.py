@@ -35,13 +35,13 @@ import click
 import orjson
 
 from gpushare.addresses import LOOPBACK
+from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.page_policy import STATE_HEADERS, page_headers
 from gpusharectl.access import access_options, reached
 from gpusharectl.pki import SERVER_NAME
-from gpusharectl.state import facts
 
 FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
 """Where the installer puts a control-plane host's certificates, with ``--tls``."""

@@ -26,11 +26,10 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Refusal
-from gpushare.kube import codec, names, words
+from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
-from gpusharectl.state import facts
 from gpusharectl.state.overview import planned_elsewhere
 from gpusharectl.state.read import Picture
 from gpusharectl.why.answers import (

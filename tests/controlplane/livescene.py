@@ -18,9 +18,8 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.kube import names
+from gpushare.kube import facts, names
 from gpushare.kube.annotations import encode_cards, encode_placement
-from gpusharectl.state import facts
 from tests.testbed.objects import (
     deployment,
     pod,

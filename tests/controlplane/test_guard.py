@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.kube.cluster import Target
-from gpushare.kube.events import pod_event
+from gpushare.kube.cluster import Target, pod_event
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights

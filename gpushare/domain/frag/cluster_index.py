@@ -3,10 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from gpushare.domain.frag.conversion import Yardstick
 from gpushare.domain.frag.costs import Standing
 from gpushare.domain.frag.prices import Tables
-from gpushare.domain.frag.shapes import Pool
+from gpushare.domain.frag.shapes import Pool, Yardstick
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName
@@ -24,7 +23,7 @@ class Build:
     """Cards of the node that has most."""
 
     def like(self, other: "Build") -> bool:
-        """Tell whether what was learnt for the one will do for the other.
+        """Return whether what was learnt for the one will do for the other.
 
         Nodes of a kind that come and go one by one are no reason to learn anew.
         """
@@ -32,7 +31,7 @@ class Build:
         return same and 8 * abs(self.cards - other.cards) <= other.cards
 
 
-class Roll:
+class ClusterIndex:
     """All nodes by place, what idles on them, and a log of the places that changed.
 
     The places of nodes that are gone are given to new ones. Not for several threads.
@@ -80,11 +79,11 @@ class Roll:
         return self._build
 
     def now(self) -> int:
-        """Give the log's end, to ask from later."""
+        """Return the log's end, to ask from later."""
         return self._log_start + len(self._log)
 
     def since(self, position: int) -> list[int] | None:
-        """Give the places that changed after a position; None if that is too old."""
+        """Return the places that changed after a position; None if that is too old."""
         if position < self._log_start:
             return None
         return self._log[position - self._log_start :]

@@ -9,9 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from gpushare.domain.frag.conversion import milli_free, milli_left, state_of
 from gpushare.domain.frag.prices import Gauge, Tables
-from gpushare.domain.frag.shapes import WHOLE, State
+from gpushare.domain.frag.shapes import WHOLE, State, milli_free, milli_left, state_of
 from gpushare.domain.model import (
     Amount,
     CardUUID,
@@ -79,13 +78,13 @@ class Standing:
         return cls(page, host, state, looks(page, state, left), tables, gauge)
 
     def by(self, tables: Tables) -> "Standing":
-        """Give the same node by other tables."""
+        """Return the same node by other tables."""
         if tables is self.tables:
             return self
         return replace(self, tables=tables, gauge=tables.gauge(self.state))
 
     def alike(self, request: PodRequest) -> Hashable:
-        """Give what nodes have in common on which the pod costs the same.
+        """Return what nodes have in common on which the pod costs the same.
 
         None where that is not known: for pods that name cards, or ask more than a
         share of one.
@@ -103,7 +102,7 @@ class Standing:
         return (host, state.residuals, state.model, rooms, models)
 
     def cost(self, request: PodRequest, policy: Policy, tables: Tables) -> float:
-        """Give what the pod costs on its best cards here; ``NEVER`` if it fits not."""
+        """Return the pod's cost on its best cards; ``NEVER`` if it does not fit."""
         if tables is not self.tables:
             return self.by(tables).cost(request, policy, tables)
         page, claims = self.page, request.claims
@@ -163,7 +162,7 @@ class Standing:
     def _apart(
         self, request: PodRequest, policy: Policy
     ) -> list[tuple[int, int]] | None:
-        """Give what cards had and have, each claim on the card where it costs least.
+        """Return what cards had and have, each claim on the card where it costs least.
 
         As ``place`` does with these costs, but the node is not looked at anew for each
         claim. None where one finds no room: a search may find it.
@@ -214,7 +213,7 @@ class Standing:
         ]
 
     def _then(self, asked: HostAmount | None) -> tuple[int | None, int | None]:
-        """Give the CPU and memory that are left with the pod."""
+        """Return the CPU and memory that are left with the pod."""
         host, state = asked or _UNASKED, self.state
         cpu, memory = state.cpu_milli, state.memory_mib
         return (

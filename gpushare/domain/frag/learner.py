@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock
 
-from gpushare.domain.frag.conversion import Kind, Yardstick
 from gpushare.domain.frag.prices import (
     MILLI_PER_STEP,
     Ladder,
@@ -22,7 +21,7 @@ from gpushare.domain.frag.prices import (
     steps_up,
     worth_curve,
 )
-from gpushare.domain.frag.shapes import WHOLE, Pool, Shape
+from gpushare.domain.frag.shapes import WHOLE, Kind, Pool, Shape, Yardstick
 from gpushare.domain.model import PodRequest
 
 KINDS_AT_MOST = 2000
@@ -35,7 +34,7 @@ DIGITS = 3
 def merged(
     histogram: Mapping[Shape, int], most: int = KINDS_AT_MOST
 ) -> dict[Shape, int]:
-    """Give the histogram with at most so many kinds; as it is where it has no more.
+    """Return the histogram with at most so many kinds; as it is where it has no more.
 
     Otherwise sizes are rounded up: shares to 10 milli, CPU and memory to three binary
     digits. Where that is not enough the kinds of least demand are left out.
@@ -89,7 +88,7 @@ Models = frozenset[str] | None
 
 
 def due(seen: int) -> bool:
-    """Tell whether to learn anew at this many pods seen: often at first."""
+    """Return whether to learn anew at this many pods seen: often at first."""
     return seen in FIRST_TIMES or (seen > max(FIRST_TIMES) and seen % THEN_EVERY == 0)
 
 

@@ -17,11 +17,11 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gpushare.domain.frag.cluster_index import Build, Roll
-from gpushare.domain.frag.conversion import Kind
+from gpushare.domain.frag.cluster_index import Build, ClusterIndex
 from gpushare.domain.frag.costs import NEVER, Standing
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.prices import Tables, plain
+from gpushare.domain.frag.shapes import Kind
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, Claim, NodeName, PodRequest
@@ -86,7 +86,7 @@ class Packer:
         self._ledger = ledger
         self._hosts = hosts
         self._lock = Lock()
-        self._roll = Roll(ledger, hosts)
+        self._roll = ClusterIndex(ledger, hosts)
         self._tables = plain()
         self._learnt: Build | None = None
         self._rebuilt = False
@@ -159,7 +159,7 @@ class Packer:
         claim: Claim,
         free: Mapping[CardUUID, Amount],
     ) -> Mapping[CardUUID, float]:
-        """Say what the share costs on each card with room; nothing if unlearnt."""
+        """Return what the share costs on each card with room; nothing if unlearnt."""
         tables = self.tables
         if tables is None:
             return {}

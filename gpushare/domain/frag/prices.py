@@ -25,7 +25,7 @@ ROUNDS = 400
 
 
 def steps_up(milli: int) -> int:
-    """Give a share's size in steps of a card, rounded up."""
+    """Return a share's size in steps of a card, rounded up."""
     return -(-milli // MILLI_PER_STEP)
 
 
@@ -98,7 +98,7 @@ def best_pattern(
 
 
 def worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
-    """Give the most price that fits into 0, 1, … 100 steps, scaled so that 100 has 1.
+    """Return the most price that fits into 0, 1, … 100 steps, scaled so that 100 has 1.
 
     Without prices a rest is worth its size.
     """
@@ -137,7 +137,7 @@ class _Master:
         self.amounts = [count / fill for count, fill in zip(counts, fills, strict=True)]
 
     def prices(self) -> list[float]:
-        """Give the dual of each size."""
+        """Return the dual of each size."""
         rows = zip(self.costs, self.inverse, strict=True)
         return [sum(column) for column in zip(*(r for c, r in rows if c), strict=True)]
 
@@ -190,7 +190,7 @@ class Ramp:
         )
 
     def worth(self, cards: float, room: int | None) -> float:
-        """Give the sum for G cards' worth and X room; unknown room limits nothing."""
+        """Return the sum for G cards' worth and X room; unknown room limits nothing."""
         if cards <= 0:
             return 0.0
         if room is None:
@@ -219,7 +219,7 @@ class Ladder:
         )
 
     def worth(self, blocks: int, room: int | None) -> float:
-        """Give the sum for B blocks and X room; unknown room limits nothing."""
+        """Return the sum for B blocks and X room; unknown room limits nothing."""
         if room is None:
             return blocks * self.weights[-1]
         return sum(
@@ -285,7 +285,7 @@ class Tables:
     """L, 0 to 1: how much those pods crowd on a model."""
 
     def under(self, pool: Pool) -> "Tables":
-        """Give the tables with what idles now: these very ones if no eighth changed.
+        """Return the tables with what idles now: these very ones if no eighth changed.
 
         Blocks and models are priced in eighths, so that this happens seldom.
         """
@@ -296,7 +296,7 @@ class Tables:
         return replace(self, block_prices=prices, pressures=pressures)
 
     def drifted(self, pool: Pool, eighths: float) -> bool:
-        """Tell whether a price is off by more than so many eighths of its range."""
+        """Return whether a price is off by more than so many eighths of its range."""
         now = [
             (EIGHTHS * self._scarcity(k, pool), EIGHTHS * price / BLOCK_PRICE)
             for k, price in self.block_prices.items()
@@ -314,13 +314,13 @@ class Tables:
         return Gauge(self.worth(state.model, cards, untouched, host), cards, untouched)
 
     def rest_worth(self, milli: int) -> float:
-        """Give what a rest on one card is worth (V): whole steps count."""
+        """Return what a rest on one card is worth (V): whole steps count."""
         return self.curve[milli // MILLI_PER_STEP] if milli > 0 else 0.0
 
     def worth(
         self, model: str, cards: float, untouched: int, host: tuple[Free, Free]
     ) -> float:
-        """Give R of G, F and what the host has free: CPU milli and memory MiB."""
+        """Return R of G, F and what the host has free: CPU milli and memory MiB."""
         mix = self.named.get(model, self.anywhere)
         cpu, memory = host
         worth = min(mix.cpu.worth(cards, cpu), mix.memory.worth(cards, memory))
@@ -331,7 +331,7 @@ class Tables:
         return worth
 
     def charge(self, model: str, lost: float, left: Sequence[int]) -> float:
-        """Give the score of who takes ``lost`` of R and leaves so much on each card.
+        """Return the score of who takes ``lost`` of R and leaves so much on each card.
 
         ``left`` is in milli, one for each card taken: 0 for whole ones, nothing for a
         pod without cards.
@@ -363,7 +363,7 @@ class Tables:
 
 
 def plain() -> Tables:
-    """Give the tables of who has seen no pod: best-fit, the tightest card of all.
+    """Return the tables of who has seen no pod: best-fit, the tightest card of all.
 
     A rest is worth its size, and CPU and memory limit nothing.
     """

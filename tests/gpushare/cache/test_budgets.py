@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.cache.budgets import budgets
 from gpushare.domain.preemption import Budget
-from gpushare.kube.codec import PodRecord, pod_record
+from gpushare.kube.codec import PodRecord, budgets, pod_record
 from gpushare.kube.json_reader import Malformed
 from tests.builders import pod_json
 

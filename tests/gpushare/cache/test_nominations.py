@@ -5,8 +5,7 @@ from threading import Thread
 
 import pytest
 
-from gpushare.cache.nominations import Nominations
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.pods import NodeBook, Nominations, PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement
 from gpushare.domain.policies import Choice

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.model import Amount, Claim, ContainerAmount
-from gpushare.domain.placement import Found, Room, Search, Spot, spots, whole_shares
+from gpushare.domain.placement import (
+    CardCapacity,
+    FreeCapacity,
+    Search,
+    SearchResult,
+    card_capacities,
+    whole_shares,
+)
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
@@ -103,7 +110,7 @@ def test_whole_cards_are_charged_in_full() -> None:
 def test_room_counts_healthy_cards_only() -> None:
     """A sick card is no choice for anybody."""
     page = node(card(0, healthy=False), card(1))
-    room = Room.of(page, FIRST_FIT, request())
+    room = FreeCapacity.of(page, FIRST_FIT, request())
     assert [c[0].uuid for c in room.choices(claim(1))] == ["GPU-1"]
     assert [c[0].uuid for c in room.choices(claim(0, 100))] == ["GPU-1"]
 
@@ -118,14 +125,14 @@ def test_choices_come_best_first(chosen: Policy, order: list[int]) -> None:
     page = node(
         *cards(29, 29, 29, 3), holds=[placement("a", 0, 9), placement("b", 1, 20)]
     )
-    found = Room.of(page, chosen, request()).choices(claim(5))
+    found = FreeCapacity.of(page, chosen, request()).choices(claim(5))
     assert [choice[0].index for choice in found] == order
 
 
 def test_whole_cards_have_one_choice() -> None:
     """The largest untouched; among equals by the policy's order."""
     page = node(*cards(16, 94, 94, 29), holds=[placement("a", 3, 1)])
-    room = Room.of(page, FIRST_FIT, request())
+    room = FreeCapacity.of(page, FIRST_FIT, request())
     found = room.choices(claim(0, 200))
     assert [[one.index for one in choice] for choice in found] == [[1, 2]]
     assert room.choices(claim(189, 200)) == []
@@ -134,7 +141,7 @@ def test_whole_cards_have_one_choice() -> None:
 
 def test_what_is_taken_is_gone() -> None:
     """Free room and untouched cards follow."""
-    room = Room.of(node(*cards(29, 29)), FIRST_FIT, request())
+    room = FreeCapacity.of(node(*cards(29, 29)), FIRST_FIT, request())
     room.take(claim(20), room.choices(claim(20))[0])
     assert room.untouched == {"GPU-1"}
     assert room.choices(claim(20))[0][0].index == 1
@@ -148,18 +155,20 @@ def test_spots_are_what_is_left_the_least_first() -> None:
         holds=[placement("a", 0, 9, 1), placement("b", 3, 20)],
     )
     asked = replace(request(), cards=CardSelector.of(uuids=["!GPU-4"]))
-    found, ranked = spots(page, asked)
+    found, ranked = card_capacities(page, asked)
     assert found == ((False, 9, 100), (False, 20, 99), (True, 16, 100), (True, 29, 100))
     assert [one.index for one in ranked] == [3, 0, 1, 2]
 
 
-def search(amounts: list[tuple[int, int]], spots: list[Spot], most: int = 500) -> Found:
+def search(
+    amounts: list[tuple[int, int]], spots: list[CardCapacity], most: int = 500
+) -> SearchResult:
     """Look for a way for shares of (units, cores)."""
     asked = [Amount(cores, units) for units, cores in amounts]
     return Search(asked).run(spots, most)
 
 
-def bare(*units: int) -> list[Spot]:
+def bare(*units: int) -> list[CardCapacity]:
     """Untouched cards of these units."""
     return [(True, size, 100) for size in units]
 
@@ -183,7 +192,7 @@ def test_a_search_gives_each_claim_its_cards() -> None:
     ids=["units", "cores", "both", "cards", "left over", "whole left over"],
 )
 def test_a_search_says_what_was_short(
-    amounts: list[tuple[int, int]], spots: list[Spot], no: Reason
+    amounts: list[tuple[int, int]], spots: list[CardCapacity], no: Reason
 ) -> None:
     """In sum, or for the claim that was left over."""
     found = search(amounts, spots)
@@ -218,7 +227,7 @@ def test_a_search_has_an_end() -> None:
     ),
 )
 def test_a_search_finds_a_way_wherever_there_is_one(
-    amounts: list[tuple[int, int]], spots: list[Spot]
+    amounts: list[tuple[int, int]], spots: list[CardCapacity]
 ) -> None:
     """Held against all ways there are."""
     asked = [pair for pair in amounts if any(pair)]

@@ -123,7 +123,7 @@ def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> N
 
 def test_the_protocol_names_each() -> None:
     """Who writes the annotation reads there what it may hold."""
-    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    page = Path(__file__).parents[3] / "docs" / "protocol.md"
     (row,) = (
         line
         for line in page.read_text().splitlines()

@@ -3,12 +3,11 @@
 import pytest
 
 from gpushare.domain.model import Amount
+from gpushare.domain.node import frontier, summarize
 from gpushare.domain.refusal import (
     Reason,
     Refusal,
-    frontier,
     invalid,
-    summarize,
     users_words,
 )
 from tests.builders import claim

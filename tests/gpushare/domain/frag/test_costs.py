@@ -7,11 +7,10 @@ import pytest
 import yaml
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.conversion import state_of
 from gpushare.domain.frag.costs import NEVER, Standing
 from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, plain
-from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State
+from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State, state_of
 from gpushare.domain.hosts import HostAmount
 from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
 from gpushare.domain.node import Node

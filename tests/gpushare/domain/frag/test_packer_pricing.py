@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.conversion import milli_free
 from gpushare.domain.frag.costs import Standing
-from gpushare.domain.frag.shapes import State
+from gpushare.domain.frag.shapes import State, milli_free
 from gpushare.domain.model import (
     HostAmount,
     NodeName,

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 import pytest
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.conversion import Kind, Yardstick, milli_asked, milli_free
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.policy import ENOUGH, Packer
-from gpushare.domain.frag.shapes import Shape
+from gpushare.domain.frag.shapes import Kind, Shape, Yardstick, milli_asked, milli_free
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (

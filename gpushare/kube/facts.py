@@ -23,83 +23,83 @@ SYSTEM = "kube-system"
 
 
 def name_of(thing: Json) -> str:
-    """Give an object's name."""
+    """Return an object's name."""
     return str(thing["metadata"]["name"])
 
 
 def full_name(pod: Json) -> str:
-    """Give a pod's name with its namespace: ``default/app-1``."""
+    """Return a pod's name with its namespace: ``default/app-1``."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def label(thing: Json, key: str) -> str:
-    """Give a label, empty where it is not there."""
+    """Return a label, empty where it is not there."""
     return str((thing["metadata"].get("labels") or {}).get(key, ""))
 
 
 def annotation(thing: Json, key: str) -> str:
-    """Give an annotation, empty where it is not there."""
+    """Return an annotation, empty where it is not there."""
     return str((thing["metadata"].get("annotations") or {}).get(key, ""))
 
 
 def created(thing: Json) -> str:
-    """Give the time at which it was made, as the API writes it."""
+    """Return the time at which it was made, as the API writes it."""
     return str(thing["metadata"].get("creationTimestamp") or "")
 
 
 def node_of(pod: Json) -> str:
-    """Give the node that the pod is bound to, empty before that."""
+    """Return the node that the pod is bound to, empty before that."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def phase(pod: Json) -> str:
-    """Give the pod's phase."""
+    """Return the pod's phase."""
     return str((pod.get("status") or {}).get("phase") or "")
 
 
 def is_leaving(pod: Json) -> bool:
-    """Tell whether it is being deleted."""
+    """Return whether it is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def condition(thing: Json, kind: str) -> Mapping[str, Any]:
-    """Give one condition of a pod or node, empty where it is not told."""
+    """Return one condition of a pod or node, empty where it is not told."""
     told = (thing.get("status") or {}).get("conditions") or ()
     return next((one for one in told if one.get("type") == kind), {})
 
 
 def holds(thing: Json, kind: str) -> bool | None:
-    """Tell whether a condition holds; None where nobody has told, or says Unknown."""
+    """Return whether a condition holds; None where nobody has told, or says Unknown."""
     return {"True": True, "False": False}.get(str(condition(thing, kind).get("status")))
 
 
 def is_part(pod: Json, part: str = "") -> bool:
-    """Tell whether a pod is one of our own parts, or just this one."""
+    """Return whether a pod is one of our own parts, or just this one."""
     if part:
         return label(pod, PART_NAME) == part
     return label(pod, PART_OF) == "gpushare"
 
 
 def is_extender(pod: Json) -> bool:
-    """Tell whether an extender runs in this pod."""
+    """Return whether an extender runs in this pod."""
     return label(pod, PART_NAME) in (EXTENDER, SECOND_SCHEDULER)
 
 
 def is_kube_scheduler(pod: Json) -> bool:
-    """Tell whether this is the cluster's own scheduler, as kubeadm runs it."""
+    """Return whether this is the cluster's own scheduler, as kubeadm runs it."""
     in_place = pod["metadata"].get("namespace") == SYSTEM
     return in_place and label(pod, "component") == "kube-scheduler"
 
 
 def words_run(pod: Json) -> Iterator[str]:
-    """Give the command words of all containers of a pod."""
+    """Return the command words of all containers of a pod."""
     for container in (pod.get("spec") or {}).get("containers") or ():
         yield from (str(word) for word in container.get("command") or ())
         yield from (str(word) for word in container.get("args") or ())
 
 
 def settings_of(pod: Json) -> dict[str, str]:
-    """Give the environment of a pod's containers, as far as it is written there."""
+    """Return the environment of a pod's containers, as far as it is written there."""
     return {
         one["name"]: str(one["value"])
         for container in (pod.get("spec") or {}).get("containers") or ()
@@ -109,7 +109,7 @@ def settings_of(pod: Json) -> dict[str, str]:
 
 
 def waits_because(pod: Json) -> str:
-    """Say why a bound pod's container may not start, in kubelet's words."""
+    """Return why a bound pod's container may not start, in kubelet's words."""
     status = pod.get("status") or {}
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
@@ -120,7 +120,7 @@ def waits_because(pod: Json) -> str:
 
 
 def allocatable(node: Json, resource: str) -> int | None:
-    """Give how much of a resource kubelet offers; None where it does not know it."""
+    """Return how much of a resource kubelet offers; None where it does not know it."""
     told = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
     try:
         return None if told is None else whole(told)
@@ -129,12 +129,12 @@ def allocatable(node: Json, resource: str) -> int | None:
 
 
 def is_labelled(node: Json) -> bool:
-    """Tell whether the device plugin is to run there."""
+    """Return whether the device plugin is to run there."""
     return label(node, names.GPU_NODE_LABEL) == "true"
 
 
 def is_unschedulable(node: Json) -> bool:
-    """Tell whether somebody has cordoned the whole node."""
+    """Return whether somebody has cordoned the whole node."""
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 
@@ -150,7 +150,7 @@ def gates(pod: Json) -> list[str]:
 
 
 def end_words(pod: Json) -> str:
-    """Say why a pod ended, where its status tells."""
+    """Return why a pod ended, where its status tells."""
     status = pod.get("status") or {}
     told = (status.get("reason"), status.get("message"))
     return ": ".join(str(one) for one in told if one)
