@@ -1,13 +1,10 @@
 """The browser of the test bed: nothing that a page does wrong goes unheard."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.browser import PACKAGES, Browser, BrowserProgram, Tab
-from tests.testbed.debpackages import needed_for
-from tests.testbed.toolchain import BinariesUnavailableError
+from tests.testbed.browser import Browser, Tab
 
 WELL = "<!doctype html><title>t</title><link rel=icon href='data:,'><p>words</p>"
 
@@ -66,35 +63,3 @@ def test_the_reader_s_wishes(browser: Browser, page: Path) -> None:
 def test_a_page_that_nobody_serves(browser: Browser) -> None:
     with pytest.raises(AssertionError, match="ERR_"):
         browser.open("http://127.0.0.1:1/")
-
-
-def test_a_browser_that_does_not_start(tmp_path: Path) -> None:
-    program = BrowserProgram(tmp_path)
-    with pytest.raises(Exception, match="browser ended"), Browser(program, tmp_path):
-        pass
-
-
-def test_data_that_the_machine_has_installed_is_unpacked_all_the_same(
-    browser_program: BrowserProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Installed, it lies where the unpacked program does not look for it."""
-    owner = "chromium-common"
-    show = ["apt-cache", "show", "--no-all-versions", *needed_for(owner)]
-    known = subprocess.check_output(show, text=True)
-    installed = known.replace("\nVersion:", "\nStatus: install ok installed\nVersion:")
-    status = tmp_path / "status"
-    status.write_text(Path("/var/lib/dpkg/status").read_text() + installed)
-    config = tmp_path / "apt.conf"
-    config.write_text(f'Dir::State::status "{status}";')
-    monkeypatch.setenv("APT_CONFIG", str(config))
-    assert owner not in needed_for("chromium-headless-shell")
-    assert owner in needed_for(*PACKAGES)
-    assert (browser_program.path.parent / "icudtl.dat").is_file()
-
-
-def test_a_machine_without_apt_says_what_would_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BinariesUnavailableError, match="what one and two needs"):
-        needed_for("one", "two")

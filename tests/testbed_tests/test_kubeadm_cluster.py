@@ -1,7 +1,5 @@
-"""A real cluster comes up and does what clusters do."""
+"""What other tests on a real cluster cannot notice: who sees a card, what is left."""
 
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.kubeadm import Cluster, Node, Programs
+from tests.testbed.kubeadm import Cluster, Programs
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 from tests.testbed_tests.traces import (
@@ -23,15 +21,6 @@ from tests.testbed_tests.traces import (
 
 pytestmark = pytest.mark.cluster
 PODS = "/api/v1/namespaces/default/pods"
-TWO_SCHEDULERS = """
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection:
-  kubeconfig: /etc/kubernetes/scheduler.conf
-profiles:
-- schedulerName: default-scheduler
-- schedulerName: second
-"""
 CARD: Json = {
     "cdiVersion": "0.5.0",
     "kind": "nvidia.com/gpu",
@@ -76,14 +65,8 @@ def lifetime(
 
 @pytest.fixture(scope="module")
 def kubeadm_cluster(lifetime: Lifetime) -> Cluster:
-    """A cluster of one node, ``cp``; a test may join more, under names of its own."""
+    """A cluster of one node, ``cp``."""
     return lifetime.cluster
-
-
-@pytest.fixture(scope="module")
-def worker(kubeadm_cluster: Cluster) -> Node:
-    """A second node."""
-    return kubeadm_cluster.join("worker")
 
 
 def pod(name: str, **spec: object) -> Json:
@@ -120,97 +103,6 @@ def start(cluster: Cluster, names: list[str], wanted: Json) -> Json:
     )
 
 
-def test_a_pod_runs_and_answers(kubeadm_cluster: Cluster, running: list[str]) -> None:
-    """kubectl exec reaches into it, under the name that the seed's pods ask for too."""
-    start(kubeadm_cluster, running, pod("one"))
-    seed = pod("two")
-    seed["spec"]["containers"][0]["image"] = "nvidia/cuda:11.0-base"
-    start(kubeadm_cluster, running, seed)
-    for name in running:
-        assert kubeadm_cluster.kubectl("exec", name, "--", "hostname") == f"{name}\n"
-
-
-def test_pods_reach_the_api_server(
-    kubeadm_cluster: Cluster, running: list[str]
-) -> None:
-    """By its ClusterIP, as every client inside a cluster does."""
-    start(kubeadm_cluster, running, pod("caller"))
-    call = 'nc -w 5 "$KUBERNETES_SERVICE_HOST" 443 < /dev/null'
-    kubeadm_cluster.kubectl("exec", "caller", "--", "sh", "-c", call)
-
-
-def test_a_second_node(
-    kubeadm_cluster: Cluster, worker: Node, running: list[str]
-) -> None:
-    """It has its own network and files; its pods are reached from here."""
-    seen = start(kubeadm_cluster, running, pod("far", nodeName="worker"))
-    assert seen["status"]["hostIP"] == worker.address
-    assert kubeadm_cluster.kubectl("exec", "far", "--", "hostname") == "far\n"
-    assert worker.must("hostname") == "worker\n"
-    worker.write("/var/lib/kubelet/mark", "worker's")
-    assert worker.must("cat", "/var/lib/kubelet/mark") == "worker's"
-    assert not kubeadm_cluster.nodes["cp"].path("/var/lib/kubelet/mark").exists()
-    assert not Path("/var/lib/kubelet/mark").exists()
-    ping = ["/bin/busybox", "ping", "-c1", "-W5", seen["status"]["podIP"]]
-    assert subprocess.run(ping, capture_output=True, check=False).returncode == 0
-
-
-def test_processes_of_a_node(worker: Node) -> None:
-    """They log, can be hung, and say how they ended."""
-    process = worker.launch("sleeper", ["sh", "-c", "echo up; exec sleep 600"])
-    process.wait_ready(lambda: "up" in process.log_tail())
-    process.send(signal.SIGSTOP)
-    process.send(signal.SIGCONT)
-    process.stop()
-    assert process.popen.returncode == -signal.SIGTERM
-    short = worker.launch("short", ["sh", "-c", "exit 3"])
-    assert short.popen.wait() == 3
-
-
-def test_a_node_reboots(
-    kubeadm_cluster: Cluster, worker: Node, running: list[str]
-) -> None:
-    """Files stay, processes do not, and the kubelet starts its pods again."""
-    start(kubeadm_cluster, running, pod("lasting", nodeName="worker"))
-    worker.write("/var/lib/kubelet/mark", "kept")
-    other = worker.launch("other", ["sleep", "600"])
-    kubeadm_cluster.reboot("worker")
-    assert not other.running
-    assert worker.path("/var/lib/kubelet/mark").read_text() == "kept"
-    wait_until(
-        lambda: kubeadm_cluster.rest.must("GET", f"{PODS}/lasting")["status"],
-        "restarted container",
-        60,
-        accept=lambda seen: (
-            seen["containerStatuses"][0]["restartCount"] == 1
-            and seen["containerStatuses"][0]["ready"]
-        ),
-    )
-    assert kubeadm_cluster.kubectl("exec", "lasting", "--", "hostname") == "lasting\n"
-
-
-def test_containers_outlive_containerd_and_kubelet(
-    kubeadm_cluster: Cluster, worker: Node, running: list[str]
-) -> None:
-    """Both come back to the same containers."""
-    before = start(kubeadm_cluster, running, pod("calm", nodeName="worker"))
-    worker.kill_kubelet()
-    worker.kill_containerd()
-    worker.start_containerd()
-    worker.start_kubelet()
-    wait_until(
-        lambda: kubeadm_cluster.try_kubectl("exec", "calm", "--", "hostname").stdout,
-        "answering pod",
-        60,
-    )
-    after = kubeadm_cluster.rest.must("GET", f"{PODS}/calm")
-    ids = [
-        each["status"]["containerStatuses"][0]["containerID"]
-        for each in (before, after)
-    ]
-    assert ids[0] == ids[1]
-
-
 def test_cards_come_from_cdi(kubeadm_cluster: Cluster, running: list[str]) -> None:
     """NVIDIA's real runtime gives a pod the card that it names, and no other."""
     node = kubeadm_cluster.nodes["cp"]
@@ -223,14 +115,6 @@ def test_cards_come_from_cdi(kubeadm_cluster: Cluster, running: list[str]) -> No
     look = ("--", "ls", "/card")
     assert kubeadm_cluster.try_kubectl("exec", "carded", *look).returncode == 0
     assert kubeadm_cluster.try_kubectl("exec", "bare", *look).returncode != 0
-
-
-def test_kube_scheduler_takes_a_configuration(
-    kubeadm_cluster: Cluster, running: list[str]
-) -> None:
-    """When the call returns, the new one schedules."""
-    kubeadm_cluster.set_scheduler_config(TWO_SCHEDULERS)
-    start(kubeadm_cluster, running, pod("second", schedulerName="second"))
 
 
 def test_the_end_leaves_no_trace(lifetime: Lifetime) -> None:

@@ -1,15 +1,12 @@
 """The real Prometheus of the test bed, and its promtool."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 from tests.monitoring.pages import MetricsPage, PageServer
-from tests.testbed.debpackages import ensure_unpacked
 from tests.testbed.monitoring import StartPrometheus
-from tests.testbed.prometheus import CAMEL_CASE, Promtool, QueryError
-from tests.testbed.toolchain import BinariesUnavailableError
+from tests.testbed.prometheus import CAMEL_CASE, Promtool
 
 PAGE = '# HELP warm Warmth.\n# TYPE warm gauge\nwarm{NodeName="n"} 1\n'
 
@@ -44,20 +41,3 @@ def test_what_was_scraped_is_what_the_page_says_now(
         assert server.value("warm") == 2
         assert math.isnan(server.value("cold"))
         assert server.health() == {page.address: ""}
-
-
-def test_a_query_that_it_does_not_understand(prometheus: StartPrometheus) -> None:
-    with pytest.raises(QueryError, match="parse error"):
-        prometheus().query("warm{")
-
-
-def test_a_machine_without_apt_says_what_would_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in the cache already is used all the same."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BinariesUnavailableError, match=r"no apt-get: .*one and two"):
-        ensure_unpacked(tmp_path / "cache", "both", ("one", "two"))
-    (tmp_path / "cache" / "both").mkdir(parents=True)
-    found = ensure_unpacked(tmp_path / "cache", "both", ("one", "two"))
-    assert found == tmp_path / "cache" / "both"
