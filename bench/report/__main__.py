@@ -23,9 +23,9 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """# Performance
 
-Drawn by `make bench-report` from `bench/results`; nothing here is written by hand. Each
-figure stands beside its limit, which was measured in the same run. Milliseconds are to
-be read, not to be compared with those of another machine; ratios may be.
+`make bench-report` writes this page from `bench/results`. Nothing here is written by
+hand. Each figure has its limit beside it, measured in the same run. Do not compare
+milliseconds with those of another machine; ratios can be compared.
 """
 
 

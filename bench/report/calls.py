@@ -11,7 +11,7 @@ _THREE = ("p50", "p95", "p99")
 
 
 def filter_section(found: Found, pictures: Path) -> Section:
-    """Filter at several numbers of node names, beside an echo of the same body."""
+    """Return the section on filter with several numbers of names, beside an echo."""
     rows = found["filter"]
     table = Table(
         (
@@ -42,11 +42,11 @@ def filter_section(found: Found, pictures: Path) -> Section:
     across, up = "node names in the request", "milliseconds, p50"
     plots.lines(pictures / "filter.svg", curves, across, up)
     words = (
-        "Milliseconds of one `filter` by kube-scheduler's JSON over a kept connection, "
-        "in turns with its limit: an echo in the same server that parses the same body "
-        "and answers its names."
+        "Milliseconds of one `filter` with kube-scheduler's JSON over a kept connection."
+        " The limit is measured alternately: an echo in the same server that parses the "
+        "same body and returns its names."
     )
-    picture = Picture("filter.svg", "Milliseconds of a filter over the number of names")
+    picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
     parts = [words, table, picture, *_pods(found)]
     return Section("Filter over HTTP", parts, found)
 
@@ -57,21 +57,21 @@ def _pods(found: Found) -> list[str | Table]:
     timed = {key: each for key, each in found["pods"].items() if key != "ratio"}
     rows = tuple((number(int(pods)), three(each)) for pods, each in timed.items())
     words = (
-        "The same at 5,000 names over the number of pods in the books, in turns: "
-        f"**{number(found['pods']['ratio'])} x** the time with none."
+        "The same with 5,000 names, by the number of pods in the ledger, measured "
+        f"alternately: **{number(found['pods']['ratio'])} x** the time without pods."
     )
     return [words, Table(("pods", "p50 / p95 / p99 ms"), rows)]
 
 
 def decision_section(found: Found, _pictures: Path) -> Section:
-    """One decision in memory."""
+    """Return the section on one decision in memory."""
     rows = tuple((what, number(took, 1)) for what, took in found["decision_us"].items())
     words = "Without HTTP and JSON, on a node of 8 cards with 30 pods."
     return Section("One decision", [words, Table(("decision", "µs"), rows)], found)
 
 
 def webhook_section(found: Found, pictures: Path) -> Section:
-    """A review over TLS, beside an echo webhook."""
+    """Return the section on a review over TLS, beside an echo webhook."""
     rows = found["reviews"]
     table = Table(
         ("review", "bytes", "echo p50", "webhook: p50 / p95 / p99", "x echo"),
@@ -93,20 +93,21 @@ def webhook_section(found: Found, pictures: Path) -> Section:
     names = [row["review"] for row in rows]
     plots.bars(pictures / "webhook.svg", names, series, "milliseconds, p50")
     words = (
-        "Milliseconds of one review over TLS on a kept connection, in turns with its "
-        "limit: an echo webhook that parses the same body and lets every pod through."
+        "Milliseconds of one review over TLS on a kept connection. The limit is "
+        "measured alternately: an echo webhook that parses the same body and allows "
+        "every pod."
     )
     picture = Picture("webhook.svg", "Milliseconds of each review beside the echo")
     return Section("A review by the webhook", [words, table, picture], found)
 
 
 def plugin_section(found: Found, _pictures: Path) -> Section:
-    """The device plugin's calls, and a pod's way to Running."""
+    """Return the section on the device plugin's calls and a pod's time to Running."""
     calls = tuple(
         (name, three(each), number(each["ratio"]))
         for name, each in found["calls"].items()
     )
-    words = "kubelet's gRPC calls, in turns with their limit: an empty one."
+    words = "kubelet's gRPC calls. The limit is measured alternately: an empty call."
     parts: list[str | Table] = [
         words,
         Table(("call", "p50 / p95 / p99 ms", "x empty"), calls),
@@ -118,28 +119,30 @@ def plugin_section(found: Found, _pictures: Path) -> Section:
             if what != "more_ms"
         )
         words = (
-            "From `create` to Running on a real kubelet, in turns with a pod without "
-            f"a card: **{number(running['more_ms'], 1)} ms** more at the median."
+            "From `create` to Running on a real kubelet, measured alternately with a "
+            "pod without a card: at the median "
+            f"**{number(running['more_ms'], 1)} ms** more."
         )
         parts += [words, Table(("pod", "p50 / p95 / p99 ms"), rows)]
     return Section("The device plugin", parts, found)
 
 
 def exporter_section(found: Found, _pictures: Path) -> Section:
-    """A scrape of the exporter, beside a bare registry of as many samples."""
+    """Return the section on a scrape, beside a bare registry of as many samples."""
     names = ("bare registry", "exporter")
     rows = tuple((name, three(found[name])) for name in names)
     words = (
-        f"A scrape of {number(found['samples'])} samples, in turns with its limit: "
-        "prometheus_client's registry of as many gauges: "
-        f"**{number(found['ratio'])} x** its time. "
-        f"{number(found['memory_mib_above_imports'], 1)} MiB above what the imports "
-        f"take, {number(found['idle_percent_of_a_core'])} percent of a core when idle."
+        f"A scrape of {number(found['samples'])} samples. The limit is measured "
+        "alternately: a registry of prometheus_client with as many gauges. The "
+        f"exporter takes **{number(found['ratio'])} x** its time, "
+        f"{number(found['memory_mib_above_imports'], 1)} MiB of memory beyond the "
+        f"imports, and {number(found['idle_percent_of_a_core'])} percent of a core "
+        "when idle."
     )
     table = Table(("scrape", "p50 / p95 / p99 ms"), rows)
     return Section("The exporter", [words, table], found)
 
 
 def three(timing: Mapping[str, Any], digits: int = 2) -> str:
-    """Write the three percentiles."""
+    """Format the three percentiles."""
     return " / ".join(number(float(timing[part]), digits) for part in _THREE)

@@ -1,4 +1,4 @@
-"""A page of Markdown: sections with words, tables and pictures. Pure."""
+"""A page of Markdown: sections with text, tables and pictures. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns by their heads, and rows of cells that are text already."""
+    """Column headings, and rows of cells that are text already."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     @property
     def lines(self) -> list[str]:
-        """Write it; the first column to the left, figures to the right."""
+        """Return the lines: the first column aligned left, figures right."""
         rule = ["---", *["---:"] * (len(self.heads) - 1)]
         return [_row(self.heads), _row(rule), *(_row(row) for row in self.rows)]
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing's name, without a folder, and what is seen on it in words."""
+    """A file name without a folder, and a text that describes the picture."""
 
     name: str
     alt: str
@@ -33,15 +33,15 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One measurement: what was done, what came out, beside its limit."""
+    """One measurement: what was done, the result, and its limit."""
 
     title: str
     parts: Sequence[str | Table | Picture]
     of: Found | None = None
-    """The results with the day and the machine; None where nothing was measured."""
+    """The results with day and machine; None if nothing was measured."""
 
     def lines(self, pictures: str) -> list[str]:
-        """Write it; ``pictures`` is the folder of the drawings, as the page has it."""
+        """Return the lines; ``pictures`` is their folder, relative to the page."""
         found = [f"## {self.title}"]
         for part in self.parts:
             match part:
@@ -58,20 +58,20 @@ class Section:
 
 
 def measured(found: Found) -> str:
-    """Say when and on what something was measured."""
-    day = str(found.get("at", "at a time that is not known"))[:10]
-    machine = found.get("machine", "a machine that is not known")
+    """Return a sentence with day, machine and Python version."""
+    day = str(found.get("at", "at an unknown time"))[:10]
+    machine = found.get("machine", "an unknown machine")
     python = f", Python {found['python']}" if "python" in found else ""
     return f"Measured {day} on {machine}{python}."
 
 
 def not_measured(title: str, file: str, by: str) -> Section:
-    """Say that there are no results, and how they are made."""
+    """Say that there are no results, and which command writes them."""
     return Section(title, [f"Not measured: `{by}` writes `bench/results/{file}`."])
 
 
 def number(value: object, digits: int = 2) -> str:
-    """Write a figure; a dash where there is none."""
+    """Format a figure; None becomes a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -84,7 +84,7 @@ def number(value: object, digits: int = 2) -> str:
 
 
 def beside(groups: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Lay out groups of figures with the same keys side by side: ours, and a limit."""
+    """Return a table of several groups of figures with the same keys, side by side."""
     keys = dict.fromkeys(key for group in groups.values() for key in group)
     rows = (
         (key, *(number(group.get(key), 3) for group in groups.values())) for key in keys
@@ -93,7 +93,7 @@ def beside(groups: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def flat(found: Found, without: Iterable[str] = ("at", "machine", "python")) -> Table:
-    """Lay out results whose keys nobody has put in order: path and value."""
+    """Return a table of results without a section of their own: path and value."""
     skipped = set(without)
     rest = {key: value for key, value in found.items() if key not in skipped}
     return Table(("what", "value"), tuple(_leaves("", rest)))

@@ -1,4 +1,4 @@
-"""How full policies pack a cluster, beside what no policy could do better."""
+"""How full each policy packs a cluster, beside the limit for any policy."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from bench.report.page import Found, Picture, Section, Table, number
 _LOAD = "100"
 _WHERE = (
     "The trace is `cluster-trace-gpu-v2023` of the repository `alibaba/clusterdata`: "
-    "the folder that `GPUSHARE_TRACE_DIR` names holds its "
+    "the folder in `GPUSHARE_TRACE_DIR` contains its "
     "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv`."
 )
 
 
 def packing_section(found: Found, pictures: Path) -> Section:
-    """The public trace's lists under each policy, beside the linear program's bound."""
+    """Return the section on the public trace: each policy, and the linear bound."""
     lists: dict[str, Any] = found["lists"]
     shown = {name: _panel(one) for name, one in lists.items()}
     plots.panels(
@@ -26,19 +26,21 @@ def packing_section(found: Found, pictures: Path) -> Section:
     )
     words = (
         "Allocated share of all cards, in percent, when pods for 100 percent of them "
-        "have arrived; means over the seeds of a replay of the public trace "
-        "(cluster-trace-gpu-v2023). The limits are of the same lists: the ceiling is "
-        "the largest load of which a linear program can still place everything, the "
-        "bound the most that it can allocate of a load of 100."
+        "have arrived. Each figure is the mean over the seeds of a replay of the "
+        "public trace (cluster-trace-gpu-v2023). The limits belong to the same lists. The "
+        "ceiling is the largest load that a linear program can still place completely. "
+        "The bound is the most that it can allocate of a load of 100."
     )
-    picture = Picture("packing.svg", "Allocated share over arrived load, list by list")
+    picture = Picture(
+        "packing.svg", "Allocated share by arrived load, one chart per list"
+    )
     parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
     if costs := _costs(lists):
-        parts += ["What a decision took, learning included:", costs]
+        parts += ["Time of one decision, learning included:", costs]
     if churn := _churn(found.get("churn", {})):
         words = (
             f"Pods of the list {found['churn']['list']} that come and go, at a steady "
-            "load; refused is the part of the demand that found no room:"
+            "load. *Refused* is the part of the demand that found no room:"
         )
         parts += [words, churn]
     parts.append(_WHERE)
@@ -46,7 +48,7 @@ def packing_section(found: Found, pictures: Path) -> Section:
 
 
 def _seeds(lists: dict[str, Any]) -> str:
-    """Say of how many seeds each mean is: a mean of three is no mean of ten."""
+    """Return the number of seeds behind each mean."""
     counts = (
         f"{name}: "
         + ", ".join(f"{p} {len(v['seeds'])}" for p, v in one["policies"].items())
@@ -69,9 +71,11 @@ def _means(lists: dict[str, Any]) -> Table:
     for name, one in lists.items():
         limits = one.get("limits", {})
         ours = [_mean(one["policies"].get(policy)) for policy in policies]
-        told = [one.get("published", {}).get(peer, {}).get(_LOAD) for peer in peers]
+        published = [
+            one.get("published", {}).get(peer, {}).get(_LOAD) for peer in peers
+        ]
         edge = [limits.get("ceiling"), limits.get("bound")]
-        rows.append((name, *(number(each) for each in [*ours, *told, *edge])))
+        rows.append((name, *(number(each) for each in [*ours, *published, *edge])))
     papers = [f"{peer} (published)" for peer in peers]
     return Table(("list", *policies, *papers, "ceiling", "bound"), tuple(rows))
 
@@ -114,7 +118,7 @@ def _churn(churn: dict[str, Any]) -> Table | None:
 
 
 def scheduler_section(found: Found, _pictures: Path) -> Section:
-    """A slice of the trace through a real kube-scheduler, beside the same in memory."""
+    """Return the section on a slice of the trace through a real kube-scheduler."""
     memory, real = found["in_memory"], found["kube_scheduler"]
     rows = tuple(
         (policy, load, number(share), number(real.get(policy, {}).get(load)))
@@ -124,9 +128,9 @@ def scheduler_section(found: Found, _pictures: Path) -> Section:
     words = (
         f"A slice of the list {found['list']}, seed {found['seed']}: {found['nodes']} "
         f"nodes with {found['cards']} cards, {found['pods']} pods. Allocated share in "
-        "percent, by the same decisions in memory and through a real kube-scheduler, "
-        "extender and API server, in one run; pods without cards go where "
-        "kube-scheduler alone puts them, since it asks no extender about them."
+        "percent, with the same decisions in memory and through a real kube-scheduler, "
+        "extender and API server, in one run. kube-scheduler places pods without cards "
+        "alone, because it calls no extender for them."
     )
     heads = ("policy", "load, percent", "in memory", "kube-scheduler")
     table = Table(heads, rows)

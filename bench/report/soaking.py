@@ -1,4 +1,4 @@
-"""Pods that live and die while parts are killed."""
+"""Pods that come and go while parts are killed."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,17 @@ from bench.report.page import Found, Section, Table, number
 
 
 def soak_section(found: Found, _pictures: Path) -> Section:
-    """What each run saw; one writes nothing down unless all was well."""
+    """Return the section on the soak runs; each of them found no fault."""
     runs: dict[str, dict[str, Any]] = found["runs"]
     columns = [dict(_rows(run)) for run in runs.values()]
     rows = tuple((what, *(column[what] for column in columns)) for what in columns[0])
     words = (
         "`make soak` on real etcd, kube-apiserver and kube-scheduler: nodes with cards "
-        "of several sizes, a stand-in for kubelet, and kill -9 at moments that the "
-        "seed draws. One who looks on adds up the placements of the pods at each "
-        "change that the API server tells of. A run writes results only when nothing "
-        "was wrong. Lives a minute hang on the machine, which does all of this at once."
+        "of several sizes, a simulated kubelet, and kill -9 at moments that the seed "
+        "draws. An independent observer adds up the placements of the pods at each "
+        "change that the API server reports. A run writes results only if nothing was "
+        "wrong. The number of lives per minute depends on the machine, which runs all "
+        "of this at once."
     )
     table = Table(("policy", *runs), rows)
     return Section("Soak", [words, table], found)
@@ -27,17 +28,20 @@ def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:
     ended = run["ended"]
     return [
         ("lives (created, decided, gone)", number(run["lives"])),
-        ("a minute", number(run["per_minute"], 0)),
+        ("lives per minute", number(run["per_minute"], 0)),
         ("minutes", number(run["seconds"] / 60, 1)),
         ("placed", number(ended.get("placed", 0))),
         ("refused with a reason", number(ended.get("refused", 0))),
         ("withdrawn before a decision", number(ended.get("withdrawn", 0))),
         ("kill -9", kills),
-        ("moments looked at", number(run["moments"])),
+        ("changes checked", number(run["moments"])),
         ("of these with a card over-committed", "0"),
         ("units leaked at the end", "0"),
         ("nodes, cards", f"{run['nodes']}, {run['cards']}"),
-        ("units held, mean and most", f"{run['mean_held']:.0%}, {run['fullest']:.0%}"),
+        (
+            "units held, mean and maximum",
+            f"{run['mean_held']:.0%}, {run['fullest']:.0%}",
+        ),
         ("extender's memory at the end", f"{number(run['extender_mib'], 1)} MiB"),
         ("seed", str(run["seed"])),
     ]
