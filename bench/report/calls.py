@@ -42,9 +42,9 @@ def filter_section(found: Found, pictures: Path) -> Section:
     across, up = "node names in the request", "milliseconds, p50"
     plots.lines(pictures / "filter.svg", curves, across, up)
     words = (
-        "Milliseconds of one `filter` with kube-scheduler's JSON over a kept connection."
-        " The limit is measured alternately: an echo in the same server that parses the "
-        "same body and returns its names."
+        "Milliseconds of one `filter` with kube-scheduler's JSON over a kept "
+        "connection. The limit is measured alternately: an echo in the same server "
+        "that parses the same body and returns its names."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
     parts = [words, table, picture, *_pods(found)]

@@ -27,9 +27,9 @@ def packing_section(found: Found, pictures: Path) -> Section:
     words = (
         "Allocated share of all cards, in percent, when pods for 100 percent of them "
         "have arrived. Each figure is the mean over the seeds of a replay of the "
-        "public trace (cluster-trace-gpu-v2023). The limits belong to the same lists. The "
-        "ceiling is the largest load that a linear program can still place completely. "
-        "The bound is the most that it can allocate of a load of 100."
+        "public trace (cluster-trace-gpu-v2023). The limits belong to the same lists. "
+        "The ceiling is the largest load that a linear program can still place "
+        "completely. The bound is the most that it can allocate of a load of 100."
     )
     picture = Picture(
         "packing.svg", "Allocated share by arrived load, one chart per list"

@@ -23,12 +23,13 @@ def burst_section(found: Found, pictures: Path) -> Section:
     words = (
         f"{number(found['pods'])} pods wait for {number(found['nodes'])} nodes of "
         f"{found['cards_a_node']} cards; then kube-scheduler starts. The time is "
-        "counted from the first Binding to the last in the audit log of a real kube-apiserver. "
-        "The variants alternate. All have the same configuration of kube-scheduler: "
-        f"its client at {number(found['qps'], 0)} requests per second, all nodes "
-        "scored. The limit is kube-scheduler without an extender. With any extender kube-scheduler "
-        "does not decide similar pods in one batch, so the table also has it without "
-        "batches. `echo` is an extender in Python that only returns all names."
+        "counted from the first Binding to the last in the audit log of a real "
+        "kube-apiserver. The variants alternate. All have the same configuration of "
+        f"kube-scheduler: its client at {number(found['qps'], 0)} requests per second, "
+        "all nodes scored. The limit is kube-scheduler without an extender. With any "
+        "extender kube-scheduler does not decide similar pods in one batch, so the "
+        "table also has it without batches. `echo` is an extender in Python that only "
+        "returns all names."
     )
     claims = Table(
         ("of the extender", "measured", "allowed"),
@@ -81,9 +82,9 @@ def scale_section(found: Found, _pictures: Path) -> Section:
     words = (
         f"{number(found['nodes'])} nodes of 8 cards, {number(found['pods'])} running "
         "pods in real etcd and kube-apiserver. One of each was created through the API "
-        "server and copied into etcd under other names; so are the pods that come, "
-        "are bound, run and go. The rest is as operators run it. The delay of the "
-        "ledger is the time from the deletion of a pod, sent to the API server, until filter "
+        "server and copied into etcd under other names; so are the pods that come, are "
+        "bound, run and go. The rest is as operators run it. The delay of the ledger "
+        "is the time from the deletion of a pod, sent to the API server, until filter "
         "allows another pod onto its card. A pair is kube-scheduler and its extender. "
         "One pair is killed or ends while another one stands by and pods continue to "
         "arrive. kube-scheduler's lease is 15 s, the default."
