@@ -29,7 +29,7 @@ from tests.builders import (
     request,
 )
 
-HTML = resources.files("extender").joinpath("page", "index.html").read_text()
+HTML = resources.files("extender.server").joinpath("page", "index.html").read_text()
 INNER = "http://127.0.0.1:39999"
 
 
