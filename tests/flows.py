@@ -25,7 +25,6 @@ Operation = Callable[[], object]
 def filtering() -> Iterator[Operation]:
     """Ask an assembled extender for one filter through its HTTP application."""
     from extender.settings import ExtenderSettings  # noqa: F401
-    from tests.builders import pod_json
     from tests.extender.server.test_app import Running
 
     stop = Event()

@@ -4,14 +4,6 @@ The answer of ``GET /v1/collect``, as BIE's edge agent reads it (seed 000). Pure
 
 The agent waits without a timeout and gives up all its pods for one answer that is no
 success, so this is made of what was read last and always is one.
-
-Metrics as text: what ``prometheus_client`` writes, byte for byte, and far sooner.
-
-Its ``generate_latest`` checks the name of every label of every line anew: 1500 lines
-take it 20 ms and more, of which most is spent on a dozen names. Here the labels that
-many lines share are written once. ``tests/deviceplugin/exporter/test_rendering.py``
-holds both to the same bytes; what nobody here uses (timestamps, exemplars,
-histograms) is left out.
 """
 
 import gzip
@@ -27,10 +19,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
+from gpushare.exposition import openmetrics, text
 
 Unit = Literal["mib", "bytes"]
 """What memory is counted in; the seed does not say, its numbers look like MiB."""
@@ -72,62 +64,6 @@ def _memory(pair: Sequence[int]) -> dict[str, Any]:
     used, total = pair
     percent = used / total if total else 0.0
     return {"percent": percent, "totalMemory": total, "usedMemory": used}
-
-
-_ENDS = b"# EOF\n"
-
-
-def text(metrics: Iterable[Metric]) -> bytes:
-    """Write Prometheus' text format, version 0.0.4."""
-    lines: list[str] = []
-    written: dict[int, str] = {}
-    kept = list(metrics)
-    for metric in kept:
-        name, kind = metric.name, metric.type
-        if kind == "counter":
-            name += "_total"
-        elif kind == "unknown":
-            kind = "untyped"
-        words = metric.documentation.replace("\\", r"\\").replace("\n", r"\n")
-        lines.append(f"# HELP {name} {words}\n# TYPE {name} {kind}\n")
-        lines += _samples(metric, written)
-    return "".join(lines).encode()
-
-
-def openmetrics(metrics: Iterable[Metric]) -> bytes:
-    """Write OpenMetrics, version 1.0.0, for which Prometheus asks first."""
-    lines: list[str] = []
-    written: dict[int, str] = {}
-    kept = list(metrics)
-    for metric in kept:
-        name, words = metric.name, _escaped(metric.documentation)
-        lines.append(f"# HELP {name} {words}\n# TYPE {name} {metric.type}\n")
-        lines += _samples(metric, written)
-    return "".join(lines).encode() + _ENDS
-
-
-def _samples(metric: Metric, written: dict[int, str]) -> list[str]:
-    """Write a metric's lines; ``written`` are labels by their identity.
-
-    Which is theirs alone as long as all metrics are kept.
-    """
-    lines = []
-    number: Callable[[float], str] = floatToGoString
-    for one in metric.samples:
-        labels = written.get(id(one.labels))
-        if labels is None:
-            labels = written[id(one.labels)] = _labels(one.labels)
-        lines.append(f"{one.name}{labels} {number(one.value)}\n")
-    return lines
-
-
-def _labels(labels: dict[str, str]) -> str:
-    pairs = [f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
-
-
-def _escaped(words: str) -> str:
-    return words.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 _OPENMETRICS = "application/openmetrics-text"
@@ -214,7 +150,7 @@ class ExporterPages:
         if names := request.query.get("name[]"):
             metrics = _only(frozenset(names), metrics)
         write = openmetrics if content_type.startswith(_OPENMETRICS) else text
-        body = write(metrics)
+        body = b"".join(write(metrics))
         headers = {"Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(request.headers.get("accept-encoding", "")):
             body = gzip.compress(body, _FAST)

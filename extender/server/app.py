@@ -1,19 +1,16 @@
-"""The extender's HTTP: one short view per verb, and what operators look at.
+"""Serve kube-scheduler's calls and the pages that an operator reads.
 
-Two applications in one worker. Whoever reaches the verbs can bind pods, so they listen
-on loopback; Prometheus cannot reach loopback, so health and metrics, which are
-read-only, have a listener of their own (``publicapp``, ``gpushare.listener``).
-
-By which names a server for this machine alone is called. Pure.
-
-A web page of anybody's can have its own name mean this machine, by DNS, and then read
-in a browser here what the server says: to the browser it is the page's own server. It
-cannot keep the browser from sending that name along.
+Whoever reaches the calls can bind pods, so this listener is on loopback, or wants a
+client's certificate. Health and metrics, which are read-only, have a second listener
+(``public``), since Prometheus cannot reach loopback.
 """
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -21,24 +18,23 @@ from typing import Any
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 import orjson
-from flask import Flask, Request, Response, request
-from werkzeug.exceptions import BadRequest, MisdirectedRequest, UnsupportedMediaType
+from flask import Flask, Response, request
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from werkzeug.exceptions import BadRequest, MisdirectedRequest
 
 from extender.scheduling import wire
 from extender.scheduling.bind import Binder, Bound, Outcome
 from extender.scheduling.service import Verbs
 from extender.scheduling.wire import FilterResult
-from extender.server.metrics import VerbMetrics
 from extender.server.public import (
-    JSON,
-    MOST_BYTES,
+    INTERNAL_ERROR,
     Answer,
     MetricsPage,
     Readiness,
     anybody,
     create_public_app,
     json_response,
-    shortened,
+    posts,
 )
 from extender.server.ui import Page
 from gpushare.domain.refusal import users_words
@@ -46,38 +42,62 @@ from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.logs import about
 from gpushare.page_policy import STATE_HEADERS
 
+logger = logging.getLogger(__name__)
+
 _HOST = re.compile(r"(?:\[([^]]+)\]|([^:]+))(?::\d*)?", re.ASCII)
 """An address in brackets or a name, and a port or none."""
 _LOCALHOST = "localhost"
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 4, 10)
+_INVALID = "Invalid vcuda request"
 
 
-def is_local(host: str) -> bool:
-    """Tell whether a ``Host`` header can be one of somebody who means this machine.
+class VerbMetrics:
+    """Count and time kube-scheduler's calls."""
 
-    True for addresses, whichever, since no name was asked for; for ``localhost``, which
-    means this machine everywhere; and where there is none, as in HTTP/1.0.
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "vcuda_extender_request_seconds",
+            "Time to answer one call of kube-scheduler.",
+            ["verb"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "vcuda_extender_refusals",
+            "Nodes refused by filter, by the reason that the event shows.",
+            ["reason"],
+            registry=registry,
+        )
+        self._binds = Counter(
+            "vcuda_extender_binds",
+            "Binds by outcome; conflict: the card was taken since filter.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in Outcome:
+            self._binds.labels(outcome.value)
 
-    >>> is_local("127.0.0.1:39999"), is_local("[::1]:39999"), is_local("a.example")
-    (True, True, False)
-    """
-    parts = _HOST.fullmatch(host)
-    if parts is None:
-        return not host
-    address, name = parts[1], (parts[2] or "").lower().removesuffix(".")
-    if name == _LOCALHOST or name.endswith(f".{_LOCALHOST}"):
-        return True
-    return _is_address(address or name)
+    @contextmanager
+    def timed(self, verb: str) -> Iterator[None]:
+        """Time one call."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds.labels(verb).observe(time.perf_counter() - began)
 
+    def filtered(self, result: FilterResult) -> None:
+        """Count a filter's refusals."""
+        if not result.refused:
+            return
+        for reason, nodes in Tally(result.refused.values()).items():
+            # A user's own words would make a series each.
+            label = _INVALID if reason.startswith(_INVALID) else reason
+            self._refusals.labels(label).inc(nodes)
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-logger = logging.getLogger(__name__)
+    def bound(self, bound: Bound) -> None:
+        """Count a bind."""
+        self._binds.labels(bound.outcome.value).inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,47 +111,58 @@ class Parts:
     metrics_page: MetricsPage
     snapshot: Callable[[], dict[str, Any]]
     page: Page | None = None
-    """None where it is not wanted."""
+    """None where it is switched off."""
     tls: bool = False
-    """Whether the verbs want a client's certificate."""
-
-
-View = Callable[[Parts, bytes], bytes]
+    """Whether the listener wants a client's certificate."""
 
 
 def create_app(parts: Parts) -> WSGIApplication:
-    """Make the application for loopback: verbs, /snapshot, and the read-only rest.
-
-    A call as kube-scheduler writes it is answered without Flask (``shortcut``).
-    """
-    app = create_public_app(parts.readiness, parts.metrics_page)
-    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    """Make the application of the inner listener: verbs, pages, and the public rest."""
+    app = create_public_app(
+        parts.readiness,
+        parts.metrics_page,
+        {
+            _path("filter"): wire.filter_reply(FilterResult(error=INTERNAL_ERROR)),
+            _path("bind"): wire.bind_reply(INTERNAL_ERROR),
+        },
+    )
     if not parts.tls:
         app.before_request(_insist_on_local_name)
-    answers: dict[str, Answer] = {}
-    for verb, view in _VIEWS.items():
-        rule = f"{EXTENDER_PREFIX}/{verb}"
-        answers[rule] = partial(_timed, parts, verb, view)
-        by_flask = partial(_by_flask, parts, verb, view)
-        app.add_url_rule(rule, verb, by_flask, methods=["POST"])
 
     @app.get("/snapshot")
     def snapshot() -> Response:
         return json_response(orjson.dumps(parts.snapshot()))
 
     if parts.page:
-        _show(app, parts.page)
-    return shortened(app, answers, anybody if parts.tls else _by_local_name)
+        _add_page(app, parts.page)
+    answers: dict[str, Answer] = {
+        _path(verb): partial(_timed, parts, verb, view) for verb, view in _VIEWS.items()
+    }
+    return posts(app, answers, welcome=anybody if parts.tls else _by_local_name)
 
 
-def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
-    with parts.metrics.timed(verb):
-        return view(parts, body)
+def is_local(host: str) -> bool:
+    """Tell whether a ``Host`` header names this machine.
 
+    A web page from elsewhere can have its own name resolve to this machine by DNS, and
+    then read in a browser here what this server answers. The browser sends that name.
+    True for any address, since no name was resolved for it; for ``localhost``; and
+    where there is no header, as in HTTP/1.0.
 
-def _by_flask(parts: Parts, verb: str, view: View) -> Response:
-    with parts.metrics.timed(verb):
-        return json_response(view(parts, _body(request)))
+    >>> is_local("127.0.0.1:39999"), is_local("[::1]:39999"), is_local("a.example")
+    (True, True, False)
+    """
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        return not host
+    address, name = parts[1], (parts[2] or "").lower().removesuffix(".")
+    if name == _LOCALHOST or name.endswith(f".{_LOCALHOST}"):
+        return True
+    try:
+        ip_address(address or name)
+    except ValueError:
+        return False
+    return True
 
 
 def _by_local_name(environ: WSGIEnvironment) -> bool:
@@ -139,32 +170,41 @@ def _by_local_name(environ: WSGIEnvironment) -> bool:
 
 
 def _insist_on_local_name() -> None:
-    """Refuse what a web page from elsewhere has a browser on this host ask for.
+    """Refuse requests that a web page from elsewhere has a browser on this host send.
 
-    Not with TLS: then who has no client's certificate has not come this far, and
-    kube-scheduler may call by any name that the server's certificate has. Whether there
-    is TLS the settings say, since a header of the page's own may say so too.
+    Not with TLS: then no client without a certificate comes this far, and
+    kube-scheduler may call by any name in the server's certificate. The settings say
+    whether there is TLS, since a page could send a header that says so.
     """
     if _by_local_name(request.environ):
         return
-    host = request.environ.get("HTTP_HOST", "")
+    host = users_words(request.environ.get("HTTP_HOST", ""))
     raise MisdirectedRequest(
-        f'this server is for its own machine alone, and no "{users_words(host)}"; call '
-        "it by 127.0.0.1, [::1] or localhost, as in kube-scheduler's urlPrefix"
+        f'this server answers on its own machine only, not as "{host}"; call it by '
+        "127.0.0.1, [::1] or localhost, as in kube-scheduler's urlPrefix"
     )
 
 
-def _show(app: Flask, page: Page) -> None:
-    """Serve the page for a browser, and what it shows."""
-
+def _add_page(app: Flask, page: Page) -> None:
     @app.get("/ui")
     def ui() -> Response:
         return Response(page.html, headers=dict(page.headers))
 
     @app.get("/ui/state")
     def ui_state() -> Response:
-        body = orjson.dumps(page.state())
-        return Response(body, content_type=JSON, headers=dict(STATE_HEADERS))
+        return json_response(orjson.dumps(page.state()), STATE_HEADERS)
+
+
+def _path(verb: str) -> str:
+    return f"{EXTENDER_PREFIX}/{verb}"
+
+
+View = Callable[[Parts, bytes], bytes]
+
+
+def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
+    with parts.metrics.timed(verb):
+        return view(parts, body)
 
 
 def _filter(parts: Parts, body: bytes) -> bytes:
@@ -209,7 +249,7 @@ def _bind(parts: Parts, body: bytes) -> bytes:
         if bound.error:
             facts = {"outcome": bound.outcome.value, "because": bound.error}
             logger.warning("not bound", extra=facts)
-    # kube-scheduler takes the text for a format (contracts 1.6).
+    # kube-scheduler uses the text as a format string (contracts 1.6).
     return wire.bind_reply(bound.error.replace("%", " percent"))
 
 
@@ -222,21 +262,10 @@ _VIEWS: Mapping[str, View] = {
 
 
 def _insist_on_ready(parts: Parts) -> None:
-    """Refuse a verb that has no ``Error`` to say it in, until the books are whole."""
+    """Refuse a verb whose answer has no ``Error`` field while the ledger is not."""
     if reasons := parts.readiness.why_not():
         raise BadRequest(_not_ready(reasons))
 
 
 def _not_ready(reasons: list[str]) -> str:
     return "vcuda extender is not ready: " + "; ".join(reasons)
-
-
-def _body(incoming: Request) -> bytes:
-    """Read what kube-scheduler sends.
-
-    A web page in a browser on this host can make one send a POST here, but not of this
-    type: for that the browser would first ask us whether it may.
-    """
-    if incoming.mimetype != JSON:
-        raise UnsupportedMediaType(f"Content-Type must be {JSON}")
-    return incoming.get_data(cache=False)

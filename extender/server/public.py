@@ -1,56 +1,60 @@
-"""What all our servers have: health, readiness, metrics, words for what goes wrong.
+"""Serve what the HTTP servers of this package have in common.
 
-Whether the ledger can be trusted, and in words why not.
-
-A shorter way than Flask's for requests as Kubernetes itself writes them.
-
-Matching a route, a request and a response object cost as much as most answers. Whatever
-is written otherwise goes the long way, and so does every error.
-
-/metrics as text, a family at a time.
-
-As Prometheus' client writes it. But a gauge of each card of a large cluster is 80,000
-lines: six of them as objects at once were 150 MiB that the process never gave back, and
-by the client's own writer Prometheus gave up before the page was whole. So such a gauge
-has no objects for its lines, and its labels are written once for all six. Gauges have
-no timestamps here, and plain names.
+That is health, readiness and metrics, JSON for errors, and ``posts``: a shorter way
+than Flask's for requests as Kubernetes writes them. Matching a route and making a
+request and a response object cost as much as most answers. All other requests, and all
+errors, go through Flask.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from threading import Lock
-from typing import Protocol, Self
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import orjson
 from flask import Flask, Response, request
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
-from werkzeug.exceptions import HTTPException
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from werkzeug.exceptions import (
+    ExpectationFailed,
+    HTTPException,
+    LengthRequired,
+    UnsupportedMediaType,
+)
 
-from extender.scheduling import wire
-from extender.scheduling.wire import FilterResult
+from gpushare import exposition
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import EXTENDER_PREFIX
 from gpushare.kube.reflector import Reflector
+
+logger = logging.getLogger(__name__)
+
+JSON = "application/json"
+MOST_BYTES = 8 << 20
+"""Of one request; 10,000 names and the largest pod are under 3 MiB."""
+FRESH_S = 1.0
+"""How long a rendered page of metrics is served."""
+_PAUSE_S = 0.0001
+_MOST_DIGITS = 10
+_BODY_COMES_LATER = {"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"}
+"""Fields of requests whose body ``extender.server.workers`` does not wait for."""
+INTERNAL_ERROR = "internal error in the vcuda extender; its log has the details"
+
+Answer = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Ready when every reflector has synced and been heard from lately."""
+    """Whether every reflector has synced and heard from the API server lately."""
 
     reflectors: tuple[tuple[str, Reflector], ...]
     stale_after_s: float
 
     def why_not(self) -> list[str]:
-        """Give a sentence for each reason not to answer; none when ready."""
+        """Return a sentence for each reason not to answer; empty when ready."""
         reasons = []
         for name, reflector in self.reflectors:
             age_s = reflector.age_s()
@@ -58,25 +62,15 @@ class Readiness:
                 reasons.append(f"{name} have not been listed yet")
             elif age_s is None or age_s > self.stale_after_s:
                 reasons.append(
-                    f"nothing heard of {name} for {age_s or 0:.0f} s; "
+                    f"no news of {name} for {age_s or 0:.0f} s; "
                     "is the API server reachable?"
                 )
         return reasons
 
     def ages_s(self) -> dict[str, float]:
-        """Give the seconds since each reflector last heard something."""
+        """Return the seconds since each reflector last heard something."""
         ages = {name: reflector.age_s() for name, reflector in self.reflectors}
         return {name: age_s for name, age_s in ages.items() if age_s is not None}
-
-
-JSON = "application/json"
-MOST_BYTES = 8 << 20
-"""Of one request; 10,000 names and the largest pod are under 3 MiB."""
-_MOST_DIGITS = 10
-_UNHEARD = {"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"}
-"""Of requests whose body has not come: ``extender.server.workers`` waits for none."""
-
-Answer = Callable[[bytes], bytes]
 
 
 def anybody(_environ: WSGIEnvironment) -> bool:
@@ -84,143 +78,75 @@ def anybody(_environ: WSGIEnvironment) -> bool:
     return True
 
 
-def shortened(
+def posts(
     app: Flask,
     answers: Mapping[str, Answer],
+    *,
     welcome: Callable[[WSGIEnvironment], bool] = anybody,
+    refused: Callable[[str], None] = lambda _path: None,
 ) -> WSGIApplication:
-    """Answer a plain POST to one of these paths at once, and leave the rest to Flask.
+    """Answer POSTs of JSON to these paths, and leave all other requests to the app.
 
-    Flask is to know the same paths. ``welcome`` tells which requests it need not see.
-    What an answer raises is said as Flask's own error handlers would.
+    ``welcome`` tells which requests may take the short way. ``refused`` is called with
+    the path of a request whose body is not read. Errors that an answer raises become
+    what the app's error handlers make of them, on both ways.
     """
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    for path, answer in answers.items():
+        view = partial(_by_flask, answer, partial(refused, path))
+        app.add_url_rule(path, path, view, methods=["POST"])
 
     def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         answer, length = answers.get(environ["PATH_INFO"]), plain_length(environ)
         if answer is None or length is None or not welcome(environ):
             return app(environ, start)
-        # Who hangs up in the middle is no error of ours: gunicorn takes it from here.
-        asked = environ["wsgi.input"].read(length)
+        # gunicorn handles a client that hangs up in the middle.
+        body = environ["wsgi.input"].read(length)
         try:
-            said = answer(asked)
+            answered = answer(body)
         except Exception as error:  # noqa: BLE001
             with app.request_context(environ):
-                wrong = app.make_response(app.handle_user_exception(error))
-                return wrong(environ, start)
-        start("200 OK", [("Content-Type", JSON), ("Content-Length", str(len(said)))])
-        return [said]
+                response = app.make_response(app.handle_user_exception(error))
+                return response(environ, start)
+        size = str(len(answered))
+        start("200 OK", [("Content-Type", JSON), ("Content-Length", size)])
+        return [answered]
 
     return application
 
 
 def plain_length(environ: WSGIEnvironment) -> int | None:
-    """Give the body's length where a request is as Kubernetes writes it, else None."""
+    """Return the body's length of a request as Kubernetes writes it, else None."""
     plain = environ["REQUEST_METHOD"] == "POST" and environ.get("CONTENT_TYPE") == JSON
     length = environ.get("CONTENT_LENGTH") or ""
-    whole = not environ.keys() & _UNHEARD
-    if not (plain and whole and length.isdigit()) or len(length) > _MOST_DIGITS:
+    complete = not environ.keys() & _BODY_COMES_LATER
+    if not (plain and complete and length.isdigit()) or len(length) > _MOST_DIGITS:
         return None
     return int(length) if int(length) <= MOST_BYTES else None
 
 
-_LINES = 200
-"""Written at a time: a third of a millisecond, which others wait for."""
-Values = Callable[[], Iterable[float]]
-_number: Callable[[float], str] = floatToGoString
-_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+def _by_flask(answer: Answer, refused: Callable[[], None]) -> Response:
+    try:
+        body = _whole_json()
+    except HTTPException:
+        refused()
+        raise
+    return json_response(answer(body))
 
 
-class Families(Protocol):
-    """A registry, or whoever else has families of metrics."""
+def _whole_json() -> bytes:
+    """Read a body of JSON that comes with its length before it.
 
-    def collect(self) -> Iterable[Metric]:
-        """Give them."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """Labels of one line in each of several gauges, and as they are written there."""
-
-    by_name: Mapping[str, str]
-    text: str
-
-    @classmethod
-    def of(cls, **by_name: str) -> Self:
-        """Write them down once."""
-        return cls(by_name, _written(by_name))
-
-
-class LargeGauge(Metric):
-    """A gauge with a line for each of many labels, made only as it is written.
-
-    Whoever looks for samples finds them as in any other.
+    A web page in a browser on this host can make one send a POST here, but not of this
+    type: the browser would first ask this server whether it may.
     """
-
-    def __init__(
-        self, name: str, documentation: str, labels: Sequence[Labels], values: Values
-    ) -> None:
-        # Not the parent's, which would have a list of samples.
-        self.name, self.documentation = name, documentation
-        self.type, self.unit = "gauge", ""
-        self._labels, self._values = labels, values
-
-    @property
-    def samples(self) -> list[Sample]:  # type: ignore[override]
-        """Make all at once; for a look at a few."""
-        pairs = zip(self._labels, self._values(), strict=True)
-        return [Sample(self.name, dict(each.by_name), value) for each, value in pairs]
-
-    def lines(self) -> Iterator[str]:
-        """Write line by line."""
-        for each, value in zip(self._labels, self._values(), strict=True):
-            yield f"{self.name}{each.text} {_number(value)}\n"
-
-
-def exposition(families: Families) -> Iterator[bytes]:
-    """Write all families in Prometheus' text format, piece by piece."""
-    for family in families.collect():
-        if family.type == "gauge":
-            yield from _gauge(family)
-        else:
-            yield generate_latest(_Alone(family))
-
-
-class _Alone(Collector):
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        return (self._family,)
-
-
-def _gauge(family: Metric) -> Iterator[bytes]:
-    text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
-    yield f"# HELP {family.name} {text}\n# TYPE {family.name} gauge\n".encode()
-    if isinstance(family, LargeGauge):
-        lines = family.lines()
-    else:
-        lines = map(_line, family.samples)
-    while some := "".join(islice(lines, _LINES)):
-        yield some.encode()
-
-
-def _line(sample: Sample) -> str:
-    labels = _written(sample.labels) if sample.labels else ""
-    return f"{sample.name}{labels} {_number(sample.value)}\n"
-
-
-def _written(labels: Mapping[str, str]) -> str:
-    pairs = (f'{k}="{v.translate(_ESCAPES)}"' for k, v in sorted(labels.items()))
-    return "{" + ",".join(pairs) + "}"
-
-
-FRESH_S = 1.0
-"""How long a page of metrics is given to whoever asks."""
-_PAUSE_S = 0.0001
-logger = logging.getLogger(__name__)
-
-_OOPS = "the extender met an error of its own; its log has the details"
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequired("send a Content-Length; bodies in chunks are not read")
+    if "Expect" in request.headers:
+        raise ExpectationFailed("send the body at once, without Expect")
+    if request.mimetype != JSON:
+        raise UnsupportedMediaType(f"Content-Type must be {JSON}")
+    return request.get_data(cache=False)
 
 
 class MetricsPage:
@@ -242,24 +168,29 @@ class MetricsPage:
         self._until = -math.inf
 
     def text(self) -> bytes:
-        """Give the page; whoever asks while it is rendered waits for it."""
+        """Return the page; callers wait while it is rendered."""
         with self._lock:
             if self._clock() >= self._until:
-                # Whole or not at all: half a page would look like fewer cards.
-                self._page = b"".join(map(_pausing, exposition(self._registry)))
+                # Never half a page: it would look as if there were fewer cards.
+                pieces = exposition.text(self._registry.collect())
+                self._page = b"".join(map(_pausing, pieces))
                 self._until = self._clock() + FRESH_S
             return self._page
 
 
 def _pausing(piece: bytes) -> bytes:
-    """Let others have the interpreter, who would wait 5 ms each time to be given it."""
+    """Let other threads run; each would wait 5 ms for the interpreter otherwise."""
     time.sleep(_PAUSE_S)
     return piece
 
 
-def create_public_app(readiness: Readiness, metrics: MetricsPage) -> Flask:
+def create_public_app(
+    readiness: Readiness,
+    metrics: MetricsPage,
+    internal_errors: Mapping[str, bytes] | None = None,
+) -> Flask:
     """Make the application for everybody: health, readiness and metrics."""
-    app = bare_app()
+    app = bare_app(internal_errors)
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -278,36 +209,42 @@ def create_public_app(readiness: Readiness, metrics: MetricsPage) -> Flask:
     return app
 
 
-def bare_app() -> Flask:
-    """Make an application that has nothing yet but words for what goes wrong."""
+def bare_app(internal_errors: Mapping[str, bytes] | None = None) -> Flask:
+    """Make an application that has nothing yet but answers to errors.
+
+    ``internal_errors`` are bodies for status 200, by path, where the caller expects an
+    unexpected exception inside an ordinary answer; elsewhere it is a 500.
+    """
+    bodies = internal_errors or {}
+
+    def failed(error: Exception) -> Response:
+        logger.error("internal error", exc_info=error, extra={"path": request.path})
+        if request.path in bodies:
+            return json_response(bodies[request.path])
+        return _error({"error": INTERNAL_ERROR}, 500)
+
     app = Flask("extender")
     app.register_error_handler(Malformed, _malformed)
     app.register_error_handler(HTTPException, _http)
-    app.register_error_handler(Exception, _surprise)
+    app.register_error_handler(Exception, failed)
     return app
 
 
-def json_response(body: bytes, status: int = 200) -> Response:
-    """Answer JSON that is written already."""
-    return Response(body, status, content_type=JSON)
+def json_response(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with JSON that is written already."""
+    return Response(body, content_type=JSON, headers=dict(headers or {}))
 
 
 def _malformed(error: Malformed) -> Response:
-    """Say what is wrong with a request, and log it: nobody of ours sends such a one."""
+    """Answer, and log, since no component of Kubernetes sends such a request."""
     logger.warning("request not understood", extra={"because": str(error)})
-    return json_response(orjson.dumps({"error": str(error), "field": error.field}), 400)
+    return _error({"error": str(error), "field": error.field}, 400)
 
 
 def _http(error: HTTPException) -> Response:
     text = f"{error.name}: {error.description}"
-    return json_response(orjson.dumps({"error": text}), error.code or 500)
+    return _error({"error": text}, error.code or 500)
 
 
-def _surprise(error: Exception) -> Response:
-    """Answer a bug of ours: as an ``Error`` where the verb has one, else as a 500."""
-    logger.error("surprise", exc_info=error, extra={"path": request.path})
-    if request.path == f"{EXTENDER_PREFIX}/filter":
-        return json_response(wire.filter_reply(FilterResult(error=_OOPS)))
-    if request.path == f"{EXTENDER_PREFIX}/bind":
-        return json_response(wire.bind_reply(_OOPS))
-    return json_response(orjson.dumps({"error": _OOPS}), 500)
+def _error(body: Mapping[str, str], status: int) -> Response:
+    return Response(orjson.dumps(body), status, content_type=JSON)

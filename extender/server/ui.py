@@ -55,7 +55,9 @@ class Seen:
 
 def make_page(books: Books, readiness: Readiness) -> Page:
     """Read the file, which is part of the package, and bind it to the books."""
-    html = resources.files("extender.server").joinpath("page", "index.html").read_bytes()
+    html = (
+        resources.files("extender.server").joinpath("page", "index.html").read_bytes()
+    )
 
     def look() -> dict[str, Any]:
         seen = Seen(

@@ -1,39 +1,24 @@
-"""The webhook's HTTP: reviews of new pods for the API server, over TLS.
+"""Serve the webhook: reviews of new pods for the API server, over TLS.
 
-It keeps nothing between two reviews but the pool of cards, which a thread of its own
-follows: as many replicas as one wishes answer alike.
-
-What the API server says of nodes, kept as far as the webhook's rules need it.
+Between two reviews it keeps nothing but the pool of cards, which a thread follows. So
+any number of replicas give the same answers.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from threading import Lock
 from wsgiref.types import WSGIApplication
 
-from flask import Response, request
-from werkzeug.exceptions import (
-    ExpectationFailed,
-    HTTPException,
-    LengthRequired,
-    UnsupportedMediaType,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from extender.jsonpatch import patch_between
 from extender.pool import UNKNOWN, NodeFacts, Pool, node_facts
-from extender.server.metrics import PathMetrics, Result, ReviewMetrics
-from extender.server.public import (
-    JSON,
-    MOST_BYTES,
-    Answer,
-    MetricsPage,
-    Readiness,
-    bare_app,
-    shortened,
-)
-from extender.webhook.review import Question, allowed, denied, question
+from extender.server.public import MetricsPage, Readiness, bare_app, posts
+from extender.webhook.review import Question, allowed, denied, patch_between, question
 from extender.webhook.rules import Rules, review
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
@@ -41,10 +26,76 @@ from gpushare.logs import about
 
 logger = logging.getLogger(__name__)
 
-_OOPS = (
-    "the webhook of vcuda met an error of its own, and turned the pod away; the log of "
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
+_INTERNAL_ERROR = (
+    "internal error in the vcuda webhook, so the pod was denied; the log of "
     "gpushare-webhook in kube-system has the details"
 )
+
+
+class Result(StrEnum):
+    """What came of one review."""
+
+    ALLOWED = "allowed"
+    CHANGED = "changed"
+    DENIED = "denied"
+    MALFORMED = "malformed"
+    """No API server sends such a review."""
+    FAILED = "failed"
+    """An internal error; the pod was denied."""
+
+
+class ReviewMetrics:
+    """Count and time reviews."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "vcuda_webhook_review_seconds",
+            "Time to answer one review of the API server.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._reviews = Counter(
+            "vcuda_webhook_reviews",
+            "Reviews by what came of them; failed: an internal error of the webhook.",
+            ["path", "result"],
+            registry=registry,
+        )
+        self._warnings = Counter(
+            "vcuda_webhook_warnings",
+            "Warnings given to those who create pods.",
+            registry=registry,
+        )
+
+    def of(self, path: str) -> "PathMetrics":
+        """Return the metrics of one path, with every result at 0 to begin with."""
+        results = {one: self._reviews.labels(path, one.value) for one in Result}
+        return PathMetrics(self._seconds.labels(path), results, self._warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class PathMetrics:
+    """Count and time the reviews of one path."""
+
+    seconds: Histogram
+    results: Mapping[Result, Counter]
+    warnings: Counter
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time one review."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds.observe(time.perf_counter() - began)
+
+    def reviewed(self, result: Result, warnings: int = 0) -> None:
+        """Count a review, and the warnings that it gave."""
+        self.results[result].inc()
+        if warnings:
+            self.warnings.inc(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +104,7 @@ class Path:
 
     mutating: bool
     mode: str = ""
-    """How pods for Bitfusion that say nothing of it themselves are translated."""
+    """How Bitfusion pods without an annotation of their own are translated."""
 
 
 PATHS: Mapping[str, Path] = {
@@ -77,51 +128,27 @@ class WebhookParts:
 
 
 def create_webhook_app(parts: WebhookParts) -> WSGIApplication:
-    """Make the application for the API server: reviews and nothing else.
-
-    A request as an API server writes it is answered without Flask (``shortcut``).
-    """
-    app = bare_app()
-    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
-    reviews: dict[str, Answer] = {}
-    for rule, path in PATHS.items():
-        metrics = parts.metrics.of(rule)
-        reviews[rule] = partial(_timed, parts, metrics, path)
-        by_flask = partial(_by_flask, reviews[rule], metrics)
-        app.add_url_rule(rule, rule, by_flask, methods=["POST"])
-
-    return shortened(app, reviews)
-
-
-def _by_flask(review: Answer, metrics: PathMetrics) -> Response:
-    try:
-        _insist_on_whole_body()
-        if request.mimetype != JSON:
-            raise UnsupportedMediaType(f"Content-Type must be {JSON}")
-        body = request.get_data(cache=False)
-    except HTTPException:
-        metrics.reviewed(Result.MALFORMED)
-        raise
-    return Response(review(body), content_type=JSON)
-
-
-def _insist_on_whole_body() -> None:
-    """Refuse bodies that come otherwise than whole, with their length before them."""
-    if "Transfer-Encoding" in request.headers:
-        raise LengthRequired("send a Content-Length; bodies in chunks are not read")
-    if "Expect" in request.headers:
-        raise ExpectationFailed("send the body at once, without Expect")
+    """Make the application for the API server: reviews and nothing else."""
+    metrics = {rule: parts.metrics.of(rule) for rule in PATHS}
+    answers = {
+        path: partial(_timed, parts, metrics[path], PATHS[path]) for path in PATHS
+    }
+    return posts(
+        bare_app(),
+        answers,
+        refused=lambda rule: metrics[rule].reviewed(Result.MALFORMED),
+    )
 
 
 def _timed(parts: WebhookParts, metrics: PathMetrics, path: Path, body: bytes) -> bytes:
     with metrics.timed():
-        return _answered(parts, metrics, path, body)
+        return _answer(parts, metrics, path, body)
 
 
-def _answered(
+def _answer(
     parts: WebhookParts, metrics: PathMetrics, path: Path, body: bytes
 ) -> bytes:
-    """Answer one review; whatever goes wrong with its pod is an answer too."""
+    """Answer one review; an error while judging its pod is an answer too."""
     try:
         asked = question(body)
     except Malformed:
@@ -132,17 +159,18 @@ def _answered(
         return allowed(asked.uid)
     with about(pod=_name(asked)):
         try:
-            answer, result, warnings = _judged(parts, path, asked, asked.pod)
+            answer, result, warnings = _judge(parts, path, asked, asked.pod)
         except Exception:
-            # Not a 500: of that the API server tells people nothing but the number.
-            logger.exception("surprise")
-            answer, result, warnings = denied(asked.uid, [_OOPS]), Result.FAILED, 0
+            # Not a 500: the API server would show people nothing but the number.
+            logger.exception("internal error")
+            answer = denied(asked.uid, [_INTERNAL_ERROR])
+            result, warnings = Result.FAILED, 0
     metrics.reviewed(result, warnings)
     return answer
 
 
-def _judged(
-    parts: WebhookParts, path: Path, asked: Question, pod: dict[str, object]
+def _judge(
+    parts: WebhookParts, path: Path, asked: Question, pod: Json
 ) -> tuple[bytes, Result, int]:
     verdict = review(
         pod,
@@ -167,7 +195,7 @@ def _judged(
 
 
 def _name(asked: Question) -> str:
-    """Name the pod for the log; a controller's has no name of its own yet."""
+    """Name the pod for the log; a controller's pod has no name yet."""
     metadata = (asked.pod or {}).get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     name = known.get("name") or f"{known.get('generateName') or ''}*"
@@ -175,10 +203,10 @@ def _name(asked: Question) -> str:
 
 
 class PoolBook:
-    """Sink for nodes: what each adds to the pool, and the pool that they make.
+    """Keep the pool of cards, as a reflector of nodes reports them.
 
-    Nodes say something every few minutes, their cards next to never: the pool is summed
-    up only when what it is made of has changed.
+    Nodes change every few minutes, their cards hardly ever: the pool is summed up only
+    if a change concerns it.
     """
 
     def __init__(self) -> None:
@@ -187,7 +215,7 @@ class PoolBook:
         self._lock = Lock()
 
     def pool(self) -> Pool:
-        """Give the cluster's cards as last heard; ``UNKNOWN`` before the first list."""
+        """Return the cluster's cards; ``UNKNOWN`` before the first list of nodes."""
         return self._pool
 
     def replace(self, pages: Iterator[Page]) -> None:
@@ -215,6 +243,6 @@ def _read(node: Json) -> tuple[str, NodeFacts]:
     try:
         return name, node_facts(node)
     except Malformed as error:
-        # The extender, which shares out the cards, makes a noise of it.
+        # Only info: the extender, which places pods by it, warns of it.
         logger.info("node not understood", extra={"node": name, "because": str(error)})
         return name, NodeFacts()

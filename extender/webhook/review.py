@@ -1,8 +1,13 @@
-"""AdmissionReview v1: what the API server asks, and what it is answered. Pure."""
+"""Read and answer AdmissionReview v1, the API server's question about a pod. Pure.
+
+The rules change a copy of the pod. The JSON patch (RFC 6902) of the answer is the
+difference between the two, so it always fits the object that arrived.
+"""
 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -12,17 +17,17 @@ from gpushare.kube.json_reader import Malformed, Reader
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 DENIED = 400
-"""Status of a denial, which has no reason beside it: with ``Forbidden`` kubectl says
-``Error from server (Forbidden)``, which sends people to look at their rights."""
+"""HTTP status of a denial. It has no ``reason``: for ``Forbidden``, kubectl would print
+``Error from server (Forbidden)``, and people would look at their RBAC rights."""
 _DEBUGGING = "ephemeralcontainers"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One review: a pod that is made, or gets a debugging container.
+    """One review of a new pod, or of one that gets a debugging container.
 
-    ``pod`` is None where it is about anything else, which we have no rules for; ``old``
-    is the pod before, None where there was none; ``user`` is who asks for it.
+    ``pod`` is None if the review is about anything else, for which there are no rules.
+    ``old`` is the pod before the change, None for a new pod. ``user`` made the request.
     """
 
     uid: str
@@ -33,7 +38,7 @@ class Question:
 
 
 def question(body: bytes) -> Question:
-    """Read a review; ``Malformed`` for what no API server would send."""
+    """Read a review; raise ``Malformed`` for one that no API server would send."""
     if not body:
         raise Malformed("body", "is empty; POST an AdmissionReview")
     review = Reader(Reader.parse(body, "body").raw)
@@ -55,7 +60,7 @@ def question(body: bytes) -> Question:
 def allowed(
     uid: str, steps: Sequence[Json] = (), warnings: Sequence[str] = ()
 ) -> bytes:
-    """Let the pod through, changed by these steps."""
+    """Write the answer that admits the pod, changed by the steps of a JSON patch."""
     response: Json = {"uid": uid, "allowed": True}
     if steps:
         response["patchType"] = "JSONPatch"
@@ -64,7 +69,7 @@ def allowed(
 
 
 def denied(uid: str, denials: Sequence[str], warnings: Sequence[str] = ()) -> bytes:
-    """Turn the pod away; each denial is a line of the message."""
+    """Write the answer that denies the pod; each denial is a line of its message."""
     status = {"code": DENIED, "message": "\n".join(denials)}
     return _answer({"uid": uid, "allowed": False, "status": status}, warnings)
 
@@ -74,3 +79,59 @@ def _answer(response: Json, warnings: Sequence[str]) -> bytes:
         response["warnings"] = list(warnings)
     answer = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
     return orjson.dumps(answer)
+
+
+def patch_between(before: Json, after: Json) -> list[Json]:
+    """Return the steps that make ``after`` out of ``before``; empty if they are equal.
+
+    The steps are ``add``, ``replace`` and ``remove``. A missing object is added whole,
+    so no step needs a parent that another step makes. Lists are compared index by
+    index: items are added and removed at the end.
+    """
+    steps: list[Json] = []
+    _compare("", before, after, steps)
+    return steps
+
+
+def _compare(path: str, old: Any, new: Any, steps: list[Json]) -> None:  # noqa: ANN401
+    if old is new:
+        # Most parts of a pod: the copy shares what the rules do not change.
+        return
+    kind = type(old)
+    # In Python, but not in JSON, true equals 1 and 1 equals 1.0.
+    if kind is not type(new):
+        steps.append({"op": "replace", "path": path, "value": new})
+    elif kind is dict:
+        _compare_objects(path, old, new, steps)
+    elif kind is list:
+        _compare_lists(path, old, new, steps)
+    elif old != new:
+        steps.append({"op": "replace", "path": path, "value": new})
+
+
+def _compare_objects(path: str, before: Json, after: Json, steps: list[Json]) -> None:
+    for key, old in before.items():
+        if key not in after:
+            steps.append({"op": "remove", "path": _pointer(path, key)})
+        elif old is not after[key]:
+            _compare(_pointer(path, key), old, after[key], steps)
+    for key, new in after.items():
+        if key not in before:
+            steps.append({"op": "add", "path": _pointer(path, key), "value": new})
+
+
+def _compare_lists(
+    path: str, before: list[Any], after: list[Any], steps: list[Json]
+) -> None:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        _compare(f"{path}/{index}", old, new, steps)
+    added = after[len(before) :]
+    steps.extend({"op": "add", "path": f"{path}/-", "value": new} for new in added)
+    # From the end, so that a removal moves no item that another step names.
+    places = range(len(before) - 1, len(after) - 1, -1)
+    steps.extend({"op": "remove", "path": f"{path}/{place}"} for place in places)
+
+
+def _pointer(path: str, key: str) -> str:
+    """Append a key to a JSON pointer (RFC 6901)."""
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"

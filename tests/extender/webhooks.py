@@ -8,9 +8,12 @@ from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
 from extender.pool import UNKNOWN, Pool
-from extender.server.metrics import ReviewMetrics
 from extender.server.public import MetricsPage, Readiness
-from extender.server.webhook_app import WebhookParts, create_webhook_app
+from extender.server.webhook_app import (
+    ReviewMetrics,
+    WebhookParts,
+    create_webhook_app,
+)
 from extender.webhook.rules import Rules
 from gpushare.kube.cluster import Json
 

@@ -77,7 +77,9 @@ class Served:
     def said(self) -> list[str]:
         """Give what it logged of bugs of its own."""
         lines = self.process.log.read_text(errors="replace").splitlines()
-        return [line for line in lines if "surprise" in line or "Traceback" in line]
+        return [
+            line for line in lines if "internal error" in line or "Traceback" in line
+        ]
 
     def _connect(self) -> http.client.HTTPConnection:
         if self.tls is None:

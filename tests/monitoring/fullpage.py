@@ -24,15 +24,11 @@ from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
 from extender.main import CERTIFICATE_ENDS
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
-from extender.server.metrics import (
-    CertificateCollector,
-    LedgerCollector,
-    Result,
-    ReviewMetrics,
-    VerbMetrics,
-)
+from extender.server.app import VerbMetrics
+from extender.server.metrics import CertificateCollector, LedgerCollector
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
+from extender.server.webhook_app import Result, ReviewMetrics
 from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
 from tests.deviceplugin import scene

@@ -66,7 +66,7 @@ class Site:
         """Give the extender's log lines about bugs of its own."""
         assert self.extender.process is not None
         lines = self.extender.process.log.read_text(errors="replace").splitlines()
-        return [line for line in lines if " surprise" in line]
+        return [line for line in lines if " internal error" in line]
 
     def memory_mib(self) -> float:
         """Give the resident memory of the extender's one worker."""

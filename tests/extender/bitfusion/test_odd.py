@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from extender.bitfusion.filter import wishes
-from extender.jsonpatch import patch_between
 from extender.pool import Pool
+from extender.webhook.review import patch_between
 from extender.webhook.rules import Rules, review
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_ENTRIES

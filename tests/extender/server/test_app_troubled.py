@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from werkzeug.test import Client, EnvironBuilder, run_wsgi_app
 
-from extender.server.app import Parts, create_app
-from extender.server.metrics import VerbMetrics
+from extender.server.app import Parts, VerbMetrics, create_app
 from extender.server.public import MetricsPage, Readiness
 from gpushare.kube.cluster import Kind
 from gpushare.kube.reflector import Reflector
@@ -72,7 +71,7 @@ def test_a_bug_of_ours_is_an_error_without_its_secrets(
     assert answer.status_code == status
     assert answer.json is not None
     words = answer.json["Error" if status == 200 else "error"]
-    assert words == "the extender met an error of its own; its log has the details"
+    assert words == "internal error in the vcuda extender; its log has the details"
     assert "secret" not in answer.text
     (record,) = caplog.records
     assert record.exc_info is not None

@@ -107,7 +107,7 @@ def test_a_page_from_elsewhere_reads_nothing(port: int, path: str) -> None:
     assert status == 421
     told = orjson.loads(body)
     assert told.keys() == {"error"}
-    assert 'no "page.example:39999"; call it by 127.0.0.1' in told["error"]
+    assert 'not as "page.example:39999"; call it by 127.0.0.1' in told["error"]
 
 
 def test_it_binds_nothing_either() -> None:

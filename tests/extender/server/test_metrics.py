@@ -8,7 +8,8 @@ from prometheus_client.exposition import generate_latest
 
 from extender.scheduling.bind import Bound, Outcome
 from extender.scheduling.wire import FilterResult
-from extender.server.metrics import CertificateCollector, LedgerCollector, VerbMetrics
+from extender.server.app import VerbMetrics
+from extender.server.metrics import CertificateCollector, LedgerCollector
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName

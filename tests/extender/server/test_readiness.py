@@ -81,7 +81,7 @@ def test_not_after_a_long_silence() -> None:
     assert readiness.why_not() == []
     clock.now = 61.0
     assert readiness.why_not() == [
-        "nothing heard of nodes for 61 s; is the API server reachable?"
+        "no news of nodes for 61 s; is the API server reachable?"
     ]
     assert readiness.ages_s() == {"nodes": 61}
 

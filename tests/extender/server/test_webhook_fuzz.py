@@ -25,7 +25,7 @@ RULES = Rules(
     bitfusion=BitfusionRules(auto=True, quota=True),
 )
 POOL = Pool(29, 29, has_resource=True, node_of_address={"10.0.0.1": "node-1"})
-OOPS = "an error of its own"
+OOPS = "internal error"
 
 TEXTS = st.sampled_from(["", "a", "0", "void", "all", "nvidia", "x y", "1", "é\u00a0"])
 QUANTITIES = st.sampled_from(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.jsonpatch import patch_between
+from extender.webhook.review import patch_between
 from tests.extender.patching import patched
 
 KEYS = st.text(alphabet="ab~/ .0-", max_size=3)

@@ -5,13 +5,23 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_om
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from deviceplugin.exporter.http import openmetrics, text
+from gpushare import exposition
+from gpushare.exposition import Labels, LargeGauge
+
+
+def text(metrics: Iterable[Metric]) -> bytes:
+    return b"".join(exposition.text(metrics))
+
+
+def openmetrics(metrics: Iterable[Metric]) -> bytes:
+    return b"".join(exposition.openmetrics(metrics))
+
 
 WRITERS = [(text, generate_latest), (openmetrics, generate_om)]
 Writer = Callable[[Iterable[Metric]], bytes]
@@ -53,24 +63,36 @@ def test_any_metrics_are_written_alike(
 
 
 @pytest.mark.parametrize(("ours", "theirs"), WRITERS)
+@given(st.dictionaries(st.tuples(WORDS, WORDS), VALUES, max_size=5), WORDS)
 def test_what_a_registry_collects_is_written_alike(
-    ours: Writer, theirs: Theirs
+    ours: Writer,
+    theirs: Theirs,
+    samples: dict[tuple[str, str], float],
+    words: str,
 ) -> None:
-    """A counter's name, too, which loses and gets back its end."""
+    """Counters with creation times, histograms, and a gauge that holds no samples."""
     registry = CollectorRegistry()
-    Gauge("of_card", 'Says "a\\b".', ["UUID"], registry=registry).labels("x\n").set(1e9)
+    gauge = Gauge("of_card", words, ["node", "UUID"], registry=registry)
+    for labels, value in samples.items():
+        gauge.labels(*labels).set(float(value))
     Gauge("of_nothing", "Not set.", registry=registry)
-    Counter("heard", "Heard.", ["xid"], registry=registry).labels("79").inc()
-    wanted = Given(without_created(registry))
-    assert ours(wanted.metrics) == theirs(wanted)
-    assert b"heard_total{" in ours(wanted.metrics)
+    Counter("heard", words, ["xid"], registry=registry).labels("79").inc()
+    Histogram("seconds", words, registry=registry).observe(0.1)
+    large = [Labels.of(node=node, UUID=uuid) for node, uuid in samples]
+    values = list(samples.values())
+    registry.register(Given([LargeGauge("large", words, large, lambda: values)]))
+    assert ours(registry.collect()) == theirs(registry)
 
 
-def without_created(registry: CollectorRegistry) -> Iterator[Metric]:
-    for metric in registry.collect():
-        kept = [one for one in metric.samples if not one.name.endswith("_created")]
-        metric.samples = kept
-        yield metric
+def test_many_lines_come_in_pieces() -> None:
+    """And none is lost between two of them."""
+    registry = CollectorRegistry()
+    gauge = Gauge("cards", "help", ["n"], registry=registry)
+    for number in range(500):
+        gauge.labels(str(number)).set(number)
+    pieces = list(exposition.text(registry.collect()))
+    assert len(pieces) == 4
+    assert b"".join(pieces) == generate_latest(registry)
 
 
 @pytest.mark.parametrize("ours", [text, openmetrics])

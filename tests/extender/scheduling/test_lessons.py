@@ -7,8 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender import main
-from extender.main import LessonCollector, Lessons
+from extender.scheduling.lessons import Lessons
 from extender.scheduling.service import prioritize
+from extender.server.metrics import LessonCollector
 from extender.settings import ExtenderSettings
 from gpushare.domain.cache import Scores
 from gpushare.domain.frag import learner as learner_room
@@ -122,7 +123,7 @@ def test_a_lesson_that_fails_changes_nothing(
     monkeypatch.setattr(scene.packer.learner, "tables", fail)
     lessons = Lessons(scene.packer, wanted=True)
     assert not lessons.take()
-    assert lessons.learnt_at is None
+    assert lessons.learned_at is None
     assert scene.scores() == [0, 5]
 
 
@@ -180,7 +181,7 @@ def test_the_thread_learns_by_itself(scene: Scene) -> None:
     thread.start()
     try:
         scene.see()
-        wait_until(lambda: lessons.learnt_at is not None, "a lesson")
+        wait_until(lambda: lessons.learned_at is not None, "a lesson")
     finally:
         stop.set()
         thread.join()
