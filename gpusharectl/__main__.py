@@ -10,19 +10,15 @@ import click
 from rich.console import Console
 
 from gpusharectl.completion import TwoNames
+from gpusharectl.cordon import clear_card, cordon_card, uncordon_card
 from gpusharectl.demo.run import hold, tell
-from gpusharectl.inspect.command import (
-    clear_card,
-    cordon_card,
-    inspect,
-    uncordon_card,
-    why,
-)
+from gpusharectl.inspect import inspect
 from gpusharectl.install.command import host_clean, host_scheduler, install, uninstall
 from gpusharectl.quota import migrate_quota
 from gpusharectl.simulate.command import simulate
 from gpusharectl.top.command import top
-from gpusharectl.ui.command import ui
+from gpusharectl.ui import ui
+from gpusharectl.why.command import why
 
 
 @click.group(

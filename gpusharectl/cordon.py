@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import click
+
 from gpushare.cache.pods import UNFINISHED
 from gpushare.domain.model import Card, CardUUID
 from gpushare.kube import codec, facts, names, words
@@ -17,6 +19,9 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
+from gpusharectl.access import access_options, reached
+from gpusharectl.completion import card_names, node_names
+from gpusharectl.output import fit_to_show
 from gpusharectl.state.read import Reach, everything
 
 _TRIES = 10
@@ -249,3 +254,71 @@ def _all_closed(name: str, done: Done, known: Mapping[CardUUID, Card]) -> Iterat
     closed = set(done.cards)
     if all(not card.open or card.uuid in closed for card in known.values()):
         yield f"No card of {name} is open any more."
+
+
+_CODES = (
+    "Exit codes: 0 it is so now, 1 it could not be done, "
+    "2 the command line is not understood."
+)
+
+
+@click.command(epilog=_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def cordon_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Let NODE's CARDS get nothing new; what runs there goes on.
+
+    A card is named by its index, its UUID, or how the UUID begins.
+    """
+    _order(Order.CORDON, node, cards, kubeconfig, context)
+
+
+@click.command(epilog=_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def uncordon_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Open NODE's CARDS to pods again.
+
+    A card is named by its index, its UUID, or how the UUID begins; one that is not
+    there any more may be taken off the list too.
+    """
+    _order(Order.UNCORDON, node, cards, kubeconfig, context)
+
+
+@click.command(epilog=_CODES)
+@access_options
+@click.argument("node", shell_complete=node_names)
+@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+def clear_card(
+    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+) -> None:
+    """Say that NODE's sick CARDS are well again, once you have seen to them.
+
+    It makes the device plugin there forget faults that the driver reported; a card
+    that does not answer stays sick. A card is named by its index, its UUID, or how the
+    UUID begins.
+    """
+    _order(Order.CLEAR, node, cards, kubeconfig, context)
+
+
+def _order(
+    order: Order,
+    node: str,
+    cards: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    with reached(kubeconfig, context) as access:
+        done = carry_out(access, order, node, cards)
+        if isinstance(done, No):
+            raise click.ClickException(done.words)
+        there = order is Order.CORDON
+        pods = {uuid: pods_on(access, node, uuid) for uuid in done.cards if there}
+    for line in told(order, done, pods):
+        click.echo(fit_to_show(line))

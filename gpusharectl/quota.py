@@ -25,8 +25,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import counted
 from gpusharectl.access import access_options, reached
-from gpusharectl.diff import ObjectChange, tidy
-from gpusharectl.output import fit_to_show
+from gpusharectl.output import ObjectChange, fit_to_show, tidy
 
 Step = dict[str, object]
 _HARD = "/spec/hard"

@@ -10,6 +10,7 @@ from typing import Any
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.objects import Ref
 
 PART_OF = "app.kubernetes.io/part-of"
 PART_NAME = "app.kubernetes.io/name"
@@ -20,6 +21,13 @@ SECOND_SCHEDULER = "gpushare-scheduler"
 WEBHOOK = "gpushare-webhook"
 SYSTEM = "kube-system"
 """The namespace in which our parts and kube-scheduler live."""
+WEBHOOK_CONFIGURATIONS = tuple(
+    Ref("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", WEBHOOK)
+    for kind in ("Mutating", "Validating")
+)
+"""What makes the API server call our webhook."""
+PROBE_ONLY = "the-installers-trial-alone"
+"""Name of the matchCondition that limits the webhook to the installer's probe pod."""
 
 
 def name_of(thing: Json) -> str:
@@ -128,6 +136,12 @@ def allocatable(node: Json, resource: str) -> int | None:
         return None
 
 
+def addresses(node: Json) -> list[str]:
+    """Return all addresses and host names of a node."""
+    found = (node.get("status") or {}).get("addresses") or ()
+    return [str(one.get("address", "")) for one in found]
+
+
 def is_labelled(node: Json) -> bool:
     """Return whether the device plugin is to run there."""
     return label(node, names.GPU_NODE_LABEL) == "true"
@@ -159,3 +173,15 @@ def end_words(pod: Json) -> str:
 def nominated(pod: Json) -> str:
     """Name the node on which room is being made for it, mostly none."""
     return str((pod.get("status") or {}).get("nominatedNodeName") or "")
+
+
+def is_narrowed(configuration: Json) -> bool:
+    """Return whether a webhook configuration is limited to the installer's probe pod.
+
+    An interrupted installation leaves it so.
+    """
+    return any(
+        condition["name"] == PROBE_ONLY
+        for one in configuration.get("webhooks") or ()
+        for condition in one.get("matchConditions") or ()
+    )

@@ -26,10 +26,8 @@ from rich.console import Console
 
 from gpushare.domain.policies import POLICIES
 from gpusharectl.access import Access, access_options, reach
-from gpusharectl.inspect.render import draw
 from gpusharectl.install import install as installing
 from gpusharectl.install import uninstall as leaving
-from gpusharectl.install.cluster_facts import Flavour
 from gpusharectl.install.context import Hands, Wish
 from gpusharectl.install.manifests import load
 from gpusharectl.install.node_cleanup import MOUNT, clean
@@ -44,6 +42,7 @@ from gpusharectl.install.options import (
 from gpusharectl.install.progress import screen_for
 from gpusharectl.install.rollout import Patience, last_lines
 from gpusharectl.install.scheduler import SchedulerHost
+from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import HostCertificates, asked_of
 from gpusharectl.kube_scheduler.flavours import K3sFile, KubeadmFile
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
@@ -51,8 +50,9 @@ from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
 from gpusharectl.kube_scheduler.k3s import K3sScheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmScheduler
-from gpusharectl.state.overview import survey
 from gpusharectl.state.read import look, with_quotas, with_webhook
+from gpusharectl.state.render import draw
+from gpusharectl.state.view import survey
 
 _RESTARTED_WITHIN_S = 300.0
 

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects
-from gpusharectl.install.cluster_facts import Flavour
 from gpusharectl.install.progress import Screen
 from gpusharectl.install.rollout import Patience
 from gpusharectl.install.scheduler import OtherHosts, SchedulerHost
+from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 
 

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from gpushare.kube import names
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.diff import to_label
 from gpusharectl.install.cluster_facts import (
     EXPORTER,
     PLUGIN,
     SYSTEM,
     WEBHOOK,
-    Flavour,
     NodeView,
     named,
+    to_label,
 )
 from gpusharectl.install.context import Hands
 from gpusharectl.install.manifests import WORKLOADS
@@ -40,6 +39,7 @@ from gpusharectl.install.rollout import Patience, last_lines, run_as_told
 from gpusharectl.install.scheduler import prove, put
 from gpusharectl.install.survey import leads, read_nodes
 from gpusharectl.install.webhook.apply import WebhookWork, taking_away
+from gpusharectl.kube_scheduler.drift import Flavour
 
 FOUND_WITHIN_S = 60.0
 """The driver's first answer may take as long, where no persistence daemon runs."""

@@ -18,9 +18,10 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import Flavour, NodeView
+from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.jsonpatch import PatchError, patched
 from gpusharectl.install.options import Choice
+from gpusharectl.kube_scheduler.drift import Flavour
 
 OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
 """What a cluster is given as a whole."""

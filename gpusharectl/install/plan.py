@@ -16,16 +16,15 @@ from gpushare.domain.policies import FRAG
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
-from gpusharectl.diff import ObjectChange, label_diff, object_changes, to_label
 from gpusharectl.install.cluster_facts import (
     EXPORTER,
     SECOND_SCHEDULER,
     SYSTEM,
     WEBHOOK,
-    Flavour,
     NodeView,
-    flavour,
+    label_diff,
     named,
+    to_label,
 )
 from gpusharectl.install.context import Hands, Load, Wish
 from gpusharectl.install.manifests import (
@@ -73,8 +72,10 @@ from gpusharectl.install.webhook.objects import (
     with_settings,
 )
 from gpusharectl.install.webhook.plan import WebhookPlan, judge_webhook, split
+from gpusharectl.kube_scheduler.drift import Flavour, flavour
 from gpusharectl.kube_scheduler.files import packing_configuration
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
+from gpusharectl.output import ObjectChange, object_changes
 
 STAMP = f"{names.PREFIX}-configuration"
 """Annotation of the pods: which configuration they began with."""

@@ -15,7 +15,6 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import (
     EXPORTER,
     SYSTEM,
-    Flavour,
     NodeView,
     minor,
     named,
@@ -25,6 +24,7 @@ from gpusharectl.install.manifests import NVIDIA
 from gpusharectl.install.options import Choice
 from gpusharectl.install.webhook.objects import WebhookThere, is_configuration
 from gpusharectl.install.webhook.probe import NAMESPACE
+from gpusharectl.kube_scheduler.drift import Flavour
 
 
 @dataclass(frozen=True, slots=True, order=True)

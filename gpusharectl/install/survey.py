@@ -13,11 +13,8 @@ from gpusharectl.install.cluster_facts import (
     SYSTEM,
     WEBHOOK,
     NodeView,
-    flavour,
-    has_driver,
     named,
     node_view,
-    this_node,
 )
 from gpusharectl.install.manifests import NVIDIA, has_tls, image_of, scheduler_image
 from gpusharectl.install.options import ON, POLICY, UI
@@ -30,6 +27,7 @@ from gpusharectl.install.webhook.objects import (
     settings_of,
     webhook_there,
 )
+from gpusharectl.kube_scheduler.drift import flavour, has_driver, this_node
 from gpusharectl.kube_scheduler.host_files import HostFiles
 
 GUARD = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
@@ -61,6 +59,7 @@ def survey(
     lacking = missing(objects, tuple(rights))
     nodes = () if Right("list", "nodes") in lacking else read_nodes(objects)
     kind = flavour(files)
+    addresses = {one.name: one.addresses for one in nodes}
     here = told if named(nodes, told) else ""
     extender, plugin, exporter = (
         _one(objects, Ref("apps/v1", "DaemonSet", name, SYSTEM))
@@ -78,7 +77,7 @@ def survey(
         version=version,
         flavour=kind,
         nodes=nodes,
-        here=here if told else this_node(files, kind, nodes),
+        here=here if told else this_node(files, kind, addresses),
         driver_here=has_driver(files),
         missing=lacking,
         schedulers=_schedulers(objects, lacking),

@@ -21,15 +21,13 @@ from gpushare.kube.codec import is_ours, pod_record
 from gpushare.kube.errors import Forbidden, Invalid, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.diff import label_diff
 from gpusharectl.install.cluster_facts import (
     NAME,
     OURS,
     PLUGIN,
     SYSTEM,
-    Flavour,
     NodeView,
-    flavour,
+    label_diff,
     named,
 )
 from gpusharectl.install.context import Hands, Wish
@@ -50,6 +48,7 @@ from gpusharectl.install.progress import (
 from gpusharectl.install.scheduler import take
 from gpusharectl.install.survey import leader, leads, read_nodes, served, survey
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
+from gpusharectl.kube_scheduler.drift import Flavour, flavour
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 
 LEASE = Ref("coordination.k8s.io/v1", "Lease", "vcuda-scheduler", SYSTEM)

@@ -19,8 +19,6 @@ from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.webhook.objects import CONFIGURATIONS
-from gpusharectl.install.webhook.probe import is_narrowed
 from gpusharectl.state.placements import Books, chosen, reckoned, told
 
 
@@ -155,10 +153,10 @@ def with_webhook(picture: Picture, objects: Objects) -> Picture:
     No part of ours needs the right.
     """
     try:
-        found = [objects.get(ref) for ref in CONFIGURATIONS]
+        found = [objects.get(ref) for ref in facts.WEBHOOK_CONFIGURATIONS]
     except ClusterError:
         return picture
-    cut_off = any(is_narrowed(one) for one in found if one is not None)
+    cut_off = any(facts.is_narrowed(one) for one in found if one is not None)
     more = (_CUT_OFF,) if cut_off else ()
     return replace(
         picture,

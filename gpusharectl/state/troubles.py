@@ -12,7 +12,6 @@ from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.state.read import Picture, Trouble
-from gpusharectl.state.view import counting_nothing
 
 OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
@@ -224,7 +223,6 @@ _ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
     over_placed,
     not_started,
     misspelt,
-    counting_nothing,
 )
 
 

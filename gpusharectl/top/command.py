@@ -29,11 +29,10 @@ from gpushare.kube.facts import name_of
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import give
-from gpusharectl.state.overview import survey
 from gpusharectl.state.read import look
-from gpusharectl.top.join import Sort, Wish, joined
+from gpusharectl.state.view import survey
 from gpusharectl.top.render import Sheet, drawn
-from gpusharectl.top.rows import Top
+from gpusharectl.top.rows import Sort, Top, Wish, joined
 from gpusharectl.top.scrape import ask
 from gpusharectl.top.serialize import top_data
 

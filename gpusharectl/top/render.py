@@ -14,9 +14,9 @@ from rich.padding import Padding
 
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import words
-from gpusharectl.inspect.render import source, to_look_at
 from gpusharectl.output import Words, fit_to_show
 from gpusharectl.state.read import Trouble
+from gpusharectl.state.render import source, to_look_at
 from gpusharectl.top.rows import (
     CardRow,
     Flag,

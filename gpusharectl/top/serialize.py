@@ -32,7 +32,7 @@ unattributed.
 from collections.abc import Iterable
 
 from gpushare.domain.model import UNIT_MIB, Amount
-from gpusharectl.inspect.serialize import (
+from gpusharectl.state.serialize import (
     VERSION,
     Data,
     amount_data,

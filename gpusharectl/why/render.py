@@ -11,7 +11,7 @@ from gpushare.domain.model import Amount
 from gpushare.kube import words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Words, age
-from gpusharectl.why.answers import (
+from gpusharectl.why.explain import (
     Answer,
     AsksNothing,
     Ended,

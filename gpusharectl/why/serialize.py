@@ -29,15 +29,9 @@ that the node takes. ``missing`` null: a closed card, or whole cards are asked.
 
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
-from gpusharectl.inspect.serialize import (
-    VERSION,
-    Data,
-    amount_data,
-    books_data,
-    pod_data,
-)
 from gpusharectl.state.placements import Books
-from gpusharectl.why.answers import (
+from gpusharectl.state.serialize import VERSION, Data, amount_data, books_data, pod_data
+from gpusharectl.why.explain import (
     Answer,
     AsksNothing,
     Ended,

@@ -10,6 +10,7 @@ import pytest
 from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
+from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookChoice
@@ -22,7 +23,7 @@ from gpusharectl.install.webhook.objects import (
     files_of,
     secret_of,
 )
-from gpusharectl.install.webhook.probe import is_narrowed, narrowed, tried
+from gpusharectl.install.webhook.probe import narrowed, tried
 from tests.controlplane.gate import raised
 from tests.controlplane.installing import Answered, bare, installing, there
 from tests.gpusharectl.install.stories import World

@@ -7,10 +7,9 @@ from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
-from gpusharectl.state.overview import survey
 from gpusharectl.state.read import Picture
-from gpusharectl.top.join import Wish, joined
-from gpusharectl.top.rows import Top
+from gpusharectl.state.view import survey
+from gpusharectl.top.rows import Top, Wish, joined
 from gpusharectl.top.scrape import ask
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl.pages import HOUR, TICK, Says, Shown, Use, page

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import NAME, PART_OF, PRODUCT, SYSTEM, WEBHOOK
 from gpusharectl.install.manifests import NVIDIA
 from gpusharectl.install.options import CARD_CLASSES
 
-ADMISSION = "admissionregistration.k8s.io/v1"
-CONFIGURATIONS = tuple(
-    Ref(ADMISSION, f"{kind}WebhookConfiguration", WEBHOOK)
-    for kind in ("Mutating", "Validating")
-)
+CONFIGURATIONS = WEBHOOK_CONFIGURATIONS
 """By these the API server asks; while they are there and no webhook is, it refuses."""
 DEPLOYMENT = Ref("apps/v1", "Deployment", WEBHOOK, SYSTEM)
 SECRET = Ref("v1", "Secret", f"{WEBHOOK}-tls", SYSTEM)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import minor
 from gpusharectl.install.options import Choice
@@ -28,7 +29,6 @@ from gpusharectl.install.webhook.objects import (
     with_bundle,
     with_stamp,
 )
-from gpusharectl.install.webhook.probe import is_narrowed
 from gpusharectl.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
 
 _AUTHORITY = f"{AUTHORITY}.crt"

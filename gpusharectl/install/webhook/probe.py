@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import PROBE_ONLY
 from gpushare.kube.objects import Objects
 
 NAME = "gpushare-webhook-probe"
@@ -20,7 +21,7 @@ NAMESPACE = "default"
 WAY_S = 60.0
 """A replica that is Ready is in the Service a moment later, and in its proxies then."""
 _ALONE = {
-    "name": "the-installers-trial-alone",
+    "name": PROBE_ONLY,
     "expression": f"object.metadata.?name.orValue('') == '{NAME}'",
 }
 _CONTAINER = {
@@ -88,15 +89,6 @@ def narrowed(configuration: Json) -> Json:
     for one in found["webhooks"]:
         one["matchConditions"] = [_ALONE, *one.get("matchConditions", ())]
     return found
-
-
-def is_narrowed(configuration: Json) -> bool:
-    """Tell whether it is as an install that was cut off has left it."""
-    return any(
-        condition["name"] == _ALONE["name"]
-        for one in configuration.get("webhooks") or ()
-        for condition in one.get("matchConditions") or ()
-    )
 
 
 def _is_changed(pod: Json) -> bool | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.ui.command import Window
+from gpusharectl.ui import Window
 from tests.builders import bound_json, card, placement, pod_json
 from tests.extender.pagescene import Scene, drawn, furnish
 from tests.testbed.browser import Browser, Tab

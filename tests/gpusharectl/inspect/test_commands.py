@@ -20,14 +20,10 @@ from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.completion import TwoNames, for_kubectl, program
+from gpusharectl.cordon import clear_card, cordon_card, uncordon_card
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.inspect.command import (
-    clear_card,
-    cordon_card,
-    inspect,
-    uncordon_card,
-    why,
-)
+from gpusharectl.inspect import inspect
+from gpusharectl.why.command import why
 from tests.builders import bound_json, card, placement, pod_json
 from tests.gpusharectl.pictures import node_of
 from tests.gpusharectl.scenes import A, B, asking, three_apps
@@ -264,7 +260,7 @@ def test_both_names_work(tmp_path: Path, name: str, usage: str) -> None:
     script.write_text(f"from {module} import group\ngroup().run()\n")
     done = subprocess.run(
         [sys.executable, script, "why", "--help"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         check=True,

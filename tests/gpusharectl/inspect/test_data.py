@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.inspect import serialize
-from gpusharectl.inspect.serialize import survey_data
-from gpusharectl.state.overview import survey
+from gpusharectl.state import serialize
+from gpusharectl.state.serialize import survey_data
+from gpusharectl.state.view import survey
 from gpusharectl.why import serialize as why_serialize
 from gpusharectl.why.explain import why
 from gpusharectl.why.serialize import absent_data, answer_data

@@ -16,12 +16,14 @@ from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
+from gpusharectl.cordon import cordon_card, uncordon_card
 from gpusharectl.demo.cluster import Desk, fetched
 from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
-from gpusharectl.inspect.command import cordon_card, inspect, uncordon_card, why
+from gpusharectl.inspect import inspect
 from gpusharectl.state.placements import told
 from gpusharectl.state.read import look
+from gpusharectl.why.command import why
 from tests.builders import pod_json
 from tests.gpusharectl.pictures import extender
 from tests.testbed.waiting import wait_until

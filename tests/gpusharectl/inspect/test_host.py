@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.inspect.command import host_troubles
-from gpusharectl.install.cluster_facts import KUBEADM_APISERVER
+from gpusharectl.kube_scheduler.drift import KUBEADM_APISERVER, host_troubles
 from gpusharectl.kube_scheduler.files import SchedulerFiles, asked_of
 from gpusharectl.kube_scheduler.flavours import KubeadmFile
 from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath

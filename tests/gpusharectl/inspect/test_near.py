@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusharectl.inspect.command import nearest
+from gpusharectl.why.command import nearest
 
 PODS = [
     ("default", "web-7d9f-x1"),

@@ -13,12 +13,11 @@ from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
-from gpusharectl.inspect import serialize
-from gpusharectl.inspect.render import draw
-from gpusharectl.inspect.serialize import survey_data
-from gpusharectl.state.overview import survey
+from gpusharectl.state import serialize
 from gpusharectl.state.read import Picture, with_quotas
-from gpusharectl.state.view import NamespaceView, Quota
+from gpusharectl.state.render import draw
+from gpusharectl.state.serialize import survey_data
+from gpusharectl.state.view import NamespaceView, Quota, survey
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.inspect.test_data import keys_in, plain

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from gpusharectl.inspect.render import draw
-from gpusharectl.state.overview import survey
 from gpusharectl.state.read import Trouble
+from gpusharectl.state.render import draw
+from gpusharectl.state.view import survey
 from tests.builders import bound_json, card, placement
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.pictures import node_of, picture

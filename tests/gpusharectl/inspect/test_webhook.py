@@ -8,13 +8,13 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Ref
-from gpusharectl.inspect.render import draw
-from gpusharectl.inspect.serialize import survey_data
 from gpusharectl.install.webhook.objects import CONFIGURATIONS
 from gpusharectl.install.webhook.probe import narrowed
-from gpusharectl.state.overview import survey
 from gpusharectl.state.read import Picture, Trouble, with_webhook
+from gpusharectl.state.render import draw
+from gpusharectl.state.serialize import survey_data
 from gpusharectl.state.troubles import troubles
+from gpusharectl.state.view import survey
 from tests.builders import card
 from tests.gpusharectl.golden import assert_as_kept, drawn
 from tests.gpusharectl.pictures import in_order, node_of, part, picture

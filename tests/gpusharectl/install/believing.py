@@ -7,10 +7,10 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
-from gpusharectl.install.webhook.probe import is_narrowed
 from tests.gpusharectl.install.deployments import MOUNTED
 from tests.gpusharectl.install.fake_objects import FakeObjects
 

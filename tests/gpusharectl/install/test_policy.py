@@ -6,13 +6,14 @@ from dataclasses import replace
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import SECOND_SCHEDULER, Flavour
+from gpusharectl.install.cluster_facts import SECOND_SCHEDULER
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import Choice
 from gpusharectl.install.plan import STAMP, judge_kept, keeping, loaded
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.webhook.objects import settings_of
 from gpusharectl.kube_scheduler.config import Wanted, with_stanza
+from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import asked_of, shipped_extender
 from gpusharectl.kube_scheduler.job import Action, HostJob
 

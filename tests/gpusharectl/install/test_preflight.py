@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import Flavour, NodeView, minor, node_view
+from gpusharectl.install.cluster_facts import NodeView, minor, node_view
 from gpusharectl.install.options import Choice
 from gpusharectl.install.preflight import (
     Facts,
@@ -18,6 +18,7 @@ from gpusharectl.install.preflight import (
     judge_nodes,
     resource,
 )
+from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
 
 

@@ -7,19 +7,13 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
+from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookChoice
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
-from gpusharectl.install.webhook.probe import (
-    NAME,
-    Trial,
-    is_narrowed,
-    narrowed,
-    probe_pod,
-    tried,
-)
+from gpusharectl.install.webhook.probe import NAME, Trial, narrowed, probe_pod, tried
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.stories import EVERY_KIND, World
 

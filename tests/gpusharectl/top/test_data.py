@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.inspect import serialize as inspect_shapes
+from gpusharectl.state import serialize as inspect_shapes
 from gpusharectl.top import serialize
-from gpusharectl.top.join import Wish
-from gpusharectl.top.rows import Sign
+from gpusharectl.top.rows import Sign, Wish
 from gpusharectl.top.serialize import top_data
 from tests.gpusharectl.inspect.test_data import keys_in
 from tests.gpusharectl.pages import TICK

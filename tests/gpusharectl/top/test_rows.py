@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpusharectl.top.join import Wish
-from gpusharectl.top.rows import PodRow, Sign
+from gpusharectl.top.rows import PodRow, Sign, Wish
 from tests.builders import bound_json, placement, share
 from tests.gpusharectl.pages import HOUR, TICK, Says, Shown, Use, page
 from tests.gpusharectl.scenes import A, B, asking, held, making_room, node_2

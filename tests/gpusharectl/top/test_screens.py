@@ -9,9 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpushare.domain.model import Amount
-from gpusharectl.top.join import Wish
 from gpusharectl.top.render import WIDTH, Sheet, card_bar, drawn, pod_bar
-from gpusharectl.top.rows import CardRow, PodRow, Top
+from gpusharectl.top.rows import CardRow, PodRow, Top, Wish
 from tests.builders import card
 from tests.gpusharectl import golden
 from tests.gpusharectl.pages import Says, Shown, Use, page

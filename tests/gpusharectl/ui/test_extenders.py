@@ -8,7 +8,7 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.pki import SERVER_NAME
-from gpusharectl.ui.command import Extenders, Tls, tls_from
+from gpusharectl.ui import Extenders, Tls, tls_from
 from tests.gpusharectl.pictures import extender
 from tests.testbed.certificates import Certificates, certificates
 

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from gpushare.kube.errors import Unavailable
-from gpusharectl.ui.command import Window, announced
+from gpusharectl.ui import Window, announced
 
 PAGES = {"/ui": b"<script>1</script>", "/ui/state": b'{"v": 1}'}
 

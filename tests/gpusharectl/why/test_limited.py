@@ -8,8 +8,8 @@ from gpushare.domain.model import PodRequest
 from gpushare.domain.node import Node
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.inspect.render import source
 from gpusharectl.state.read import Picture
+from gpusharectl.state.render import source
 from gpusharectl.why.explain import why
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import answer_data

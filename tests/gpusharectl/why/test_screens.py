@@ -8,8 +8,8 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
-from gpusharectl.inspect.render import source
 from gpusharectl.state.read import Picture
+from gpusharectl.state.render import source
 from gpusharectl.why.explain import why
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import answer_data

@@ -16,11 +16,11 @@ from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount
 from gpushare.kube import words
 from gpushare.kube.names import DOMAIN
 from gpusharectl.output import Piece, Words, age, bar, fill
-from gpusharectl.state.overview import PLUGIN_READY
 from gpusharectl.state.placements import Books
 from gpusharectl.state.read import Trouble
 from gpusharectl.state.view import (
     COUNTED,
+    PLUGIN_READY,
     CardView,
     NamespaceView,
     NodeView,

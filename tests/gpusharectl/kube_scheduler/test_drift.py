@@ -4,17 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.install.cluster_facts import (
-    Flavour,
-    flavour,
-    has_driver,
-    node_view,
-    this_node,
-)
+from gpusharectl.kube_scheduler.drift import Flavour, flavour, has_driver, this_node
 from gpusharectl.kube_scheduler.host_files import HostFiles
-from tests.gpusharectl.install.stand_ins import APISERVER, SCHEDULER, node
+from tests.gpusharectl.install.stand_ins import APISERVER, SCHEDULER
 
-NODES = [node_view(node(name, f"10.0.0.{at}")) for at, name in enumerate(("a", "b"))]
+NODES = {"a": ["10.0.0.0"], "b": ["10.0.0.1"]}
 
 
 @pytest.mark.parametrize(

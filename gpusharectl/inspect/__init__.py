@@ -1,1 +1,0 @@
-"""``gpusharectl inspect``: the cards of every node and the pods on them."""

@@ -1,0 +1,127 @@
+"""What this host's own files say: who starts kube-scheduler, and with what.
+
+An upgrade of kubeadm or an editor may undo what the installer wrote there;
+``host_troubles`` says so.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.kube import facts
+from gpushare.kube.cluster import Json
+from gpusharectl.kube_scheduler.files import SchedulerFiles, asked_of
+from gpusharectl.kube_scheduler.flavours import K3sFile, KubeadmFile
+from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.state.read import Trouble
+
+KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
+KUBEADM_APISERVER = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
+K3S_SIGNS = (Path("/var/lib/rancher/k3s/server"), Path("/etc/rancher/k3s/k3s.yaml"))
+K3S_CONFIG = Path("/etc/rancher/k3s/config.yaml")
+DRIVER_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
+_ADVERTISED = "--advertise-address="
+
+
+class Flavour(StrEnum):
+    """Who starts kube-scheduler on this host; the value is also the overlay's name."""
+
+    KUBEADM = "kubeadm"
+    K3S = "k3s"
+    MANAGED = "managed"
+
+
+def flavour(files: HostFiles) -> Flavour:
+    """Read it off this host's files; ``MANAGED``: no kube-scheduler is started here."""
+    if files.read(KUBEADM_SCHEDULER) is not None:
+        return Flavour.KUBEADM
+    if any(_there(files, path) for path in K3S_SIGNS):
+        return Flavour.K3S
+    return Flavour.MANAGED
+
+
+def has_driver(files: HostFiles) -> bool:
+    """Return whether NVIDIA's driver is loaded on this host."""
+    return any(_there(files, path) for path in DRIVER_SIGNS)
+
+
+def this_node(
+    files: HostFiles,
+    kind: Flavour,
+    nodes: Mapping[str, Sequence[str]],
+    hostname: str = "",
+) -> str:
+    """Return the name of the node that this host is; empty if it is none of them.
+
+    ``nodes`` maps names to addresses. On kubeadm the API server's manifest names the
+    host's address, which no two nodes share; elsewhere the name decides: the host's,
+    or the one in k3s's configuration.
+    """
+    if kind is Flavour.KUBEADM:
+        address = _advertised(files)
+        for name, addresses in nodes.items():
+            if address and address in addresses:
+                return name
+        if address:
+            return ""
+    own = hostname or socket.gethostname()
+    told = _k3s_name(files) if kind is Flavour.K3S else ""
+    for name in (told, own.lower(), own.lower().split(".")[0]):
+        if name and name in nodes:
+            return name
+    return ""
+
+
+def _there(files: HostFiles, path: Path) -> bool:
+    return files.place(path).exists()
+
+
+def _advertised(files: HostFiles) -> str:
+    """Read the address of this host's API server from kubeadm's manifest."""
+    body = _yaml(files.read(KUBEADM_APISERVER))
+    try:
+        words = body["spec"]["containers"][0]["command"]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    found = [str(word) for word in words if str(word).startswith(_ADVERTISED)]
+    return found[-1].removeprefix(_ADVERTISED) if found else ""
+
+
+def _k3s_name(files: HostFiles) -> str:
+    body = _yaml(files.read(K3S_CONFIG))
+    return str(body.get("node-name", "")) if isinstance(body, dict) else ""
+
+
+def _yaml(content: bytes | None) -> Any:  # noqa: ANN401
+    try:
+        return yaml.safe_load(content or b"") or {}
+    except yaml.YAMLError:
+        return {}
+
+
+def host_troubles(
+    nodes: Sequence[Json], kubernetes: str, files: HostFiles, hostname: str = ""
+) -> tuple[Trouble, ...]:
+    """Report that this host's kube-scheduler no longer uses our configuration.
+
+    Empty on hosts without kube-scheduler, on hosts of another cluster, and where the
+    files may not be read: the pods then say nearly the same. ``kubernetes`` is the API
+    server's version.
+    """
+    try:
+        kind = flavour(files)
+        if kind is Flavour.MANAGED:
+            return ()
+        addresses = {facts.name_of(one): facts.addresses(one) for one in nodes}
+        node = this_node(files, kind, addresses, hostname)
+        starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
+        words = SchedulerFiles(files, starter, asked_of(kubernetes)).missing()
+    except OSError:
+        return ()
+    if not node or not words:
+        return ()
+    return (Trouble(node, words, "gpusharectl install, on this host"),)
