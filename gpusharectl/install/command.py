@@ -28,28 +28,27 @@ from gpushare.domain.policies import POLICIES
 from gpusharectl.access import Access, access_options, reach
 from gpusharectl.install import install as installing
 from gpusharectl.install import uninstall as leaving
-from gpusharectl.install.context import Hands, Wish
+from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
 from gpusharectl.install.node_cleanup import MOUNT, clean
 from gpusharectl.install.options import (
     DEFAULT_TIMEOUT_S,
-    Choice,
-    Leaving,
+    InstallOptions,
+    UninstallOptions,
+    add_webhook_options,
     node_names,
-    webhook_choice,
-    webhook_options,
+    take_webhook_options,
 )
 from gpusharectl.install.progress import screen_for
 from gpusharectl.install.rollout import Patience, last_lines
 from gpusharectl.install.scheduler import SchedulerHost
 from gpusharectl.kube_scheduler.drift import Flavour
-from gpusharectl.kube_scheduler.files import HostCertificates, asked_of
-from gpusharectl.kube_scheduler.flavours import K3sFile, KubeadmFile
+from gpusharectl.kube_scheduler.files import HostCertificates, desired_now
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
-from gpusharectl.kube_scheduler.k3s import K3sScheduler
-from gpusharectl.kube_scheduler.kubeadm import KubeadmScheduler
+from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.state.read import look, with_quotas, with_webhook
 from gpusharectl.state.render import draw
 from gpusharectl.state.view import survey
@@ -60,14 +59,14 @@ _RESTARTED_WITHIN_S = 300.0
 @contextmanager
 def hands_on(
     kubeconfig: str | None, context: str | None, timeout_s: float
-) -> Iterator[Hands]:
+) -> Iterator[Context]:
     """Reach the cluster and this host; ``CannotReachError`` where there is no way."""
     console = Console(highlight=False)
     # Rights are judged with all others, in one sentence.
     access = reach(kubeconfig, context, needs=())
     files = HostFiles()
     try:
-        yield Hands(
+        yield Context(
             access.objects,
             files,
             screen_for(console),
@@ -82,19 +81,19 @@ def hands_on(
         access.close()
 
 
-def _host(access: Access, files: HostFiles, wish: Wish) -> SchedulerHost:
-    asked = asked_of(wish.version, tls=wish.tls, packs=wish.packs)
+def _host(access: Access, files: HostFiles, wish: SchedulerTarget) -> SchedulerHost:
+    asked = desired_now(wish.version, tls=wish.tls, frag=wish.frag)
     if wish.flavour is Flavour.K3S:
         run = _run if wish.restart else None
         return K3sScheduler(files, access.objects, wish.node, asked, run)
     return KubeadmScheduler(files, access.objects, wish.node, asked)
 
 
-def _others(access: Access, wish: Wish) -> SchedulerJobs:
-    return SchedulerJobs(access.objects, wish.image, wish.version, wish.tls, wish.packs)
+def _others(access: Access, wish: SchedulerTarget) -> SchedulerJobs:
+    return SchedulerJobs(access.objects, wish.image, wish.version, wish.tls, wish.frag)
 
 
-def _certificates(files: HostFiles, wish: Wish) -> Sequence[FileChange]:
+def _certificates(files: HostFiles, wish: SchedulerTarget) -> Sequence[FileChange]:
     starter = K3sFile if wish.flavour is Flavour.K3S else KubeadmFile
     return HostCertificates(files, f"{starter.folder}/tls").planned(datetime.now(UTC))
 
@@ -209,7 +208,7 @@ _IMAGE = click.option(
     help="The exporter too, with dashboards, and Prometheus Operator's rules where the "
     "cluster has it. Without it, what is there stays as it is.",
 )
-@webhook_options
+@add_webhook_options
 @_RESTART
 @_THIS_NODE
 @_TIMEOUT
@@ -225,10 +224,10 @@ def install(
     Run it on the control-plane host, as root. What is done already is left as it is:
     running it again goes on where it stopped, and changes nothing once all is done.
     """
-    choice = Choice(
+    choice = InstallOptions(
         nodes=node_names(nodes or ""),
         access=_access_words(kubeconfig, context),
-        webhook=webhook_choice(options),
+        webhook=take_webhook_options(options),
         **options,
     )
     _check(choice, named=nodes is not None)
@@ -263,7 +262,7 @@ def uninstall(
     Run it on the control-plane host, as root. Running it again goes on where it
     stopped.
     """
-    choice = Leaving(access=_access_words(kubeconfig, context), **options)
+    choice = UninstallOptions(access=_access_words(kubeconfig, context), **options)
     _check_image(choice.image)
     with _interruptible(), hands_on(kubeconfig, context, choice.timeout_s) as hands:
         code = leaving.uninstall(hands, choice)
@@ -276,15 +275,15 @@ def uninstall(
 @click.option("--into", type=_FOLDER, required=True, help="Where copies are tried.")
 @click.option("--kubernetes", required=True, help="The cluster's version.")
 @click.option("--tls", is_flag=True)
-@click.option("--packs", is_flag=True)
+@click.option("--packs", "frag", is_flag=True)
 def host_scheduler(
-    action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, packs: bool
+    action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, frag: bool
 ) -> None:
     """Set kube-scheduler's files of a mounted host, or put them back.
 
     What the Job runs on each other control-plane node.
     """
-    asked = asked_of(kubernetes, tls=tls, packs=packs)
+    asked = desired_now(kubernetes, tls=tls, frag=frag)
     done = set_host_scheduler(Action(action), root, asked, into)
     click.echo(done.words, nl=False, err=bool(done.code))
     sys.exit(done.code)
@@ -314,7 +313,7 @@ def _access_words(kubeconfig: str | None, context: str | None) -> tuple[str, ...
     return tuple(words)
 
 
-def _check(choice: Choice, *, named: bool) -> None:
+def _check(choice: InstallOptions, *, named: bool) -> None:
     """Refuse options that contradict each other, in words that name both."""
     if named and not choice.nodes:
         raise click.UsageError("--nodes names no node; give --nodes gpu-1,gpu-2")

@@ -25,7 +25,7 @@ class Load(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SchedulerTarget:
     """What a host's kube-scheduler is to be set to."""
 
     flavour: Flavour
@@ -33,13 +33,13 @@ class Wish:
     version: str
     image: str
     tls: bool = False
-    packs: bool = False
+    frag: bool = False
     """Whether the policy is ``frag``, whose word is to outweigh all others."""
     restart: bool = False
     timeout_s: float = 0.0
 
 
-def _no_files(_: Wish) -> Sequence[FileChange]:
+def _no_files(_: SchedulerTarget) -> Sequence[FileChange]:
     """Give no files to write."""
     return ()
 
@@ -53,16 +53,16 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class Context:
     """The cluster, this host, the person at the terminal."""
 
     objects: Objects
     files: HostFiles
     screen: Screen
     load: Load
-    host: Callable[[Wish], SchedulerHost]
-    others: Callable[[Wish], OtherHosts]
-    certificates: Callable[[Wish], Sequence[FileChange]] = _no_files
+    host: Callable[[SchedulerTarget], SchedulerHost]
+    others: Callable[[SchedulerTarget], OtherHosts]
+    certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = _no_files
     patience: Patience = field(default_factory=Patience)
     inspect: Callable[[], None] = _nothing
     now: Callable[[], datetime] = _now

@@ -22,10 +22,10 @@ from gpusharectl.install.cluster_facts import (
     named,
     to_label,
 )
-from gpusharectl.install.context import Hands
+from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
-from gpusharectl.install.options import Choice
-from gpusharectl.install.plan import Planning
+from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.plan import InstallPlan
 from gpusharectl.install.progress import (
     Closing,
     Exit,
@@ -38,7 +38,7 @@ from gpusharectl.install.progress import (
 from gpusharectl.install.rollout import Patience, last_lines, run_as_told
 from gpusharectl.install.scheduler import prove, put
 from gpusharectl.install.survey import leads, read_nodes
-from gpusharectl.install.webhook.apply import WebhookWork, taking_away
+from gpusharectl.install.webhook.apply import WebhookSteps, taking_away
 from gpusharectl.kube_scheduler.drift import Flavour
 
 FOUND_WITHIN_S = 60.0
@@ -163,10 +163,10 @@ def complaint(log: str) -> str:
 UNDO = "gpusharectl uninstall"
 
 
-def install(hands: Hands, choice: Choice) -> Exit:
+def install(hands: Context, choice: InstallOptions) -> Exit:
     """Install, or with ``dry_run`` show what that would change."""
     began = hands.patience.clock()
-    plan = Planning(hands, choice)
+    plan = InstallPlan(hands, choice)
     first = [
         Step("the checks", plan.check),
         Step("the choice of nodes", plan.choose),
@@ -175,17 +175,17 @@ def install(hands: Hands, choice: Choice) -> Exit:
     code = follow(first, hands.screen, Closing(choice.again()))
     if code is not Exit.DONE or choice.dry_run:
         return code
-    work = Work(hands, plan)
+    work = InstallSteps(hands, plan)
     code = follow(work.steps(), hands.screen, Closing(plan.again(), UNDO))
     if code is Exit.DONE:
         work.close(hands.patience.clock() - began)
     return code
 
 
-class Work:
+class InstallSteps:
     """The steps that change anything, each of which can be done again."""
 
-    def __init__(self, hands: Hands, plan: Planning) -> None:
+    def __init__(self, hands: Context, plan: InstallPlan) -> None:
         self._hands = hands
         self._screen = hands.screen
         self._plan = plan
@@ -331,12 +331,12 @@ class Work:
     def _certificate_steps(self) -> list[Step]:
         return [Step("the certificates", self.certify)] if self._choice.tls else []
 
-    def _webhook(self) -> WebhookWork | None:
+    def _webhook(self) -> WebhookSteps | None:
         plan = self._plan
         if plan.webhook is None:
             return None
         changing = frozenset(change.ref for change in plan.changes)
-        return WebhookWork(self._hands, plan.webhook, changing, plan.again())
+        return WebhookSteps(self._hands, plan.webhook, changing, plan.again())
 
     def _leaving_steps(self) -> list[Step]:
         going = self._plan.going

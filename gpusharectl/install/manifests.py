@@ -20,7 +20,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.jsonpatch import PatchError, patched
-from gpusharectl.install.options import Choice
+from gpusharectl.install.options import InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
 
 OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
@@ -241,7 +241,7 @@ CERTIFICATE = "GPUSHARE_TLS_CERT"
 """What the component ``tls`` gives the extender."""
 
 
-def overlay_of(kind: Flavour, choice: Choice) -> str:
+def overlay_of(kind: Flavour, choice: InstallOptions) -> str:
     """Name the overlay; on a host without a scheduler it serves only to be judged."""
     if choice.second_scheduler:
         return SECOND

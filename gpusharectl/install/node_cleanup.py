@@ -166,7 +166,9 @@ def counted(nodes: Iterable[NodeView]) -> tuple[str, ...]:
     return tuple(node.name for node in nodes if node.known)
 
 
-def take_out(objects: Objects, screen: Screen, patience: Patience) -> dict[str, str]:
+def remove_stale_capacity(
+    objects: Objects, screen: Screen, patience: Patience
+) -> dict[str, str]:
     """Wait for the zeros and take them out; give the nodes that keep theirs."""
     left = patience.until(
         lambda: _swept(objects), screen, KUBELET_FORGETS_AFTER_S + _SPARE_S

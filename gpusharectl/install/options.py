@@ -32,7 +32,7 @@ _FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookChoice:
+class WebhookOptions:
     """The webhook's options; None where nothing is said, so that it stays as it is.
 
     A text that is empty takes its setting away. Every field but ``wanted`` is also a
@@ -50,7 +50,7 @@ class WebhookChoice:
     bitfusion_strict: bool | None = None
     bitfusion_quota: bool | None = None
 
-    def keeping(self, there: Mapping[str, str]) -> "WebhookChoice":
+    def keeping(self, there: Mapping[str, str]) -> "WebhookOptions":
         """Settle what was left open by the variables of a webhook that is there."""
         found = {
             option: _read(option, there.get(name, ""))
@@ -99,7 +99,7 @@ def _flags(option: str) -> tuple[str, str]:
     return _FLAG.get(option, (f"--{word}", f"--no-{word}"))
 
 
-_OPTIONS = tuple(one.name for one in fields(WebhookChoice))
+_OPTIONS = tuple(one.name for one in fields(WebhookOptions))
 _SWITCHES = ("void", "quotas", "bitfusion_strict", "bitfusion_quota")
 _SETTING_OF = {
     option: PREFIX + option.upper() for option in _OPTIONS if option != "wanted"
@@ -113,7 +113,7 @@ _SEPARATORS = re.compile(r"[\s,]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class InstallOptions:
     """The options of ``install``; ``access`` are the words that choose the cluster.
 
     ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
@@ -133,7 +133,7 @@ class Choice:
     ui: bool | None = None
     policy: str | None = None
     with_monitoring: bool = False
-    webhook: WebhookChoice = field(default_factory=WebhookChoice)
+    webhook: WebhookOptions = field(default_factory=WebhookOptions)
     restart: bool = False
     this_node: str = ""
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -169,7 +169,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class UninstallOptions:
     """The options of ``uninstall``."""
 
     yes: bool = False
@@ -241,18 +241,18 @@ ENV_FROM = (_AUTO, "deny", "allow")
 """What the webhook may be told of a container's ``envFrom``."""
 
 
-def webhook_options(command: Command) -> Command:
+def add_webhook_options(command: Command) -> Command:
     """Give a command the options that ``webhook_choice`` takes out again."""
     for option in reversed(_WEBHOOK_OPTIONS):
         command = option(command)
     return command
 
 
-def webhook_choice(options: dict[str, Any]) -> WebhookChoice:
+def take_webhook_options(options: dict[str, Any]) -> WebhookOptions:
     """Take the webhook's options out of a command's; ``UsageError`` in words."""
     options["wanted"] = options.pop("webhook")
-    names = (name for name in WebhookChoice.__slots__ if name in options)
-    choice = WebhookChoice(**{name: options.pop(name) for name in tuple(names)})
+    names = (name for name in WebhookOptions.__slots__ if name in options)
+    choice = WebhookOptions(**{name: options.pop(name) for name in tuple(names)})
     if choice.wanted is False and choice.settling:
         raise click.UsageError(
             f"{choice.settling[0]} is a setting of the webhook, which --no-webhook "

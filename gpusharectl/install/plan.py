@@ -26,7 +26,7 @@ from gpusharectl.install.cluster_facts import (
     named,
     to_label,
 )
-from gpusharectl.install.context import Hands, Load, Wish
+from gpusharectl.install.context import Context, Load, SchedulerTarget
 from gpusharectl.install.manifests import (
     BY_CERT_MANAGER,
     BY_RUNTIME_CLASS,
@@ -45,7 +45,7 @@ from gpusharectl.install.options import (
     POLICY,
     QUOTA,
     UI,
-    Choice,
+    InstallOptions,
     chosen,
     likely,
     node_names,
@@ -85,7 +85,7 @@ _SECOND = Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM)
 def loaded(
     load: Load,
     kind: Flavour,
-    choice: Choice,
+    choice: InstallOptions,
     *,
     image: str,
     components: Sequence[str] = (),
@@ -106,7 +106,7 @@ def loaded(
     return _configured(found, choice)
 
 
-def _configured(manifests: Iterable[Json], choice: Choice) -> tuple[Json, ...]:
+def _configured(manifests: Iterable[Json], choice: InstallOptions) -> tuple[Json, ...]:
     settings = choice.webhook.settings() if choice.webhook.wanted else {}
     quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
     found = with_settings(manifests, "webhook", settings)
@@ -153,7 +153,7 @@ def _packing(body: Json) -> Json:
     return {**body, "data": changed} if texts else body
 
 
-def keeping(choice: Choice, facts: Facts) -> Choice:
+def with_preserved_settings(choice: InstallOptions, facts: Facts) -> InstallOptions:
     """Settle what was left open: TLS, page and webhook stay where they are.
 
     An install run again, for any reason, would else take away what the first was given.
@@ -167,7 +167,7 @@ def keeping(choice: Choice, facts: Facts) -> Choice:
     return replace(choice, tls=tls, ui=ui, policy=policy, webhook=webhook)
 
 
-def judge_kept(facts: Facts, choice: Choice) -> list[Finding]:
+def judge_kept(facts: Facts, choice: InstallOptions) -> list[Finding]:
     """Say what stays because nothing was said of it."""
     found = []
     going = {EXPORTER} if not choice.with_monitoring else set()
@@ -220,7 +220,7 @@ def weigh(
 
 
 def which_nodes(
-    facts: Facts, choice: Choice, screen: Screen
+    facts: Facts, choice: InstallOptions, screen: Screen
 ) -> tuple[str, ...] | Trouble:
     """Take the nodes from the options, else from what is labelled, else ask."""
     signs = likely(facts.nodes, facts.here if facts.driver_here else "")
@@ -276,11 +276,11 @@ NOTHING_DONE = "nothing was changed"
 
 
 @dataclass
-class Planning:
+class InstallPlan:
     """Look, ask and try; what one step finds out is kept for those after it."""
 
-    hands: Hands
-    choice: Choice
+    hands: Context
+    choice: InstallOptions
     facts: Facts = field(init=False)
     manifests: tuple[Json, ...] = ()
     chosen: tuple[str, ...] = ()
@@ -324,7 +324,7 @@ class Planning:
         trouble = weigh([*found, *judge_webhook(self.facts, choice)], hands.screen)
         if trouble is not None:
             return trouble
-        self.choice = keeping(choice, self.facts)
+        self.choice = with_preserved_settings(choice, self.facts)
         self.kept = {} if choice.image else self.facts.images
         self.by_cert_manager = self.facts.by_cert_manager
         self.runtime_classes = self.facts.runtime_classes
@@ -371,15 +371,15 @@ class Planning:
         """Give the command that goes on, the nodes chosen meanwhile included."""
         return replace(self.choice, nodes=self.chosen or self.choice.nodes).again()
 
-    def wish(self) -> Wish:
+    def wish(self) -> SchedulerTarget:
         """Say what kube-scheduler is to be set to."""
-        return Wish(
+        return SchedulerTarget(
             self.facts.flavour,
             self.facts.here,
             self.facts.version,
             image_of(self.manifests),
             tls=bool(self.choice.tls),
-            packs=self.choice.policy == FRAG,
+            frag=self.choice.policy == FRAG,
             restart=self.choice.restart,
             timeout_s=self.choice.timeout_s,
         )

@@ -21,7 +21,7 @@ from gpusharectl.install.cluster_facts import (
     runtime,
 )
 from gpusharectl.install.manifests import NVIDIA
-from gpusharectl.install.options import Choice
+from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.webhook.objects import WebhookThere, is_configuration
 from gpusharectl.install.webhook.probe import NAMESPACE
 from gpusharectl.kube_scheduler.drift import Flavour
@@ -207,7 +207,7 @@ class Facts:
         return tuple(node.name for node in self.nodes if node.control_plane)
 
 
-def judge_cluster(facts: Facts, choice: Choice) -> list[Finding]:
+def judge_cluster(facts: Facts, choice: InstallOptions) -> list[Finding]:
     """Judge the cluster and this host, before any node is chosen."""
     found = [_version(facts)]
     found += judge_rights(facts)
@@ -257,7 +257,7 @@ def judge_rights(facts: Facts) -> list[Finding]:
     return [Finding(Weight.REFUSAL, f"you may not {them}", cure)]
 
 
-def _schedulers(facts: Facts, choice: Choice) -> list[Finding]:
+def _schedulers(facts: Facts, choice: InstallOptions) -> list[Finding]:
     """Refuse two books for the same cards, and a scheduler that nobody can set."""
     if choice.second_scheduler and facts.extended:
         text = (

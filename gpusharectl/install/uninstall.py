@@ -30,10 +30,10 @@ from gpusharectl.install.cluster_facts import (
     label_diff,
     named,
 )
-from gpusharectl.install.context import Hands, Wish
+from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
-from gpusharectl.install.node_cleanup import clean_nodes, counted, take_out
-from gpusharectl.install.options import Leaving
+from gpusharectl.install.node_cleanup import clean_nodes, counted, remove_stale_capacity
+from gpusharectl.install.options import UninstallOptions
 from gpusharectl.install.plan import nobody, weigh
 from gpusharectl.install.preflight import Facts, judge_host, judge_rights, to_uninstall
 from gpusharectl.install.progress import (
@@ -178,11 +178,11 @@ NOTHING_DONE = "nothing was changed"
 
 
 @dataclass
-class LeavingPlan:
+class UninstallPlan:
     """Look and ask; what is found is kept for the steps after it."""
 
-    hands: Hands
-    choice: Leaving
+    hands: Context
+    choice: UninstallOptions
     facts: Facts = field(init=False)
     manifests: tuple[Json, ...] = ()
     found: tuple[Ref, ...] = ()
@@ -289,9 +289,9 @@ class LeavingPlan:
         first = (*self.asking, *self.plugin)
         return tuple(ref for ref in self.found if ref not in first)
 
-    def wish(self) -> Wish:
+    def wish(self) -> SchedulerTarget:
         """Say which kube-scheduler is to be set back."""
-        return Wish(
+        return SchedulerTarget(
             self.facts.flavour,
             self.facts.here,
             self.facts.version,
@@ -357,9 +357,9 @@ GUARD_LINGERS_S = 10.0
 _MANY = 4
 
 
-def uninstall(hands: Hands, choice: Leaving) -> Exit:
+def uninstall(hands: Context, choice: UninstallOptions) -> Exit:
     """Take everything away, or with ``dry_run`` show what that would change."""
-    plan = LeavingPlan(hands, choice)
+    plan = UninstallPlan(hands, choice)
     first = [
         Step("the checks", plan.check),
         Step("the look at pods with cards", plan.pods),
@@ -372,13 +372,13 @@ def uninstall(hands: Hands, choice: Leaving) -> Exit:
     if not plan.anything:
         hands.screen.note("Nothing of ours is here.")
         return Exit.DONE
-    return follow(Departure(hands, plan).steps(), hands.screen, closing)
+    return follow(UninstallSteps(hands, plan).steps(), hands.screen, closing)
 
 
-class Departure:
+class UninstallSteps:
     """The steps that take away, each of which can be done again."""
 
-    def __init__(self, hands: Hands, plan: LeavingPlan) -> None:
+    def __init__(self, hands: Context, plan: UninstallPlan) -> None:
         self._hands = hands
         self._screen = hands.screen
         self._plan = plan
@@ -459,7 +459,7 @@ class Departure:
         """Wait until kubelet counts none, and take its zeros from the nodes."""
         self._screen.begin("Kubelet")
         hands = self._hands
-        left = take_out(hands.objects, self._screen, hands.patience)
+        left = remove_stale_capacity(hands.objects, self._screen, hands.patience)
         if not left:
             return None
         return Trouble("; ".join(f"{name}: {why}" for name, why in left.items()))

@@ -1,17 +1,21 @@
-"""A KubeSchedulerConfiguration with our stanza, made of what was there. Pure.
+"""Edit a KubeSchedulerConfiguration: put our extender in, and take it out again. Pure.
 
-``with_stanza(old, wanted)`` gives the new text, or says what stands in the way. It
-starts from the file that kube-scheduler has been reading, and where it has been reading
-none, from those of its flags that a configuration makes it ignore. ``without_stanza``
-takes our stanza out again; ``has_stanza`` and ``extended_by_another`` look.
+``with_stanza`` starts from the file that kube-scheduler has been reading. If it has
+been reading none, it starts from those of its flags that ``--config`` replaces.
+``without_stanza`` takes our extender out again.
 
-How many nodes kube-scheduler looks at for one pod: all, and back again. Pure.
+For the policy ``frag`` kube-scheduler must score every node
+(``percentageOfNodesToScore: 100``). A profile's value overrules the one of the whole
+configuration, so each profile that has a value is set too.
 
-The policy ``frag`` needs all. A profile's own word overrules the configuration's, so
-each that is said is set.
+Flags: beside ``--config`` kube-scheduler ignores the deprecated ones and honours those
+of the leader election (``cmd/kube-scheduler/app/options``, ``deprecated.go`` and
+``ApplyLeaderElectionTo`` of 1.36; older versions ignore these too). Both kinds are
+copied into the configuration; the flags stay, since they say the same. All other flags,
+such as ``--bind-address`` and ``--feature-gates``, are left alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -19,66 +23,25 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
-from gpusharectl.kube_scheduler.flags import configured_by
 from gpusharectl.kube_scheduler.host_files import Obstacle
-
-KEY = "percentageOfNodesToScore"
-ALL = 100
-Percentages = Mapping[str, int | None]
-"""What is said, by a profile's scheduler name; under "" what the configuration says as
-a whole, None where that says nothing."""
-
-
-def said(config: Json) -> Percentages:
-    """Give what a configuration says; a profile that says nothing is not in it."""
-    return {name: place.get(KEY) for name, place in _places(config)}
-
-
-def before(config: Json, known: Percentages) -> Percentages:
-    """Give what ``set_all`` overwrites, or has overwritten: that is ``known``."""
-    return {
-        name: known.get(name, number) if number == ALL else number
-        for name, number in said(config).items()
-    }
-
-
-def set_all(config: Json) -> None:
-    """Have all nodes looked at."""
-    for _, place in _places(config):
-        place[KEY] = ALL
-
-
-def set_back(config: Json, old: Percentages) -> None:
-    """Undo it where ``old`` tells what was there; another number is somebody's own."""
-    for name, place in _places(config):
-        if name not in old or place.get(KEY) != ALL:
-            continue
-        if old[name] is None:
-            del place[KEY]
-        else:
-            place[KEY] = old[name]
-
-
-def _places(config: Json) -> Iterator[tuple[str, Json]]:
-    yield "", config
-    profiles = config.get("profiles")
-    for profile in profiles if isinstance(profiles, list) else ():
-        if isinstance(profile, dict) and profile.get(KEY) is not None:
-            yield str(profile.get("schedulerName") or "default-scheduler"), profile
-
 
 GROUP = "kubescheduler.config.k8s.io"
 KIND = "KubeSchedulerConfiguration"
 PACKING_WEIGHT = 100
-"""The winner's 10 are 10,000 then; all of kube-scheduler's own scores together are some
-1,200 at their default weights."""
+"""Our 10 points count 10,000 then; kube-scheduler's own scores add up to about 1,200 at
+their default weights."""
 _OLDEST = (1, 22)
 _SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), (_OLDEST, "v1beta2"))
+_KEY = "percentageOfNodesToScore"
+_ALL = 100
+Percentages = Mapping[str, int | None]
+"""``percentageOfNodesToScore`` by scheduler name of the profile. "" is the whole
+configuration: None if it has no value. Profiles without a value are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What kube-scheduler shows the extender, and knows it by: paths on its host."""
+    """The TLS files that kube-scheduler uses with the extender: paths on its host."""
 
     ca: str
     certificate: str
@@ -88,29 +51,28 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to write besides what was there."""
+    """What to write into the configuration."""
 
     extender: Json
     """Our entry of ``extenders`` as it is shipped."""
     api: str
-    """The version for a new file: ``v1``, ``v1beta3``, ``v1beta2``. One that is there
-    keeps its own, which its kube-scheduler reads."""
+    """API version of a new file: ``v1``, ``v1beta3`` or ``v1beta2``. An existing file
+    keeps its own."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """kube-scheduler's flags, without their dashes. They count only where there was no
-    configuration: beside one they were ignored before, too, or they overrule it."""
+    """kube-scheduler's flags without dashes, used only if there was no file."""
     kubeconfig: str = ""
-    """For who starts kube-scheduler in another way than by its flags (k3s)."""
+    """For k3s, which does not pass it as a flag."""
     tls: TlsFiles | None = None
     all_nodes: bool = False
-    """For the policy ``frag``: score every node, not a part of them as kube-scheduler
-    does from 100 on, and let our word outweigh all others."""
+    """For the policy ``frag``: score every node (by default kube-scheduler scores only
+    a part of 100 nodes and more), and let our score outweigh all others."""
     scored: Percentages = field(default_factory=dict)
-    """What ``all_nodes`` has overwritten in the configuration that is there; it comes
-    back where it is off."""
+    """The values that ``all_nodes`` has overwritten in the present configuration; they
+    are written back if it is off."""
 
 
 def api_for(version: str) -> str | Obstacle:
-    """Give the API version of the configuration for a Kubernetes such as ``v1.36.3``.
+    """Return the configuration's API version for a Kubernetes such as ``v1.36.3``.
 
     v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22.
     """
@@ -118,28 +80,30 @@ def api_for(version: str) -> str | Obstacle:
         major, minor = version.removeprefix("v").split(".")[:2]
         number = int(major), int(minor.rstrip("+"))
     except ValueError:
-        return Obstacle(f"Kubernetes calls its version {version!r}, not like v1.36.3")
+        return Obstacle(
+            f"Kubernetes reports the version {version!r}, not one like v1.36.3"
+        )
     for since, api in _SINCE:
         if number >= since:
             return api
     oldest = ".".join(str(part) for part in _OLDEST)
     return Obstacle(
-        f"Kubernetes {version} is too old: its kube-scheduler reads none of the "
-        f"configurations that we can write. Upgrade it to {oldest} or newer"
+        f"Kubernetes {version} is too old: its kube-scheduler reads no version of "
+        f"{KIND} that this program writes. Upgrade it to {oldest} or newer"
     )
 
 
 def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
-    """Give the configuration with our stanza and all else as it was."""
+    """Return the configuration with our extender and everything else unchanged."""
     config = read(old) if old is not None else configured_by(wanted.flags)
     if isinstance(config, Obstacle):
         return config
     other = _another(config)
     if other:
         return Obstacle(
-            f"another extender, {other}, binds pods or has {PREFIX} resources in "
-            "kube-scheduler's configuration, and kube-scheduler allows one such: take "
-            "it out first"
+            f"another extender, {other}, binds pods or manages {PREFIX} resources in "
+            "kube-scheduler's configuration. kube-scheduler allows only one such "
+            "extender: remove it first"
         )
     if old is None:
         version = f"{GROUP}/{wanted.api}"
@@ -149,22 +113,23 @@ def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
         connection.setdefault("kubeconfig", wanted.kubeconfig)
         config["clientConnection"] = connection
     if wanted.all_nodes:
-        set_all(config)
+        for _, place in _places(config):
+            place[_KEY] = _ALL
     else:
-        set_back(config, wanted.scored)
+        _set_back(config, wanted.scored)
     config["extenders"] = [*_others(config), _extender(wanted)]
     return _text(config)
 
 
 def without_stanza(text: str, scored: Percentages) -> str | Obstacle:
-    """Give the configuration without our stanza; the text itself where it has none.
+    """Return the configuration without our extender; unchanged if it has none.
 
-    ``scored`` is what ``all_nodes`` has overwritten in it.
+    ``scored`` are the values that ``all_nodes`` has overwritten in it.
     """
     config = read(text)
     if isinstance(config, Obstacle) or not has_stanza(text):
         return config if isinstance(config, Obstacle) else text
-    set_back(config, scored)
+    _set_back(config, scored)
     config["extenders"] = _others(config)
     if not config["extenders"]:
         del config["extenders"]
@@ -172,7 +137,7 @@ def without_stanza(text: str, scored: Percentages) -> str | Obstacle:
 
 
 def has_stanza(text: str) -> bool:
-    """Tell whether our extender stands in the configuration."""
+    """Return whether our extender is in the configuration."""
     config = read(text)
     if isinstance(config, Obstacle):
         return False
@@ -180,9 +145,9 @@ def has_stanza(text: str) -> bool:
 
 
 def is_weighted(text: str, extender: Json) -> bool:
-    """Tell whether our extender has another weight than as shipped.
+    """Return whether our extender's weight differs from the shipped one.
 
-    It has for ``frag``, or where somebody has changed it.
+    It does for ``frag``, or if somebody has changed it.
     """
     config = read(text)
     if isinstance(config, Obstacle):
@@ -192,24 +157,18 @@ def is_weighted(text: str, extender: Json) -> bool:
 
 
 def packing(extender: Json) -> Json:
-    """Give the stanza for the policy ``frag``, whose winner is to win."""
+    """Return the extender's entry for ``frag``: its score outweighs all others."""
     return {**extender, "weight": PACKING_WEIGHT}
 
 
-def extended_by_another(text: str) -> str:
-    """Give the address of another's extender that we cannot stand beside, or ""."""
-    config = read(text)
-    return "" if isinstance(config, Obstacle) else _another(config)
-
-
 def read(text: str) -> Json | Obstacle:
-    """Read a configuration; what is none is refused in words."""
+    """Parse a configuration; an ``Obstacle`` says why the text is none."""
     try:
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
-        return Obstacle(f"is not YAML: {_line(error)}")
+        return Obstacle(f"is not YAML: {' '.join(str(error).split())}")
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        return Obstacle(f"is not one {KIND}, it holds {len(documents)} documents")
+        return Obstacle(f"must hold one {KIND}, but has {len(documents)} documents")
     config: Json = documents[0]
     group = str(config.get("apiVersion", "")).partition("/")[0]
     if config.get("kind") != KIND or group != GROUP:
@@ -225,6 +184,38 @@ def read(text: str) -> Json | Obstacle:
     return config
 
 
+def percentages(config: Json) -> Percentages:
+    """Return how many nodes a configuration has scored, as a whole and by profile."""
+    return {name: place.get(_KEY) for name, place in _places(config)}
+
+
+def overwritten_percentages(config: Json, known: Percentages) -> Percentages:
+    """Return what ``all_nodes`` overwrites; if it is on already, that is ``known``."""
+    return {
+        name: known.get(name, number) if number == _ALL else number
+        for name, number in percentages(config).items()
+    }
+
+
+def _set_back(config: Json, old: Percentages) -> None:
+    """Restore the old values; a value other than 100 was set by somebody else."""
+    for name, place in _places(config):
+        if name not in old or place.get(_KEY) != _ALL:
+            continue
+        if old[name] is None:
+            del place[_KEY]
+        else:
+            place[_KEY] = old[name]
+
+
+def _places(config: Json) -> Iterator[tuple[str, Json]]:
+    yield "", config
+    profiles = config.get("profiles")
+    for profile in profiles if isinstance(profiles, list) else ():
+        if isinstance(profile, dict) and profile.get(_KEY) is not None:
+            yield str(profile.get("schedulerName") or "default-scheduler"), profile
+
+
 def _another(config: Json) -> str:
     for extender in _others(config):
         if extender.get("bindVerb") or _manages_ours(extender):
@@ -237,11 +228,12 @@ def _others(config: Json) -> list[Json]:
 
 
 def _is_ours(extender: Json) -> bool:
-    """Know it by our resources and our port; the scheme differs with TLS."""
+    """Recognise it by our port, path and resources; the scheme differs with TLS."""
     url = urlsplit(str(extender.get("urlPrefix", "")))
-    at_home = url.path.rstrip("/") == EXTENDER_PREFIX
     return (
-        at_home and url.netloc.endswith(f":{EXTENDER_PORT}") and _manages_ours(extender)
+        url.path.rstrip("/") == EXTENDER_PREFIX
+        and url.netloc.endswith(f":{EXTENDER_PORT}")
+        and _manages_ours(extender)
     )
 
 
@@ -269,5 +261,98 @@ def _text(config: Json) -> str:
     return yaml.safe_dump(config, sort_keys=False, width=88, allow_unicode=True)
 
 
-def _line(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).split())
+CONFIG = "config"
+"""The flag that names a configuration, without its dashes."""
+_TRUE = {"1", "t", "T", "TRUE", "true", "True"}
+_FALSE = {"0", "f", "F", "FALSE", "false", "False"}
+_GONE = frozenset(
+    {
+        "algorithm-provider",
+        "hard-pod-affinity-symmetric-weight",
+        "lock-object-name",
+        "lock-object-namespace",
+        "policy-config-file",
+        "policy-configmap",
+        "policy-configmap-namespace",
+        "scheduler-name",
+        "use-legacy-policy-config",
+    }
+)
+"""Flags of 1.22 that a configuration replaces by profiles, without a message."""
+
+
+def parsed(words: Sequence[str]) -> dict[str, str]:
+    """Parse flags as kube-scheduler does; the last of one name counts.
+
+    Forms are ``--name=value``, ``--name value`` and ``--name`` for true; ``_`` in a
+    name means ``-``. kube-scheduler takes only flags, so a word without a dash is the
+    value of the flag before it.
+    """
+    flags: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            name = name.replace("_", "-")
+            flags[name] = value if equals else "true"
+        elif name:
+            flags[name] = word
+    return flags
+
+
+def configured_by(flags: Mapping[str, str]) -> Json | Obstacle:
+    """Return the part of a configuration that says what these flags say."""
+    old = sorted(_GONE & flags.keys())
+    if old:
+        return Obstacle(
+            f"--{old[0]} is ignored beside --config: write it as profiles of a {KIND}, "
+            "pass that file with --config, and start again"
+        )
+    config: Json = {}
+    for name, (path, read_value) in _MOVES.items():
+        if name not in flags:
+            continue
+        value = read_value(flags[name])
+        if value is None or "$(" in flags[name]:
+            return Obstacle(f"--{name}={flags[name]} is not understood")
+        part = config
+        for key in path[:-1]:
+            part = part.setdefault(key, {})
+        part[path[-1]] = value
+    return config
+
+
+def _bool(text: str) -> bool | None:
+    if text in _TRUE:
+        return True
+    return False if text in _FALSE else None
+
+
+def _number(kind: type[int] | type[float]) -> Callable[[str], object]:
+    def read_value(text: str) -> object:
+        try:
+            return kind(text)
+        except ValueError:
+            return None
+
+    return read_value
+
+
+_CONNECTION, _ELECTION = "clientConnection", "leaderElection"
+_MOVES: Mapping[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
+    "kubeconfig": ((_CONNECTION, "kubeconfig"), str),
+    "kube-api-content-type": ((_CONNECTION, "contentType"), str),
+    "kube-api-qps": ((_CONNECTION, "qps"), _number(float)),
+    "kube-api-burst": ((_CONNECTION, "burst"), _number(int)),
+    "leader-elect": ((_ELECTION, "leaderElect"), _bool),
+    "leader-elect-lease-duration": ((_ELECTION, "leaseDuration"), str),
+    "leader-elect-renew-deadline": ((_ELECTION, "renewDeadline"), str),
+    "leader-elect-retry-period": ((_ELECTION, "retryPeriod"), str),
+    "leader-elect-resource-lock": ((_ELECTION, "resourceLock"), str),
+    "leader-elect-resource-name": ((_ELECTION, "resourceName"), str),
+    "leader-elect-resource-namespace": ((_ELECTION, "resourceNamespace"), str),
+    "profiling": (("enableProfiling",), _bool),
+    "contention-profiling": (("enableContentionProfiling",), _bool),
+}
+"""Where each flag goes, and its reader, which returns None for a value that is not
+understood."""

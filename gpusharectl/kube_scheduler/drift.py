@@ -14,9 +14,10 @@ import yaml
 
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
-from gpusharectl.kube_scheduler.files import SchedulerFiles, asked_of
-from gpusharectl.kube_scheduler.flavours import K3sFile, KubeadmFile
+from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import HostFiles
+from gpusharectl.kube_scheduler.k3s import K3sFile
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.state.read import Trouble
 
 KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
@@ -119,7 +120,7 @@ def host_troubles(
         addresses = {facts.name_of(one): facts.addresses(one) for one in nodes}
         node = this_node(files, kind, addresses, hostname)
         starter = K3sFile() if kind is Flavour.K3S else KubeadmFile()
-        words = SchedulerFiles(files, starter, asked_of(kubernetes)).missing()
+        words = SchedulerFiles(files, starter, desired_now(kubernetes)).missing()
     except OSError:
         return ()
     if not node or not words:

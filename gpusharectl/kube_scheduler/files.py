@@ -1,27 +1,18 @@
-"""The files of one host that make kube-scheduler ask us, and how they are put back.
+"""Plan the files on one host that make kube-scheduler call the extender.
 
-The same for kubeadm and k3s, which differ in their ``Starter``: the file that tells how
-kube-scheduler is started. ``plan`` gives every file to write, in an order that leaves a
-working scheduler wherever it is interrupted: our record and the backup, then what
-kube-scheduler will read, and at last the starter's file. ``restore`` goes the other way
-round. Neither writes; ``HostFiles.make`` does.
+kubeadm and k3s differ only in their ``Starter``: the file that says how kube-scheduler
+is started. ``SchedulerFiles.plan`` returns every file to write, in an order that leaves
+a working scheduler wherever it is interrupted: first our record and the backup, then
+what kube-scheduler will read, at last the starter's file. ``restore`` returns the way
+back. Neither writes; ``SchedulerFiles.make`` does.
 
-What we did to a host, kept beside our files as ``state.json``.
+Our configuration is made from the one that kube-scheduler had before; that file stays
+where it is. If somebody has edited ours since, it is made from the edited one.
 
-Written before the files that it tells of, so that whoever finds it after an interrupt
-knows each file by its sum: untouched, as we made it, or changed by someone since.
-A record that cannot be read counts as none; then the files speak for themselves.
-
-Our KubeSchedulerConfiguration on one host: what it is to say, and what stays of it.
-
-It is made of the configuration that kube-scheduler had before us, which stays where it
-is. Where somebody has written into ours since, it is made of that.
-
-The certificates on one host: which files to write, and when the scheduler must know.
-
-What is in them, and when they are due, is ``certificates``.
-
-What we ship for kube-scheduler, and as which version of ourselves.
+The record (``state.json`` beside our files) is written before the files that it names.
+So after an interruption each file is known by its SHA-256: untouched, as we wrote it,
+or changed by somebody since. A record that cannot be read counts as none; then the
+files themselves are compared.
 """
 
 import hashlib
@@ -31,23 +22,28 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import yaml
 
 from gpushare.kube.cluster import Json
 from gpusharectl import pki
-from gpusharectl.kube_scheduler import config as nodescores
-from gpusharectl.kube_scheduler import config as schedulerconfig
 from gpusharectl.kube_scheduler.config import (
     KIND,
     Percentages,
     TlsFiles,
     Wanted,
+    api_for,
+    has_stanza,
+    is_weighted,
+    overwritten_percentages,
     packing,
+    percentages,
+    read,
+    with_stanza,
+    without_stanza,
 )
-from gpusharectl.kube_scheduler.flavours import Found, Starter
 from gpusharectl.kube_scheduler.host_files import (
     NEW_FILE,
     UNFINISHED,
@@ -58,16 +54,101 @@ from gpusharectl.kube_scheduler.host_files import (
 from gpusharectl.kube_scheduler.static_pod import Ours
 
 NONE = ""
-"""The sum of a file that is not there."""
+"""The digest of a file that does not exist."""
+CONFIG = "scheduler.yaml"
+SHIPPED = "scheduler-extender.yaml"
+READABLE = 0o644
+"""Our configuration has no secret, and a kube-scheduler without root has to read it."""
 
 
-def sum_of(content: bytes | None) -> str:
-    """Give a content's SHA-256, and ``NONE`` where there is no file."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What kube-scheduler has been reading before us."""
+
+    config: str
+    """Its own configuration on the host; "" for none."""
+    flags: dict[str, str]
+
+
+class Starter(Protocol):
+    """The file that says how kube-scheduler is started. Pure; None is no file."""
+
+    path: str
+    folder: str
+    """Where our own files lie."""
+    remedy: str
+    """What to do if the file is broken."""
+
+    def kubeconfig(self, bare: str | None) -> str:
+        """Return the kubeconfig's path if it is not among the flags, else ""."""
+        ...
+
+    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
+        """Return the text with our configuration; unchanged if it has it."""
+        ...
+
+    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
+        """Return the text without what is ours; None if nothing is left."""
+        ...
+
+    def is_edited(self, text: str | None, ours: Ours) -> bool:
+        """Return whether kube-scheduler is told to read our configuration."""
+        ...
+
+    def found(self, bare: str | None) -> Found | Obstacle:
+        """Return what kube-scheduler reads according to a text without ours."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What is wanted of the host."""
+
+    kubernetes: str
+    """The cluster's version, such as ``v1.36.3``."""
+    program: str
+    """Our own version, for the record."""
+    extender: Json
+    """Our entry of ``extenders`` as it is shipped."""
+    now: datetime
+    tls: bool = False
+    frag: bool = False
+    """Whether the policy is ``frag``: score all nodes, and our score outweighs all."""
+
+
+def desired_now(kubernetes: str, *, tls: bool = False, frag: bool = False) -> Desired:
+    """Return what is wanted of a host now, in a cluster of this version."""
+    now = datetime.now(UTC)
+    return Desired(kubernetes, version("gpushare"), shipped_extender(), now, tls, frag)
+
+
+def shipped_extender() -> Json:
+    """Return our entry of ``extenders``: plain HTTP on loopback."""
+    text = files("manifests").joinpath(SHIPPED).read_text()
+    (extender,) = yaml.safe_load(text)["extenders"]
+    found: Json = extender
+    return found
+
+
+def packing_configuration(text: str) -> str:
+    """Return the second scheduler's configuration for ``frag``; other text unchanged.
+
+    The shipped configuration scores all nodes already.
+    """
+    if KIND not in text:
+        return text
+    config = yaml.safe_load(text)
+    config["extenders"] = [packing(each) for each in config["extenders"]]
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def digest_of(content: bytes | None) -> str:
+    """Return a content's SHA-256, or ``NONE`` if there is no file."""
     return NONE if content is None else hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Digests:
     """One file: ``before`` us, as it ``was`` when we last began, and ``after``."""
 
     before: str
@@ -75,26 +156,26 @@ class Sums:
     after: str
 
     def made_by_us(self, content: bytes | None) -> bool:
-        """Tell whether nobody has changed it since."""
-        return sum_of(content) in {self.was, self.after}
+        """Return whether nobody has changed the file since."""
+        return digest_of(content) in {self.was, self.after}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What we did, by which version of ourselves."""
+    """What we did, and which version of this program did it."""
 
     program: str
-    files: Mapping[str, Sums] = field(default_factory=dict)
+    files: Mapping[str, Digests] = field(default_factory=dict)
     scored: Percentages = field(default_factory=dict)
-    """What our configuration said of nodes to score, where we have set that to all."""
+    """The values of ``percentageOfNodesToScore`` that we have overwritten."""
     edited: bool = False
-    """Whether it has in it what somebody wrote into ours."""
+    """Whether our configuration contains what somebody wrote into it."""
 
     def encoded(self) -> bytes:
-        """Give it as the file has it."""
+        """Return the content of ``state.json``."""
         files = {
-            path: {"before": sums.before, "was": sums.was, "after": sums.after}
-            for path, sums in self.files.items()
+            path: {"before": one.before, "was": one.was, "after": one.after}
+            for path, one in self.files.items()
         }
         body: dict[str, object] = {"gpusharectl": self.program, "files": files}
         if self.scored:
@@ -107,14 +188,14 @@ class Record:
 
     @classmethod
     def decoded(cls, content: bytes | None) -> "Record | None":
-        """Read it; None where there is none, or none that can be read."""
+        """Parse ``state.json``; None if there is none, or if it cannot be read."""
         try:
             body: dict[str, Any] = orjson.loads(content or b"")
             files = {
-                str(path): Sums(
-                    str(sums["before"]), str(sums["was"]), str(sums["after"])
+                str(path): Digests(
+                    str(one["before"]), str(one["was"]), str(one["after"])
                 )
-                for path, sums in body["files"].items()
+                for path, one in body["files"].items()
             }
             scored = {
                 str(name): None if number is None else int(number)
@@ -127,8 +208,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What lies on the host."""
+class HostState:
+    """What is on the host now."""
 
     main: str | None
     """The starter's file."""
@@ -143,136 +224,137 @@ class Seen:
         """Our configuration as text."""
         return (self.config or b"").decode(errors="replace")
 
+    @property
+    def scored(self) -> Percentages:
+        """The recorded values that ``all_nodes`` has overwritten."""
+        return self.record.scored if self.record else {}
+
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Our configuration as it is to be, and what the record has to tell of it."""
+class BuiltConfig:
+    """Our configuration as it is to be, and what the record has to say of it."""
 
     text: str
     edited: bool
-    """Whether it is made of what somebody has written into ours."""
+    """Whether it is made from a configuration of ours that somebody has edited."""
     scored: Percentages
-    """What ``all_nodes`` has overwritten."""
+    """The values that ``all_nodes`` has overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One host's; nothing is written here."""
+    """Our configuration on one host; nothing is written here."""
 
     files: HostFiles
     starter: Starter
     path: str
     kubernetes: str
-    """Its version, such as ``v1.36.3``."""
+    """The cluster's version, such as ``v1.36.3``."""
     extender: Json
-    """Our stanza as it is shipped."""
+    """Our entry of ``extenders`` as it is shipped."""
     tls: TlsFiles | None
     all_nodes: bool
 
-    def made(self, seen: Seen) -> Made | Obstacle:
-        """Give it with our stanza, and all else as it was."""
-        api = schedulerconfig.api_for(self.kubernetes)
+    def built(self, state: HostState) -> BuiltConfig | Obstacle:
+        """Return it with our extender, and everything else as it was."""
+        api = api_for(self.kubernetes)
         if isinstance(api, Obstacle):
             return api
-        found = self._found(seen)
+        found = self._found(state)
         if isinstance(found, Obstacle):
             return found
-        edited = self.is_edited(seen)
+        edited = self.is_edited(state)
         source = self.path if edited else found.config
         old = self.files.read(source) if source else b""
         if old is None:
-            return Obstacle(f"{self.starter.path} names {source}, which is not there")
-        known = self._known(seen, found) if edited else {}
+            return Obstacle(f"{self.starter.path} names {source}, which does not exist")
+        known = self._known(state, found) if edited else {}
         wanted = Wanted(
             self.extender,
             api,
             found.flags,
-            self.starter.kubeconfig(seen.bare),
+            self.starter.kubeconfig(state.bare),
             self.tls,
             all_nodes=self.all_nodes,
             scored=known,
         )
         before = old.decode(errors="replace") if source else None
-        text = schedulerconfig.with_stanza(before, wanted)
+        text = with_stanza(before, wanted)
         if isinstance(text, Obstacle):
             return Obstacle(f"{source or self.starter.path}: {text}")
-        # Off, it may have to be set back once more: a kill may come before the file.
-        scored = _recorded(seen) if edited else {}
+        # Kept even if it is off now: a kill may come before the file is written.
+        scored = state.scored if edited else {}
         if self.all_nodes:
-            scored = nodescores.before(_read(before), known)
+            scored = overwritten_percentages(_parsed(before), known)
         origin = f" from {found.config}" if found.config else ""
         head = f"# Made{origin} by gpusharectl install, which may be run again.\n"
-        return Made(head + text, edited, scored)
+        return BuiltConfig(head + text, edited, scored)
 
-    def kept(self, seen: Seen) -> str | Obstacle | None:
-        """Give it without our stanza, if somebody has written into it; else None."""
-        if not self.is_edited(seen):
+    def kept(self, state: HostState) -> str | Obstacle | None:
+        """Return it without our extender, if somebody has edited it; else None."""
+        if not self.is_edited(state):
             return None
-        found = self._found(seen)
-        known = {} if isinstance(found, Obstacle) else self._known(seen, found)
-        return schedulerconfig.without_stanza(seen.text, known)
+        found = self._found(state)
+        known = {} if isinstance(found, Obstacle) else self._known(state, found)
+        return without_stanza(state.text, known)
 
-    def is_edited(self, seen: Seen) -> bool:
-        """Tell whether it says more than our stanza and what was there before us.
+    def is_edited(self, state: HostState) -> bool:
+        """Return whether it contains more than our extender and what was there before.
 
-        Where the record does not tell, the two are compared.
+        If the record does not tell, the two are compared.
         """
-        if seen.config is None or self._as_left(seen, seen.config):
+        if state.config is None or self._as_recorded(state, state.config):
             return False
         plain = replace(self, tls=None, all_nodes=False)
-        made = plain.made(Seen(seen.main, seen.bare, None, None))
-        found = self._found(seen)
-        if isinstance(made, Obstacle) or isinstance(found, Obstacle):
+        built = plain.built(HostState(state.main, state.bare, None, None))
+        found = self._found(state)
+        if isinstance(built, Obstacle) or isinstance(found, Obstacle):
             return True
-        bare = schedulerconfig.without_stanza(made.text, {})
-        left = schedulerconfig.without_stanza(seen.text, self._known(seen, found))
+        bare = without_stanza(built.text, {})
+        left = without_stanza(state.text, self._known(state, found))
         if isinstance(bare, Obstacle) or isinstance(left, Obstacle):
             return True
         return bool(yaml.safe_load(bare) != yaml.safe_load(left))
 
-    def _as_left(self, seen: Seen, config: bytes) -> bool:
-        """Tell whether the record knows it, and as ours alone."""
-        if seen.record is None or seen.record.edited:
+    def _as_recorded(self, state: HostState, config: bytes) -> bool:
+        """Return whether the record says that it is ours and unedited."""
+        if state.record is None or state.record.edited:
             return False
-        sums = seen.record.files.get(self.path)
-        return sums is not None and sums.made_by_us(config)
+        digests = state.record.files.get(self.path)
+        return digests is not None and digests.made_by_us(config)
 
-    def _found(self, seen: Seen) -> Found | Obstacle:
-        found = self.starter.found(seen.bare)
+    def _found(self, state: HostState) -> Found | Obstacle:
+        found = self.starter.found(state.bare)
         if isinstance(found, Obstacle):
             return Obstacle(f"{self.starter.path} {found}")
         return found
 
-    def _known(self, seen: Seen, found: Found) -> Percentages:
-        """Tell what was said of nodes to score, where ours says something of its own.
+    def _known(self, state: HostState, found: Found) -> Percentages:
+        """Return the values from before us, if ours has set its own.
 
-        By the record, and where that is lost by the configuration from before us.
+        They are in the record; if that is lost, in the configuration from before us.
         """
-        if not schedulerconfig.is_weighted(seen.text, self.extender):
+        if not is_weighted(state.text, self.extender):
             return {}
         old = self.files.read(found.config) if found.config else None
         text = None if old is None else old.decode(errors="replace")
-        return {**nodescores.said(_read(text)), **_recorded(seen)}
+        return {**percentages(_parsed(text)), **state.scored}
 
 
-def _recorded(seen: Seen) -> Percentages:
-    return seen.record.scored if seen.record else {}
-
-
-def _read(text: str | None) -> Json:
-    config = {} if text is None else schedulerconfig.read(text)
+def _parsed(text: str | None) -> Json:
+    config = {} if text is None else read(text)
     return {} if isinstance(config, Obstacle) else config
 
 
 @dataclass(frozen=True, slots=True)
 class HostCertificates:
-    """The files in one folder of the host; every method reads them anew."""
+    """The TLS files in one folder of the host; every method reads them anew."""
 
     files: HostFiles
     folder: str
 
     def planned(self, now: datetime) -> Sequence[FileChange]:
-        """Give those to write: what is missing, broken or due."""
+        """Return the files to write: those missing, broken or due for renewal."""
         there = self._there()
         return [
             FileChange(
@@ -282,16 +364,16 @@ class HostCertificates:
         ]
 
     def stamp(self, planned: Sequence[FileChange]) -> str:
-        """Give a text that changes when kube-scheduler must start anew for them."""
+        """Return a text that changes when kube-scheduler must restart for them."""
         new = {PurePosixPath(each.path).name: each.after or b"" for each in planned}
         return pki.scheduler_stamp({**self._there(), **new})
 
     def paths(self) -> Sequence[str]:
-        """Give the files that lie there."""
+        """Return the paths of the existing files."""
         return [self._path(name) for name in self.files.names(self.folder)]
 
     def for_scheduler(self) -> TlsFiles:
-        """Name those that our stanza names."""
+        """Return the files that our entry of ``extenders`` names."""
         client = pki.SCHEDULER.name
         return TlsFiles(
             self._path(f"{pki.AUTHORITY}.crt"),
@@ -312,71 +394,54 @@ class HostCertificates:
         return f"{self.folder}/{name}"
 
 
-CONFIG = "scheduler.yaml"
-_READABLE = 0o644
-"""There is no secret in it, and a scheduler without root has to read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is wanted of the host."""
-
-    kubernetes: str
-    """Its version, such as ``v1.36.3``."""
-    program: str
-    """Our own version, for the record."""
-    extender: Json
-    """Our stanza as it is shipped."""
-    now: datetime
-    tls: bool = False
-    packs: bool = False
-    """Whether kube-scheduler is to look at all nodes, as the policy ``frag`` needs."""
-
-
 class SchedulerFiles:
-    """One host's files; every method reads them anew."""
+    """All files of one host; every method reads them anew."""
 
-    def __init__(self, files: HostFiles, starter: Starter, asked: Asked) -> None:
+    def __init__(self, files: HostFiles, starter: Starter, desired: Desired) -> None:
         self._files = files
         self._starter = starter
-        self._asked = asked
+        self._desired = desired
         self.config = f"{starter.folder}/{CONFIG}"
+        self.next = f"{self.config}.next"
+        """Where a configuration lies while it is tried."""
         self.state = f"{starter.folder}/state.json"
         self.backup = f"{starter.folder}/backup/{PurePosixPath(starter.path).name}"
         self.certificates = HostCertificates(files, f"{starter.folder}/tls")
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to write, in order; none where all is as wanted."""
-        seen = self._seen()
-        if isinstance(seen, Obstacle):
-            return seen
-        made = self._configuration().made(seen)
-        if isinstance(made, Obstacle):
-            return made
-        tls = self._certificates()
-        main = self._starter.edited(seen.main, self._ours(made.text, tls))
+        """Return the files to write, in order; none if all are as wanted."""
+        state, desired = self._read(), self._desired
+        if isinstance(state, Obstacle):
+            return state
+        built = self._configuration().built(state)
+        if isinstance(built, Obstacle):
+            return built
+        tls = self.certificates.planned(desired.now) if desired.tls else ()
+        main = self._starter.edited(state.main, self._ours(built.text, tls))
         if isinstance(main, Obstacle):
             return self._about(main)
-        ours = [*tls, self._change(self.config, made.text, _READABLE)]
+        ours = [*tls, self._change(self.config, built.text, READABLE)]
         changes = [*ours, self._change(self._starter.path, main)]
-        return [each for each in self._recorded(seen, made, changes) if _differs(each)]
+        return [
+            each for each in self._recorded(state, built, changes) if _differs(each)
+        ]
 
     def restore(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to put back or remove, in order; none where none is ours.
+        """Return the files to put back or remove, in order; none if none is ours.
 
-        A configuration of ours that someone has changed since stays, without our
-        stanza, and so does what makes kube-scheduler read it.
+        A configuration of ours that somebody has edited stays, without our extender,
+        and kube-scheduler goes on reading it.
         """
-        seen = self._seen()
-        if isinstance(seen, Obstacle):
-            return seen
-        is_read = self._starter.is_edited(seen.main, self._ours("", ()))
-        kept = self._configuration().kept(seen) if is_read else None
+        state = self._read()
+        if isinstance(state, Obstacle):
+            return state
+        is_read = self._starter.is_edited(state.main, self._ours("", ()))
+        kept = self._configuration().kept(state) if is_read else None
         if isinstance(kept, Obstacle):
             return Obstacle(f"{self.config} {kept}")
-        main: str | Obstacle | None = seen.bare
+        main: str | Obstacle | None = state.bare
         if kept is not None:
-            main = self._starter.edited(seen.main, self._ours(kept, ()))
+            main = self._starter.edited(state.main, self._ours(kept, ()))
         if isinstance(main, Obstacle):
             return self._about(main)
         others = (self.next, self.backup, self.state)
@@ -385,72 +450,68 @@ class SchedulerFiles:
         changes = [self._change(path, text) for path, text in wanted.items()]
         return [each for each in changes if _differs(each)]
 
-    def _certificates(self) -> Sequence[FileChange]:
-        """Give those to write; none where no TLS is asked for."""
-        return self.certificates.planned(self._asked.now) if self._asked.tls else ()
-
-    @property
-    def next(self) -> str:
-        """Where a configuration lies while it is tried."""
-        return f"{self.config}.next"
-
     def missing(self) -> str:
-        """Say in words if we had configured kube-scheduler and someone undid it."""
+        """Return in words that somebody has undone our configuration, or ""."""
         record = Record.decoded(self._files.read(self.state))
         if record is None or self._starter.path not in record.files:
             return ""
-        seen = self._seen()
-        if isinstance(seen, Obstacle):
-            return str(seen)
-        if not self._starter.is_edited(seen.main, self._ours("", ())):
+        state = self._read()
+        if isinstance(state, Obstacle):
+            return str(state)
+        if not self._starter.is_edited(state.main, self._ours("", ())):
             return (
-                f"{self._starter.path} no longer names {self.config}, so nobody asks "
-                "the extender (kubeadm writes that file anew when it upgrades): "
-                "gpusharectl install mends it"
+                f"{self._starter.path} no longer names {self.config}, so "
+                "kube-scheduler does not call the extender (kubeadm rewrites that file "
+                "when it upgrades). Run gpusharectl install to repair it"
             )
-        if not schedulerconfig.has_stanza(
-            (seen.config or b"").decode(errors="replace")
-        ):
-            return f"{self.config} has lost our stanza: gpusharectl install mends it"
+        if not has_stanza(state.text):
+            return (
+                f"{self.config} no longer has our entry in extenders. Run gpusharectl "
+                "install to repair it"
+            )
         return ""
 
     def make(self, changes: Sequence[FileChange]) -> None:
-        """Write and remove, and then our folders where nothing lies in them."""
+        """Write and remove files, then remove our folders if they are empty."""
         self._files.make(changes)
         for folder in ("/backup", "/tls", ""):
             self._files.remove_empty(f"{self._starter.folder}{folder}")
 
-    def _seen(self) -> Seen | Obstacle:
+    def _read(self) -> HostState | Obstacle:
         content = self._files.read(self._starter.path)
         record = Record.decoded(self._files.read(self.state))
         backup = self._files.read(self.backup)
         try:
             main = None if content is None else content.decode()
         except UnicodeDecodeError:
-            return self._about(Obstacle(f"is not UTF-8 text; {self._starter.cure}"))
+            return self._about(Obstacle(f"is not UTF-8 text; {self._starter.remedy}"))
         bare = self._starter.bare(main, self._ours("", ()))
-        sums = record.files.get(self._starter.path) if record else None
-        if sums and sum_of(content) == sums.after and sum_of(backup) == sums.before:
-            # What we saved is surer than what we work out.
+        digests = record.files.get(self._starter.path) if record else None
+        if (
+            digests
+            and digest_of(content) == digests.after
+            and digest_of(backup) == digests.before
+        ):
+            # The backup is more reliable than what we work out.
             bare = None if backup is None else backup.decode()
         if isinstance(bare, Obstacle):
             return self._about(bare)
-        return Seen(main, bare, self._files.read(self.config), record)
+        return HostState(main, bare, self._files.read(self.config), record)
 
     def _configuration(self) -> ConfigFile:
-        asked = self._asked
+        desired = self._desired
         return ConfigFile(
             self._files,
             self._starter,
             self.config,
-            asked.kubernetes,
-            asked.extender,
-            self.certificates.for_scheduler() if asked.tls else None,
-            asked.packs,
+            desired.kubernetes,
+            desired.extender,
+            self.certificates.for_scheduler() if desired.tls else None,
+            desired.frag,
         )
 
     def _unfinished(self) -> Sequence[str]:
-        """Give the files that someone was killed over."""
+        """Return the temporary files that a killed run has left."""
         folders = (str(PurePosixPath(self._starter.path).parent), self._starter.folder)
         return [
             f"{folder}/{name}"
@@ -460,25 +521,24 @@ class SchedulerFiles:
         ]
 
     def _recorded(
-        self, seen: Seen, made: Made, changes: Sequence[FileChange]
+        self, state: HostState, built: BuiltConfig, changes: Sequence[FileChange]
     ) -> Sequence[FileChange]:
         """Put the record and the backup before the changes that they are about."""
-        files = dict(seen.record.files) if seen.record else {}
-        backup = self._change(self.backup, seen.bare)
+        files = dict(state.record.files) if state.record else {}
+        backup = self._change(self.backup, state.bare)
         for each in changes:
             main = each.path == self._starter.path
-            before = sum_of(backup.after) if main else NONE
-            was = sum_of(each.before)
+            before = digest_of(backup.after) if main else NONE
+            was = digest_of(each.before)
             if not _differs(each) and each.path in files:
                 was = files[each.path].was
-            files[each.path] = Sums(before, was, sum_of(each.after))
-        record = Record(self._asked.program, files, made.scored, made.edited)
-        told = record.encoded().decode()
-        return [self._change(self.state, told), backup, *changes]
+            files[each.path] = Digests(before, was, digest_of(each.after))
+        record = Record(self._desired.program, files, built.scored, built.edited)
+        return [self._change(self.state, record.encoded().decode()), backup, *changes]
 
     def _ours(self, config: str, tls: Sequence[FileChange]) -> Ours:
         digest = hashlib.sha256(config.encode())
-        if self._asked.tls:
+        if self._desired.tls:
             digest.update(self.certificates.stamp(tls).encode())
         return Ours(self.config, self._starter.folder, digest.hexdigest())
 
@@ -486,38 +546,9 @@ class SchedulerFiles:
         content = None if after is None else after.encode()
         return FileChange(path, self._files.read(path), content, mode)
 
-    def _about(self, refusal: Obstacle) -> Obstacle:
-        return Obstacle(f"{self._starter.path} {refusal}")
+    def _about(self, obstacle: Obstacle) -> Obstacle:
+        return Obstacle(f"{self._starter.path} {obstacle}")
 
 
 def _differs(change: FileChange) -> bool:
     return change.before != change.after
-
-
-SHIPPED = "scheduler-extender.yaml"
-
-
-def shipped_extender() -> Json:
-    """Give our entry of ``extenders``, plain HTTP on loopback."""
-    text = files("manifests").joinpath(SHIPPED).read_text()
-    (extender,) = yaml.safe_load(text)["extenders"]
-    found: Json = extender
-    return found
-
-
-def packing_configuration(text: str) -> str:
-    """Give a KubeSchedulerConfiguration of ours for ``frag``; any other text as it is.
-
-    For the one that is shipped with a scheduler of our own, which scores all nodes.
-    """
-    if KIND not in text:
-        return text
-    config = yaml.safe_load(text)
-    config["extenders"] = [packing(each) for each in config["extenders"]]
-    return yaml.safe_dump(config, sort_keys=False)
-
-
-def asked_of(kubernetes: str, *, tls: bool = False, packs: bool = False) -> Asked:
-    """Say what is wanted of a host now, in a cluster of this version (``v1.36.3``)."""
-    now = datetime.now(UTC)
-    return Asked(kubernetes, version("gpushare"), shipped_extender(), now, tls, packs)

@@ -1,12 +1,9 @@
-"""Files of a host, written whole or not at all.
+"""Read and write the files of one host; a write replaces the whole file or nothing.
 
-``HostFiles.read``, ``write``, ``remove``, ``mode`` take paths as the host has them;
-``root`` lets a Job work on a host that is mounted at ``/host``, and a test on a folder.
-``FileChange`` is one file before and after: what ``--dry-run`` shows and ``apply``
-writes. Every method raises ``OSError`` where the disk or the rights say no; the old
-file then stands as it was, and nothing else lies beside it.
-
-A step that is not taken, and why, in words for who reads the terminal.
+Paths are given as the host has them. ``HostFiles.root`` is where the host is mounted:
+``/`` on the host itself, ``/host`` in a Job. Every method raises ``OSError`` if the
+disk is full or the rights are missing; the old file is then unchanged and no temporary
+file is left.
 """
 
 import contextlib
@@ -22,29 +19,42 @@ HostPath = str | PurePath
 
 NEW_FILE = 0o600
 NEW_FOLDER = 0o755
-"""Whoever runs as another user must reach what is meant for them."""
+"""Processes of other users must reach the files that are meant for them."""
 UNFINISHED = ".gpushare-"
-"""In the name of a file that is being written; only a kill leaves one."""
+"""Part of the name of a file that is being written; only a kill leaves one behind."""
 _MOST_LINKS = 40
 _SECRET = (".key", ".conf", ".kubeconfig")
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why something cannot be done: names the file or field, and the remedy."""
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file: ``before`` and ``after`` are its bytes, None where there is none."""
+    """One file: ``before`` and ``after`` are its bytes, None if there is no file."""
 
     path: str
     before: bytes | None
     after: bytes | None
     mode: int = NEW_FILE
-    """For a file that is new; one that is there keeps its own, and its owner."""
+    """For a new file; an existing file keeps its mode and its owner."""
     uid: int | None = None
-    """Whose the file is to be; None leaves it with whoever has it, else with us."""
+    """The new owner; None keeps the present one."""
 
     def diff(self) -> str:
-        """Show the change as ``diff -u`` does; never what is in a key."""
+        """Return the change as ``diff -u`` shows it, without the contents of keys."""
         if PurePosixPath(self.path).suffix in _SECRET:
-            return f"{self._verb()} {self.path} (its contents are not shown)\n"
+            verb = "create" if self.before is None else "change"
+            if self.after is None:
+                verb = "remove"
+            return f"{verb} {self.path} (its contents are not shown)\n"
         lines = difflib.unified_diff(
             _lines(self.before),
             _lines(self.after),
@@ -54,13 +64,8 @@ class FileChange:
         return "".join(_ended(line) for line in lines)
 
     def reversed(self) -> "FileChange":
-        """Give the change that undoes this one."""
+        """Return the change that undoes this one."""
         return replace(self, before=self.after, after=self.before)
-
-    def _verb(self) -> str:
-        if self.after is None:
-            return "remove"
-        return "create" if self.before is None else "change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +75,14 @@ class HostFiles:
     root: Path = Path("/")
 
     def read(self, path: HostPath) -> bytes | None:
-        """Give a file's bytes; None where there is none."""
+        """Return a file's bytes; None if there is no file."""
         try:
             return self.place(path).read_bytes()
         except FileNotFoundError:
             return None
 
     def names(self, folder: HostPath) -> tuple[str, ...]:
-        """Give the names in a folder, sorted; none where there is no folder."""
+        """Return the names in a folder, sorted; empty if there is no folder."""
         try:
             return tuple(sorted(each.name for each in self.place(folder).iterdir()))
         except (FileNotFoundError, NotADirectoryError):
@@ -90,37 +95,37 @@ class HostFiles:
         mode: int = NEW_FILE,
         uid: int | None = None,
     ) -> None:
-        """Put a file in place whole; whoever reads sees the old one or the new one.
+        """Replace a file atomically: a reader sees the old content or the new one.
 
-        One that is there keeps its mode and owner, else it gets ``mode``; with ``uid``
-        it gets both. Folders are made. The unfinished file's name begins with a dot,
-        because kubelet runs whatever else lies among the static pods.
+        An existing file keeps its mode and owner, unless ``uid`` is given. Missing
+        folders are created. The name of the temporary file begins with a dot, because
+        kubelet starts every other file in the folder of static pods.
         """
         place = self.place(path)
         _make_folder(place.parent)
         unfinished = place.with_name(f".{place.name}{UNFINISHED}{os.getpid()}")
         try:
-            _fill(unfinished, content, _rights(place, mode, uid))
+            _fill(unfinished, content, *_rights(place, mode, uid))
             unfinished.replace(place)
         finally:
             # Also on a full disk and on Ctrl-C; after the rename there is none.
             unfinished.unlink(missing_ok=True)
-        _settle(place.parent)
+        _sync(place.parent)
 
     def remove(self, path: HostPath) -> None:
-        """Remove a file; no matter if there is none."""
+        """Remove a file if it exists."""
         place = self.place(path)
         with contextlib.suppress(FileNotFoundError):
             place.unlink()
-            _settle(place.parent)
+            _sync(place.parent)
 
     def remove_empty(self, folder: HostPath) -> None:
-        """Remove a folder in which nothing lies; leave any other."""
+        """Remove a folder if it is empty."""
         with contextlib.suppress(OSError):
             self.place(folder).rmdir()
 
     def make(self, changes: Iterable[FileChange]) -> None:
-        """Write and remove, one file after the other."""
+        """Write and remove files, in the given order."""
         for change in changes:
             if change.after is None:
                 self.remove(change.path)
@@ -128,9 +133,10 @@ class HostFiles:
                 self.write(change.path, change.after, change.mode, change.uid)
 
     def place(self, path: HostPath) -> Path:
-        """Say where a file lies from here, by links as the host reads them.
+        """Return where a file of the host lies from here.
 
-        A link to ``/data/etc`` on a mounted host means that host's own ``/data``.
+        Symbolic links are followed as the host would: a link to ``/data/etc`` on a
+        mounted host means ``/data`` of that host.
         """
         found, left = self.root, [*PurePosixPath(path).parts[1:]]
         links = 0
@@ -145,7 +151,7 @@ class HostFiles:
                 continue
             links += 1
             if links > _MOST_LINKS:
-                raise OSError(f"{path} leads through too many links")
+                raise OSError(f"{path} leads through too many symbolic links")
             target = PurePosixPath(step.readlink())
             if target.is_absolute():
                 found = self.root
@@ -154,45 +160,39 @@ class HostFiles:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those it lies in, with one mode whatever the umask is."""
+    """Create a folder and its parents with the same mode, whatever the umask is."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         folder.chmod(NEW_FOLDER)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rights:
-    mode: int
-    uid: int
-    gid: int
-
-
-def _rights(old: Path, mode: int, uid: int | None) -> _Rights:
+def _rights(old: Path, mode: int, uid: int | None) -> tuple[int, int, int]:
+    """Return mode, owner and group for a file that is written anew."""
     try:
         there = old.stat()
     except FileNotFoundError:
-        return _Rights(mode, os.geteuid() if uid is None else uid, os.getegid())
+        return mode, os.geteuid() if uid is None else uid, os.getegid()
     if uid is not None:
-        return _Rights(mode, uid, there.st_gid)
-    return _Rights(stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid)
+        return mode, uid, there.st_gid
+    return stat.S_IMODE(there.st_mode), there.st_uid, there.st_gid
 
 
-def _fill(unfinished: Path, content: bytes, rights: _Rights) -> None:
+def _fill(unfinished: Path, content: bytes, mode: int, uid: int, gid: int) -> None:
     unfinished.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(unfinished, flags, NEW_FILE), "wb") as file:
         file.write(content)
         file.flush()
-        # In this order, because whoever gives it away may no longer change its mode.
-        os.fchmod(file.fileno(), rights.mode)
-        if (rights.uid, rights.gid) != (os.geteuid(), os.getegid()):
-            os.fchown(file.fileno(), rights.uid, rights.gid)
+        # The mode first: after the owner is changed, we may no longer change it.
+        os.fchmod(file.fileno(), mode)
+        if (uid, gid) != (os.geteuid(), os.getegid()):
+            os.fchown(file.fileno(), uid, gid)
         os.fsync(file.fileno())
 
 
-def _settle(folder: Path) -> None:
-    """Let the folder's new entries outlast a power cut."""
+def _sync(folder: Path) -> None:
+    """Sync the folder, so that its new entries survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -206,13 +206,3 @@ def _lines(content: bytes | None) -> list[str]:
 
 def _ended(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """What stands in the way, naming the file or field, and what to do about it."""
-
-    words: str
-
-    def __str__(self) -> str:
-        return self.words

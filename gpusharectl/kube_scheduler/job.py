@@ -1,19 +1,14 @@
-"""kube-scheduler on the other control-plane nodes, by a Job on each.
+"""kube-scheduler on the other control-plane nodes: a Job writes the files of each.
 
-``HostJob`` tries and writes; here it is run, and then that node's kube-scheduler waited
-for.
+``SchedulerJobs`` runs a Job on a node and waits for that node's kube-scheduler.
+``HostJob`` describes it. Its pod is bound to the node, since the scheduler may be what
+is broken, and has no credentials: it sees kube-scheduler's own folders and nothing else
+of the host. Two init containers first try the new configuration on copies, with
+kube-scheduler's own image; the last container writes.
 
-What ``gpusharectl host-scheduler`` does, on a host that a Job has mounted.
-
-It knows no API server. What it prints when all is well is kube-scheduler's manifest as
-it lies there then, for whoever made the Job and waits for that pod.
-
-The Job that sets kube-scheduler's files on another control-plane node. Pure.
-
-Its pod is pinned to the node, since the scheduler may be what is broken, and has no
-credentials: it sees kube-scheduler's own folders and nothing else of the host. Two
-containers first try the new configuration, with kube-scheduler's own image, on copies;
-the last one writes and prints the manifest that it leaves.
+``host_scheduler`` is what the Job runs (``gpusharectl host-scheduler``), without an API
+server. On success it prints kube-scheduler's manifest as it is then, for
+``SchedulerJobs``.
 """
 
 import hashlib
@@ -24,17 +19,19 @@ from pathlib import Path, PurePosixPath
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.kube_scheduler.files import Asked, SchedulerFiles
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles
+from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
-from gpusharectl.kube_scheduler.kubeadm import Patience
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
-from gpusharectl.kube_scheduler.temp_pod import SYSTEM, short_pod, waits_for
 from gpusharectl.kube_scheduler.verify import (
+    SYSTEM,
     MirrorPod,
     Say,
     check_container,
     last_words,
+    short_pod,
+    waits_for,
 )
 
 
@@ -42,7 +39,7 @@ class Action(StrEnum):
     """What is done to the host's files."""
 
     TRY = "try"
-    """Write what ``apply`` would write below ``into``, and nothing to the host."""
+    """Write below ``into`` what ``apply`` would write, and nothing to the host."""
     APPLY = "apply"
     RESTORE = "restore"
 
@@ -55,10 +52,10 @@ class Done:
     code: int = 0
 
 
-def host_scheduler(action: Action, root: Path, asked: Asked, into: Path) -> Done:
-    """Do it to the files below ``root``; what stands in the way is told in words."""
+def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> Done:
+    """Do it to the files below ``root``; an obstacle is returned in words."""
     host = HostFiles(root)
-    files = SchedulerFiles(host, KubeadmFile(), asked)
+    files = SchedulerFiles(host, KubeadmFile(), desired)
     try:
         changes = files.restore() if action is Action.RESTORE else files.plan()
         if isinstance(changes, Obstacle):
@@ -76,7 +73,7 @@ def host_scheduler(action: Action, root: Path, asked: Asked, into: Path) -> Done
 
 
 def _copy(host: HostFiles, files: SchedulerFiles, into: Path) -> None:
-    """Lay what is there already beside what is new."""
+    """Copy the present files there, beside the new ones."""
     for path in (files.config, *files.certificates.paths()):
         content = host.read(path)
         if content is not None:
@@ -92,18 +89,18 @@ _LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """What is to be done on a node, by which image of ours."""
+    """What to do on a node, and with which image of ours."""
 
     action: Action
     node: str
     image: str
     kubernetes: str
     tls: bool = False
-    packs: bool = False
+    frag: bool = False
 
     @property
     def name(self) -> str:
-        """A name that fits a label, whatever the node's."""
+        """The Job's name, short enough for a label whatever the node's name."""
         name = f"{NAME}-{self.action}-{self.node}"
         if len(name) <= _LONGEST_NAME:
             return name
@@ -111,7 +108,7 @@ class HostJob:
         return f"{NAME}-{self.action}-{digest}"
 
     def body(self, mirror: Json) -> Json:
-        """Describe the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
+        """Return the Job; ``mirror`` is the node's kube-scheduler pod as it is."""
         last = self._step("write", self.action)
         pod = {
             "nodeName": self.node,
@@ -138,7 +135,7 @@ class HostJob:
         }
 
     def _trial(self, mirror: Json) -> list[Json]:
-        """Try on copies first; there is nothing to try when all goes back."""
+        """Return the containers that try on copies; nothing to try for ``restore``."""
         if self.action is Action.RESTORE:
             return []
         copies = {"name": "try", "mountPath": _INTO}
@@ -160,7 +157,7 @@ class HostJob:
 
     def _step(self, name: str, action: Action) -> Json:
         told = [f"--root={_ROOT}", f"--into={_INTO}", f"--kubernetes={self.kubernetes}"]
-        flags = {"--tls": self.tls, "--packs": self.packs}
+        flags = {"--tls": self.tls, "--packs": self.frag}
         more = [flag for flag, given in flags.items() if given]
         return {
             "name": name,
@@ -205,7 +202,7 @@ class HostJob:
 
 
 def _elsewhere(mirror: Json) -> list[Json]:
-    """Give what kube-scheduler sees of the host that lies outside our reach."""
+    """Return kube-scheduler's host folders outside of ``/etc/kubernetes``."""
     return [
         volume
         for volume in mirror["spec"].get("volumes") or []
@@ -216,7 +213,7 @@ def _elsewhere(mirror: Json) -> list[Json]:
 
 _MIRROR_S = 20.0
 _LOG_LINES = 500
-"""A manifest has some hundred."""
+"""Lines; a manifest has about 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +224,13 @@ class SchedulerJobs:
     image: str
     kubernetes: str
     tls: bool = False
-    packs: bool = False
+    frag: bool = False
     patience: Patience = field(default_factory=Patience)
 
     def run(self, action: str, node: str, say: Say) -> str:
-        """Do ``apply`` or ``restore`` there; why it did not come about, else "".
+        """Do ``apply`` or ``restore`` on a node; return why that failed, or "".
 
-        Where kube-scheduler does not come up after ``apply`` its files are put back.
+        If kube-scheduler does not start after ``apply``, its files are put back.
         """
         try:
             return self._run(Action(action), node, say)
@@ -242,13 +239,14 @@ class SchedulerJobs:
 
     def _run(self, action: Action, node: str, say: Say) -> str:
         ref = Ref("v1", "Pod", f"{PROGRAM}-{node}", SYSTEM)
-        # It is away for a moment while kubelet makes it anew.
+        # It is absent for a moment while kubelet recreates it.
         mirror = self.patience.pace.until(lambda: self.objects.get(ref), _MIRROR_S)
         if mirror is None:
             return (
-                f"there is no pod {PROGRAM}-{node}, so kubeadm did not make this node"
+                f"there is no pod {PROGRAM}-{node}: kubeadm has not set up a control "
+                "plane on that node"
             )
-        job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.packs)
+        job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.frag)
         manifest = self._done(job, mirror, say)
         if isinstance(manifest, Obstacle):
             return str(manifest)
@@ -256,12 +254,12 @@ class SchedulerJobs:
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
         if not why or action is not Action.APPLY:
             return why
-        say(f"{PROGRAM} did not come up; its files are put back")
+        say(f"{PROGRAM} did not start; its old files are put back")
         again = self._run(Action.RESTORE, node, say)
-        return f"{why}; " + (again or "its files are as before us, and it runs")
+        return f"{why}; " + (again or "its old files are back, and it runs")
 
     def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod | Obstacle:
-        """Run the Job to its end, and give the manifest that it leaves."""
+        """Run the Job to its end, and return the manifest that it has printed."""
         body = job.body(mirror)
         ref = Ref.of(body)
         pace, most_s = self.patience.pace, self.patience.job_s
@@ -285,13 +283,13 @@ class SchedulerJobs:
             "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
         )
         if not _ended(body) or not pods:
-            why = next((waits_for(pod) for pod in pods), "") or "it has not started"
+            why = next((waits_for(pod) for pod in pods), "") or "it did not start"
             return Obstacle(f"the Job did not end within {most_s:g} s: {why}")
         name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
         log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
         if failed == "check":
             return Obstacle(
-                f"{PROGRAM} would not take the configuration: {last_words(log)}"
+                f"{PROGRAM} rejects the new configuration: {last_words(log)}"
             )
         return Obstacle(last_words(log)) if failed else SchedulerPod.read(log)
 
@@ -304,7 +302,7 @@ def _ended(job: Json | None) -> bool | None:
 
 
 def _failed(pod: Json) -> str:
-    """Name the container that ended badly, "" where none did."""
+    """Return the name of the container that failed, or ""."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(kind) or ():

@@ -1,113 +1,245 @@
-"""kube-scheduler on a server of k3s, which has it inside itself.
+"""kube-scheduler on a server of k3s, which runs it in its own process.
 
-``K3sScheduler`` is ``KubeadmScheduler``'s sister: the same verbs on
-``/etc/rancher/k3s/config.yaml``. k3s reads its files only when it starts, so ``apply``
-alone changes nothing yet: with ``restart`` it is restarted, else ``restart_command``
-says what is left to do.
+Our configuration is one more ``kube-scheduler-arg`` in ``config.yaml``. kube-scheduler
+uses the last of several ``config=`` arguments, so one that was there can stay. k3s
+reads its files only at its start: ``wait`` restarts it if it is allowed to, and says
+otherwise what to run.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
-from gpusharectl.kube_scheduler.files import Asked, SchedulerFiles
-from gpusharectl.kube_scheduler.flavours import ARGS, K3sFile, settings
+from gpusharectl.kube_scheduler import yaml_edit
+from gpusharectl.kube_scheduler.config import CONFIG, parsed
+from gpusharectl.kube_scheduler.files import Desired, Found
+from gpusharectl.kube_scheduler.host import HostScheduler, Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from gpusharectl.kube_scheduler.kubeadm import Patience
+from gpusharectl.kube_scheduler.static_pod import Ours
 from gpusharectl.kube_scheduler.verify import Say, probed
 
+ARGS = "kube-scheduler-arg"
+DATA_DIR = "/var/lib/rancher/k3s"
+_CREDENTIALS = "server/cred/scheduler.kubeconfig"
+_ALWAYS = {"profiling": "false"}
+"""A flag that k3s passes itself, and that a configuration would make ignored."""
 _DROP_INS = "/etc/rancher/k3s/config.yaml.d"
 _UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _OPENRC = "/etc/init.d"
+_NO_IMAGE = "gpushare-scheduler-probe:none"
+"""k3s has no image of kube-scheduler; the probe pod need not start."""
+_ODD = Obstacle(
+    f"is written in a form that cannot be edited safely: write {ARGS} as a plain list, "
+    "one argument a line, and start again"
+)
 
 Run = Callable[[Sequence[str]], str]
-"""Run a command of the host; its last words where it failed, else empty."""
+"""Run a command of the host; return the end of its output if it failed, or ""."""
 
 
-class K3sScheduler:
-    """One server's kube-scheduler; ``node`` is what the cluster calls the server."""
+class K3sFile:
+    """``Starter`` for ``/etc/rancher/k3s/config.yaml``. Pure."""
+
+    path = "/etc/rancher/k3s/config.yaml"
+    folder = "/etc/rancher/k3s/vcuda"
+    remedy = "correct the file so that k3s can read it"
+
+    def kubeconfig(self, bare: str | None) -> str:
+        """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
+        body = settings(bare)
+        told = body.get("data-dir") if isinstance(body, dict) else None
+        return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
+
+    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
+        """Return the text with our argument as the last one."""
+        body = settings(text)
+        if isinstance(body, Obstacle):
+            return body
+        if self.is_edited(text, ours):
+            return text or ""
+        bare = self.bare(text, ours)
+        if isinstance(bare, Obstacle):
+            return bare
+        made = _with_argument(bare or "", f"config={ours.config}")
+        wanted = {**body, ARGS: [*_arguments(settings(bare)), f"config={ours.config}"]}
+        return made if settings(made) == wanted else _ODD
+
+    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
+        """Return the text without our argument; None if nothing else is in it."""
+        body = settings(text)
+        if isinstance(body, Obstacle):
+            return body
+        made = _without_argument(text or "", ours)
+        kept = [each for each in _arguments(body) if not _is_ours(each, ours)]
+        again = settings(made)
+        if not isinstance(again, dict) or _arguments(again) != kept:
+            return _ODD
+        if _others(again) != _others(body):
+            return _ODD
+        return None if text is None or (text and not made) else made
+
+    def is_edited(self, text: str | None, ours: Ours) -> bool:
+        """Return whether kube-scheduler is told to read our configuration."""
+        return _flags(_arguments(settings(text))).get(CONFIG) == ours.config
+
+    def found(self, bare: str | None) -> Found | Obstacle:
+        """Return its own configuration and its flags; paths are the host's."""
+        body = settings(bare)
+        if isinstance(body, Obstacle):
+            return body
+        if str(body.get("disable-scheduler", "")).lower() == "true":
+            return Obstacle(
+                "says disable-scheduler: run gpusharectl install on a server of k3s "
+                "that has a scheduler"
+            )
+        flags = _flags(_arguments(body))
+        return Found(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
+
+
+def settings(text: str | None) -> dict[str, Any] | Obstacle:
+    """Parse k3s's settings; empty if there is no file, or only comments."""
+    if not _has_content(text or ""):
+        return {}
+    root = yaml_edit.document(text or "")
+    if isinstance(root, Obstacle):
+        return root
+    body: dict[str, Any] = yaml.safe_load(text or "")
+    given = body.get(ARGS)
+    if isinstance(given, list) and all(isinstance(each, str) for each in given):
+        return body
+    if given is None or isinstance(given, str):
+        return body
+    return Obstacle(f"has a {ARGS} that is neither a string nor a list of strings")
+
+
+def _has_content(text: str) -> bool:
+    lines = (line.strip() for line in text.splitlines())
+    return any(line and not line.startswith("#") for line in lines)
+
+
+def _others(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != ARGS}
+
+
+def _arguments(body: dict[str, Any] | Obstacle) -> list[str]:
+    given = [] if isinstance(body, Obstacle) else body.get(ARGS) or []
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _flags(arguments: list[str]) -> dict[str, str]:
+    """Parse arguments, which k3s takes with dashes or without."""
+    return parsed([f"--{each.lstrip('-')}" for each in arguments])
+
+
+def _is_ours(argument: str, ours: Ours) -> bool:
+    return argument.lstrip("-") == f"config={ours.config}"
+
+
+def _with_argument(text: str, argument: str) -> str:
+    if not _has_content(text):
+        start = text if not text or text.endswith("\n") else f"{text}\n"
+        return f"{start}{ARGS}:\n- {argument}\n"
+    root = yaml_edit.document(text)
+    if isinstance(root, Obstacle):
+        return text
+    node = yaml_edit.child(root, ARGS)
+    if isinstance(node, ScalarNode) and node.value:
+        word = yaml_edit.raw(text, node)
+        return yaml_edit.replace(text, node, f"[{word}, {argument}]")
+    return yaml_edit.add_item(text, root, ARGS, argument)
+
+
+def _without_argument(text: str, ours: Ours) -> str:
+    if text == _with_argument("", f"config={ours.config}"):
+        return ""
+    root = yaml_edit.document(text) if _has_content(text) else None
+    if not isinstance(root, MappingNode):
+        return text
+    node = yaml_edit.child(root, ARGS)
+    if isinstance(node, SequenceNode):
+        for item in node.value:
+            if isinstance(item, ScalarNode) and _is_ours(item.value, ours):
+                dropped = yaml_edit.drop_item(text, root, ARGS, item)
+                return _without_argument(dropped, ours)
+    return text
+
+
+class K3sScheduler(HostScheduler):
+    """One server's kube-scheduler; ``run`` restarts k3s, None leaves that to others."""
 
     def __init__(
         self,
         files: HostFiles,
         objects: Objects,
         node: str,
-        asked: Asked,
+        desired: Desired,
         run: Run | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """``run`` restarts k3s; without it nobody does."""
-        self._host = files
-        self._objects = objects
-        self._node = node
+        super().__init__(files, objects, node, K3sFile(), desired, patience)
         self._run = run
-        self._patience = patience or Patience()
-        self._files = SchedulerFiles(files, K3sFile(), asked)
-        self._applied: Sequence[FileChange] = ()
         self._unread = False
-        """Whether files have changed that k3s has not been told to read."""
+        """Whether files have changed since k3s was last restarted."""
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to write; none where all is as wanted."""
+        """Return the files to write; none if all are as wanted."""
         elsewhere = self._set_elsewhere()
-        return Obstacle(elsewhere) if elsewhere else self._files.plan()
-
-    def restore(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to put back or remove; none where nothing is ours."""
-        return self._files.restore()
-
-    def missing(self) -> str:
-        """Say in words if our configuration was here and someone undid it."""
-        return self._files.missing()
+        return Obstacle(elsewhere) if elsewhere else super().plan()
 
     def check(self, plan: Sequence[FileChange]) -> str:  # noqa: ARG002
-        """Say nothing against it: there is no kube-scheduler but the one in k3s."""
+        """Return "": there is no kube-scheduler but the one inside k3s to try it."""
         return ""
 
     def apply(self, plan: Sequence[FileChange]) -> None:
-        """Write what ``plan`` or ``restore`` gave; ``OSError`` where that fails."""
-        self._applied = tuple(plan)
+        """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
         self._unread = self._unread or bool(plan)
-        self._files.make(plan)
+        super().apply(plan)
 
     def roll_back(self) -> None:
         """Put the files back as they were before the last ``apply``."""
         self._unread = True
-        self._files.make([each.reversed() for each in reversed(self._applied)])
-        self._applied = ()
+        super().roll_back()
 
     def wait(self, say: Say) -> str:
-        """Restart k3s where files have changed and we may; why it failed, else ""."""
+        """Restart k3s if files have changed and we may; return why it failed, or ""."""
         if not self._unread:
             return ""
-        command = self.restart_command()
+        command = " ".join(self.restart_command())
         if self._run is None:
-            say(f"k3s reads this when it starts; now run: {' '.join(command)}")
+            say(f"k3s reads this file only at its start. Now run: {command}")
             return ""
-        say(" ".join(command))
-        failed = self._run(command)
+        say(command)
+        failed = self._run(self.restart_command())
         if failed:
-            return f"{' '.join(command)}: {failed}"
+            return f"{command}: {failed}"
         self._unread = False
-        say("k3s is to answer again")
-        return self._answered()
+        say("waiting for the API server of k3s")
+        seconds = self._patience.wait_s
+        try:
+            seen = self._patience.pace.until(self._objects.version, seconds)
+        except ClusterError as error:
+            return f"k3s has restarted, but refuses our request: {error}"
+        return "" if seen else f"k3s does not answer within {seconds:g} s"
 
     def probe(self) -> str:
-        """Prove the way through the extender; why there is none, else "".
+        """Prove that kube-scheduler calls the extender; why it does not, or "".
 
-        Nothing is proved as long as k3s has not read what was written.
+        Nothing is proved while k3s has not read the new files.
         """
         if self._unread:
             return ""
-        patience = self._patience
-        image = "gpushare-scheduler-probe:none"
-        why = probed(self._objects, self._node, image, patience.pace, patience.probe_s)
+        pace, probe_s = self._patience.pace, self._patience.probe_s
+        why = probed(self._objects, self._node, _NO_IMAGE, pace, probe_s)
         command = " ".join(self.restart_command())
         return f"{why}; if k3s was not restarted since, run: {command}" if why else ""
 
     def restart_command(self) -> Sequence[str]:
-        """Give the command that restarts k3s here, by the unit that is found."""
+        """Return the command that restarts k3s here, by the service unit found."""
         for folder in _UNITS:
             for name in self._host.names(folder):
                 unit = name.removesuffix(".service")
@@ -118,17 +250,8 @@ class K3sScheduler:
                 return ("rc-service", name, "restart")
         return ("systemctl", "restart", "k3s")
 
-    def _answered(self) -> str:
-        """Wait for the API server, which is gone while k3s restarts."""
-        seconds = self._patience.wait_s
-        try:
-            seen = self._patience.pace.until(self._objects.version, seconds)
-        except ClusterError as error:
-            return f"k3s has restarted, and refuses us: {error}"
-        return "" if seen else f"k3s gives no answer within {seconds:g} s"
-
     def _set_elsewhere(self) -> str:
-        """Say where else kube-scheduler's configuration is named, and would win."""
+        """Return what other file names a configuration and overrules ours, or ""."""
         for name in self._host.names(_DROP_INS):
             path = f"{_DROP_INS}/{name}"
             if not name.endswith((".yaml", ".yml")):
@@ -138,15 +261,15 @@ class K3sScheduler:
                 continue
             if ARGS in body or "config=" in str(body.get(f"{ARGS}+", "")):
                 return (
-                    f"{path} sets {ARGS}, which wins over that of {K3sFile.path}: "
-                    "move its arguments there"
+                    f"{path} sets {ARGS}, which overrules {K3sFile.path}: move its "
+                    "arguments there"
                 )
         for folder in _UNITS:
             for name in self._host.names(folder):
                 path = f"{folder}/{name}"
                 if _is_server(name.partition(".")[0]) and self._names_config(path):
                     return (
-                        f"{path} gives --{ARGS} config=, which wins over "
+                        f"{path} passes --{ARGS} config=, which overrules "
                         f"{K3sFile.path}: move it there and run systemctl daemon-reload"
                     )
         return ""
@@ -157,9 +280,9 @@ class K3sScheduler:
         except IsADirectoryError:
             return False
         words = text.replace("'", " ").replace('"', " ").replace("=", " ").split()
-        pairs = pairwise(words)
         return any(
-            one == f"--{ARGS}" and other.lstrip("-") == "config" for one, other in pairs
+            one == f"--{ARGS}" and other.lstrip("-") == "config"
+            for one, other in pairwise(words)
         )
 
 

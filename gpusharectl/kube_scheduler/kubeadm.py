@@ -1,19 +1,14 @@
-"""kube-scheduler on a control-plane node that kubeadm has made.
-
-``KubeadmScheduler`` plans, tries, writes, waits, proves and puts back. ``plan`` and
-``restore`` only look; ``apply`` takes what either gives. All of them may be interrupted
-at any point: the next run sees what there is and goes on from it.
-"""
+"""kube-scheduler on a control-plane node that kubeadm has set up: a static pod."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from gpushare.kube.objects import Objects
-from gpusharectl.kube_scheduler.files import Asked, SchedulerFiles
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler import static_pod
+from gpusharectl.kube_scheduler.files import READABLE, Desired, Found
+from gpusharectl.kube_scheduler.host import HostScheduler, Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from gpusharectl.kube_scheduler.static_pod import SchedulerPod
-from gpusharectl.kube_scheduler.temp_pod import Pace
+from gpusharectl.kube_scheduler.static_pod import REMEDY, Ours, SchedulerPod
 from gpusharectl.kube_scheduler.verify import (
     MirrorPod,
     Said,
@@ -24,59 +19,63 @@ from gpusharectl.kube_scheduler.verify import (
     probed,
 )
 
-_READABLE = 0o644
+_ABSENT = Obstacle(
+    "does not exist: kubeadm has not set up a control plane on this host; run "
+    "gpusharectl install on a control-plane node"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long each may take, in seconds."""
+class KubeadmFile:
+    """``Starter`` for ``/etc/kubernetes/manifests/kube-scheduler.yaml``. Pure."""
 
-    check_s: float = 60.0
-    wait_s: float = 180.0
-    """kubelet gives the old one 30 s to end, and the new one has to hold the lease."""
-    probe_s: float = 60.0
-    """A lease that was not given back runs out after 15 s."""
-    job_s: float = 600.0
-    """Another node may have to pull our image first."""
-    pace: Pace = field(default_factory=Pace)
+    path = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+    folder = "/etc/kubernetes/vcuda"
+    remedy = REMEDY
+
+    def kubeconfig(self, bare: str | None) -> str:  # noqa: ARG002
+        """Return "": kubeadm always passes it as a flag."""
+        return ""
+
+    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
+        """Return the manifest with our configuration."""
+        return _ABSENT if text is None else static_pod.edited(text, ours)
+
+    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
+        """Return the manifest without it."""
+        return None if text is None else static_pod.taken_out(text, ours)
+
+    def is_edited(self, text: str | None, ours: Ours) -> bool:
+        """Return whether kube-scheduler is told to read our configuration."""
+        return text is not None and static_pod.is_edited(text, ours)
+
+    def found(self, bare: str | None) -> Found | Obstacle:
+        """Return its own configuration, by its path on the host, and its flags."""
+        pod = _ABSENT if bare is None else SchedulerPod.read(bare)
+        if isinstance(pod, Obstacle):
+            return pod
+        config = pod.on_host(pod.config) if pod.config else ""
+        return config if isinstance(config, Obstacle) else Found(config, pod.flags)
 
 
-class KubeadmScheduler:
-    """One host's kube-scheduler; ``node`` is what the cluster calls the host."""
+class KubeadmScheduler(HostScheduler):
+    """kube-scheduler as a static pod of this host."""
 
     def __init__(
         self,
         files: HostFiles,
         objects: Objects,
         node: str,
-        asked: Asked,
+        desired: Desired,
         patience: Patience | None = None,
     ) -> None:
-        self._host = files
-        self._objects = objects
-        self._node = node
-        self._patience = patience or Patience()
-        self._files = SchedulerFiles(files, KubeadmFile(), asked)
+        super().__init__(files, objects, node, KubeadmFile(), desired, patience)
         self._mirror = MirrorPod(objects, node, self._patience.pace)
-        self._applied: Sequence[FileChange] = ()
         self._untried = ""
 
-    def plan(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to write; none where all is as wanted."""
-        return self._files.plan()
-
-    def restore(self) -> Sequence[FileChange] | Obstacle:
-        """Give the files to put back or remove; none where nothing is ours."""
-        return self._files.restore()
-
-    def missing(self) -> str:
-        """Say in words if our configuration was here and someone undid it."""
-        return self._files.missing()
-
     def check(self, plan: Sequence[FileChange]) -> str:
-        """Say why kube-scheduler would not take the new configuration, else "".
+        """Return why kube-scheduler would reject the new configuration, or "".
 
-        What could not be tried is no reason against it; ``wait`` says that it was not.
+        If it cannot be tried, that is no reason against it; ``wait`` says so.
         """
         verdict = self.verdict(plan)
         self._untried = verdict.words if verdict.said is Said.UNKNOWN else ""
@@ -85,7 +84,7 @@ class KubeadmScheduler:
     def verdict(self, plan: Sequence[FileChange]) -> Verdict:
         """Try the new configuration in a pod of its own beside kube-scheduler.
 
-        Its files lie beside the real ones meanwhile, under names that end in ``.next``.
+        Its files lie beside the real ones meanwhile, with the ending ``.next``.
         """
         after = {change.path: change.after for change in plan}
         manifest = after.get(KubeadmFile.path) or self._host.read(KubeadmFile.path)
@@ -102,22 +101,13 @@ class KubeadmScheduler:
         finally:
             self._files.make([FileChange(each.path, None, None) for each in tried])
 
-    def apply(self, plan: Sequence[FileChange]) -> None:
-        """Write what ``plan`` or ``restore`` gave; ``OSError`` where that fails."""
-        self._applied = tuple(plan)
-        self._files.make(plan)
-
     def roll_back(self) -> None:
         """Put the files back as they were before the last ``apply``."""
-        self._files.make([each.reversed() for each in reversed(self._applied)])
-        self._applied = ()
+        super().roll_back()
         self._untried = ""
 
     def wait(self, say: Say) -> str:
-        """Wait until kube-scheduler is Ready by the files as they are; why not, else.
-
-        ``say`` hears what is waited for.
-        """
+        """Wait until kube-scheduler is Ready with the present files; why not, or ""."""
         if self._untried:
             say(f"the configuration could not be tried beforehand: {self._untried}")
         pod = self._manifest()
@@ -126,7 +116,7 @@ class KubeadmScheduler:
         return self._mirror.wait(pod, say, self._patience.wait_s)
 
     def probe(self) -> str:
-        """Prove the way through the extender; why there is none, else ""."""
+        """Prove that kube-scheduler calls the extender; why it does not, or ""."""
         pod = self._manifest()
         if isinstance(pod, Obstacle):
             return f"{KubeadmFile.path} {pod}"
@@ -138,16 +128,16 @@ class KubeadmScheduler:
     def _manifest(self) -> SchedulerPod | Obstacle:
         content = self._host.read(KubeadmFile.path)
         if content is None:
-            return Obstacle("is not there")
+            return Obstacle("does not exist")
         return SchedulerPod.read(content.decode(errors="replace"))
 
     def _trial(self, plan: Sequence[FileChange], config: bytes) -> list[FileChange]:
-        """Give the new files under names of their own, and a configuration by these."""
+        """Return the new files under temporary names, and a configuration for them."""
         folder = f"{self._files.certificates.folder}/"
         new = [each for each in plan if each.path.startswith(folder) and each.after]
         for each in new:
             config = config.replace(each.path.encode(), f"{each.path}.next".encode())
         return [
-            FileChange(self._files.next, None, config, _READABLE),
+            FileChange(self._files.next, None, config, READABLE),
             *(replace(each, path=f"{each.path}.next", before=None) for each in new),
         ]

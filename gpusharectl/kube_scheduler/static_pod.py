@@ -1,16 +1,11 @@
-"""kube-scheduler's static pod, edited as a careful person would edit it. Pure.
+"""Read and edit kube-scheduler's static pod; the rest of its text stays. Pure.
 
-``edited(manifest, ours)`` adds ``--config``, the volume and the mount of our folder,
-and an annotation whose change makes kubelet start the pod anew; ``taken_out`` takes
-just that out again and gives the old text back, byte for byte. Comments, order and form
-of all else stay; flags that the configuration replaces stay too, since they say the
-same. What comes out is read again and compared with what was meant, so that a manifest
-that is written as nobody thought of is refused and not spoiled.
-
-kube-scheduler's static pod, read: its flags, its image, what it sees of the host.
-
-``SchedulerPod.read(manifest)`` gives it, or says in words why the text is none; the
-words want the file's name before them.
+``edited`` adds ``--config``, the volume and mount of our folder, and an annotation
+whose change makes kubelet restart the pod. ``taken_out`` removes exactly that and
+returns the old text, byte for byte. Comments, order and style of everything else stay;
+flags that the configuration replaces stay too, since they say the same. The result is
+parsed again and compared with what was meant, so a manifest in an unexpected form is
+refused.
 """
 
 import copy
@@ -22,17 +17,18 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import PREFIX
-from gpusharectl.kube_scheduler import flags, yaml_edit
+from gpusharectl.kube_scheduler import yaml_edit
+from gpusharectl.kube_scheduler.config import CONFIG, parsed
 from gpusharectl.kube_scheduler.host_files import Obstacle
 
 PROGRAM = "kube-scheduler"
-CURE = "kubeadm init phase control-plane scheduler writes it anew"
-CONFIG_FLAG = f"--{flags.CONFIG}"
+REMEDY = "to have kubeadm write it again: kubeadm init phase control-plane scheduler"
+CONFIG_FLAG = f"--{CONFIG}"
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPod:
-    """The manifest: as text, as plain data, and as nodes that know their places."""
+    """The manifest: as text, as plain data, and as YAML nodes with their positions."""
 
     text: str
     body: Json
@@ -42,53 +38,53 @@ class SchedulerPod:
 
     @classmethod
     def read(cls, text: str) -> "SchedulerPod | Obstacle":
-        """Read a manifest."""
+        """Parse a manifest; an ``Obstacle`` wants the file's name before its words."""
         root = yaml_edit.document(text)
         if isinstance(root, Obstacle):
-            return Obstacle(f"{root}; {CURE}")
+            return Obstacle(f"{root}; {REMEDY}")
         metadata, spec = (yaml_edit.child(root, key) for key in ("metadata", "spec"))
         kind = yaml_edit.child(root, "kind")
         if not isinstance(kind, ScalarNode) or kind.value != "Pod":
             kind_is = getattr(kind, "value", None)
-            return Obstacle(f"is not a Pod, its kind is {kind_is}; {CURE}")
+            return Obstacle(f"is not a Pod, its kind is {kind_is}; {REMEDY}")
         if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
-            return Obstacle(f"is a Pod without metadata or without a spec; {CURE}")
+            return Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
         found = _scheduler(yaml_edit.items(yaml_edit.child(spec, "containers")))
         if found is None:
             return Obstacle(
-                f"has no container {PROGRAM} that runs the program {PROGRAM} itself, "
-                "not by way of a shell"
+                f"has no container {PROGRAM} that runs the program {PROGRAM} directly, "
+                "without a shell"
             )
         return cls(text, yaml_edit.data(text), metadata, spec, found)
 
     @property
     def main(self) -> Json:
-        """Give kube-scheduler's container as plain data."""
+        """kube-scheduler's container as plain data."""
         return container(self.body)
 
     @property
     def image(self) -> str:
-        """Give kube-scheduler's image."""
+        """kube-scheduler's image."""
         return str(self.main.get("image", ""))
 
     @property
     def flags(self) -> dict[str, str]:
-        """Give kube-scheduler's flags, as ``schedulerflags.parsed`` does."""
-        return flags.parsed(words(self.main))
+        """kube-scheduler's flags, without dashes."""
+        return parsed(words(self.main))
 
     @property
     def config(self) -> str:
-        """Give the configuration that kube-scheduler reads; "" for none."""
-        return self.flags.get(flags.CONFIG, "")
+        """The configuration that kube-scheduler reads; "" for none."""
+        return self.flags.get(CONFIG, "")
 
     def annotation(self, name: str) -> str:
-        """Give an annotation; "" for none."""
+        """Return an annotation's value; "" for none."""
         return str((self.body["metadata"].get("annotations") or {}).get(name, ""))
 
     def config_nodes(self) -> list[tuple[str, ScalarNode]]:
-        """Give the words that name a configuration, with the key of their list.
+        """Return the words that name a configuration, with the key of their list.
 
-        Of ``--config`` and its path in two words it is the path's.
+        If ``--config`` and its path are two words, it is the path's.
         """
         found, before = [], ""
         for key in ("command", "args"):
@@ -101,7 +97,7 @@ class SchedulerPod:
         return found
 
     def on_host(self, path: str) -> str | Obstacle:
-        """Say where a file that the pod sees lies on its host."""
+        """Return the host's path of a file that the pod sees."""
         volumes = {
             each.get("name"): each for each in self.body["spec"].get("volumes") or []
         }
@@ -118,19 +114,19 @@ class SchedulerPod:
                 inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
                 return str(base / inside)
         return Obstacle(
-            f"has {CONFIG_FLAG}={path}, which no hostPath volume of the pod holds: put "
-            "the file into a folder of the host and mount that"
+            f"has {CONFIG_FLAG}={path}, which is in no hostPath volume of the pod: put "
+            "the file into a folder of the host and mount that folder"
         )
 
 
 def container(body: Json) -> Json:
-    """Give kube-scheduler's container of a pod that has one."""
+    """Return kube-scheduler's container of a pod that has one."""
     containers: list[Json] = body["spec"]["containers"]
     return next(each for each in containers if each.get("name") == PROGRAM)
 
 
 def words(main: Json) -> list[str]:
-    """Give the flags of kube-scheduler's container, from ``command`` then ``args``."""
+    """Return the flags of kube-scheduler's container: ``command``, then ``args``."""
     command = [str(word) for word in main.get("command") or []]
     return [*command[1:], *(str(word) for word in main.get("args") or [])]
 
@@ -153,21 +149,21 @@ def _holds(mount: Json, path: str) -> bool:
 
 VOLUME = "gpushare-scheduler-config"
 STAMP = f"{PREFIX}-scheduler-config"
-"""Annotation of the pod: what tells this configuration from any other."""
+"""Annotation of the pod: a digest of the configuration."""
 FORMER = f"{PREFIX}-scheduler-former"
-"""Annotation of the pod: how the ``--config`` was written that ours replaces."""
+"""Annotation of the pod: the text of the ``--config`` that ours replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What the pod is given."""
+    """What is added to the pod."""
 
     config: str
     """Our configuration, the same path on the host and in the pod."""
     folder: str
-    """The folder that it lies in."""
+    """The folder that contains it."""
     stamp: str = ""
-    """Changes with all that kube-scheduler reads but once, at its start."""
+    """Changes with everything that kube-scheduler reads only at its start."""
 
     @property
     def mount(self) -> Json:
@@ -180,13 +176,13 @@ class Ours:
         return {"hostPath": {"path": self.folder, "type": "Directory"}, "name": VOLUME}
 
     def like(self, node: ScalarNode) -> str:
-        """Name our configuration as a word does: with the flag, or the path alone."""
+        """Return our configuration in this word's form: with or without the flag."""
         with_flag = node.value.startswith("-")
         return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
 
 
 def edited(manifest: str, ours: Ours) -> str | Obstacle:
-    """Give the manifest with our configuration; itself where it has it."""
+    """Return the manifest with our configuration; unchanged if it has it."""
     pod = SchedulerPod.read(manifest)
     if isinstance(pod, Obstacle) or _has_all(pod, ours):
         return pod if isinstance(pod, Obstacle) else manifest
@@ -196,12 +192,12 @@ def edited(manifest: str, ours: Ours) -> str | Obstacle:
     text = _stepped(bare, ours, (_add_flag, _add_stamp, _add_mount, _add_volume))
     made = SchedulerPod.read(text)
     if isinstance(made, Obstacle) or not _has_all(made, ours):
-        return _odd()
-    return text if _same(text, bare, ours) else _odd()
+        return _ODD
+    return text if _same(text, bare, ours) else _ODD
 
 
 def taken_out(manifest: str, ours: Ours) -> str | Obstacle:
-    """Give the manifest without what ``edited`` adds; itself where there is nothing."""
+    """Return the manifest without what ``edited`` adds; unchanged if there is none."""
     pod = SchedulerPod.read(manifest)
     if isinstance(pod, Obstacle):
         return pod
@@ -209,21 +205,25 @@ def taken_out(manifest: str, ours: Ours) -> str | Obstacle:
     text = _stepped(manifest, ours, steps)
     bare = SchedulerPod.read(text)
     if isinstance(bare, Obstacle) or bare.config == ours.config:
-        return _odd()
-    return text if _same(text, manifest, ours) else _odd()
+        return _ODD
+    return text if _same(text, manifest, ours) else _ODD
 
 
 def is_edited(manifest: str, ours: Ours) -> bool:
-    """Tell whether kube-scheduler is told to read our configuration."""
+    """Return whether kube-scheduler is told to read our configuration."""
     pod = SchedulerPod.read(manifest)
     return not isinstance(pod, Obstacle) and pod.config == ours.config
 
 
 Step = Callable[[SchedulerPod, Ours], str]
+_ODD = Obstacle(
+    "is written in a form that cannot be edited safely (braces, anchors or merged "
+    "keys): write it in plain block style, as kubeadm does, and start again"
+)
 
 
 def _stepped(text: str, ours: Ours, steps: Sequence[Step]) -> str:
-    """Take the steps, each on the text as the one before has left it."""
+    """Apply the steps, each to the text that the one before has returned."""
     for step in steps:
         pod = SchedulerPod.read(text)
         if isinstance(pod, Obstacle):
@@ -240,7 +240,7 @@ def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
         flag = f"{CONFIG_FLAG}={ours.config}"
         return yaml_edit.add_item(pod.text, pod.container, key, flag)
     node = nodes[-1][1]
-    # The lower one first, since places above it stay as they are.
+    # The lower one first, since positions above it stay valid.
     text = yaml_edit.replace(pod.text, node, ours.like(node))
     written = yaml_edit.raw(pod.text, node)
     return _stepped(text, ours, [lambda again, _: _annotated(again, FORMER, written)])
@@ -307,13 +307,13 @@ def _has_all(pod: SchedulerPod, ours: Ours) -> bool:
 
 
 def _same(one: str, other: str, ours: Ours) -> bool:
-    """Tell whether two manifests differ in nothing but what is ours."""
+    """Return whether two manifests differ only in what is ours."""
     first, second = (_bare(yaml_edit.data(text), ours) for text in (one, other))
     return first == second
 
 
 def _bare(body: Json, ours: Ours) -> Json:
-    """Give the pod without what is ours, and without lists that are empty then."""
+    """Return the pod without what is ours, and without lists that are then empty."""
     body = copy.deepcopy(body)
     main, metadata, spec = container(body), body["metadata"], body["spec"]
     annotations = metadata.get("annotations") or {}
@@ -335,10 +335,3 @@ def _bare(body: Json, ours: Ours) -> Json:
 
 def _names_ours(word: object, ours: Ours) -> bool:
     return word in {ours.config, f"{CONFIG_FLAG}={ours.config}"}
-
-
-def _odd() -> Obstacle:
-    return Obstacle(
-        "is written in a form that cannot be edited without a risk (braces, anchors or "
-        "merged keys): write it in plain block style, as kubeadm does, and start again"
-    )

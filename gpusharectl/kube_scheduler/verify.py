@@ -1,30 +1,28 @@
-"""Try a new configuration before kube-scheduler gets it: would it be read at all.
+"""Check kube-scheduler on a node: its new configuration, its restart, its calls to us.
 
-A pod of kube-scheduler's own image, on its own host and with its own mounts, is told to
-write the configuration out and end (``--write-config-to``). It loads and validates it,
-opens the kubeconfig and builds the extenders, certificates included, and talks to
-nobody.
+``checked``: would kube-scheduler load the new configuration? A pod with
+kube-scheduler's own image, on the same host and with the same mounts, writes the
+configuration out and exits (``--write-config-to``). It validates the file, opens the
+kubeconfig and builds the extenders, certificates included, and connects to nobody.
 
-Prove that kube-scheduler asks our extender, by a pod that takes nothing.
+``MirrorPod.wait``: wait until kubelet runs kube-scheduler from the manifest as it is
+now. kubelet starts the new pod when the old one has ended, but checks that only every
+10 to 15 s. It checks at once when the mirror pod changes, so we change it.
 
-The pod asks ``vcuda-core: "0"``, which makes it the extender's (contracts 1.2), and
-carries an annotation that the extender alone refuses, in words of its own. Those words
-on the pod prove the way through filter. Without the annotation it then gets its node,
-and there is but one binder, so the bind was ours. A kube-scheduler that does not ask us
-binds it at once, which is proof too.
-
-Wait until kubelet runs kube-scheduler by the manifest as it is now.
-
-kubelet starts the new one when the old one has ended, but looks for that end only every
-ten to fifteen seconds, in which nobody schedules. It looks at once where the mirror pod
-changes, so it is given a reason to look.
+``probed``: does kube-scheduler call the extender? A pod asks ``vcuda-core: "0"``, which
+makes it the extender's (contracts 1.2), and has an annotation that only the extender
+refuses, with a message of its own. That message on the pod proves filter. Then the
+annotation is removed, and the pod is bound; kube-scheduler allows only one binder, so
+that proves bind. A kube-scheduler that does not call us binds the pod at once.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -37,24 +35,121 @@ from gpusharectl.kube_scheduler.static_pod import (
     container,
     words,
 )
-from gpusharectl.kube_scheduler.temp_pod import (
-    SYSTEM,
-    Pace,
-    condition,
-    is_ready,
-    made,
-    short_pod,
-    states,
-    waits_for,
-)
+
+SYSTEM = "kube-system"
+INSTALLER = "gpushare-installer"
+"""Label of the temporary pods; a node's name may be too long for a label."""
+Say = Callable[[str], None]
+_GONE_WITHIN_S = 30.0
+_LOG_LINES = 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to look; times in seconds."""
+
+    every_s: float = 0.5
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def until(self, look: Callable[[], _T | None], timeout_s: float) -> _T | None:
+        """Call ``look`` until it returns something; None if time is up.
+
+        Retryable errors are waited out, because the API server on the host whose files
+        we change may restart.
+        """
+        deadline = self.clock() + timeout_s
+        while True:
+            try:
+                found = look()
+            except ClusterError as error:
+                if not error.retryable:
+                    raise
+                found = None
+            if found is not None:
+                return found
+            if self.clock() >= deadline:
+                return None
+            self.pause(self.every_s)
+
+
+def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
+    """Return a pod for kube-system that runs once, on any node, without credentials."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": SYSTEM,
+            "labels": {
+                "app.kubernetes.io/name": INSTALLER,
+                "app.kubernetes.io/part-of": "gpushare",
+            },
+            "annotations": annotations or {},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+        },
+    }
+
+
+@contextmanager
+def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
+    """Create a pod and delete it afterwards; delete an old one of this name first."""
+    ref = Ref.of(body)
+    if objects.delete(ref, grace_period_s=0):
+        pace.until(lambda: objects.get(ref) is None or None, _GONE_WITHIN_S)
+    try:
+        objects.create(body)
+        yield ref
+    finally:
+        # Also on Ctrl-C; an error here must not hide the result.
+        with suppress(ClusterError):
+            objects.delete(ref, grace_period_s=0)
+
+
+def condition(pod: Json, kind: str) -> Json:
+    """Return one of a pod's conditions; empty if it has none of this type."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def waits_for(pod: Json) -> str:
+    """Return what a pod's container waits for; "" if it waits for nothing."""
+    for each in _states(pod):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        told = (waiting.get("reason"), waiting.get("message"))
+        if any(told):
+            return ": ".join(str(word) for word in told if word)
+    return str(condition(pod, "PodScheduled").get("message") or "")
+
+
+def last_words(log: str) -> str:
+    """Return the end of a log in at most 600 characters.
+
+    kube-scheduler's own error stands behind ``err=``.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
+    found = errors[-1] if errors else " / ".join(lines[-3:])
+    return found.replace('\\"', '"')[:600]
+
+
+def _states(pod: Json) -> list[Json]:
+    return list((pod.get("status") or {}).get("containerStatuses") or ())
+
 
 CHECK_NAME = "gpushare-scheduler-check"
-_MOST_OF_WORDS = 600
-_LOG_LINES = 20
 
 
 class Said(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     WELL = "well"
     BAD = "bad"
@@ -63,26 +158,27 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check has shown; ``words`` say what is bad, or why nobody knows."""
+    """Result of a check; ``words`` say what is wrong, or why it is not known."""
 
     said: Said
     words: str = ""
 
 
 def checked(objects: Objects, pod: Json, pace: Pace, timeout_s: float) -> Verdict:
-    """Run a pod of ``check_pod`` to its end and say what it has shown."""
+    """Run a pod of ``check_pod`` to its end and return what it has shown."""
     try:
-        with made(objects, pod, pace) as ref:
+        with temporary(objects, pod, pace) as ref:
             ended = pace.until(lambda: _ended(objects.get(ref)), timeout_s)
-            if ended is None:
-                return _unknown(objects.get(ref) or {}, timeout_s)
-            return _verdict(objects, ref, ended)
+            if ended is not None:
+                return _verdict(objects, ref, ended)
+            why = waits_for(objects.get(ref) or {}) or "kubelet has not started it"
+            return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
     except ClusterError as error:
         return Verdict(Said.UNKNOWN, str(error))
 
 
 def check_pod(pod: SchedulerPod, node: str, config: str) -> Json:
-    """Describe the pod that tries ``config`` as kube-scheduler of this pod would."""
+    """Return the pod that loads ``config`` as this kube-scheduler would."""
     body = pod.body["spec"]
     spec = {
         "nodeName": node,
@@ -96,7 +192,7 @@ def check_pod(pod: SchedulerPod, node: str, config: str) -> Json:
 
 
 def check_container(main: Json, config: str) -> Json:
-    """Describe the container that tries ``config``, made of kube-scheduler's own."""
+    """Return the container that loads ``config``, made from kube-scheduler's own."""
     kept = ("image", "command", "args", "env", "securityContext", "volumeMounts")
     own = {key: copy.deepcopy(main[key]) for key in kept if key in main}
     flags = "args" if own.get("args") else "command"
@@ -104,17 +200,6 @@ def check_container(main: Json, config: str) -> Json:
     told = [f"{CONFIG_FLAG}={config}", "--write-config-to=/dev/stdout"]
     own[flags] = [*own.get(flags, ()), *told, "--secure-port=0"]
     return {"name": "check", "imagePullPolicy": "IfNotPresent", **own}
-
-
-def last_words(log: str) -> str:
-    """Give what a program said at its end, cut to what fits a sentence.
-
-    kube-scheduler's own complaint stands behind ``err=``.
-    """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
-    words = errors[-1] if errors else " / ".join(lines[-3:])
-    return words.replace('\\"', '"')[:_MOST_OF_WORDS]
 
 
 def _ended(pod: Json | None) -> Json | None:
@@ -125,56 +210,51 @@ def _ended(pod: Json | None) -> Json | None:
 def _verdict(objects: Objects, ref: Ref, pod: Json) -> Verdict:
     if pod["status"]["phase"] == "Succeeded":
         return Verdict(Said.WELL)
-    codes = _exit_codes(states(pod))
+    codes = _exit_codes(_states(pod))
     if not codes:
         status = pod["status"]
-        words = status.get("message") or status.get("reason") or "it did not start"
-        return Verdict(Said.UNKNOWN, str(words))
+        why = status.get("message") or status.get("reason") or "it did not start"
+        return Verdict(Said.UNKNOWN, str(why))
     try:
-        words = last_words(objects.log(ref.namespace, ref.name, lines=_LOG_LINES))
+        said = last_words(objects.log(ref.namespace, ref.name, lines=_LOG_LINES))
     except ClusterError as error:
-        words = f"its log cannot be read: {error}"
-    return Verdict(Said.BAD, words or f"it ended with code {codes[0]}")
+        said = f"its log cannot be read: {error}"
+    return Verdict(Said.BAD, said or f"it ended with code {codes[0]}")
 
 
 def _exit_codes(containers: Sequence[Json]) -> list[int]:
-    """Give the codes of programs that ran and failed by themselves."""
+    """Return the codes of programs that ran and failed by themselves."""
     ended = [(each.get("state") or {}).get("terminated") or {} for each in containers]
     return [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
 
 
-def _unknown(pod: Json, timeout_s: float) -> Verdict:
-    why = waits_for(pod) or "kubelet has not started it"
-    return Verdict(Said.UNKNOWN, f"not within {timeout_s:g} s: {why}")
-
-
 PROBE_NAME = "gpushare-scheduler-probe"
 _MARK = "gpusharectl-probe"
-"""No value of this annotation that the extender knows."""
+"""An invalid value of the annotation, which the extender repeats in its message."""
 _LEASE = Ref("coordination.k8s.io/v1", "Lease", "kube-scheduler", SYSTEM)
 
 
 def probed(
     objects: Objects, node: str, image: str, pace: Pace, timeout_s: float
 ) -> str:
-    """Send the pod the whole way; say why it did not arrive, "" when it did.
+    """Prove with a pod that kube-scheduler calls the extender; why it does not, or "".
 
-    Its program, if kubelet is quick enough to start it, is kube-scheduler's
-    ``--version``; an ``image`` that the node has not is not pulled.
+    If kubelet starts the pod, it runs kube-scheduler's ``--version``. An ``image`` that
+    the node does not have is not pulled.
     """
     try:
-        with made(objects, probe_pod(node, image), pace) as ref:
-            return _asked(objects, ref, pace, timeout_s) or _bound(
+        with temporary(objects, probe_pod(node, image), pace) as ref:
+            return _filtered(objects, ref, pace, timeout_s) or _bound(
                 objects, ref, pace, timeout_s
             )
     except ClusterError as error:
-        return f"the probe pod {SYSTEM}/{PROBE_NAME} could not be made or read: {error}"
+        return f"the probe pod {SYSTEM}/{PROBE_NAME} cannot be created or read: {error}"
 
 
 def probe_pod(node: str, image: str) -> Json:
-    """Describe the pod; only ``node`` will do for it, taints or not."""
+    """Return the pod; only ``node`` suits it, whatever its taints."""
     nothing = {names.CORE: "0"}
-    container = {
+    probe = {
         "name": "probe",
         "image": image,
         "imagePullPolicy": "Never",
@@ -184,12 +264,12 @@ def probe_pod(node: str, image: str) -> Json:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     only = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     rule = "requiredDuringSchedulingIgnoredDuringExecution"
-    spec = {"containers": [container], "affinity": {"nodeAffinity": {rule: only}}}
+    spec = {"containers": [probe], "affinity": {"nodeAffinity": {rule: only}}}
     return short_pod(PROBE_NAME, spec, {names.CONTAINERS: _MARK})
 
 
-def _asked(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
-    """Wait for the extender's own words; say what came instead."""
+def _filtered(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
+    """Wait for the extender's message; return what came instead, or ""."""
 
     def look() -> str | None:
         pod = objects.get(ref)
@@ -197,8 +277,8 @@ def _asked(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
             return "somebody deleted the probe pod"
         if pod["spec"].get("nodeName"):
             return (
-                "a pod that is the extender's was bound without asking it: the "
-                f"kube-scheduler that leads{_leader(objects)} does not read our "
+                "the probe pod was bound without a call to the extender: the "
+                f"kube-scheduler that leads{_leader(objects)} does not use our "
                 "configuration"
             )
         return "" if _MARK in _message(pod) else None
@@ -208,7 +288,7 @@ def _asked(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
 
 
 def _bound(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
-    """Let the pod through, and wait until it has its node."""
+    """Remove the annotation, and wait until the pod has its node."""
     try:
         objects.merge(ref, {"metadata": {"annotations": {names.CONTAINERS: None}}})
     except NotFound:
@@ -227,9 +307,9 @@ def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
     pod = objects.get(ref)
     said = _message(pod) if pod else ""
     if said:
-        return f"within {timeout_s:g} s kube-scheduler got no further than: {said}"
+        return f"after {timeout_s:g} s the probe pod still waits: {said}"
     return (
-        f"no kube-scheduler looked at the probe pod within {timeout_s:g} s"
+        f"no kube-scheduler tried to place the probe pod within {timeout_s:g} s"
         f"{_leader(objects)}"
     )
 
@@ -239,17 +319,15 @@ def _message(pod: Json) -> str:
 
 
 def _leader(objects: Objects) -> str:
-    """Name the kube-scheduler that holds the lease, by its host."""
     lease = objects.get(_LEASE) or {}
     holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
     return f" (lease held by {holder.rpartition('_')[0] or holder})" if holder else ""
 
 
-Say = Callable[[str], None]
 LOOK = "gpusharectl/look"
-"""Annotation that gives kubelet a reason to look; it goes with the old mirror pod."""
+"""Annotation whose change makes kubelet check the pod; it goes with the old pod."""
 _ENDED_TOO_OFTEN = 2
-"""Ends after which it is not a slow start; kubelet waits longer with each."""
+"""After so many restarts it is not a slow start; kubelet waits longer after each."""
 
 
 class MirrorPod:
@@ -261,11 +339,12 @@ class MirrorPod:
         self._pace = pace
 
     def wait(self, manifest: SchedulerPod, say: Say, timeout_s: float) -> str:
-        """Wait until it is Ready and made of this manifest; why not, else empty.
+        """Wait until the pod of this manifest is Ready; return why it is not, or "".
 
-        ``say`` hears what is waited for, whenever that changes.
+        ``say`` is called with what is waited for, whenever that changes.
         """
-        ref = self._ref(manifest)
+        name = f"{manifest.body['metadata'].get('name')}-{self._node}"
+        ref = Ref("v1", "Pod", name, SYSTEM)
         told = ""
 
         def look() -> str | None:
@@ -277,8 +356,12 @@ class MirrorPod:
             if waiting != told:
                 told = waiting
                 say(f"{ref.name}: {waiting}")
-            self._hurry(ref, pod, manifest)
-            return self._hopeless(ref, pod, manifest)
+            if pod is None:
+                return None
+            if _is_of(pod, manifest):
+                return self._crash(ref, pod)
+            self._hurry(ref, pod)
+            return None
 
         try:
             seen = self._pace.until(look, timeout_s)
@@ -286,32 +369,27 @@ class MirrorPod:
             return f"{ref.name} cannot be read: {error}"
         if seen is not None:
             return seen
-        return f"not within {timeout_s:g} s: {told or 'the API server gives no answer'}"
+        why = told or "the API server does not answer"
+        return f"not Ready within {timeout_s:g} s: {why}"
 
-    def _hurry(self, ref: Ref, pod: Json | None, manifest: SchedulerPod) -> None:
-        """Change the old one's mirror pod, so that kubelet looks whether it has ended.
+    def _hurry(self, ref: Ref, pod: Json) -> None:
+        """Change the old mirror pod, so that kubelet checks whether it has ended.
 
-        Who may not change it, or comes too late, waits for kubelet's own time.
+        If we have no right to, or are too late, kubelet checks in its own time.
         """
-        if pod is None or _is_of(pod, manifest):
-            return
-        # What it is now differs from what any look before has written, and the new one,
-        # which may be there by now under the same name, is of another version.
+        # The value differs from every earlier one. And a new pod, which may exist by
+        # now under the same name, has another version, so it stays unchanged.
         now = str(pod["metadata"]["resourceVersion"])
         metadata = {"resourceVersion": now, "annotations": {LOOK: now}}
         with suppress(ClusterError):
             self._objects.merge(ref, {"metadata": metadata})
 
-    def _hopeless(
-        self, ref: Ref, pod: Json | None, manifest: SchedulerPod
-    ) -> str | None:
-        """Say that it keeps ending, with what it says at its end.
+    def _crash(self, ref: Ref, pod: Json) -> str | None:
+        """Return that it keeps ending, with its last words; None if it does not.
 
-        Only while it is down, because one that has just begun has said nothing yet.
+        Only while it is down: a pod that has just started has no log yet.
         """
-        if pod is None or not _is_of(pod, manifest):
-            return None
-        down = [each for each in states(pod) if _fell(each)]
+        down = [each for each in _states(pod) if _failed(each)]
         ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
         if ends < _ENDED_TOO_OFTEN:
             return None
@@ -319,27 +397,24 @@ class MirrorPod:
             said = last_words(self._objects.log(SYSTEM, ref.name, lines=_LOG_LINES))
         except ClusterError as error:
             said = f"(its log cannot be read: {error})"
-        return f"it has ended {ends} times and says: {said}" if said else None
-
-    def _ref(self, manifest: SchedulerPod) -> Ref:
-        name = manifest.body["metadata"].get("name")
-        return Ref("v1", "Pod", f"{name}-{self._node}", SYSTEM)
+        return f"it has ended {ends} times. Its log says: {said}" if said else None
 
 
 def _waits(pod: Json | None, manifest: SchedulerPod) -> str:
     if pod is None:
-        return "kubelet is to start it anew"
+        return "kubelet has to start the new pod"
     if not _is_of(pod, manifest):
-        return "the old one is to end"
-    if is_ready(pod):
+        return "the old pod has to end"
+    ready = condition(pod, "Ready").get("status") == "True"
+    if ready and not pod["metadata"].get("deletionTimestamp"):
         return ""
-    return waits_for(pod) or "it starts"
+    return waits_for(pod) or "the pod is starting"
 
 
-def _fell(container: Json) -> bool:
-    """Tell whether a container is down by its own fault, as far as kubelet says.
+def _failed(container: Json) -> bool:
+    """Return whether a container is down by its own fault.
 
-    One that was told to end has ended well, however often.
+    One that was told to stop has exit code 0, however often.
     """
     state = container.get("state") or {}
     ends = (state, container.get("lastState") or {})
@@ -348,7 +423,7 @@ def _fell(container: Json) -> bool:
 
 
 def _is_of(pod: Json, manifest: SchedulerPod) -> bool:
-    """Tell whether the pod is made of this manifest: the same stamp and flags."""
+    """Return whether the pod is made from this manifest: the same stamp and flags."""
     annotations = pod["metadata"].get("annotations") or {}
     same_stamp = annotations.get(STAMP, "") == manifest.annotation(STAMP)
     return same_stamp and words(container(pod)) == words(manifest.main)

@@ -1,9 +1,9 @@
-"""Changes in a YAML text that leave every other byte of it alone. Pure.
+"""Edit a YAML text and leave every other byte unchanged. Pure.
 
-Each change takes the text with nodes read from this very text, which say where each
-thing stands, and gives the new text. What is added comes at the end of its list or
-mapping, on lines of its own (or inside the brackets of the flow style), so that taking
-it out gives the old text back.
+Each function takes the text and nodes parsed from this very text, which hold the
+positions, and returns the new text. An addition goes to the end of its list or mapping,
+on lines of its own (or inside the brackets in flow style), so that removing it restores
+the old text.
 """
 
 import json
@@ -18,7 +18,7 @@ from gpusharectl.kube_scheduler.host_files import Obstacle
 
 
 def document(text: str) -> MappingNode | Obstacle:
-    """Read the one mapping that the text is; where it is none, say what it is."""
+    """Parse a text that is one mapping; an ``Obstacle`` says what else it is."""
     try:
         nodes = _composed(text)
     except yaml.YAMLError as error:
@@ -45,13 +45,13 @@ def _composed(text: str) -> list[Node]:
 
 
 def data(text: str) -> Any:  # noqa: ANN401
-    """Read a text as plain data, by the C library where it is there: 8 times faster."""
+    """Parse a text as plain data, with the C library if possible: 8 times faster."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(text, Loader=loader)  # noqa: S506
 
 
 def child(node: Node | None, key: str) -> Node | None:
-    """Give the value under a key; None where there is none."""
+    """Return the value under a key; None if there is none."""
     if not isinstance(node, MappingNode):
         return None
     for name, value in node.value:
@@ -61,17 +61,17 @@ def child(node: Node | None, key: str) -> Node | None:
 
 
 def items(node: Node | None) -> Sequence[Node]:
-    """Give the items of a list; none where there is no list."""
+    """Return the items of a list; empty if it is no list."""
     return node.value if isinstance(node, SequenceNode) else ()
 
 
 def raw(text: str, node: Node) -> str:
-    """Give a node as it is written."""
+    """Return a node's text."""
     return text[node.start_mark.index : node.end_mark.index]
 
 
 def add_item(text: str, parent: MappingNode, key: str, item: object) -> str:
-    """Add an item to the list under a key, which need not be there."""
+    """Add an item to the list under a key, which need not exist."""
     node = child(parent, key)
     if node is None or _is_nothing(node):
         return _add_lines(text, parent, key, node, _dashed(item))
@@ -81,7 +81,7 @@ def add_item(text: str, parent: MappingNode, key: str, item: object) -> str:
 
 
 def add_entry(text: str, parent: MappingNode, key: str, name: str, value: str) -> str:
-    """Add ``name: value`` to the mapping under a key, which need not be there."""
+    """Add ``name: value`` to the mapping under a key, which need not exist."""
     node = child(parent, key)
     line = f"{name}: {json.dumps(value)}"
     if node is None or _is_nothing(node):
@@ -92,13 +92,13 @@ def add_entry(text: str, parent: MappingNode, key: str, name: str, value: str) -
 
 
 def drop_item(text: str, parent: MappingNode, key: str, item: Node) -> str:
-    """Take an item out of the list under a key, and the key with the last item."""
+    """Remove an item from the list under a key, and the key with the last item."""
     spans = [(each, each) for each in items(child(parent, key))]
     return _drop(text, parent, key, spans, (item, item))
 
 
 def drop_entry(text: str, parent: MappingNode, key: str, name: str) -> str:
-    """Take an entry out of the mapping under a key, and the key with the last one."""
+    """Remove an entry from the mapping under a key, and the key with the last one."""
     node = child(parent, key)
     spans: list[Span] = node.value if isinstance(node, MappingNode) else []
     for span in spans:
@@ -108,7 +108,7 @@ def drop_entry(text: str, parent: MappingNode, key: str, name: str) -> str:
 
 
 def replace(text: str, node: Node, new: str) -> str:
-    """Write something else where a node stands."""
+    """Replace a node's text."""
     return _put(text, node.start_mark.index, node.end_mark.index, new)
 
 
@@ -149,9 +149,9 @@ def _drop_flow(text: str, spans: Sequence[Span], span: Span) -> str:
 def _add_lines(
     text: str, parent: MappingNode, key: str, empty: Node | None, lines: Sequence[str]
 ) -> str:
-    """Write lines below a key, and the key too unless it stands there ``empty``."""
+    """Write lines below a key, and the key too unless it is there (``empty``)."""
     if parent.flow_style:
-        # No block can stand inside braces; who reads the result back will see.
+        # No block can stand inside braces; the caller parses the result and refuses it.
         return _inside(text, parent, f"{key}: null")
     column = parent.start_mark.column
     if empty is not None:
@@ -183,16 +183,16 @@ def _inside(text: str, node: Node, written: str) -> str:
 
 
 def _is_nothing(node: Node) -> bool:
-    """Tell a key with nothing behind it."""
+    """Return whether a key has no value."""
     return isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
 
 
 def _line_end(text: str, node: Node) -> int:
-    """Find the end of the line on which the node's last word stands."""
+    """Return the end of the line with the node's last word."""
     last = _last(node)
     end = last.end_mark.index
     if isinstance(last, ScalarNode) and last.style in {"|", ">"}:
-        # Its mark stands behind the line breaks that belong to it.
+        # Its end mark is after the line breaks that belong to it.
         end = len(text[:end].rstrip())
     found = text.find("\n", end)
     if found < 0:
@@ -201,7 +201,7 @@ def _line_end(text: str, node: Node) -> int:
 
 
 def _last(node: Node) -> Node:
-    """Give the last word of a block; its own mark stands behind its comments."""
+    """Return the last word of a block, whose own end mark is after its comments."""
     while isinstance(node, SequenceNode | MappingNode) and not node.flow_style:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last

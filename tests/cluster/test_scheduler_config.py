@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from gpushare.kube.api_objects import ApiObjects
-from gpusharectl.kube_scheduler.files import asked_of
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.files import desired_now
+from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import SchedulerJobs
-from gpusharectl.kube_scheduler.kubeadm import KubeadmScheduler, Patience
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.kube_scheduler.verify import Said
 from tests.cluster.fresh import Fresh
 from tests.cluster.site import EXTENDER, SYSTEM, Site
@@ -62,7 +62,7 @@ def files(bare_site: Site) -> HostFiles:
 
 @pytest.fixture
 def host(files: HostFiles, objects: ApiObjects) -> KubeadmScheduler:
-    return KubeadmScheduler(files, objects, NODE, asked_of(objects.version()))
+    return KubeadmScheduler(files, objects, NODE, desired_now(objects.version()))
 
 
 def tree(files: HostFiles) -> Tree:
@@ -117,7 +117,7 @@ def test_tried_with_certificates(
 ) -> None:
     """Certificates that are not in place yet are read by the trial; nothing is left."""
     before = tree(files)
-    asked = asked_of(objects.version(), tls=True)
+    asked = desired_now(objects.version(), tls=True)
     with_tls = KubeadmScheduler(files, objects, NODE, asked)
     plan = with_tls.plan()
     assert with_tls.verdict(plan).said is Said.WELL
@@ -135,7 +135,7 @@ def test_tried_with_certificates(
 
 def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     """That it could not be tried is no reason against it, and is said."""
-    asked = asked_of(objects.version())
+    asked = desired_now(objects.version())
     patience = Patience(check_s=2, wait_s=2)
     host = KubeadmScheduler(files, objects, "nowhere", asked, patience)
     before = tree(files)
@@ -156,7 +156,7 @@ def test_broken_one_is_told_and_rolled_back(
     Forced through, it is seen to end again and again, and the old files come back.
     """
     before = tree(files)
-    asked = asked_of(objects.version())
+    asked = desired_now(objects.version())
     broken = replace(asked, extender={**asked.extender, "weight": -1})
     host = KubeadmScheduler(files, objects, NODE, broken, Patience(wait_s=120))
     plan = host.plan()

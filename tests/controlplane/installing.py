@@ -10,7 +10,11 @@ from gpushare.kube.api_objects import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import OURS, SYSTEM
-from tests.gpusharectl.install.stories import KINDS, WEBHOOKS_KINDS, World
+from tests.gpusharectl.install.installed_cluster import (
+    KINDS,
+    WEBHOOKS_KINDS,
+    InstalledCluster,
+)
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.operators import forget_cert_managers_kinds
 from tests.testbed.sweep import sweep
@@ -51,14 +55,14 @@ def installing(plane: ControlPlane) -> Iterator[Answered]:
     found.close()
 
 
-def bare(objects: Answered, folder: Path) -> World:
+def bare(objects: Answered, folder: Path) -> InstalledCluster:
     """A cluster of two nodes that knows nothing of us."""
     for name in _ACCOUNTS:
         objects.delete(Ref("v1", "ServiceAccount", f"gpushare-{name}", SYSTEM))
-    return World(objects, folder).populate()
+    return InstalledCluster(objects, folder).populate()
 
 
-def there(world: World, ref: Ref) -> Json:
+def there(world: InstalledCluster, ref: Ref) -> Json:
     body = world.objects.get(ref)
     assert body is not None, ref
     return body

@@ -16,8 +16,12 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import OURS, SYSTEM
 from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.progress import Exit
+from tests.gpusharectl.install.installed_cluster import (
+    KINDS,
+    OPERATORS_KINDS,
+    InstalledCluster,
+)
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
-from tests.gpusharectl.install.stories import KINDS, OPERATORS_KINDS, World
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod
@@ -48,14 +52,14 @@ def objects(plane: ControlPlane) -> Iterator[ApiObjects]:
 
 
 @pytest.fixture
-def world(objects: ApiObjects, tmp_path: Path) -> World:
+def world(objects: ApiObjects, tmp_path: Path) -> InstalledCluster:
     # Others on this control plane have spoken for our accounts.
     for name in ("gpushare-extender", "gpushare-device-plugin", "gpushare-exporter"):
         objects.delete(Ref("v1", "ServiceAccount", name, "kube-system"))
-    return World(objects, tmp_path).populate()
+    return InstalledCluster(objects, tmp_path).populate()
 
 
-def test_there_and_back(world: World) -> None:
+def test_there_and_back(world: InstalledCluster) -> None:
     """From nothing to cards and back: not a field is other than before."""
     before = world.picture(STILL)
     assert world.install() == Exit.DONE, world.screen.text
@@ -68,7 +72,7 @@ def test_there_and_back(world: World) -> None:
     assert world.files.read(SCHEDULER) == BEFORE
 
 
-def test_again_no_resource_version_changes(world: World) -> None:
+def test_again_no_resource_version_changes(world: InstalledCluster) -> None:
     assert world.install() == Exit.DONE, world.screen.text
     before = world.versions()
     assert len(before) > 10
@@ -77,7 +81,7 @@ def test_again_no_resource_version_changes(world: World) -> None:
     assert "all as they were" in world.screen.text
 
 
-def test_there_and_back_with_monitoring(world: World) -> None:
+def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
     """Where Prometheus Operator's kinds are served and where not; twice is once."""
     before = world.picture(STILL)
     for served in (False, True):
@@ -99,7 +103,7 @@ def test_there_and_back_with_monitoring(world: World) -> None:
         )
 
 
-def test_a_dry_run_is_the_api_servers_own(world: World) -> None:
+def test_a_dry_run_is_the_api_servers_own(world: InstalledCluster) -> None:
     """Nothing is written, and what is shown has the API server's defaults in it."""
     before = world.versions()
     assert world.install(dry_run=True) == Exit.DONE, world.screen.text
@@ -117,7 +121,7 @@ def test_a_dry_run_is_the_api_servers_own(world: World) -> None:
     ] * 2
 
 
-def test_over_objects_that_kubectl_put_there(world: World) -> None:
+def test_over_objects_that_kubectl_put_there(world: InstalledCluster) -> None:
     """What ``apply -k`` or a hand has changed becomes ours again, in place.
 
     But for the image, which is the operator's, and stays until another is asked for.
@@ -146,7 +150,7 @@ def test_over_objects_that_kubectl_put_there(world: World) -> None:
         assert spec["minReadySeconds"] == 7
 
 
-def test_tls_stays_until_it_is_taken_away(world: World) -> None:
+def test_tls_stays_until_it_is_taken_away(world: InstalledCluster) -> None:
     """The API server takes the certificates' variables and folder out again."""
     assert world.install(image="x/gpushare:1", tls=True) == Exit.DONE
     before = world.versions()
@@ -161,7 +165,7 @@ def test_tls_stays_until_it_is_taken_away(world: World) -> None:
 
 
 def test_a_weaker_user_hears_all_that_is_missing(
-    plane: ControlPlane, world: World
+    plane: ControlPlane, world: InstalledCluster
 ) -> None:
     """Also that RBAC lets nobody give rights that he has not: before anything is done.
 
@@ -205,7 +209,9 @@ def test_a_weaker_user_hears_all_that_is_missing(
     weak.close()
 
 
-def test_pods_with_cards_are_listed(plane: ControlPlane, world: World) -> None:
+def test_pods_with_cards_are_listed(
+    plane: ControlPlane, world: InstalledCluster
+) -> None:
     assert world.install() == Exit.DONE
     pods = "/api/v1/namespaces/default/pods"
     plane.rest.must("POST", pods, pod("app-1", "default", units=4, cores=1))
@@ -219,7 +225,7 @@ def test_pods_with_cards_are_listed(plane: ControlPlane, world: World) -> None:
     assert world.uninstall(force=True) == Exit.DONE, world.screen.text
 
 
-def test_zeros_are_taken_from_a_nodes_status(world: World) -> None:
+def test_zeros_are_taken_from_a_nodes_status(world: InstalledCluster) -> None:
     world.install()
     world.uninstall()
     body = world.objects.get(Ref("v1", "Node", "gpu-1")) or {}
@@ -230,7 +236,9 @@ def test_zeros_are_taken_from_a_nodes_status(world: World) -> None:
     assert sorted(body["status"]["allocatable"]) == ["cpu", "pods"]
 
 
-def test_the_second_scheduler_is_taken_by_the_api_server(world: World) -> None:
+def test_the_second_scheduler_is_taken_by_the_api_server(
+    world: InstalledCluster,
+) -> None:
     code = world.install(dry_run=True, second_scheduler=True, scheduler_image="ks:1")
     assert code == Exit.DONE, world.screen.text
     assert "+++ Deployment kube-system/gpushare-scheduler" in world.screen.text
@@ -247,7 +255,9 @@ def _rule(
     }
 
 
-def test_the_command_line_all_the_way(plane: ControlPlane, world: World) -> None:
+def test_the_command_line_all_the_way(
+    plane: ControlPlane, world: InstalledCluster
+) -> None:
     """With the real wiring: on a host without a control plane, on this API server."""
     assert world.label("gpu-1") is None
     path = plane.kubeconfig(plane.admin.token, "by-command")

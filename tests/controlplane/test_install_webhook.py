@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import SYSTEM
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
@@ -23,7 +23,7 @@ from gpusharectl.install.webhook.objects import (
 )
 from gpusharectl.pki import make_authority
 from tests.controlplane.installing import ALL_KINDS, Answered, bare, installing, there
-from tests.gpusharectl.install.stories import World
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod
 from tests.testbed.operators import (
@@ -36,8 +36,8 @@ pytestmark = [
 ]
 
 STILL = [one for one in ALL_KINDS if one[1] != "Pod"]
-WANTED = WebhookChoice(wanted=True)
-SET = WebhookChoice(
+WANTED = WebhookOptions(wanted=True)
+SET = WebhookOptions(
     wanted=True, void=True, set_scheduler="vcuda-scheduler", bitfusion_quota=True
 )
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
@@ -50,20 +50,20 @@ def objects(plane: ControlPlane) -> Iterator[Answered]:
 
 
 @pytest.fixture
-def world(objects: Answered, tmp_path: Path) -> World:
+def world(objects: Answered, tmp_path: Path) -> InstalledCluster:
     return bare(objects, tmp_path)
 
 
-def entries(world: World) -> list[str]:
+def entries(world: InstalledCluster) -> list[str]:
     found = there(world, CONFIGURATIONS[0])["webhooks"]
     return [one["name"].partition(".")[0] for one in found]
 
 
-def settings(world: World) -> dict[str, str]:
+def settings(world: InstalledCluster) -> dict[str, str]:
     return dict(settings_of([there(world, DEPLOYMENT)], "webhook"))
 
 
-def bundles(world: World) -> set[str]:
+def bundles(world: InstalledCluster) -> set[str]:
     return {
         one["clientConfig"].get("caBundle", "")
         for ref in CONFIGURATIONS
@@ -71,7 +71,7 @@ def bundles(world: World) -> set[str]:
     }
 
 
-def versions(world: World) -> dict[Ref, str]:
+def versions(world: InstalledCluster) -> dict[Ref, str]:
     return {
         Ref.of(body): body["metadata"]["resourceVersion"]
         for kind in STILL
@@ -79,7 +79,7 @@ def versions(world: World) -> dict[Ref, str]:
     }
 
 
-def test_there_and_back(world: World) -> None:
+def test_there_and_back(world: InstalledCluster) -> None:
     """From nothing to a webhook and back: not a field is other than before."""
     before = world.picture(STILL)
     assert world.install(webhook=SET) == Exit.DONE, world.screen.text
@@ -90,7 +90,7 @@ def test_there_and_back(world: World) -> None:
     assert world.picture(STILL) == before
 
 
-def test_again_no_resource_version_changes(world: World) -> None:
+def test_again_no_resource_version_changes(world: InstalledCluster) -> None:
     assert world.install(webhook=SET) == Exit.DONE, world.screen.text
     before = versions(world)
     assert world.install() == Exit.DONE
@@ -98,7 +98,7 @@ def test_again_no_resource_version_changes(world: World) -> None:
     assert "all as they were" in world.screen.text
 
 
-def test_a_dry_run_writes_nothing(world: World) -> None:
+def test_a_dry_run_writes_nothing(world: InstalledCluster) -> None:
     before = versions(world)
     assert world.install(webhook=SET, dry_run=True) == Exit.DONE, world.screen.text
     assert versions(world) == before
@@ -106,10 +106,10 @@ def test_a_dry_run_writes_nothing(world: World) -> None:
     assert "+  matchPolicy: Equivalent" in world.screen.text
 
 
-def test_settings_that_are_taken_away_are_gone(world: World) -> None:
+def test_settings_that_are_taken_away_are_gone(world: InstalledCluster) -> None:
     """The same hand applies less: entries and variables are members of lists."""
     assert world.install(webhook=SET) == Exit.DONE, world.screen.text
-    less = WebhookChoice(void=False, set_scheduler="", bitfusion_quota=False)
+    less = WebhookOptions(void=False, set_scheduler="", bitfusion_quota=False)
     assert world.install(webhook=less) == Exit.DONE, world.screen.text
     given = {"GPUSHARE_VOID", "GPUSHARE_SET_SCHEDULER", "GPUSHARE_BITFUSION_QUOTA"}
     assert not given & set(settings(world))
@@ -118,7 +118,7 @@ def test_settings_that_are_taken_away_are_gone(world: World) -> None:
     assert "GPUSHARE_BITFUSION_QUOTA" not in str(there(world, ref)["spec"])
 
 
-def test_what_somebody_has_set_by_hand_stays(world: World) -> None:
+def test_what_somebody_has_set_by_hand_stays(world: InstalledCluster) -> None:
     """``kubectl set env`` is another's field."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     path = "/spec/template/spec/containers/0/env/-"
@@ -130,7 +130,7 @@ def test_what_somebody_has_set_by_hand_stays(world: World) -> None:
     assert settings(world)["GPUSHARE_VOID"] == "on"
 
 
-def test_a_due_certificate_is_renewed(world: World) -> None:
+def test_a_due_certificate_is_renewed(world: InstalledCluster) -> None:
     """Whatever the install is run for; one authority is left at the end."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     first, before = bundles(world), there(world, SECRET)["data"]
@@ -143,7 +143,7 @@ def test_a_due_certificate_is_renewed(world: World) -> None:
     assert not set(after.values()) & set(before.values())
 
 
-def test_what_cert_manager_has_written_stays(world: World) -> None:
+def test_what_cert_manager_has_written_stays(world: InstalledCluster) -> None:
     """Neither its annotation nor its authorities nor its Secret are touched."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     serve_cert_managers_kinds(world.objects)
@@ -176,7 +176,7 @@ def test_what_cert_manager_has_written_stays(world: World) -> None:
     assert not world.objects.list("cert-manager.io/v1", "Certificate")
 
 
-def _injected(world: World, ref: Ref, authorities: set[str]) -> None:
+def _injected(world: InstalledCluster, ref: Ref, authorities: set[str]) -> None:
     """Write authorities as cert-manager does, so that they are no fields of ours."""
     (text,) = authorities
     body = there(world, ref)
@@ -192,7 +192,7 @@ def _injected(world: World, ref: Ref, authorities: set[str]) -> None:
 
 
 def test_pods_that_ask_for_nothing_are_made_while_it_is_away(
-    plane: ControlPlane, world: World
+    plane: ControlPlane, world: InstalledCluster
 ) -> None:
     """There is no process behind its Service here. With cards they are refused."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
@@ -204,5 +204,5 @@ def test_pods_that_ask_for_nothing_are_made_while_it_is_away(
     status, answer = plane.rest.post(where, asking)
     assert status == 500, answer
     assert 'failed calling webhook "pods.vcuda.baidu.com"' in answer["message"]
-    assert world.install(webhook=WebhookChoice(wanted=False)) == Exit.DONE
+    assert world.install(webhook=WebhookOptions(wanted=False)) == Exit.DONE
     plane.rest.must("POST", where, asking)

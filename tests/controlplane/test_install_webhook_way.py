@@ -13,9 +13,9 @@ from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.apply import OvertakenError, Overwriting
+from gpusharectl.install.webhook.apply import GuardedWriter, OvertakenError
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
@@ -26,7 +26,7 @@ from gpusharectl.install.webhook.objects import (
 from gpusharectl.install.webhook.probe import narrowed, tried
 from tests.controlplane.gate import raised
 from tests.controlplane.installing import Answered, bare, installing, there
-from tests.gpusharectl.install.stories import World
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod
 from tests.testbed.waiting import wait_until
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.controlplane,
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
-WANTED = WebhookChoice(wanted=True)
+WANTED = WebhookOptions(wanted=True)
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def objects(plane: ControlPlane) -> Iterator[Answered]:
 
 
 @pytest.fixture
-def world(objects: Answered, tmp_path: Path) -> World:
+def world(objects: Answered, tmp_path: Path) -> InstalledCluster:
     return bare(objects, tmp_path)
 
 
 def test_a_webhook_that_cannot_be_reached_is_not_asked(
-    plane: ControlPlane, world: World, objects: Answered
+    plane: ControlPlane, world: InstalledCluster, objects: Answered
 ) -> None:
     """In the API server's own words; what was asked for the trial goes again.
 
@@ -88,16 +88,16 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
         ]
 
 
-def test_a_secret_is_written_over_what_was_seen_alone(world: World) -> None:
+def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -> None:
     """The API server holds to the version, and to who was first where there is none."""
     first, second = (
-        Overwriting.of(world.objects, [(SECRET, world.objects.get(SECRET))])
+        GuardedWriter.of(world.objects, [(SECRET, world.objects.get(SECRET))])
         for _ in range(2)
     )
     first.put(made(b"1"))
     with pytest.raises(OvertakenError):
         second.put(made(b"2"))
-    late = Overwriting.of(world.objects, [(SECRET, world.objects.get(SECRET))])
+    late = GuardedWriter.of(world.objects, [(SECRET, world.objects.get(SECRET))])
     first.put(made(b"3"))
     with pytest.raises(OvertakenError):
         late.put(made(b"4"))

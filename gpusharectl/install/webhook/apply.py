@@ -19,7 +19,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
 from gpushare.kube.names import WEBHOOK_PORT
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.context import Hands
+from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import BY_CERT_MANAGER
 from gpusharectl.install.preflight import resource
 from gpusharectl.install.progress import Step, Trouble, Waiting
@@ -46,7 +46,7 @@ class OvertakenError(Exception):
 
 
 @dataclass
-class Overwriting:
+class GuardedWriter:
     """Write only over what was seen; ``seen`` has a mark of each object, as it was."""
 
     objects: Objects
@@ -55,7 +55,7 @@ class Overwriting:
     @classmethod
     def of(
         cls, objects: Objects, there: Iterable[tuple[Ref, Json | None]]
-    ) -> "Overwriting":
+    ) -> "GuardedWriter":
         """Begin with objects as they were read; None where there is none."""
         return cls(objects, {ref: _mark(ref, body) for ref, body in there})
 
@@ -95,20 +95,20 @@ def _mark(ref: Ref, body: Json | None) -> Mark:
     return files_of(body) if ref == SECRET else {"authorities": bundle_of([body])}
 
 
-class WebhookWork:
+class WebhookSteps:
     """The steps for one plan, each of which can be done again.
 
     ``again`` is the command that goes on.
     """
 
     def __init__(
-        self, hands: Hands, plan: WebhookPlan, changing: frozenset[Ref], again: str
+        self, hands: Context, plan: WebhookPlan, changing: frozenset[Ref], again: str
     ) -> None:
         self._hands = hands
         self._plan = plan
         self._changing = changing
         self._again = again
-        self._safely = Overwriting.of(hands.objects, plan.seen.items())
+        self._safely = GuardedWriter.of(hands.objects, plan.seen.items())
 
     def before(self) -> list[Step]:
         """Give what comes before its Deployment, whose pods mount the certificate."""
@@ -223,7 +223,7 @@ def _one_at_a_time(name: str, act: Callable[[], Trouble | None]) -> Step:
     return Step(name, careful)
 
 
-def still_there(hands: Hands) -> tuple[Ref, ...]:
+def still_there(hands: Context) -> tuple[Ref, ...]:
     """Find what there is of a webhook, in the order in which it goes.
 
     By every object, since an earlier try may have been cut off anywhere. What we may
@@ -243,7 +243,7 @@ def leaving(manifests: Sequence[Json]) -> list[Ref]:
     return [*first, *rest, *SECRETS]
 
 
-def taking_away(hands: Hands, refs: Sequence[Ref]) -> Step:
+def taking_away(hands: Context, refs: Sequence[Ref]) -> Step:
     """Give the step that takes these away."""
 
     def act() -> Trouble | None:

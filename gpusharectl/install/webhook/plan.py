@@ -16,7 +16,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import minor
-from gpusharectl.install.options import Choice
+from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.preflight import Facts, Finding, Weight, dotted
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
@@ -114,7 +114,7 @@ SHIPPED = 2
 """Replicas, as the manifest has it."""
 
 
-def judge_webhook(facts: Facts, choice: Choice) -> list[Finding]:
+def judge_webhook(facts: Facts, choice: InstallOptions) -> list[Finding]:
     """Judge what is wanted of it, and say what stays."""
     wanted, there = choice.webhook.wanted, facts.webhook
     number = minor(facts.version)
@@ -135,7 +135,7 @@ def judge_webhook(facts: Facts, choice: Choice) -> list[Finding]:
     return [*_staying(there, choice), *_certificate(facts, choice)]
 
 
-def _staying(there: WebhookThere, choice: Choice) -> list[Finding]:
+def _staying(there: WebhookThere, choice: InstallOptions) -> list[Finding]:
     found = []
     if choice.webhook.wanted is None:
         text = "the webhook is here, and stays; --no-webhook takes it away"
@@ -155,7 +155,7 @@ def _staying(there: WebhookThere, choice: Choice) -> list[Finding]:
     return [Finding(Weight.OK, text) for text in found]
 
 
-def _without(choice: Choice) -> list[Finding]:
+def _without(choice: InstallOptions) -> list[Finding]:
     settling = choice.webhook.settling
     if choice.webhook.wanted or not settling:
         return []
@@ -165,7 +165,7 @@ def _without(choice: Choice) -> list[Finding]:
     return [Finding(Weight.REFUSAL, text, "add --with-webhook")]
 
 
-def _certificate(facts: Facts, choice: Choice) -> list[Finding]:
+def _certificate(facts: Facts, choice: InstallOptions) -> list[Finding]:
     """Leave it to who makes it; where that is gone, nobody would renew it."""
     if not facts.by_cert_manager or choice.webhook.wanted is False:
         return []

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpusharectl.kube_scheduler.drift import KUBEADM_APISERVER, host_troubles
-from gpusharectl.kube_scheduler.files import SchedulerFiles, asked_of
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from tests.gpusharectl.pictures import node_of
 
 V = "v1.36.3"
@@ -60,7 +60,7 @@ def host(tmp_path: Path) -> HostFiles:
         place = files.place(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-    scheduler = SchedulerFiles(files, KubeadmFile(), asked_of(V))
+    scheduler = SchedulerFiles(files, KubeadmFile(), desired_now(V))
     plan = scheduler.plan()
     assert isinstance(plan, list), plan
     scheduler.make(plan)

@@ -6,27 +6,27 @@ from typing import Any
 import pytest
 
 from gpushare.kube.objects import Ref
-from gpusharectl.install.context import Wish
+from gpusharectl.install.context import SchedulerTarget
 from gpusharectl.install.progress import Exit
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.installed_cluster import CERTIFICATE, InstalledCluster
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER, node
-from tests.gpusharectl.install.stories import CERTIFICATE, World
 
 PLUGIN = Ref("apps/v1", "DaemonSet", "gpushare-device-plugin", "kube-system")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(FakeObjects(), tmp_path).populate()
+def world(tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(FakeObjects(), tmp_path).populate()
 
 
-def fake(world: World) -> FakeObjects:
+def fake(world: InstalledCluster) -> FakeObjects:
     assert isinstance(world.objects, FakeObjects)
     return world.objects
 
 
-def test_from_nothing_to_cards(world: World) -> None:
+def test_from_nothing_to_cards(world: InstalledCluster) -> None:
     """One command: objects, stanza, label, cards found."""
     assert world.install() == Exit.DONE, world.screen.text
     assert world.label("gpu-1") == "true"
@@ -36,7 +36,7 @@ def test_from_nothing_to_cards(world: World) -> None:
     assert world.scheduler.did == ["check", "apply", "wait", "probe"]
 
 
-def test_the_promise_of_the_order(world: World) -> None:
+def test_the_promise_of_the_order(world: InstalledCluster) -> None:
     """The extender is applied and Ready before the stanza, the label comes last."""
     seen = []
     apply = world.scheduler.apply
@@ -51,7 +51,7 @@ def test_the_promise_of_the_order(world: World) -> None:
     assert seen == [({"gpushare-extender-cp"}, None)]
 
 
-def test_again_changes_nothing(world: World) -> None:
+def test_again_changes_nothing(world: InstalledCluster) -> None:
     world.install()
     before = world.versions()
     fake(world).writes.clear()
@@ -61,19 +61,21 @@ def test_again_changes_nothing(world: World) -> None:
     assert "all as they were" in world.screen.text
 
 
-def test_again_without_nodes_takes_those_labelled(world: World) -> None:
+def test_again_without_nodes_takes_those_labelled(world: InstalledCluster) -> None:
     world.install()
     assert world.install(nodes=()) == Exit.DONE
     assert "gpu-1: labelled already" in world.screen.text
 
 
-def test_a_node_of_before_stays_when_another_is_added(world: World) -> None:
+def test_a_node_of_before_stays_when_another_is_added(world: InstalledCluster) -> None:
     world.install()
     assert world.install(nodes=("cp",)) == Exit.DONE
     assert (world.label("gpu-1"), world.label("cp")) == ("true", "true")
 
 
-def test_a_dry_run_touches_nothing_and_shows_everything(world: World) -> None:
+def test_a_dry_run_touches_nothing_and_shows_everything(
+    world: InstalledCluster,
+) -> None:
     before = world.picture()
     assert world.install(dry_run=True, yes=False) == Exit.DONE
     assert world.picture() == before
@@ -89,13 +91,13 @@ def test_a_dry_run_touches_nothing_and_shows_everything(world: World) -> None:
     assert text.endswith("To do it: gpusharectl install --nodes gpu-1")
 
 
-def test_a_dry_run_of_what_is_there_shows_no_change(world: World) -> None:
+def test_a_dry_run_of_what_is_there_shows_no_change(world: InstalledCluster) -> None:
     world.install()
     assert world.install(dry_run=True) == Exit.DONE
     assert "+" not in world.screen.text.partition("Nothing was touched")[0]
 
 
-def test_an_upgrade_shows_just_its_lines(world: World) -> None:
+def test_an_upgrade_shows_just_its_lines(world: InstalledCluster) -> None:
     world.install()
     assert world.install(dry_run=True, image="gpushare:9") == Exit.DONE
     lines = world.screen.text.splitlines()
@@ -108,7 +110,7 @@ def test_an_upgrade_shows_just_its_lines(world: World) -> None:
     ]
 
 
-def images(world: World) -> dict[str, str]:
+def images(world: InstalledCluster) -> dict[str, str]:
     """The image of each workload of ours."""
     found = world.objects.list("apps/v1", "DaemonSet", namespace="kube-system")
     return {
@@ -118,7 +120,9 @@ def images(world: World) -> dict[str, str]:
     }
 
 
-def test_again_without_an_image_keeps_the_one_that_runs(world: World) -> None:
+def test_again_without_an_image_keeps_the_one_that_runs(
+    world: InstalledCluster,
+) -> None:
     """Whatever it is run for: monitoring, a node more, an upgrade of Kubernetes."""
     ours = "your-registry/gpushare:0.1.0"
     assert world.install(image=ours) == Exit.DONE
@@ -141,7 +145,7 @@ def test_again_without_an_image_keeps_the_one_that_runs(world: World) -> None:
     assert kept not in world.screen.lines
 
 
-def test_each_keeps_its_own_image(world: World) -> None:
+def test_each_keeps_its_own_image(world: InstalledCluster) -> None:
     """One that somebody gave to a single part is not given to the others."""
     world.install()
     spec = (world.objects.get(PLUGIN) or {})["spec"]
@@ -154,7 +158,7 @@ def test_each_keeps_its_own_image(world: World) -> None:
     }
 
 
-def has_tls(world: World) -> bool:
+def has_tls(world: InstalledCluster) -> bool:
     ref = Ref("apps/v1", "DaemonSet", "gpushare-extender", "kube-system")
     (container,) = (world.objects.get(ref) or {})["spec"]["template"]["spec"][
         "containers"
@@ -162,12 +166,12 @@ def has_tls(world: World) -> bool:
     return "GPUSHARE_TLS_CERT" in {one["name"] for one in container["env"]}
 
 
-def test_again_without_tls_keeps_it_and_renews_it(world: World) -> None:
+def test_again_without_tls_keeps_it_and_renews_it(world: InstalledCluster) -> None:
     """Only ``--no-tls`` takes it away; a new install has none."""
     wishes = []
     made = world.certificates
 
-    def certificates(wish: Wish) -> list[FileChange]:
+    def certificates(wish: SchedulerTarget) -> list[FileChange]:
         wishes.append(wish.tls)
         return made(wish)
 
@@ -188,7 +192,7 @@ def test_again_without_tls_keeps_it_and_renews_it(world: World) -> None:
     assert "TLS" not in world.screen.text
 
 
-def test_it_asks_which_nodes_and_whether(world: World) -> None:
+def test_it_asks_which_nodes_and_whether(world: InstalledCluster) -> None:
     sign = {"nvidia.com/gpu.present": "true"}
     world.objects.create(node("gpu-2", "10.0.0.3", labels=sign))
     assert world.install("gpu-7", "", "y", nodes=()) == Exit.DONE, world.screen.text
@@ -202,21 +206,21 @@ def test_it_asks_which_nodes_and_whether(world: World) -> None:
     assert world.label("gpu-1") is None
 
 
-def test_no_is_no(world: World) -> None:
+def test_no_is_no(world: InstalledCluster) -> None:
     before = world.picture()
     assert world.install("n") == Exit.STOPPED
     assert world.picture() == before
     assert "you said no; nothing was changed" in world.screen.text
 
 
-def test_all_gpu_nodes_are_those_with_signs(world: World) -> None:
+def test_all_gpu_nodes_are_those_with_signs(world: InstalledCluster) -> None:
     sign = {"feature.node.kubernetes.io/pci-10de.present": "true"}
     world.objects.create(node("gpu-2", "10.0.0.3", labels=sign))
     assert world.install(nodes=(), all_gpu_nodes=True) == Exit.DONE
     assert (world.label("gpu-1"), world.label("gpu-2")) == (None, "true")
 
 
-def test_a_node_without_a_driver_is_told(world: World) -> None:
+def test_a_node_without_a_driver_is_told(world: InstalledCluster) -> None:
     """One node has cards, so it is done; the other's plugin goes on looking."""
     world.nodes.without_cards.add("cp")
     fake(world).logs["gpushare-device-plugin-cp"] = (
@@ -227,14 +231,14 @@ def test_a_node_without_a_driver_is_told(world: World) -> None:
     assert "Its device plugin says: no driver yet: not found" in world.screen.text
 
 
-def test_no_driver_anywhere_is_trouble(world: World) -> None:
+def test_no_driver_anywhere_is_trouble(world: InstalledCluster) -> None:
     world.nodes.without_cards.add("gpu-1")
     assert world.install() == Exit.STOPPED
     assert "no card is offered; gpu-1: no NVIDIA driver answered" in world.screen.text
     assert "nvidia-smi must answer" in world.screen.text
 
 
-def test_what_never_gets_ready_is_told_when_time_is_up(world: World) -> None:
+def test_what_never_gets_ready_is_told_when_time_is_up(world: InstalledCluster) -> None:
     world.nodes.stuck.add("gpu-1")
     assert world.install(timeout_s=60.0) == Exit.STOPPED
     text = world.screen.text
@@ -242,7 +246,7 @@ def test_what_never_gets_ready_is_told_when_time_is_up(world: World) -> None:
     assert "Not done: the device plugins running, the cards found" in text
 
 
-def test_a_disk_that_is_full_leaves_the_old_file(world: World) -> None:
+def test_a_disk_that_is_full_leaves_the_old_file(world: InstalledCluster) -> None:
     def full(_: object) -> None:
         raise OSError(28, "No space left on device", SCHEDULER)
 
@@ -258,7 +262,7 @@ def test_old_clusters_go_without_the_guard(tmp_path: Path) -> None:
     objects = FakeObjects("v1.29.4")
     kind = "ValidatingAdmissionPolicy"
     objects.unserved.update((kind, f"{kind}Binding"))
-    world = World(objects, tmp_path).populate()
+    world = InstalledCluster(objects, tmp_path).populate()
     assert world.install() == Exit.DONE
     assert not [ref for ref in objects.kept if ref.kind.startswith(kind)]
     assert "before Kubernetes 1.30 there are no" in world.screen.text
@@ -276,7 +280,7 @@ def test_old_clusters_go_without_the_guard(tmp_path: Path) -> None:
     ],
 )
 def test_the_plugin_asks_for_the_runtime_class_where_there_is_one(
-    world: World,
+    world: InstalledCluster,
     handlers: list[str],
     there: bool,
     told: bool | None,
@@ -300,7 +304,7 @@ def test_the_plugin_asks_for_the_runtime_class_where_there_is_one(
 
 
 def test_the_runtime_class_is_found_without_the_right_to_list_them(
-    world: World,
+    world: InstalledCluster,
 ) -> None:
     """Else an install run again would take it from the device plugin, and its cards."""
     world.objects.create(
@@ -319,7 +323,7 @@ def test_the_runtime_class_is_found_without_the_right_to_list_them(
 
 def test_other_control_planes_come_first_the_leader_last(tmp_path: Path) -> None:
     labels = {"node-role.kubernetes.io/control-plane": ""}
-    world = World(FakeObjects(), tmp_path).populate(
+    world = InstalledCluster(FakeObjects(), tmp_path).populate(
         node("cp-2", "10.0.0.8", labels=labels), node("cp-3", "10.0.0.9", labels=labels)
     )
     lease = {
@@ -337,7 +341,7 @@ def test_other_control_planes_come_first_the_leader_last(tmp_path: Path) -> None
 def test_trouble_on_another_host_says_where(tmp_path: Path) -> None:
     labels = {"node-role.kubernetes.io/control-plane": ""}
     more = node("cp-2", "10.0.0.8", labels=labels)
-    world = World(FakeObjects(), tmp_path).populate(more)
+    world = InstalledCluster(FakeObjects(), tmp_path).populate(more)
     world.scheduler.ill["cp-2"] = "its disk is full"
     assert world.install() == Exit.STOPPED
     assert "on cp-2: its disk is full" in world.screen.text
@@ -345,7 +349,7 @@ def test_trouble_on_another_host_says_where(tmp_path: Path) -> None:
 
 
 def test_the_second_scheduler_touches_no_file(tmp_path: Path) -> None:
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     world.files = HostFiles(tmp_path / "elsewhere")
     counts = dict.fromkeys(("replicas", "availableReplicas", "updatedReplicas"), 2)
     ref = Ref("apps/v1", "Deployment", "gpushare-scheduler", "kube-system")
@@ -379,7 +383,7 @@ def test_certificates_lie_there_before_the_extender_starts(tmp_path: Path) -> No
     """This host's are written, the other hosts' come by the Job that sets them."""
     labels = {"node-role.kubernetes.io/control-plane": ""}
     more = node("cp-2", "10.0.0.8", labels=labels)
-    world = World(FakeObjects(), tmp_path).populate(more)
+    world = InstalledCluster(FakeObjects(), tmp_path).populate(more)
     seen: list[tuple[bool, list[str]]] = []
     step = world.nodes.step
 
@@ -398,7 +402,7 @@ def test_certificates_lie_there_before_the_extender_starts(tmp_path: Path) -> No
 
 def test_k3s_is_told_to_restart(tmp_path: Path) -> None:
     """Its scheduler reads the files later, so nothing is proved at first."""
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     world.files.remove(SCHEDULER)
     world.files.write("/etc/rancher/k3s/k3s.yaml", b"")
     words = {"this_node": "cp"}

@@ -11,21 +11,21 @@ from gpushare.kube.errors import Unreachable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.gpusharectl.install.stand_ins import SCHEDULER
-from tests.gpusharectl.install.stories import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(FakeObjects(), tmp_path).populate()
+def world(tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(FakeObjects(), tmp_path).populate()
 
 
-def fake(world: World) -> FakeObjects:
+def fake(world: InstalledCluster) -> FakeObjects:
     assert isinstance(world.objects, FakeObjects)
     return world.objects
 
 
-BAD: list[tuple[str, Callable[[World], None], dict[str, Any], Exit, str]] = [
+BAD: list[tuple[str, Callable[[InstalledCluster], None], dict[str, Any], Exit, str]] = [
     (
         "unreachable",
         lambda w: fake(w).fails(1, lambda: Unreachable("refused"), done=False),
@@ -126,8 +126,8 @@ BAD: list[tuple[str, Callable[[World], None], dict[str, Any], Exit, str]] = [
     ids=[case[0] for case in BAD],
 )
 def test_bad_input_ends_in_a_sentence_and_changes_nothing(
-    world: World,
-    spoil: Callable[[World], None],
+    world: InstalledCluster,
+    spoil: Callable[[InstalledCluster], None],
     options: dict[str, Any],
     code: Exit,
     words: str,
@@ -141,7 +141,9 @@ def test_bad_input_ends_in_a_sentence_and_changes_nothing(
     assert world.files.read(SCHEDULER) == file
 
 
-def test_a_default_scheduler_beside_the_second_one_is_refused(world: World) -> None:
+def test_a_default_scheduler_beside_the_second_one_is_refused(
+    world: InstalledCluster,
+) -> None:
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -157,14 +159,16 @@ def test_a_default_scheduler_beside_the_second_one_is_refused(world: World) -> N
     assert "the second scheduler is installed here" in world.screen.text
 
 
-def test_a_foreign_plugin_of_our_resource_is_refused(world: World) -> None:
+def test_a_foreign_plugin_of_our_resource_is_refused(world: InstalledCluster) -> None:
     offered = {"status": {"allocatable": {names.MEMORY: "29"}}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
     assert world.install() == Exit.REFUSED
     assert "another device plugin offers baidu.com/vcuda-memory" in world.screen.text
 
 
-def test_nvidias_plugin_on_the_same_cards_is_asked_about(world: World) -> None:
+def test_nvidias_plugin_on_the_same_cards_is_asked_about(
+    world: InstalledCluster,
+) -> None:
     offered = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
     assert world.install("n") == Exit.STOPPED

@@ -9,12 +9,12 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import WEBHOOK
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import DEPLOYMENT, STAMP
 from tests.gpusharectl.install.fake_objects import FakeObjects, copied
+from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
-from tests.gpusharectl.install.stories import EVERY_KIND, World
 
 FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
     "ctrl-c before": (KeyboardInterrupt, False, False),
@@ -25,13 +25,17 @@ FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
 """What happens, whether the call took effect, and whether only writes are tried."""
 
 
-def fresh(folder: Path) -> tuple[World, FakeObjects]:
+def fresh(folder: Path) -> tuple[InstalledCluster, FakeObjects]:
     objects = FakeObjects()
-    return World(objects, folder).populate(), objects
+    return InstalledCluster(objects, folder).populate(), objects
 
 
 def calls_of(
-    act: Callable[[World], Exit], world: World, objects: FakeObjects, *, writes: bool
+    act: Callable[[InstalledCluster], Exit],
+    world: InstalledCluster,
+    objects: FakeObjects,
+    *,
+    writes: bool,
 ) -> list[int]:
     """Number the calls that write, or those and others.
 
@@ -52,30 +56,30 @@ def calls_of(
     ]
 
 
-def install(world: World) -> Exit:
+def install(world: InstalledCluster) -> Exit:
     return world.install()
 
 
-def with_monitoring(world: World) -> Exit:
+def with_monitoring(world: InstalledCluster) -> Exit:
     return world.install(with_monitoring=True)
 
 
-def with_webhook(world: World) -> Exit:
-    return world.install(webhook=WebhookChoice(wanted=True, bitfusion_quota=True))
+def with_webhook(world: InstalledCluster) -> Exit:
+    return world.install(webhook=WebhookOptions(wanted=True, bitfusion_quota=True))
 
 
-def without_webhook(world: World) -> Exit:
-    return world.install(webhook=WebhookChoice(wanted=False))
+def without_webhook(world: InstalledCluster) -> Exit:
+    return world.install(webhook=WebhookOptions(wanted=False))
 
 
-def uninstall(world: World) -> Exit:
+def uninstall(world: InstalledCluster) -> Exit:
     return world.uninstall(wait=True)
 
 
 @pytest.mark.parametrize("act", [install, with_monitoring, with_webhook])
 @pytest.mark.parametrize("how", FAILURES)
 def test_install_goes_on_from_any_call(
-    tmp_path: Path, how: str, act: Callable[[World], Exit]
+    tmp_path: Path, how: str, act: Callable[[InstalledCluster], Exit]
 ) -> None:
     world, objects = fresh(tmp_path / "whole")
     failure, done, writes = FAILURES[how]
@@ -164,7 +168,7 @@ def test_interrupted_at_the_scheduler(tmp_path: Path, step: str) -> None:
 
 
 def _ends_in_words(
-    act: Callable[[World], Exit], world: World, calls: list[str]
+    act: Callable[[InstalledCluster], Exit], world: InstalledCluster, calls: list[str]
 ) -> None:
     """What a retryable failure in a wait does is to wait on; all else must be told."""
     code = act(world)

@@ -9,7 +9,11 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import EXPORTER, SYSTEM
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stories import EVERY_KIND, OPERATORS_KINDS, World
+from tests.gpusharectl.install.installed_cluster import (
+    EVERY_KIND,
+    OPERATORS_KINDS,
+    InstalledCluster,
+)
 
 DAEMONSET = Ref("apps/v1", "DaemonSet", EXPORTER, SYSTEM)
 OWN_FIELDS = {
@@ -21,25 +25,25 @@ OWN_FIELDS = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(FakeObjects(), tmp_path).populate()
+def world(tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(FakeObjects(), tmp_path).populate()
 
 
-def fake(world: World) -> FakeObjects:
+def fake(world: InstalledCluster) -> FakeObjects:
     assert isinstance(world.objects, FakeObjects)
     return world.objects
 
 
-def kinds(world: World) -> set[str]:
+def kinds(world: InstalledCluster) -> set[str]:
     return {ref.kind for ref in fake(world).kept}
 
 
-def image(world: World) -> str:
+def image(world: InstalledCluster) -> str:
     body: Json = world.objects.get(DAEMONSET) or {}
     return str(body["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def test_it_comes_when_it_is_asked_for(world: World) -> None:
+def test_it_comes_when_it_is_asked_for(world: InstalledCluster) -> None:
     """Without the option there is none of it."""
     assert world.install() == Exit.DONE
     assert world.objects.get(DAEMONSET) is None
@@ -50,7 +54,7 @@ def test_it_comes_when_it_is_asked_for(world: World) -> None:
     assert "gpushare-exporter: running" in world.screen.text
 
 
-def test_in_one_command_from_nothing(world: World) -> None:
+def test_in_one_command_from_nothing(world: InstalledCluster) -> None:
     """The exporter is waited for when the cards are there, not before."""
     assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
     lines = world.screen.lines
@@ -59,7 +63,7 @@ def test_in_one_command_from_nothing(world: World) -> None:
     assert lines.index("gpushare-device-plugin: running") < found
 
 
-def test_again_changes_nothing(world: World) -> None:
+def test_again_changes_nothing(world: InstalledCluster) -> None:
     world.install(with_monitoring=True)
     before = world.picture(EVERY_KIND)
     fake(world).writes.clear()
@@ -68,7 +72,7 @@ def test_again_changes_nothing(world: World) -> None:
     assert fake(world).writes == []
 
 
-def test_without_the_option_it_stays_as_it_is(world: World) -> None:
+def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
     """Also when the rest gets another image; and that is said."""
     world.install(with_monitoring=True)
     assert world.install(image="gpushare:9") == Exit.DONE
@@ -89,7 +93,7 @@ def test_without_the_option_it_stays_as_it_is(world: World) -> None:
     assert "stays as it is" not in world.screen.text
 
 
-def test_a_dry_run_shows_it(world: World) -> None:
+def test_a_dry_run_shows_it(world: InstalledCluster) -> None:
     before = world.picture(EVERY_KIND)
     assert world.install(dry_run=True, with_monitoring=True) == Exit.DONE
     assert world.picture(EVERY_KIND) == before
@@ -101,7 +105,7 @@ def test_a_dry_run_shows_it(world: World) -> None:
     )
 
 
-def test_where_there_is_no_operator(world: World) -> None:
+def test_where_there_is_no_operator(world: InstalledCluster) -> None:
     """Its objects are left out, and that is said; uninstalling does without, too."""
     before = world.picture()
     fake(world).unserved.update(kind for _, kind in OPERATORS_KINDS)
@@ -113,7 +117,7 @@ def test_where_there_is_no_operator(world: World) -> None:
     assert world.picture() == before
 
 
-def test_an_operator_that_comes_later(world: World) -> None:
+def test_an_operator_that_comes_later(world: InstalledCluster) -> None:
     """The same command gives it its objects."""
     unserved = fake(world).unserved
     unserved.update(kind for _, kind in OPERATORS_KINDS)
@@ -124,7 +128,7 @@ def test_an_operator_that_comes_later(world: World) -> None:
     assert "no Prometheus Operator" not in world.screen.text
 
 
-def test_an_exporter_that_does_not_start_is_told(world: World) -> None:
+def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> None:
     """All else is done by then; the command that goes on has the option, too."""
     live = world.nodes.objects
     create = live.create
@@ -144,14 +148,14 @@ def test_an_exporter_that_does_not_start_is_told(world: World) -> None:
 
 
 def test_the_exporter_asks_for_the_runtime_class_as_the_plugin_does(
-    world: World,
+    world: InstalledCluster,
 ) -> None:
     assert world.install(with_monitoring=True, runtime_class=True) == Exit.DONE
     body = world.objects.get(DAEMONSET) or {}
     assert body["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
 
 
-def test_uninstalling_takes_all_of_it(world: World) -> None:
+def test_uninstalling_takes_all_of_it(world: InstalledCluster) -> None:
     """But for what others have put there: which metrics there are is the operator's."""
     world.objects.create(OWN_FIELDS)
     before = world.picture(EVERY_KIND)
@@ -161,7 +165,7 @@ def test_uninstalling_takes_all_of_it(world: World) -> None:
     assert world.picture(EVERY_KIND) == before
 
 
-def test_the_rights_for_it_are_asked_before_anything(world: World) -> None:
+def test_the_rights_for_it_are_asked_before_anything(world: InstalledCluster) -> None:
     fake(world).denied.add("create services")
     assert world.install(with_monitoring=True) == Exit.REFUSED
     assert "you may not create services in kube-system" in world.screen.text
@@ -170,7 +174,7 @@ def test_the_rights_for_it_are_asked_before_anything(world: World) -> None:
 
 def test_beside_the_second_scheduler(tmp_path: Path) -> None:
     """It is the same."""
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     options = {"second_scheduler": True, "scheduler_image": "ks:1", "dry_run": True}
     assert world.install(with_monitoring=True, **options) == Exit.DONE
     assert "+++ DaemonSet kube-system/gpushare-exporter" in world.screen.text

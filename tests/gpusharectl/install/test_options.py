@@ -5,7 +5,13 @@ import shlex
 import pytest
 
 from gpusharectl.install.cluster_facts import node_view
-from gpusharectl.install.options import Choice, Leaving, chosen, likely, node_names
+from gpusharectl.install.options import (
+    InstallOptions,
+    UninstallOptions,
+    chosen,
+    likely,
+    node_names,
+)
 from tests.gpusharectl.install.stand_ins import node
 
 
@@ -45,8 +51,8 @@ def test_likely_nodes_have_a_sign_our_label_or_the_driver() -> None:
 
 
 def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
-    assert Choice(dry_run=True).again() == "gpusharectl install"
-    choice = Choice(
+    assert InstallOptions(dry_run=True).again() == "gpusharectl install"
+    choice = InstallOptions(
         nodes=("a", "b"),
         all_gpu_nodes=True,
         yes=True,
@@ -70,12 +76,18 @@ def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
     ("tls", "words"), [(None, []), (True, ["--tls"]), (False, ["--no-tls"])]
 )
 def test_of_tls_there_may_be_no_word(tls: bool | None, words: list[str]) -> None:
-    assert shlex.split(Choice(tls=tls).again()) == ["gpusharectl", "install", *words]
+    assert shlex.split(InstallOptions(tls=tls).again()) == [
+        "gpusharectl",
+        "install",
+        *words,
+    ]
 
 
 def test_the_way_out_likewise() -> None:
-    assert Leaving(dry_run=True).again() == "gpusharectl uninstall"
-    leaving = Leaving(yes=True, force=True, wait=True, access=("--context", "c"))
+    assert UninstallOptions(dry_run=True).again() == "gpusharectl uninstall"
+    leaving = UninstallOptions(
+        yes=True, force=True, wait=True, access=("--context", "c")
+    )
     assert leaving.again("--force") == (
         "gpusharectl uninstall --context c --wait --yes --force"
     )

@@ -8,23 +8,23 @@ import yaml
 from gpushare.kube.cluster import Json
 from gpusharectl.install.cluster_facts import SECOND_SCHEDULER
 from gpusharectl.install.manifests import load
-from gpusharectl.install.options import Choice
-from gpusharectl.install.plan import STAMP, judge_kept, keeping, loaded
+from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.plan import STAMP, judge_kept, loaded, with_preserved_settings
 from gpusharectl.install.preflight import Facts
 from gpusharectl.install.webhook.objects import settings_of
 from gpusharectl.kube_scheduler.config import Wanted, with_stanza
 from gpusharectl.kube_scheduler.drift import Flavour
-from gpusharectl.kube_scheduler.files import asked_of, shipped_extender
+from gpusharectl.kube_scheduler.files import desired_now, shipped_extender
 from gpusharectl.kube_scheduler.job import Action, HostJob
 
 FACTS = Facts("v1.36.3", Flavour.KUBEADM, ())
 VERSION = "v1.36.3"
 
 
-def config_for(policy_packs: bool) -> Json:
+def config_for(policy_frag: bool) -> Json:
     """The configuration of kube-scheduler for frag, or for another policy."""
-    asked = asked_of(VERSION, packs=policy_packs)
-    text = with_stanza(None, Wanted(asked.extender, "v1", all_nodes=asked.packs))
+    asked = desired_now(VERSION, frag=policy_frag)
+    text = with_stanza(None, Wanted(asked.extender, "v1", all_nodes=asked.frag))
     assert isinstance(text, str)
     found: Json = yaml.safe_load(text)
     return found
@@ -49,8 +49,8 @@ def test_other_hosts_are_told_too() -> None:
     """By a flag of the Job that writes their files."""
     mirror = {"spec": {"containers": [{"name": "kube-scheduler", "image": "i"}]}}
     words = []
-    for packs in (True, False):
-        job = HostJob(Action.RESTORE, "n", "image", VERSION, packs=packs)
+    for frag in (True, False):
+        job = HostJob(Action.RESTORE, "n", "image", VERSION, frag=frag)
         spec = job.body(mirror)["spec"]["template"]["spec"]
         words.append("--packs" in spec["containers"][0]["command"])
     assert words == [True, False]
@@ -58,7 +58,7 @@ def test_other_hosts_are_told_too() -> None:
 
 def test_the_extender_gets_the_policy_and_the_second_scheduler_the_weight() -> None:
     """All else in its configuration stays."""
-    choice = Choice(second_scheduler=True, policy="frag")
+    choice = InstallOptions(second_scheduler=True, policy="frag")
     plain, packed = (
         loaded(load, Flavour.KUBEADM, replace(choice, policy=policy), image="i")
         for policy in (None, "frag")
@@ -74,7 +74,7 @@ def test_the_extender_gets_the_policy_and_the_second_scheduler_the_weight() -> N
 
 def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
     """It reads it once, so its pods are stamped with it; the same is no change."""
-    choice = Choice(second_scheduler=True)
+    choice = InstallOptions(second_scheduler=True)
     stamps = [
         stamp(loaded(load, Flavour.MANAGED, replace(choice, policy=policy), image="i"))
         for policy in (None, "spread", "frag", "frag")
@@ -87,24 +87,27 @@ def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
 
 def test_the_extenders_own_pods_have_no_such_stamp() -> None:
     """Their kube-scheduler's configuration is a file of its host's."""
-    bodies = loaded(load, Flavour.KUBEADM, Choice(policy="frag"), image="i")
+    bodies = loaded(load, Flavour.KUBEADM, InstallOptions(policy="frag"), image="i")
     assert STAMP not in str(bodies)
 
 
 def test_what_is_there_stays_where_nothing_was_said() -> None:
     """An install run again must not take the policy away, and says so."""
     facts = replace(FACTS, policy="frag")
-    assert keeping(Choice(), facts).policy == "frag"
-    assert keeping(Choice(policy="spread"), facts).policy == "spread"
-    assert keeping(Choice(), FACTS).policy is None
-    told = [one.text for one in judge_kept(facts, Choice())]
+    assert with_preserved_settings(InstallOptions(), facts).policy == "frag"
+    assert (
+        with_preserved_settings(InstallOptions(policy="spread"), facts).policy
+        == "spread"
+    )
+    assert with_preserved_settings(InstallOptions(), FACTS).policy is None
+    told = [one.text for one in judge_kept(facts, InstallOptions())]
     assert told == ["the policy is frag here, and stays; --policy changes it"]
-    assert judge_kept(facts, Choice(policy="spread")) == []
+    assert judge_kept(facts, InstallOptions(policy="spread")) == []
 
 
 def test_the_command_that_goes_on_has_it() -> None:
     """Or an interrupted install would go on with another."""
-    assert Choice(policy="frag").again() == "gpusharectl install --policy frag"
+    assert InstallOptions(policy="frag").again() == "gpusharectl install --policy frag"
 
 
 def stamp(manifests: Iterable[Json]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpusharectl.install.cluster_facts import NodeView, minor, node_view
-from gpusharectl.install.options import Choice
+from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.preflight import (
     Facts,
     Finding,
@@ -52,53 +52,57 @@ def told(found: list[Finding], weight: Weight = Weight.REFUSAL) -> list[str]:
     ],
 )
 def test_versions(version: str, weight: Weight, words: str) -> None:
-    first = judge_cluster(replace(facts(), version=version), Choice())[0]
+    first = judge_cluster(replace(facts(), version=version), InstallOptions())[0]
     assert first.weight is weight
     assert first.text.startswith(words)
 
 
 def test_a_good_cluster_has_no_refusal() -> None:
-    found = judge_cluster(facts(), Choice())
+    found = judge_cluster(facts(), InstallOptions())
     assert [one.weight for one in found] == [Weight.OK, Weight.OK]
 
 
 def test_missing_rights_are_one_finding() -> None:
     lacking = (Right("list", "nodes"), Right("create", "pods", "kube-system"))
-    found = judge_cluster(facts(missing=lacking), Choice())
+    found = judge_cluster(facts(missing=lacking), InstallOptions())
     assert told(found) == ["you may not list nodes, create pods in kube-system"]
 
 
-SECOND = Choice(second_scheduler=True)
+SECOND = InstallOptions(second_scheduler=True)
 
 
 @pytest.mark.parametrize(
     ("given", "choice", "words"),
     [
         (facts(extended=True), SECOND, "the default scheduler calls our extender"),
-        (facts(second=True), Choice(), "the second scheduler is installed here"),
+        (
+            facts(second=True),
+            InstallOptions(),
+            "the second scheduler is installed here",
+        ),
         (facts(second=True), SECOND, ""),
-        (facts(extended=True), Choice(), ""),
+        (facts(extended=True), InstallOptions(), ""),
         (
             facts(flavour=Flavour.MANAGED, here=""),
-            Choice(),
+            InstallOptions(),
             "this host runs no kube-scheduler",
         ),
         (
             facts(flavour=Flavour.MANAGED, here="", schedulers=("cp-1", "cp-2")),
-            Choice(),
+            InstallOptions(),
             "the cluster's are on cp-1, cp-2",
         ),
         (facts(flavour=Flavour.MANAGED, here=""), SECOND, ""),
-        (facts(here=""), Choice(), "is it the right context?"),
+        (facts(here=""), InstallOptions(), "is it the right context?"),
         (facts(here=""), SECOND, ""),
         (
             facts(node_view(node("cp", "10.0.0.1"))),
-            Choice(),
+            InstallOptions(),
             "node cp has no label node-role.kubernetes.io/control-plane",
         ),
     ],
 )
-def test_who_schedules(given: Facts, choice: Choice, words: str) -> None:
+def test_who_schedules(given: Facts, choice: InstallOptions, words: str) -> None:
     found = told(judge_cluster(given, choice))
     assert bool(found) == bool(words)
     assert all(words in one for one in found)
@@ -113,7 +117,7 @@ def test_leaving_needs_no_label_but_the_host() -> None:
 
 
 def test_without_policies_it_warns() -> None:
-    found = judge_cluster(facts(guard=False), Choice())
+    found = judge_cluster(facts(guard=False), InstallOptions())
     assert "may forge its placement" in told(found, Weight.WARNING)[0]
 
 

@@ -7,19 +7,19 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import node_view
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.gpusharectl.install.stand_ins import node
-from tests.gpusharectl.install.stories import World
 
 GPU_1 = Ref("v1", "Node", "gpu-1")
 
 
-def offering(world: World, amount: str) -> None:
+def offering(world: InstalledCluster, amount: str) -> None:
     amounts = {names.BITFUSION_GPU: amount}
     status = {"status": {"capacity": amounts, "allocatable": amounts}}
     world.objects.merge(GPU_1, status, subresource="status")
 
 
-def capacity(world: World) -> dict[str, str]:
+def capacity(world: InstalledCluster) -> dict[str, str]:
     found: dict[str, str] = (world.objects.get(GPU_1) or {})["status"]["capacity"]
     return found
 
@@ -33,7 +33,7 @@ def test_it_is_no_other_tools_card() -> None:
 
 
 def test_its_zero_is_taken_out_with_ours(tmp_path: Path) -> None:
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     assert world.install() == Exit.DONE
     offering(world, "0")
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
@@ -43,7 +43,7 @@ def test_its_zero_is_taken_out_with_ours(tmp_path: Path) -> None:
 
 def test_what_another_offers_is_left_to_it(tmp_path: Path) -> None:
     """Bitfusion's own device plugin says 1000 on every node."""
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     offering(world, "1000")
     assert world.install() == Exit.DONE, world.screen.text
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text

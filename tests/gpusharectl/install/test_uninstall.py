@@ -11,18 +11,18 @@ from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
-from tests.gpusharectl.install.stories import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(FakeObjects(), tmp_path).populate()
+def world(tmp_path: Path) -> InstalledCluster:
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     assert world.install() == Exit.DONE
     return world
 
 
-def fake(world: World) -> FakeObjects:
+def fake(world: InstalledCluster) -> FakeObjects:
     assert isinstance(world.objects, FakeObjects)
     return world.objects
 
@@ -43,7 +43,7 @@ def holder(name: str, node: str = "gpu-1") -> Json:
 
 def test_the_cluster_is_again_what_it_was(tmp_path: Path) -> None:
     """No object, label, annotation of ours; the file byte for byte; no zeros."""
-    world = World(FakeObjects(), tmp_path).populate()
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
     before = world.picture()
     assert world.install() == Exit.DONE
     assert world.picture() != before
@@ -52,7 +52,7 @@ def test_the_cluster_is_again_what_it_was(tmp_path: Path) -> None:
     assert world.files.read(SCHEDULER) == BEFORE
 
 
-def test_without_waiting_the_zeros_stay_and_are_told(world: World) -> None:
+def test_without_waiting_the_zeros_stay_and_are_told(world: InstalledCluster) -> None:
     assert world.uninstall() == Exit.DONE
     assert "on gpu-1. To take that out too, once they are Ready: " in world.screen.text
     assert "gpusharectl uninstall --yes --wait" in world.screen.text
@@ -62,7 +62,7 @@ def test_without_waiting_the_zeros_stay_and_are_told(world: World) -> None:
     assert names.MEMORY not in node["status"]["allocatable"]
 
 
-def test_zeros_that_do_not_come_are_told(world: World) -> None:
+def test_zeros_that_do_not_come_are_told(world: InstalledCluster) -> None:
     world.nodes.remembers = True
     assert world.uninstall(wait=True) == Exit.STOPPED
     assert "gpu-1: its kubelet to count none" in world.screen.text
@@ -70,7 +70,7 @@ def test_zeros_that_do_not_come_are_told(world: World) -> None:
     assert world.uninstall(wait=True) == Exit.DONE
 
 
-def test_again_there_is_nothing(world: World) -> None:
+def test_again_there_is_nothing(world: InstalledCluster) -> None:
     world.uninstall(wait=True)
     fake(world).writes.clear()
     assert world.uninstall(wait=True) == Exit.DONE
@@ -78,7 +78,7 @@ def test_again_there_is_nothing(world: World) -> None:
     assert fake(world).writes == []
 
 
-def test_the_order_backwards(world: World) -> None:
+def test_the_order_backwards(world: InstalledCluster) -> None:
     """The plugin is gone before the stanza, the stanza before the extender."""
     seen = []
     apply = world.scheduler.apply
@@ -93,7 +93,7 @@ def test_the_order_backwards(world: World) -> None:
     assert seen == [{"gpushare-extender"}]
 
 
-def test_pods_with_cards_forbid_it_and_are_listed(world: World) -> None:
+def test_pods_with_cards_forbid_it_and_are_listed(world: InstalledCluster) -> None:
     for name in ("app-2", "app-1"):
         world.objects.create(holder(name))
     ended = holder("over")
@@ -107,7 +107,7 @@ def test_pods_with_cards_forbid_it_and_are_listed(world: World) -> None:
     assert world.versions() == before
 
 
-def test_by_force_the_pods_files_stay(world: World) -> None:
+def test_by_force_the_pods_files_stay(world: InstalledCluster) -> None:
     world.objects.create(holder("app-1"))
     assert world.uninstall(force=True) == Exit.DONE
     text = world.screen.text
@@ -117,13 +117,15 @@ def test_by_force_the_pods_files_stay(world: World) -> None:
     assert world.label("gpu-1") is None
 
 
-def test_a_cleaning_pod_on_each_node_and_none_left(world: World) -> None:
+def test_a_cleaning_pod_on_each_node_and_none_left(world: InstalledCluster) -> None:
     assert world.uninstall() == Exit.DONE
     assert "create Pod kube-system/gpushare-clean-gpu-1" in fake(world).writes
     assert not [ref for ref in fake(world).kept if "clean" in ref.name]
 
 
-def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(world: World) -> None:
+def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(
+    world: InstalledCluster,
+) -> None:
     away = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), away, subresource="status")
     assert world.uninstall() == Exit.STOPPED
@@ -134,7 +136,7 @@ def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(world: World) -> 
     assert world.label("gpu-1") is None
 
 
-def test_a_dry_run_shows_all_and_touches_nothing(world: World) -> None:
+def test_a_dry_run_shows_all_and_touches_nothing(world: InstalledCluster) -> None:
     before = world.versions()
     assert world.uninstall(dry_run=True) == Exit.DONE
     assert world.versions() == before
@@ -146,7 +148,7 @@ def test_a_dry_run_shows_all_and_touches_nothing(world: World) -> None:
     assert "-# ours" in text
 
 
-def test_it_asks(world: World) -> None:
+def test_it_asks(world: InstalledCluster) -> None:
     before = world.versions()
     assert world.uninstall("n") == Exit.STOPPED
     assert world.versions() == before
@@ -156,7 +158,7 @@ def test_it_asks(world: World) -> None:
     assert asked.endswith(f"; our part of {SCHEDULER}?")
 
 
-def test_missing_rights_are_named_at_once(world: World) -> None:
+def test_missing_rights_are_named_at_once(world: InstalledCluster) -> None:
     fake(world).denied.update(("delete daemonsets.apps", "delete clusterroles.x"))
     fake(world).denied.add("delete clusterroles.rbac.authorization.k8s.io")
     assert world.uninstall() == Exit.REFUSED
@@ -166,19 +168,21 @@ def test_missing_rights_are_named_at_once(world: World) -> None:
     ) in world.screen.text
 
 
-def test_nobody_is_asked_for_what_only_the_proof_takes(world: World) -> None:
+def test_nobody_is_asked_for_what_only_the_proof_takes(world: InstalledCluster) -> None:
     """Nothing is proved at the end; kubelet looks after the old one by itself."""
     fake(world).denied.add("patch pods")
     assert world.uninstall() == Exit.DONE, world.screen.text
 
 
-def test_elsewhere_than_on_the_control_plane_it_is_refused(world: World) -> None:
+def test_elsewhere_than_on_the_control_plane_it_is_refused(
+    world: InstalledCluster,
+) -> None:
     world.files.remove(SCHEDULER)
     assert world.uninstall() == Exit.REFUSED
     assert "runs no kube-scheduler of kubeadm's or k3s's" in world.screen.text
 
 
-def test_operators_notes_on_nodes_go_too(world: World) -> None:
+def test_operators_notes_on_nodes_go_too(world: InstalledCluster) -> None:
     notes = {names.CORDON: "GPU-1", names.CLEAR: "GPU-2", "other": "stays"}
     world.objects.merge(Ref("v1", "Node", "cp"), {"metadata": {"annotations": notes}})
     assert world.uninstall() == Exit.DONE
@@ -186,7 +190,7 @@ def test_operators_notes_on_nodes_go_too(world: World) -> None:
     assert node["metadata"]["annotations"] == {"other": "stays"}
 
 
-def test_the_guard_may_linger_for_a_moment(world: World) -> None:
+def test_the_guard_may_linger_for_a_moment(world: InstalledCluster) -> None:
     """The API server goes on denying for a moment after the policies are gone."""
     merge, denials = world.objects.merge, iter(range(2))
 
@@ -204,7 +208,7 @@ def test_the_guard_may_linger_for_a_moment(world: World) -> None:
     assert world.label("gpu-1") is None
 
 
-def test_a_scheduler_that_stays_down_is_told(world: World) -> None:
+def test_a_scheduler_that_stays_down_is_told(world: InstalledCluster) -> None:
     world.scheduler.ill["restore"] = "x"
     world.scheduler.wait = lambda _: "CrashLoopBackOff"
     assert world.uninstall() == Exit.STOPPED
@@ -214,7 +218,7 @@ def test_a_scheduler_that_stays_down_is_told(world: World) -> None:
 
 
 def test_what_an_older_version_or_the_second_scheduler_left_goes_too(
-    world: World,
+    world: InstalledCluster,
 ) -> None:
     """By our label, and the lease that a scheduler makes itself, without a label."""
     labels = {"app.kubernetes.io/part-of": "gpushare"}
@@ -237,7 +241,7 @@ def test_what_an_older_version_or_the_second_scheduler_left_goes_too(
     }
 
 
-def test_one_zero_of_two_is_not_the_end(world: World) -> None:
+def test_one_zero_of_two_is_not_the_end(world: InstalledCluster) -> None:
     """kubelet forgets one resource after the other."""
     world.uninstall()
     half = {"status": {"capacity": {names.MEMORY: "29"}}}

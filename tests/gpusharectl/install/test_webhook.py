@@ -8,15 +8,23 @@ import pytest
 from gpushare.kube.objects import Ref
 from gpushare.settings import Reading
 from gpusharectl.install.cluster_facts import SYSTEM
-from gpusharectl.install.options import CARD_CLASSES, WebhookChoice
+from gpusharectl.install.options import CARD_CLASSES, WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
-from tests.gpusharectl.install.believing import Believing, container, settings
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stories import EVERY_KIND, WEBHOOKS_KINDS, World
+from tests.gpusharectl.install.installed_cluster import (
+    EVERY_KIND,
+    WEBHOOKS_KINDS,
+    InstalledCluster,
+)
+from tests.gpusharectl.install.trust_checking_objects import (
+    TrustCheckingObjects,
+    container,
+    settings,
+)
 
-WANTED = WebhookChoice(wanted=True)
-ALL = WebhookChoice(
+WANTED = WebhookOptions(wanted=True)
+ALL = WebhookOptions(
     wanted=True,
     void=True,
     set_scheduler="vcuda-scheduler",
@@ -43,13 +51,13 @@ PLUGIN = "gpushare-device-plugin"
 
 
 @pytest.fixture
-def objects() -> Believing:
-    return Believing(World.now)
+def objects() -> TrustCheckingObjects:
+    return TrustCheckingObjects(InstalledCluster.now)
 
 
 @pytest.fixture
-def world(objects: Believing, tmp_path: Path) -> World:
-    return World(objects, tmp_path).populate()
+def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(objects, tmp_path).populate()
 
 
 def entries(objects: FakeObjects) -> list[str]:
@@ -63,7 +71,9 @@ def given(objects: FakeObjects, name: str = "") -> dict[str, str]:
     return {k: v for k, v in settings(objects, name).items() if k in known}
 
 
-def test_it_comes_when_it_is_asked_for(world: World, objects: Believing) -> None:
+def test_it_comes_when_it_is_asked_for(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """Without the option there is none of it; with it, the cards come first."""
     assert world.install() == Exit.DONE
     kinds = {kind for _, kind in WEBHOOKS_KINDS}
@@ -77,7 +87,9 @@ def test_it_comes_when_it_is_asked_for(world: World, objects: Believing) -> None
     assert lines.index("gpushare-webhook: running") > found
 
 
-def test_its_settings_are_its_variables(world: World, objects: Believing) -> None:
+def test_its_settings_are_its_variables(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """And the quota's is the device plugin's too."""
     assert world.install(webhook=ALL) == Exit.DONE, world.screen.text
     assert given(objects) == VARIABLES
@@ -86,7 +98,7 @@ def test_its_settings_are_its_variables(world: World, objects: Believing) -> Non
 
 
 def test_it_is_told_which_runtime_classes_bring_cards(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     """By their handlers, where the name does not tell; and when one goes."""
     for name, handler in (
@@ -123,7 +135,9 @@ def test_an_older_webhook_starts_with_the_setting_of_these_classes() -> None:
     assert reading.complaints == []
 
 
-def test_again_keeps_all_of_them_and_says_so(world: World, objects: Believing) -> None:
+def test_again_keeps_all_of_them_and_says_so(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(webhook=ALL)
     before = world.picture(EVERY_KIND)
     objects.writes.clear()
@@ -135,15 +149,19 @@ def test_again_keeps_all_of_them_and_says_so(world: World, objects: Believing) -
     assert "of the webhook's settings stay GPUSHARE_VOID=on, " in world.screen.text
 
 
-def test_one_is_changed_and_the_others_stay(world: World, objects: Believing) -> None:
+def test_one_is_changed_and_the_others_stay(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(webhook=ALL)
-    assert world.install(webhook=WebhookChoice(set_scheduler="b")) == Exit.DONE
+    assert world.install(webhook=WebhookOptions(set_scheduler="b")) == Exit.DONE
     assert given(objects) == VARIABLES | {"GPUSHARE_SET_SCHEDULER": "b"}
 
 
-def test_each_can_be_taken_away(world: World, objects: Believing) -> None:
+def test_each_can_be_taken_away(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(webhook=ALL)
-    none = WebhookChoice(
+    none = WebhookOptions(
         void=False,
         set_scheduler="",
         set_runtime_class="",
@@ -160,7 +178,7 @@ def test_each_can_be_taken_away(world: World, objects: Believing) -> None:
 
 
 def test_what_somebody_has_set_by_hand_is_no_setting_of_ours(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     """The API server keeps it, since it is another's field."""
     world.install(webhook=WANTED)
@@ -170,7 +188,9 @@ def test_what_somebody_has_set_by_hand_is_no_setting_of_ours(
     assert "settings stay" not in world.screen.text
 
 
-def test_another_image_is_its_image_too(world: World, objects: Believing) -> None:
+def test_another_image_is_its_image_too(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(webhook=WANTED, image="x/gpushare:1")
     assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
     assert world.install() == Exit.DONE
@@ -179,7 +199,9 @@ def test_another_image_is_its_image_too(world: World, objects: Believing) -> Non
     assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:2"
 
 
-def test_a_later_one_gets_the_image_that_runs(world: World, objects: Believing) -> None:
+def test_a_later_one_gets_the_image_that_runs(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(image="x/gpushare:1")
     assert world.install(webhook=WANTED) == Exit.DONE
     assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
@@ -189,7 +211,7 @@ def test_a_later_one_gets_the_image_that_runs(world: World, objects: Believing) 
     ("wanted", "kept"), [(1, 1), (3, 3), (0, 2)], ids=["one", "more", "none"]
 )
 def test_replicas_that_somebody_has_set_stay(
-    world: World, objects: Believing, wanted: int, kept: int
+    world: InstalledCluster, objects: TrustCheckingObjects, wanted: int, kept: int
 ) -> None:
     """But for none at all, with which no pod that asks for a card could be made."""
     world.install(webhook=WANTED)
@@ -205,7 +227,7 @@ def test_replicas_that_somebody_has_set_stay(
     assert ("replicas" in world.screen.text) == bool(wanted)
 
 
-def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
+def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None:
     before = world.picture(EVERY_KIND)
     assert world.install(dry_run=True, webhook=ALL) == Exit.DONE, world.screen.text
     assert world.picture(EVERY_KIND) == before
@@ -221,7 +243,7 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: World) -> None:
 
 
 def test_one_that_does_not_start_is_asked_nothing(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     """Else no pod that asks for cards could be made."""
     world.nodes.stuck.add("gpushare-webhook")
@@ -232,7 +254,9 @@ def test_one_that_does_not_start_is_asked_nothing(
     assert "gpusharectl install --nodes gpu-1 --yes --with-webhook" in text
 
 
-def test_uninstalling_takes_all_of_it(world: World, objects: Believing) -> None:
+def test_uninstalling_takes_all_of_it(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """The asking first, before anything else goes."""
     before = world.picture(EVERY_KIND)
     world.install(webhook=ALL)
@@ -242,19 +266,21 @@ def test_uninstalling_takes_all_of_it(world: World, objects: Believing) -> None:
     assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
 
 
-def test_a_dry_run_of_uninstalling_names_all_of_it(world: World) -> None:
+def test_a_dry_run_of_uninstalling_names_all_of_it(world: InstalledCluster) -> None:
     world.install(webhook=WANTED)
     assert world.uninstall(dry_run=True) == Exit.DONE
     for ref in (*CONFIGURATIONS, DEPLOYMENT, SECRET):
         assert f"- {ref}" in world.screen.lines
 
 
-def test_it_alone_is_taken_away(world: World, objects: Believing) -> None:
+def test_it_alone_is_taken_away(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """And the device plugin's part of it with it."""
     world.install()
     before = world.picture(EVERY_KIND)
     world.install(webhook=ALL)
-    going = WebhookChoice(wanted=False)
+    going = WebhookOptions(wanted=False)
     with_it = world.picture(EVERY_KIND)
     assert world.install(webhook=going, dry_run=True) == Exit.DONE
     assert world.picture(EVERY_KIND) == with_it
@@ -269,7 +295,7 @@ def test_it_alone_is_taken_away(world: World, objects: Believing) -> None:
     assert "the webhook" not in world.screen.text
 
 
-def test_a_webhook_is_no_second_scheduler(world: World) -> None:
+def test_a_webhook_is_no_second_scheduler(world: InstalledCluster) -> None:
     """It is a Deployment of ours as well."""
     world.install(webhook=WANTED)
     assert world.install() == Exit.DONE
@@ -277,8 +303,8 @@ def test_a_webhook_is_no_second_scheduler(world: World) -> None:
 
 
 def test_beside_the_second_scheduler(tmp_path: Path) -> None:
-    objects = Believing(World.now)
-    world = World(objects, tmp_path).populate()
+    objects = TrustCheckingObjects(InstalledCluster.now)
+    world = InstalledCluster(objects, tmp_path).populate()
     options = {"second_scheduler": True, "scheduler_image": "ks:1"}
     assert world.install(webhook=WANTED, **options) == Exit.DONE, world.screen.text
     assert DEPLOYMENT in objects.kept
@@ -289,7 +315,9 @@ def test_beside_the_second_scheduler(tmp_path: Path) -> None:
     assert {"name": "GPUSHARE_UI", "value": "on"} in extender["env"]
 
 
-def test_the_page_likewise(world: World, objects: Believing) -> None:
+def test_the_page_likewise(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """Given once it stays, until it is taken away."""
     assert world.install(ui=True) == Exit.DONE, world.screen.text
     assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}

@@ -7,18 +7,20 @@ import pytest
 from click.testing import CliRunner
 
 from gpusharectl.install.command import install
-from gpusharectl.install.options import Choice, WebhookChoice
+from gpusharectl.install.options import InstallOptions, WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stories import EVERY_KIND, World
+from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 
-WANTED = WebhookChoice(wanted=True)
+WANTED = WebhookOptions(wanted=True)
 
 
-def made(folder: Path, version: str = "v1.36.3") -> tuple[World, FakeObjects]:
+def made(
+    folder: Path, version: str = "v1.36.3"
+) -> tuple[InstalledCluster, FakeObjects]:
     objects = FakeObjects(version)
-    return World(objects, folder).populate(), objects
+    return InstalledCluster(objects, folder).populate(), objects
 
 
 @pytest.mark.parametrize(
@@ -46,15 +48,15 @@ def test_below_130_it_would_be_asked_about_every_pod(
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        (WebhookChoice(void=True), "--void is a setting of the webhook, which is not"),
+        (WebhookOptions(void=True), "--void is a setting of the webhook, which is not"),
         (
-            WebhookChoice(set_scheduler="a", bitfusion_quota=True),
+            WebhookOptions(set_scheduler="a", bitfusion_quota=True),
             "--set-scheduler, --bitfusion-quota are settings of the webhook, which is",
         ),
     ],
 )
 def test_a_setting_without_a_webhook(
-    tmp_path: Path, choice: WebhookChoice, said: str
+    tmp_path: Path, choice: WebhookOptions, said: str
 ) -> None:
     world, _ = made(tmp_path)
     assert world.install(webhook=choice) == Exit.REFUSED
@@ -64,7 +66,7 @@ def test_a_setting_without_a_webhook(
 
 def test_none_taken_from_none_is_well(tmp_path: Path) -> None:
     world, _ = made(tmp_path)
-    off = WebhookChoice(wanted=False, void=False, set_scheduler="")
+    off = WebhookOptions(wanted=False, void=False, set_scheduler="")
     assert world.install(webhook=off) == Exit.DONE, world.screen.text
 
 
@@ -100,7 +102,7 @@ def test_taking_it_away_takes_rights_too(tmp_path: Path) -> None:
     world.install(webhook=WANTED)
     objects.denied.add("delete secrets")
     before = world.picture(EVERY_KIND)
-    assert world.install(webhook=WebhookChoice(wanted=False)) == Exit.REFUSED
+    assert world.install(webhook=WebhookOptions(wanted=False)) == Exit.REFUSED
     assert "you may not delete secrets in kube-system" in world.screen.text
     assert world.picture(EVERY_KIND) == before
 
@@ -127,12 +129,12 @@ def test_a_command_line_that_is_not_understood(words: list[str], said: str) -> N
 
 
 def test_the_command_that_goes_on_has_what_was_given_and_no_more() -> None:
-    choice = WebhookChoice(
+    choice = WebhookOptions(
         wanted=True, void=False, set_scheduler="", bitfusion_quota=True
     )
-    assert shlex.split(Choice(ui=True, webhook=choice).again()) == [
+    assert shlex.split(InstallOptions(ui=True, webhook=choice).again()) == [
         *("gpusharectl", "install", "--ui", "--with-webhook", "--no-void"),
         *("--set-scheduler", "", "--bitfusion-quota"),
     ]
-    off = Choice(ui=False, webhook=WebhookChoice(wanted=False))
+    off = InstallOptions(ui=False, webhook=WebhookOptions(wanted=False))
     assert off.again() == "gpusharectl install --no-ui --no-webhook"

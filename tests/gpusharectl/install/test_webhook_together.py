@@ -16,23 +16,27 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Ref
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.apply import OvertakenError, Overwriting
+from gpusharectl.install.webhook.apply import GuardedWriter, OvertakenError
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRET
-from tests.gpusharectl.install.believing import Believing, bundle, shown
 from tests.gpusharectl.install.fake_objects import copied
-from tests.gpusharectl.install.stories import World
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
+from tests.gpusharectl.install.trust_checking_objects import (
+    TrustCheckingObjects,
+    bundle,
+    shown,
+)
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DUE = NOW + timedelta(days=250)
-WANTED = WebhookChoice(wanted=True)
+WANTED = WebhookOptions(wanted=True)
 WAIT_S = 120.0
 NEVER = 1000
 SHARED = {str(ref) for ref in (*CONFIGURATIONS, SECRET)}
 
 
-class Held(Believing):
+class Held(TrustCheckingObjects):
     """One installer's hands on a cluster that another has hands on too."""
 
     def __init__(
@@ -66,7 +70,7 @@ class Installer:
         number: int = 3,
     ) -> None:
         self.objects = Held(now, kept, stop_at, number)
-        self.world = World(self.objects, folder / str(number), now=now)
+        self.world = InstalledCluster(self.objects, folder / str(number), now=now)
         self.code: Exit | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -120,8 +124,8 @@ def both(
 
 def test_a_renewal_by_two(tmp_path: Path) -> None:
     """Every pair of places; somewhere one of them has to give way."""
-    objects = Believing(NOW)
-    world = World(objects, tmp_path / "first", now=NOW).populate()
+    objects = TrustCheckingObjects(NOW)
+    world = InstalledCluster(objects, tmp_path / "first", now=NOW).populate()
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     ends = set()
     for first in range(1, 7):
@@ -136,15 +140,15 @@ def test_a_first_install_by_two(tmp_path: Path) -> None:
     ends = set()
     for first in range(1, 6):
         for second in (1, 3, NEVER):
-            objects = Believing(NOW)
-            World(objects, tmp_path / "empty", now=NOW).populate()
+            objects = TrustCheckingObjects(NOW)
+            InstalledCluster(objects, tmp_path / "empty", now=NOW).populate()
             ends |= both(tmp_path, NOW, objects.kept, (first, second))
     assert ends == {Exit.DONE, Exit.STOPPED}
 
 
 def test_what_others_write_beside_it_is_no_conflict() -> None:
     """A label, say, between look and write: it is looked at again, and stays."""
-    objects = Believing(NOW)
+    objects = TrustCheckingObjects(NOW)
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -152,7 +156,7 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
         "data": {"ca.crt": "eA=="},
     }
     objects.create(secret)
-    writes = Overwriting.of(objects, [(SECRET, objects.get(SECRET))])
+    writes = GuardedWriter.of(objects, [(SECRET, objects.get(SECRET))])
     get = objects.get
 
     def labelled(ref: Ref) -> Json | None:

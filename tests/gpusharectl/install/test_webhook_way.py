@@ -10,14 +10,14 @@ from gpushare.kube.errors import Forbidden
 from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
 from gpusharectl.install.webhook.probe import NAME, Trial, narrowed, probe_pod, tried
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stories import EVERY_KIND, World
+from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 
-WANTED = WebhookChoice(wanted=True)
+WANTED = WebhookOptions(wanted=True)
 LOST = (
     'Internal error occurred: failed calling webhook "pods.vcuda.baidu.com": failed to '
     'call webhook: Post "https://gpushare-webhook.kube-system.svc:443/mutate?'
@@ -33,8 +33,8 @@ def objects() -> FakeObjects:
 
 
 @pytest.fixture
-def world(objects: FakeObjects, tmp_path: Path) -> World:
-    return World(objects, tmp_path).populate()
+def world(objects: FakeObjects, tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(objects, tmp_path).populate()
 
 
 def configurations(overlay: str = "webhook") -> list[Json]:
@@ -42,7 +42,7 @@ def configurations(overlay: str = "webhook") -> list[Json]:
 
 
 def test_nobodys_pods_wait_until_it_is_proved(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """At first the API server asks about the trial's pod alone."""
     during = []
@@ -63,7 +63,7 @@ def test_nobodys_pods_wait_until_it_is_proved(
 
 
 def test_one_that_cannot_be_reached_is_not_asked(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """So pods are made as before it; words say what is in the way."""
     objects.unreachable = LOST
@@ -88,7 +88,7 @@ def test_one_that_cannot_be_reached_is_not_asked(
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
 
 
-def test_a_moment_is_waited_for(world: World, objects: FakeObjects) -> None:
+def test_a_moment_is_waited_for(world: InstalledCluster, objects: FakeObjects) -> None:
     """A Service knows of a replica that is Ready a little later."""
     objects.unreachable = LOST
     pause = world.nodes.step
@@ -104,7 +104,7 @@ def test_a_moment_is_waited_for(world: World, objects: FakeObjects) -> None:
 
 
 def test_one_that_was_asked_before_goes_on_being_asked(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """To let pods through unseen is the operator's to say, and how, he is told."""
     world.install(webhook=WANTED)
@@ -119,7 +119,7 @@ def test_one_that_was_asked_before_goes_on_being_asked(
 
 
 def test_a_configuration_that_believes_nobody_is_mended_first(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """Then it is the way that is tried, not the broken belief."""
     world.install(webhook=WANTED)
@@ -140,7 +140,7 @@ def test_a_configuration_that_believes_nobody_is_mended_first(
 
 
 def test_one_that_is_not_asked_at_all_is_no_way(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """Somebody's tool may narrow what is asked about; nothing would be put right."""
     objects.admit = lambda pod: pod  # type: ignore[method-assign]
@@ -149,7 +149,7 @@ def test_one_that_is_not_asked_at_all_is_no_way(
 
 
 def test_who_refuses_such_pods_hides_the_way(
-    world: World, objects: FakeObjects
+    world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """Another's policy for that namespace: it is said, and is no reason to stop."""
 
@@ -171,7 +171,7 @@ def beside(pod: Json) -> Json:
     return {**pod, "spec": {**spec, "containers": [sidecar, *spec["containers"]]}}
 
 
-def test_a_sidecar_is_no_answer(world: World, objects: FakeObjects) -> None:
+def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -> None:
     """The container that the webhook puts right is known by its name."""
     admit = objects.admit
     objects.admit = lambda pod: beside(admit(pod))  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def test_a_sidecar_is_no_answer(world: World, objects: FakeObjects) -> None:
     ],
 )
 def test_a_pod_that_somebody_else_made_hides_the_way(
-    world: World, objects: FakeObjects, containers: list[Json] | None
+    world: InstalledCluster, objects: FakeObjects, containers: list[Json] | None
 ) -> None:
     """Nobody's crash: it is said, and is no reason to stop."""
 
@@ -237,7 +237,7 @@ def test_narrowing_adds_one_condition_and_nothing_else(overlay: str) -> None:
     ],
 )
 def test_the_rights_for_the_trial_are_asked_before_anything(
-    world: World, objects: FakeObjects, right: str
+    world: InstalledCluster, objects: FakeObjects, right: str
 ) -> None:
     objects.denied.add(right)
     before = world.picture(EVERY_KIND)

@@ -7,13 +7,13 @@ from gpusharectl.kube_scheduler.config import (
     TlsFiles,
     Wanted,
     api_for,
-    extended_by_another,
+    configured_by,
     has_stanza,
+    parsed,
     with_stanza,
     without_stanza,
 )
 from gpusharectl.kube_scheduler.files import shipped_extender
-from gpusharectl.kube_scheduler.flags import configured_by, parsed
 from gpusharectl.kube_scheduler.host_files import Obstacle
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -209,9 +209,7 @@ def test_another_tool_is_refused(extender: str) -> None:
     """Another binder, or another with our resources, cannot stand beside us."""
     text = f"{HEAD}extenders: [{extender}]\n"
     assert "http://a:1/x" in refusal(text)
-    assert extended_by_another(text) == "http://a:1/x"
     assert not has_stanza(text)
-    assert extended_by_another(OWN) == ""
 
 
 @pytest.mark.parametrize(

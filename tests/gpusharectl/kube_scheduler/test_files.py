@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.kube_scheduler.files import Asked, SchedulerFiles, shipped_extender
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
+from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles, shipped_extender
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.job import Action, host_scheduler
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 
 MANIFEST = KubeadmFile.path
 FOLDER = KubeadmFile.folder
 CONFIG = f"{FOLDER}/scheduler.yaml"
 STATE = f"{FOLDER}/state.json"
 KUBEADM = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_bytes()
-ASKED = Asked(
+ASKED = Desired(
     "v1.36.3", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
 )
 NEWER = replace(ASKED, program="0.2.0", extender={**ASKED.extender, "weight": 6})
@@ -32,7 +32,7 @@ def host(tmp_path: Path) -> HostFiles:
     return made
 
 
-def scheduler(host: HostFiles, asked: Asked = ASKED) -> SchedulerFiles:
+def scheduler(host: HostFiles, asked: Desired = ASKED) -> SchedulerFiles:
     return SchedulerFiles(host, KubeadmFile(), asked)
 
 
@@ -43,7 +43,7 @@ def changes(found: object) -> list[FileChange]:
     return found
 
 
-def install(host: HostFiles, asked: Asked = ASKED) -> list[FileChange]:
+def install(host: HostFiles, asked: Desired = ASKED) -> list[FileChange]:
     files = scheduler(host, asked)
     plan = changes(files.plan())
     files.make(plan)

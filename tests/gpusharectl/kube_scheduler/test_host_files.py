@@ -121,7 +121,7 @@ def test_full_disk(tmp_path: Path) -> None:
 WRITER = """
 import signal, sys
 from pathlib import Path
-from gpusharectl.scheduler.hostfiles import HostFiles
+from gpusharectl.kube_scheduler.host_files import HostFiles
 # As a terminal has it: a run in the background ignores it, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 host = HostFiles(Path(sys.argv[1]))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.kube_scheduler.flavours import KubeadmFile
 from gpusharectl.kube_scheduler.job import Action, HostJob
+from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import Ours, edited
 from gpusharectl.kube_scheduler.verify import last_words
 from tests.testbed.rest import Json

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.kube_scheduler.files import Asked, shipped_extender
-from gpusharectl.kube_scheduler.flavours import K3sFile
+from gpusharectl.kube_scheduler.files import Desired, shipped_extender
+from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
-from gpusharectl.kube_scheduler.k3s import K3sScheduler
-from gpusharectl.kube_scheduler.kubeadm import Patience
+from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.kube_scheduler.static_pod import Ours
-from gpusharectl.kube_scheduler.temp_pod import Pace
+from gpusharectl.kube_scheduler.verify import Pace
 
 GOLDEN = Path(__file__).parent / "golden" / "k3s"
-ASKED = Asked(
+ASKED = Desired(
     "v1.31.4+k3s1", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
 )
 FOLDER = "/etc/rancher/k3s"
@@ -57,7 +56,7 @@ def found(root: Path) -> Files:
 
 
 def scheduler(
-    root: Path, run: Runner | None = None, asked: Asked = ASKED
+    root: Path, run: Runner | None = None, asked: Desired = ASKED
 ) -> K3sScheduler:
     pace = Pace(clock=lambda: 0.0, pause=lambda _: None)
     patience = Patience(pace=pace)

@@ -10,8 +10,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden
 from gpushare.kube.objects import Ref
 from gpusharectl.kube_scheduler.static_pod import SchedulerPod
-from gpusharectl.kube_scheduler.temp_pod import Pace
-from gpusharectl.kube_scheduler.verify import LOOK, MirrorPod
+from gpusharectl.kube_scheduler.verify import LOOK, MirrorPod, Pace
 from tests.gpusharectl.install.fake_objects import FakeObjects
 
 OLD = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_text()

@@ -9,7 +9,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.manifests import load
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
@@ -18,13 +18,17 @@ from gpusharectl.install.webhook.objects import (
     SECRET,
     SECRETS,
 )
-from tests.gpusharectl.install.believing import Believing, bundle, shown
 from tests.gpusharectl.install.fake_objects import copied
-from tests.gpusharectl.install.stories import EVERY_KIND, World
+from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
+from tests.gpusharectl.install.trust_checking_objects import (
+    TrustCheckingObjects,
+    bundle,
+    shown,
+)
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-WANTED = WebhookChoice(wanted=True)
-OFF = WebhookChoice(wanted=False)
+WANTED = WebhookOptions(wanted=True)
+OFF = WebhookOptions(wanted=False)
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
 ISSUED = {"cert-manager.io/certificate-name": "gpushare-webhook"}
 ITS_KINDS = [("cert-manager.io/v1", kind) for kind in ("Issuer", "Certificate")]
@@ -32,17 +36,17 @@ SAID = "the webhook's certificate is cert-manager's, and is left to it   ok"
 
 
 @pytest.fixture
-def objects() -> Believing:
-    return Believing(NOW)
+def objects() -> TrustCheckingObjects:
+    return TrustCheckingObjects(NOW)
 
 
 @pytest.fixture
-def world(objects: Believing, tmp_path: Path) -> World:
+def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
     """A cluster whose webhook came by ``kubectl apply -k``: cert-manager did its part.
 
     What it writes is that of an install of ours, with its marks.
     """
-    made = World(objects, tmp_path, now=NOW).populate()
+    made = InstalledCluster(objects, tmp_path, now=NOW).populate()
     assert made.install(webhook=WANTED) == Exit.DONE, made.screen.text
     for ref in CONFIGURATIONS:
         objects.merge(ref, {"metadata": {"annotations": INJECTED}})
@@ -56,11 +60,13 @@ def world(objects: Believing, tmp_path: Path) -> World:
     return made
 
 
-def secrets_read(objects: Believing) -> list[str]:
+def secrets_read(objects: TrustCheckingObjects) -> list[str]:
     return [one for one in objects.calls if "ecret" in one and "may" not in one]
 
 
-def test_it_is_left_to_it(world: World, objects: Believing) -> None:
+def test_it_is_left_to_it(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """It stays so when the rest is applied anew, and is believed as before."""
     before, authorities = shown(objects), bundle(objects)
     world.now = objects.now = NOW + timedelta(days=250)
@@ -78,15 +84,18 @@ def test_it_is_left_to_it(world: World, objects: Believing) -> None:
     ("lost", "said"),
     [
         ((), WANTED),
-        ((), WebhookChoice()),
+        ((), WebhookOptions()),
         ((DEPLOYMENT,), WANTED),
-        ((CERTIFICATE,), WebhookChoice()),
+        ((CERTIFICATE,), WebhookOptions()),
         ((CERTIFICATE, DEPLOYMENT), WANTED),
         ((SECRET, DEPLOYMENT), WANTED),
     ],
 )
 def test_it_is_known_when_the_configurations_are_gone(
-    world: World, objects: Believing, lost: tuple[Ref, ...], said: WebhookChoice
+    world: InstalledCluster,
+    objects: TrustCheckingObjects,
+    lost: tuple[Ref, ...],
+    said: WebhookOptions,
 ) -> None:
     """In need they are to be deleted; cert-manager would write over a Secret of ours.
 
@@ -104,7 +113,9 @@ def test_it_is_known_when_the_configurations_are_gone(
         assert objects.kept[ref]["metadata"]["annotations"] == INJECTED
 
 
-def make_again(world: World, objects: Believing, secret: Json) -> None:
+def make_again(
+    world: InstalledCluster, objects: TrustCheckingObjects, secret: Json
+) -> None:
     """Play cert-manager: the Secret, and its authority into each configuration."""
     apply, step = objects.apply, world.nodes.step
 
@@ -123,9 +134,9 @@ def make_again(world: World, objects: Believing, secret: Json) -> None:
     world.nodes.step = issuing  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("asked", [WANTED, WebhookChoice()], ids=["asked", "kept"])
+@pytest.mark.parametrize("asked", [WANTED, WebhookOptions()], ids=["asked", "kept"])
 def test_without_its_kinds_nobody_would_renew(
-    world: World, objects: Believing, asked: WebhookChoice
+    world: InstalledCluster, objects: TrustCheckingObjects, asked: WebhookOptions
 ) -> None:
     """cert-manager was taken away: words, and two ways on, the second of which goes."""
     objects.unserved |= {kind for _, kind in ITS_KINDS}
@@ -146,7 +157,9 @@ def test_without_its_kinds_nobody_would_renew(
 
 
 @pytest.mark.parametrize("how", ["uninstall", "no-webhook"])
-def test_all_of_it_goes(world: World, objects: Believing, how: str) -> None:
+def test_all_of_it_goes(
+    world: InstalledCluster, objects: TrustCheckingObjects, how: str
+) -> None:
     """Both Secrets, which cert-manager leaves when its Certificates are deleted."""
     objects.writes.clear()
     taken = world.install(webhook=OFF) if how == "no-webhook" else world.uninstall()
@@ -161,7 +174,7 @@ def test_all_of_it_goes(world: World, objects: Believing, how: str) -> None:
 
 
 def test_the_rights_to_its_kinds_are_asked_before(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     for ref in (*CONFIGURATIONS, DEPLOYMENT):
         del objects.kept[ref]

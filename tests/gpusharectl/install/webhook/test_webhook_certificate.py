@@ -8,39 +8,43 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gpushare.kube.errors import Unavailable
-from gpusharectl.install.options import WebhookChoice
+from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import DEPLOYMENT, SECRET, SECRETS, STAMP
-from tests.gpusharectl.install.believing import Believing, bundle, shown
-from tests.gpusharectl.install.stories import EVERY_KIND, World
+from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
+from tests.gpusharectl.install.trust_checking_objects import (
+    TrustCheckingObjects,
+    bundle,
+    shown,
+)
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 DAY = timedelta(days=1)
-WANTED = WebhookChoice(wanted=True)
+WANTED = WebhookOptions(wanted=True)
 
 
 @pytest.fixture
-def objects() -> Believing:
-    return Believing(NOW)
+def objects() -> TrustCheckingObjects:
+    return TrustCheckingObjects(NOW)
 
 
 @pytest.fixture
-def world(objects: Believing, tmp_path: Path) -> World:
-    return World(objects, tmp_path, now=NOW).populate()
+def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(objects, tmp_path, now=NOW).populate()
 
 
-def later(world: World, days: float) -> None:
-    assert isinstance(world.objects, Believing)
+def later(world: InstalledCluster, days: float) -> None:
+    assert isinstance(world.objects, TrustCheckingObjects)
     world.now = world.objects.now = NOW + days * DAY
 
 
-def stamp(objects: Believing) -> str:
+def stamp(objects: TrustCheckingObjects) -> str:
     template = objects.kept[DEPLOYMENT]["spec"]["template"]
     return str(template["metadata"]["annotations"][STAMP])
 
 
 def test_the_first_is_believed_from_the_first_moment(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     """The API server asks when a replica is Ready, not before; and one key is kept."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
@@ -57,7 +61,9 @@ def test_the_first_is_believed_from_the_first_moment(
     assert lines.index("gpushare-webhook: running") < lines.index(asked)
 
 
-def test_a_good_one_stays(world: World, objects: Believing) -> None:
+def test_a_good_one_stays(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     world.install(webhook=WANTED)
     before = world.picture(EVERY_KIND)
     later(world, 240)
@@ -69,7 +75,7 @@ def test_a_good_one_stays(world: World, objects: Believing) -> None:
 
 
 def test_one_that_is_due_is_renewed_without_a_gap(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     """Whatever the install is run for; each replica is made anew."""
     world.install(webhook=WANTED)
@@ -94,8 +100,8 @@ def test_cut_off_at_any_write_it_goes_on_without_a_gap(tmp_path: Path) -> None:
 
 def _renewal(folder: Path, cut_off: int) -> list[int]:
     """Renew after a first try that lost one answer; give the calls that write."""
-    objects = Believing(NOW)
-    world = World(objects, folder, now=NOW).populate()
+    objects = TrustCheckingObjects(NOW)
+    world = InstalledCluster(objects, folder, now=NOW).populate()
     world.install(webhook=WANTED)
     later(world, 250)
     if cut_off:
@@ -123,7 +129,7 @@ def _renewal(folder: Path, cut_off: int) -> list[int]:
     ],
 )
 def test_a_broken_one_is_made_anew(
-    world: World, objects: Believing, spoil: object
+    world: InstalledCluster, objects: TrustCheckingObjects, spoil: object
 ) -> None:
     world.install(webhook=WANTED)
     first = shown(objects)
@@ -136,7 +142,9 @@ def test_a_broken_one_is_made_anew(
     assert shown(objects) != first
 
 
-def test_of_all_secrets_it_reads_its_own(world: World, objects: Believing) -> None:
+def test_of_all_secrets_it_reads_its_own(
+    world: InstalledCluster, objects: TrustCheckingObjects
+) -> None:
     """And shows nothing of it."""
     world.install(webhook=WANTED, dry_run=True)
     assert "Secret kube-system/gpushare-webhook-tls: its contents are not shown" in (
@@ -153,7 +161,7 @@ def test_of_all_secrets_it_reads_its_own(world: World, objects: Believing) -> No
 
 
 def test_without_the_webhook_no_secret_is_read(
-    world: World, objects: Believing
+    world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
     world.install()
     assert not [one for one in objects.calls if "ecret" in one]

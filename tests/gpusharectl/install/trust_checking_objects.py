@@ -17,7 +17,7 @@ from tests.gpusharectl.install.fake_objects import FakeObjects
 NAME = x509.DNSName("gpushare-webhook.kube-system.svc")
 
 
-class Believing(FakeObjects):
+class TrustCheckingObjects(FakeObjects):
     """Fails where it would ask a webhook that is not there, or not believed.
 
     ``moments`` counts the writes after which it was asked.

@@ -12,9 +12,9 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install import install, uninstall
 from gpusharectl.install.cluster_facts import OURS
-from gpusharectl.install.context import Hands, Wish
+from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
-from gpusharectl.install.options import Choice, Leaving
+from gpusharectl.install.options import InstallOptions, UninstallOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from tests.gpusharectl.install.fake_objects import FakeObjects
@@ -73,7 +73,7 @@ def shipped(
 
 
 @dataclass
-class World:
+class InstalledCluster:
     """A cluster, one of its control-plane hosts, and who plays its controllers."""
 
     objects: Objects
@@ -94,22 +94,22 @@ class World:
         self.files = kubeadm_host(self.root)
         self.scheduler = Scheduler(self.files)
 
-    def populate(self, *more: Json) -> "World":
+    def populate(self, *more: Json) -> "InstalledCluster":
         """A control-plane node ``cp``, a node ``gpu-1``, and more."""
         cp = node("cp", "10.0.0.1", labels={CONTROL_PLANE: ""})
         for body in (cp, node("gpu-1", "10.0.0.2"), *more):
             self.objects.create(body)
         return self
 
-    def certificates(self, _: Wish) -> list[FileChange]:
+    def certificates(self, _: SchedulerTarget) -> list[FileChange]:
         """One file, once."""
         if self.files.read(CERTIFICATE) is not None:
             return []
         return [FileChange(CERTIFICATE, None, b"PEM")]
 
-    def hands(self, *answers: str) -> Hands:
+    def hands(self, *answers: str) -> Context:
         self.screen = Listener(list(answers))
-        return Hands(
+        return Context(
             self.objects,
             self.files,
             self.screen,
@@ -123,11 +123,11 @@ class World:
 
     def install(self, *answers: str, **options: Any) -> Exit:
         wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
-        return install.install(self.hands(*answers), Choice(**wanted))
+        return install.install(self.hands(*answers), InstallOptions(**wanted))
 
     def uninstall(self, *answers: str, **options: Any) -> Exit:
         wanted = {"yes": not answers, **options}
-        return uninstall.uninstall(self.hands(*answers), Leaving(**wanted))
+        return uninstall.uninstall(self.hands(*answers), UninstallOptions(**wanted))
 
     def label(self, name: str) -> str | None:
         body = self.objects.get(Ref("v1", "Node", name)) or {}
