@@ -462,13 +462,10 @@ class SchedulerFiles:
             return (
                 f"{self._starter.path} no longer names {self.config}, so "
                 "kube-scheduler does not call the extender (kubeadm rewrites that file "
-                "when it upgrades). Run gpusharectl install to repair it"
+                "when it upgrades)"
             )
         if not has_stanza(state.text):
-            return (
-                f"{self.config} no longer has our entry in extenders. Run gpusharectl "
-                "install to repair it"
-            )
+            return f"{self.config} no longer has our entry in extenders"
         return ""
 
     def make(self, changes: Sequence[FileChange]) -> None:

@@ -99,7 +99,7 @@ def test_put_proved_and_taken_back(
     heard: list[str] = []
     host.apply(plan)
     assert host.wait(heard.append) == ""
-    assert any("the old one is to end" in words for words in heard)
+    assert any("the old pod has to end" in words for words in heard)
     assert host.probe() == ""
     assert host.plan() == []
     assert host.missing() == ""

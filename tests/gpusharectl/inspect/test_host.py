@@ -77,7 +77,7 @@ def test_an_upgrade_has_written_the_manifest_anew(host: HostFiles) -> None:
     host.place(Path(KubeadmFile.path)).write_text(SCHEDULER)
     (found,) = host_troubles([node()], V, host)
     assert found.about == "cp"
-    assert "nobody asks the extender" in found.what
+    assert "kube-scheduler does not call the extender" in found.what
 
 
 def test_another_clusters_host_has_no_say(host: HostFiles) -> None:

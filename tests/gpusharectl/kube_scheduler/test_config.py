@@ -215,10 +215,10 @@ def test_another_tool_is_refused(extender: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds 0 documents"),
+        ("", "has 0 documents"),
         ("a: [", "is not YAML"),
-        ("- a\n", "is not one KubeSchedulerConfiguration"),
-        (f"{HEAD}---\n{HEAD}", "holds 2 documents"),
+        ("- a\n", "must hold one KubeSchedulerConfiguration"),
+        (f"{HEAD}---\n{HEAD}", "has 2 documents"),
         (HEAD.replace("KubeScheduler", "Kubelet"), "KubeletConfiguration"),
         (HEAD.replace("kubescheduler", "kubelet"), "kubelet.config.k8s.io/v1"),
         (f"{HEAD}extenders: [a]\n", "extenders is not a list of extenders"),

@@ -1,4 +1,7 @@
-"""A control-plane host's files: planned, written, interrupted, put back."""
+"""A control-plane host's files: planned, written, interrupted, put back.
+
+How many nodes kube-scheduler looks at: for frag all, and back to what was said.
+"""
 
 import json
 from dataclasses import replace
@@ -8,7 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles, shipped_extender
+from gpusharectl.kube_scheduler.config import Percentages, percentages
+from gpusharectl.kube_scheduler.files import (
+    Desired,
+    Record,
+    SchedulerFiles,
+    desired_now,
+    shipped_extender,
+)
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.job import Action, host_scheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
@@ -237,9 +247,9 @@ def test_lost_stanza(host: HostFiles) -> None:
     """Our configuration without our stanza, or none at all, is told in words."""
     install(host)
     host.write(CONFIG, b"apiVersion: v1\n")
-    assert "has lost our stanza" in scheduler(host).missing()
+    assert "no longer has our entry in extenders" in scheduler(host).missing()
     host.remove(CONFIG)
-    assert "has lost our stanza" in scheduler(host).missing()
+    assert "no longer has our entry in extenders" in scheduler(host).missing()
     install(host)
     assert scheduler(host).missing() == ""
 
@@ -265,7 +275,7 @@ def test_own_configuration(host: HostFiles) -> None:
     host.write(MANIFEST, manifest)
     assert (
         str(scheduler(host).plan())
-        == f"{MANIFEST} names /srv/own/s.yaml, which is not there"
+        == f"{MANIFEST} names /srv/own/s.yaml, which does not exist"
     )
     host.write("/srv/own/s.yaml", own)
     install(host)
@@ -283,7 +293,7 @@ def test_own_configuration(host: HostFiles) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "is not there: this is no control-plane node"),
+        (None, "does not exist: kubeadm has not set up"),
         (b"", "is empty"),
         (b"a:\n\tb: c\n", "is not YAML"),
         (b"\xff\xfe", "is not UTF-8 text"),
@@ -353,3 +363,231 @@ def test_from_a_job(host: HostFiles, tmp_path: Path) -> None:
     done = host_scheduler(Action.APPLY, root, ASKED, into)
     assert done.code == 1
     assert done.words.startswith(f"{MANIFEST} is empty")
+
+
+OWN = "/etc/kubernetes/own/s.yaml"
+FRAG = desired_now("v1.36.3", frag=True)
+FIRST_FIT = desired_now("v1.36.3")
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+THEIRS = f"""\
+{HEAD}percentageOfNodesToScore: 30
+profiles:
+- percentageOfNodesToScore: 20
+- schedulerName: silent
+- schedulerName: adaptive
+  percentageOfNodesToScore: 0
+"""
+MORE = "parallelism: 8\n"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> HostFiles:
+    """A host as kubeadm leaves it."""
+    made = HostFiles(tmp_path)
+    made.write(MANIFEST, KUBEADM)
+    return made
+
+
+@pytest.fixture
+def scored_host(bare: HostFiles) -> HostFiles:
+    """One with a configuration of the operator's."""
+    flag = f"    - --config={OWN}\n".encode()
+    manifest = KUBEADM.replace(b"    - --leader-elect=true\n", flag)
+    manifest = manifest.replace(
+        b"/etc/kubernetes/scheduler.conf\n      name", b"/etc/kubernetes\n      name"
+    ).replace(
+        b"path: /etc/kubernetes/scheduler.conf\n      type: FileOrCreate",
+        b"path: /etc/kubernetes",
+    )
+    bare.write(OWN, THEIRS.encode())
+    bare.write(MANIFEST, manifest)
+    return bare
+
+
+def of(host: HostFiles, *, frag: bool, tls: bool = False) -> SchedulerFiles:
+    asked = replace(FRAG if frag else FIRST_FIT, tls=tls)
+    return SchedulerFiles(host, KubeadmFile(), asked)
+
+
+def install_policy(host: HostFiles, *, frag: bool) -> None:
+    files = of(host, frag=frag)
+    files.make(changes(files.plan()))
+    assert weight(host) == (100 if frag else 5)
+
+
+def uninstall_policy(host: HostFiles) -> None:
+    """As it is asked: it does not know what was installed."""
+    files = of(host, frag=False)
+    files.make(changes(files.restore()))
+
+
+def append(host: HostFiles, text: str) -> None:
+    host.write(CONFIG, (host.read(CONFIG) or b"") + text.encode())
+
+
+def forget(host: HostFiles) -> None:
+    host.remove(STATE)
+
+
+def weight(host: HostFiles) -> int:
+    (extender,) = config(host)["extenders"]
+    found: int = extender["weight"]
+    return found
+
+
+def all_said(host: HostFiles) -> list[int | None]:
+    """By the whole, and by each profile."""
+    found = config(host)
+    return [one.get("percentageOfNodesToScore") for one in (found, *found["profiles"])]
+
+
+def said(host: HostFiles) -> Percentages:
+    return percentages(config(host))
+
+
+def theirs(host: HostFiles) -> Percentages:
+    """What was said before us."""
+    return percentages(yaml.safe_load(host.read(OWN) or b"{}"))
+
+
+def all_of(host: HostFiles) -> Percentages:
+    return dict.fromkeys(theirs(host), 100)
+
+
+def test_every_profile_that_says_something_is_set(scored_host: HostFiles) -> None:
+    """Its word would overrule the whole's; 0 means that kube-scheduler reckons."""
+    install_policy(scored_host, frag=True)
+    assert all_said(scored_host) == [100, 100, None, 100]
+    install_policy(scored_host, frag=False)
+    assert all_said(scored_host) == [30, 20, None, 0]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
+def test_back_to_another_policy_in_an_edited_file(
+    scored_host: HostFiles, lost: bool
+) -> None:
+    """All else that somebody wrote stays, and what was said of nodes is back."""
+    install_policy(scored_host, frag=True)
+    assert of(scored_host, frag=True).plan() == []
+    append(scored_host, MORE)
+    if lost:
+        forget(scored_host)
+    install_policy(scored_host, frag=False)
+    assert said(scored_host) == theirs(scored_host)
+    assert config(scored_host)["parallelism"] == 8
+
+
+def test_what_somebody_wrote_into_ours_comes_back(scored_host: HostFiles) -> None:
+    """Their number is nowhere but in our file, and the record."""
+    install_policy(scored_host, frag=False)
+    text = yaml.safe_dump({**config(scored_host), "percentageOfNodesToScore": 40})
+    scored_host.write(CONFIG, text.encode())
+    install_policy(scored_host, frag=True)
+    assert said(scored_host) == all_of(scored_host)
+    install_policy(scored_host, frag=True)
+    install_policy(scored_host, frag=False)
+    assert said(scored_host) == {**theirs(scored_host), "": 40}
+    install_policy(scored_host, frag=True)
+    uninstall_policy(scored_host)
+    assert said(scored_host) == {**theirs(scored_host), "": 40}
+    assert "extenders" not in config(scored_host)
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_cut_off_on_the_way_back(scored_host: HostFiles, written: int) -> None:
+    """Whatever was written by then, the next one ends it."""
+    install_policy(scored_host, frag=False)
+    text = yaml.safe_dump({**config(scored_host), "percentageOfNodesToScore": 40})
+    scored_host.write(CONFIG, text.encode())
+    install_policy(scored_host, frag=True)
+    scored_host.make(changes(of(scored_host, frag=False).plan())[:written])
+    install_policy(scored_host, frag=False)
+    assert said(scored_host) == {**theirs(scored_host), "": 40}
+
+
+def test_a_number_chosen_meanwhile_stays(scored_host: HostFiles) -> None:
+    """Only the 100 that we wrote is ours to take back."""
+    install_policy(scored_host, frag=True)
+    text = yaml.safe_dump({**config(scored_host), "percentageOfNodesToScore": 60})
+    scored_host.write(CONFIG, text.encode())
+    uninstall_policy(scored_host)
+    assert said(scored_host) == {**theirs(scored_host), "": 60}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
+def test_an_edited_file_after_frag_and_uninstall(
+    scored_host: HostFiles, lost: bool
+) -> None:
+    install_policy(scored_host, frag=True)
+    append(scored_host, MORE)
+    if lost:
+        forget(scored_host)
+    uninstall_policy(scored_host)
+    assert said(scored_host) == theirs(scored_host)
+    assert config(scored_host)["parallelism"] == 8
+    assert "extenders" not in config(scored_host)
+
+
+def test_an_edit_outlives_every_install_and_the_uninstall(
+    scored_host: HostFiles,
+) -> None:
+    """Also the second one after it, and those that change nothing."""
+    install_policy(scored_host, frag=False)
+    append(scored_host, MORE)
+    for frag in (False, True, False):
+        install_policy(scored_host, frag=frag)
+        assert config(scored_host)["parallelism"] == 8
+        assert of(scored_host, frag=frag).plan() == []
+    uninstall_policy(scored_host)
+    assert config(scored_host)["parallelism"] == 8
+
+
+def test_an_edit_taken_back_leaves_nothing(scored_host: HostFiles) -> None:
+    before = tree(scored_host)
+    install_policy(scored_host, frag=True)
+    append(scored_host, MORE)
+    install_policy(scored_host, frag=True)
+    edit(scored_host, CONFIG, MORE, "")
+    uninstall_policy(scored_host)
+    assert tree(scored_host) == before
+
+
+@pytest.mark.parametrize(("frag", "tls"), [(True, False), (False, True)])
+def test_uninstall_without_a_record(
+    scored_host: HostFiles, frag: bool, tls: bool
+) -> None:
+    """It does not know the policy, nor that there was TLS, and leaves nothing."""
+    before = tree(scored_host)
+    files = of(scored_host, frag=frag, tls=tls)
+    files.make(changes(files.plan()))
+    forget(scored_host)
+    uninstall_policy(scored_host)
+    assert tree(scored_host) == before
+
+
+def test_where_nothing_was_said_nothing_is_left(bare: HostFiles) -> None:
+    """kubeadm's flags say nothing of it."""
+    for lost in (False, True):
+        install_policy(bare, frag=True)
+        assert said(bare) == {"": 100}
+        append(bare, MORE)
+        if lost:
+            forget(bare)
+        install_policy(bare, frag=False)
+        assert said(bare) == {"": None}
+        assert "percentageOfNodesToScore" not in config(bare)
+
+
+def test_what_is_none_of_ours_to_judge() -> None:
+    """kube-scheduler says what is wrong with it."""
+    for profiles in (None, 5, [5]):
+        assert percentages({"profiles": profiles}) == {"": None}
+
+
+def test_the_record_of_before_is_read() -> None:
+    """One that an older version wrote has nothing of it; a spoiled one is none."""
+    record = Record("1", {}, {"": None, "a": 20}, edited=True)
+    assert Record.decoded(record.encoded()) == record
+    assert Record.decoded(b'{"gpusharectl": "1", "files": {}}') == Record("1")
+    spoiled = b'{"gpusharectl": "1", "files": {}, "scored": {"": "x"}}'
+    assert Record.decoded(spoiled) is None

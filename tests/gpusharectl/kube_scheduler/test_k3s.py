@@ -157,8 +157,8 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
     [
         ("a", "is not a mapping"),
         ("a: [", "is not YAML"),
-        ("kube-scheduler-arg: 5\n", "neither a text nor a list"),
-        ("kube-scheduler-arg: [{a: b}]\n", "neither a text nor a list"),
+        ("kube-scheduler-arg: 5\n", "neither a string nor a list"),
+        ("kube-scheduler-arg: [{a: b}]\n", "neither a string nor a list"),
         ("disable-scheduler: true\n", "disable-scheduler"),
         ("{a: b}\n", "one argument a line"),
     ],
@@ -189,7 +189,7 @@ def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
     plan = scheduler(tmp_path).plan()
     assert isinstance(plan, Obstacle)
     assert path in str(plan)
-    assert "wins over" in str(plan)
+    assert "overrules" in str(plan)
 
 
 def test_elsewhere_and_harmless(tmp_path: Path) -> None:
@@ -210,7 +210,9 @@ def test_restart_is_said(root: Path) -> None:
     host = scheduler(root)
     host.apply(host.plan())
     assert host.wait(heard.append) == ""
-    assert heard == ["k3s reads this when it starts; now run: systemctl restart k3s"]
+    assert heard == [
+        "k3s reads this file only at its start. Now run: systemctl restart k3s"
+    ]
     assert host.probe() == ""
 
 

@@ -165,7 +165,9 @@ REFUSED = {
     KUBEADM.replace("kind: Pod", "kind: Deployment"): "its kind is Deployment",
     f"{KUBEADM}---\n{KUBEADM}": "holds 2 documents",
     KUBEADM.replace("    name: kube-scheduler\n", "    name: other\n"): "no container",
-    KUBEADM.replace("    - kube-scheduler\n", "    - sh\n    - -c\n"): "not by way of",
+    KUBEADM.replace(
+        "    - kube-scheduler\n", "    - sh\n    - -c\n"
+    ): "without a shell",
     "kind: Pod\nspec: {}\n": "without metadata",
     "{kind: Pod, metadata: {name: s}, spec: {containers: [{name: kube-scheduler, "
     "command: [kube-scheduler]}]}}": "plain block style",

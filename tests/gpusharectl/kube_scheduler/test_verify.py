@@ -63,8 +63,8 @@ def test_the_old_one_is_looked_after() -> None:
     why, heard = kubelet.wait()
     assert why == ""
     assert [line.partition(": ")[2] for line in heard] == [
-        "the old one is to end",
-        "it starts",
+        "the old pod has to end",
+        "the pod is starting",
     ]
     assert len(kubelet.objects.writes) == 1
     assert LOOK not in kubelet.objects.kept[POD]["metadata"].get("annotations", {})
@@ -73,7 +73,7 @@ def test_the_old_one_is_looked_after() -> None:
 def test_each_look_says_something_new() -> None:
     """The same again would be no change."""
     kubelet = Kubelet(mirror(OLD, READY))
-    assert "the old one is to end" in kubelet.wait(3)[0]
+    assert "the old pod has to end" in kubelet.wait(3)[0]
     assert kubelet.objects.kept[POD]["metadata"]["annotations"][LOOK] != "7"
     assert len(kubelet.objects.writes) > 1
 
@@ -107,7 +107,7 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
     """Its last words say why; an end that nobody knows of counts as bad."""
     kubelet = Kubelet(mirror(NEW, down(2, code)))
     kubelet.objects.logs[POD.name] = 'E run.go "command failed" err="no such profile"'
-    assert kubelet.wait()[0] == "it has ended 2 times and says: no such profile"
+    assert kubelet.wait()[0] == "it has ended 2 times. Its log says: no such profile"
 
 
 def test_one_that_was_told_to_end_is_waited_for() -> None:
