@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from gpushare.kube.api import ApiServer
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects, ApiServer
 from gpushare.kube.client import contexts
 from gpushare.kube.errors import ClusterError, Forbidden
 

@@ -1,13 +1,9 @@
-"""The nodes on which a shape of request fits, kept between requests.
+"""Answers of filter and scores of prioritize, kept between requests.
 
-A Deployment's pods all ask the same, and between two of them few nodes change. So each
-shape's answer is kept, and mended from the ledger's journal when it is asked again: the
-cost of a filter then hangs on the nodes that changed, not on the pods there are.
-
-What each node is liked, kept between requests.
-
-A policy's score of a node hangs on that node alone, and between two requests few nodes
-change: as with ``fitting``, those are scored again and the rest is looked up.
+The pods of a Deployment ask the same, and few nodes change between two of them. So the
+answer for each shape of request is kept, and updated from the ledger's journal. The
+cost of a filter depends on the number of changed nodes, not on the number of pods. A
+node's score by a policy depends on that node alone and is kept in the same way.
 """
 
 from collections import OrderedDict, defaultdict
@@ -24,35 +20,36 @@ from gpushare.domain.refusal import Refusal
 
 Judge = Callable[[Node], Refusal | None]
 Shape = object
-"""Any hashable value that tells requests with different answers apart."""
+"""A hashable value; requests with different answers have different shapes."""
 
 Verdicts = list[Refusal | None]
-"""Of one node: a refusal, or None where it fits; empty for a node that is gone."""
+"""Of one node: a refusal, or None if the pod fits; empty if the node is gone."""
 
 _MOST_SHAPES = 64
-"""Kept at a time: at 10,000 nodes a shape is about a megabyte."""
+"""Shapes kept at a time; at 10,000 nodes a shape needs about 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Where a shape fits, and elsewhere which nodes are refused for which reason.
+    """The nodes on which a shape fits, and the refused nodes by reason.
 
-    A node in none is unknown to the ledger. There are few reasons and many nodes, so
-    the nodes are kept by reason. What changes later is in the next answer, not here.
+    Nodes are grouped by reason, because there are few reasons and many nodes. A node in
+    no group is unknown to the ledger. The value does not change; later changes are in
+    the next answer.
     """
 
     fits: frozenset[NodeName] = frozenset()
     refused: Mapping[Refusal, frozenset[NodeName]] = field(default_factory=dict)
 
     def refusal(self, name: NodeName) -> Refusal | None:
-        """Return why a node is refused; None where it fits or is not known."""
+        """Return why a node is refused; None if it fits or is unknown."""
         return next((no for no, group in self.refused.items() if name in group), None)
 
-    def mended(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
-        """Return the answer with these nodes where they belong now.
+    def updated(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
+        """Return the answer with new verdicts for some nodes.
 
-        A group is copied where a node comes or goes, which is seldom: most changes of
-        a node change no verdict.
+        Only groups that gain or lose a node are copied: most changes of a node change
+        no verdict.
         """
         groups: dict[Refusal | None, frozenset[NodeName]] = {None: self.fits}
         groups.update(self.refused.items())
@@ -78,7 +75,7 @@ class _Kept:
 
 
 class Fitting:
-    """Answers per shape over one ledger, mended as its nodes change."""
+    """Answers per shape over one ledger, updated for the nodes that changed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -96,15 +93,15 @@ class Fitting:
         return self.judged(shape, Decider(request, policy).refusal)
 
     def judged(self, shape: Shape, judge: Judge) -> Answer:
-        """Return which nodes a judge lets through; equal shapes must judge equally."""
+        """Return the answer of a judge; equal shapes must have equal judges."""
         kept = self._kept(shape)
         with kept.lock:
             position, names = self._ledger.changed_since(kept.position)
             answer = kept.answer
             if names is None:
                 answer = Answer()
-                names = _side_by_side(node.name for node in self._ledger.nodes())
-            kept.answer = answer.mended(self._verdicts(names, judge))
+                names = _in_one_region(node.name for node in self._ledger.nodes())
+            kept.answer = answer.updated(self._verdicts(names, judge))
             kept.position = position
             return kept.answer
 
@@ -126,11 +123,11 @@ class Fitting:
             return kept
 
 
-def _side_by_side(names: Iterable[NodeName]) -> list[NodeName]:
-    """Copy the names into one stretch of memory.
+def _in_one_region(names: Iterable[NodeName]) -> list[NodeName]:
+    """Copy the names into one region of memory.
 
-    A look-up compares the asked name with the kept one. Scattered over the heap, the
-    kept ones cost a cache miss each: most of what a filter of 5,000 names costs.
+    A look-up compares the requested name with the stored one. Names scattered over the
+    heap cause a CPU cache miss each, which is most of the cost of 5,000 names.
     """
     return [NodeName(name) for name in "\n".join(names).split("\n") if name]
 
@@ -144,19 +141,18 @@ class Scores:
         self._lock = Lock()
 
     def of(self, policy: Policy) -> Mapping[NodeName, int]:
-        """Return every node's score as it is now, 0 to 10; a value that stays as it is.
+        """Return the current score of every known node, 0 to 10, as an immutable map.
 
-        A node that is not in it is not known. Copied where a score changes, which is
-        seldom: there are eleven.
+        It is copied only when a score changes, which is rare with eleven scores.
         """
         with self._lock:
             position, scores = self._kept.get(policy.name, (-1, {}))
             position, names = self._ledger.changed_since(position)
             if names is None:
                 scores, names = {}, [node.name for node in self._ledger.nodes()]
-            pages = {name: self._ledger.node(name) for name in names}
-            now = {name: score(page, policy) for name, page in pages.items() if page}
-            gone = [name for name in pages if name in scores and name not in now]
+            nodes = {name: self._ledger.node(name) for name in names}
+            now = {name: score(node, policy) for name, node in nodes.items() if node}
+            gone = [name for name in nodes if name in scores and name not in now]
             if gone or any(scores.get(name) != now[name] for name in now):
                 scores = scores | now
                 for name in gone:

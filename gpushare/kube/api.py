@@ -1,54 +1,79 @@
-"""A real API server, through the kubernetes client.
+"""Two clients of a real API server over one kind of connection.
 
-Its configuration, authentication, TLS and typed writes are the client's; lists and
-watches are read raw, which is 20 times less work a pod (contracts 7).
+``ApiServer`` reads and watches a few kinds in bulk and makes a few fast writes.
+``ApiObjects`` reads and writes single objects of any kind, whose paths it finds by the
+API server's discovery.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Self
+from typing import Self
+from urllib.parse import quote
 
 import orjson
-import urllib3
 from kubernetes import client
 
-from gpushare.kube.client import CONNECT_TIMEOUT_S, dial, hang_up, translated
+from gpushare.kube.client import JSON, Connection, as_object, translated
 from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_event
-from gpushare.kube.errors import Gone, Unavailable, error_for
+from gpushare.kube.errors import Gone, Invalid, NotFound, Unavailable, error_for
 from gpushare.kube.names import COMPONENT
+from gpushare.kube.objects import FIELD_MANAGER, Ref
+from gpushare.kube.port_forward import fetched
 
-LIST_TIMEOUT_S = 30.0
-GET_TIMEOUT_S = 3.0
-WRITE_TIMEOUT_S = 10.0
-WATCH_GRACE_S = 10.0
-"""How long a watch may be silent past its end before the connection counts as dead."""
-_JSON = {"Content-Type": "application/json"}
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
+_JSON_PATCH = "application/json-patch+json"
+_OURS = {"fieldManager": FIELD_MANAGER}
+_DRY_RUN = {"dryRun": "All"}
 
 
-class ApiServer:
-    """``Cluster`` over HTTP. Every method raises ``ClusterError``s and nothing else."""
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind as discovery describes it."""
+
+    path: str
+    """Of its group and version: ``/api/v1``, ``/apis/apps/v1``."""
+    plural: str
+    namespaced: bool = True
+
+    def collection(self, namespace: str = "") -> str:
+        """Return the path of all objects, or of those in a namespace."""
+        if self.namespaced and namespace:
+            inside = quote(namespace, safe="")
+            return f"{self.path}/namespaces/{inside}/{self.plural}"
+        return f"{self.path}/{self.plural}"
+
+    def object(self, namespace: str, name: str) -> str:
+        """Return the path of one object."""
+        return f"{self.collection(namespace)}/{quote(name, safe='')}"
+
+
+_RESOURCES = {
+    Kind.PODS: Resource("/api/v1", "pods"),
+    Kind.NODES: Resource("/api/v1", "nodes", namespaced=False),
+    Kind.EVENTS: Resource("/api/v1", "events"),
+    Kind.BUDGETS: Resource("/apis/policy/v1", "poddisruptionbudgets"),
+}
+
+
+class ApiServer(Connection):
+    """``Cluster`` over HTTP. All methods raise ``ClusterError``s and nothing else."""
+
+    LIST_TIMEOUT_S = 30.0
+    GET_TIMEOUT_S = 3.0
+    WRITE_TIMEOUT_S = 10.0
+    WATCH_GRACE_S = 10.0
+    """A watch may be silent for so long past its end; then the connection is dead."""
 
     def __init__(
         self, api: client.ApiClient, *, watch_grace_s: float = WATCH_GRACE_S
     ) -> None:
-        self._api = api
+        super().__init__(api)
         self._watch_grace_s = watch_grace_s
-        self._core = client.CoreV1Api(api)
-        self._policy = client.PolicyV1Api(api)
-
-    @classmethod
-    def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Use a kubeconfig, or the pod's own service account where none is given.
-
-        Raises ``Unavailable``, with what is wrong, when there is neither.
-        """
-        return cls(dial(kubeconfig, context))
-
-    def close(self) -> None:
-        """Close the connections."""
-        hang_up(self._api)
 
     def list_page(
         self,
@@ -59,17 +84,16 @@ class ApiServer:
         field_selector: str = "",
     ) -> Page:
         """Read one page; see ``Cluster``."""
-        wanted: dict[str, Any] = {"limit": limit}
-        if continue_token:
-            wanted["_continue"] = continue_token
-        if field_selector:
-            wanted["field_selector"] = field_selector
-        body = self._read(self._lister(kind), timeout_s=LIST_TIMEOUT_S, **wanted)
-        with translated():
-            metadata = body["metadata"]
-            items = tuple(body["items"] or ())
-            version = metadata["resourceVersion"]
-            return Page(items, version, metadata.get("continue") or "")
+        query = _set(
+            limit=str(limit),
+            fieldSelector=field_selector,
+            **{"continue": continue_token},
+        )
+        path = _RESOURCES[kind].collection()
+        page = self._read_page(path, timeout_s=self.LIST_TIMEOUT_S, query=query)
+        if not page.resource_version:
+            raise Unavailable(f"the list of {kind} has no resource version")
+        return page
 
     def watch(
         self,
@@ -80,39 +104,24 @@ class ApiServer:
         field_selector: str = "",
     ) -> Iterator[WatchEvent]:
         """Follow changes; see ``Cluster``."""
-        wanted: dict[str, Any] = {
-            "watch": True,
-            "allow_watch_bookmarks": True,
-            "resource_version": resource_version,
-            "timeout_seconds": max(1, round(timeout_s)),
-        }
-        if field_selector:
-            wanted["field_selector"] = field_selector
-        silence = timeout_s + self._watch_grace_s
-        with translated():
-            response = self._lister(kind)(
-                _preload_content=False,
-                _request_timeout=(CONNECT_TIMEOUT_S, silence),
-                **wanted,
-            )
-            try:
-                for line in _lines(response):
-                    yield _event(line)
-            finally:
-                response.close()
+        query = _set(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=str(max(1, round(timeout_s))),
+            fieldSelector=field_selector,
+        )
+        path = _RESOURCES[kind].collection()
+        silence_s = timeout_s + self._watch_grace_s
+        for line in self._read_lines(path, timeout_s=silence_s, query=query):
+            with translated():
+                event = _event(line)
+            yield event
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; see ``Cluster``."""
-        match kind:
-            case Kind.PODS:
-                return self._read(self._core.read_namespaced_pod, name, namespace)
-            case Kind.NODES:
-                return self._read(self._core.read_node, name)
-            case Kind.EVENTS:
-                return self._read(self._core.read_namespaced_event, name, namespace)
-            case Kind.BUDGETS:
-                read = self._policy.read_namespaced_pod_disruption_budget
-                return self._read(read, name, namespace)
+        path = _RESOURCES[kind].object(namespace, name)
+        return self._read(path, timeout_s=self.GET_TIMEOUT_S)
 
     def bind(
         self,
@@ -130,13 +139,8 @@ class ApiServer:
             "metadata": metadata | {"annotations": dict(annotations)},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        self._write(
-            partial(self._core.create_namespaced_pod_binding, _headers=_JSON),
-            pod.name,
-            pod.namespace,
-            body,
-            timeout_s=timeout_s,
-        )
+        path = _RESOURCES[Kind.PODS].object(pod.namespace, pod.name)
+        self._post(f"{path}/binding", body, timeout_s)
 
     def annotate(
         self,
@@ -146,14 +150,13 @@ class ApiServer:
         annotations: Mapping[str, str | None],
     ) -> None:
         """Merge annotations; see ``Cluster``."""
-        body = {"metadata": {"annotations": dict(annotations)}}
-        if kind is Kind.NODES:
-            self._write(
-                partial(self._core.patch_node, _content_type=_MERGE), name, body
-            )
-        else:
-            patch = partial(self._core.patch_namespaced_pod, _content_type=_MERGE)
-            self._write(patch, name, namespace, body)
+        self._exchange(
+            "PATCH",
+            _RESOURCES[kind].object(namespace, name),
+            timeout_s=self.WRITE_TIMEOUT_S,
+            body={"metadata": {"annotations": dict(annotations)}},
+            content_type=_MERGE,
+        )
 
     def evict(self, pod: Target) -> None:
         """Delete by the Eviction API; see ``Cluster``."""
@@ -163,8 +166,8 @@ class ApiServer:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        create = partial(self._core.create_namespaced_pod_eviction, _headers=_JSON)
-        self._write(create, pod.name, pod.namespace, body)
+        path = _RESOURCES[Kind.PODS].object(pod.namespace, pod.name)
+        self._post(f"{path}/eviction", body, self.WRITE_TIMEOUT_S)
 
     def event(
         self,
@@ -177,66 +180,22 @@ class ApiServer:
         host: str = "",
     ) -> None:
         """Write an event about a pod; see ``Cluster``."""
-        now = datetime.now(UTC)
         source = {"component": component, "host": host}
-        body = pod_event(pod, kind, reason, message, source, now)
-        create = partial(self._core.create_namespaced_event, _headers=_JSON)
-        self._write(create, pod.namespace, body)
+        body = pod_event(pod, kind, reason, message, source, datetime.now(UTC))
+        path = _RESOURCES[Kind.EVENTS].collection(pod.namespace)
+        self._post(path, body, self.WRITE_TIMEOUT_S)
 
-    def _lister(self, kind: Kind) -> Callable[..., Any]:
-        listers: dict[Kind, Callable[..., Any]] = {
-            Kind.PODS: self._core.list_pod_for_all_namespaces,
-            Kind.NODES: self._core.list_node,
-            Kind.EVENTS: self._core.list_event_for_all_namespaces,
-            Kind.BUDGETS: self._policy.list_pod_disruption_budget_for_all_namespaces,
-        }
-        return listers[kind]
-
-    def _read(
-        self,
-        call: Callable[..., Any],
-        *where: str,
-        timeout_s: float = GET_TIMEOUT_S,
-        **wanted: Any,  # noqa: ANN401
-    ) -> Json:
-        timeout = (CONNECT_TIMEOUT_S, timeout_s)
-        with translated():
-            response = call(
-                *where, _preload_content=False, _request_timeout=timeout, **wanted
-            )
-            try:
-                found = orjson.loads(response.read())
-            finally:
-                response.release_conn()
-        if not isinstance(found, dict):
-            raise Unavailable("the API server's answer is no object")
-        return found
-
-    def _write(
-        self,
-        call: Callable[..., Any],
-        *what: Any,  # noqa: ANN401
-        timeout_s: float = WRITE_TIMEOUT_S,
-    ) -> None:
-        """Send, and read the answer to its end, so that the connection is kept."""
-        timeout = (min(CONNECT_TIMEOUT_S, timeout_s), timeout_s)
-        with translated():
-            response = call(*what, _preload_content=False, _request_timeout=timeout)
-            response.read()
-            response.release_conn()
+    def _post(self, path: str, body: Json, timeout_s: float) -> None:
+        self._exchange("POST", path, timeout_s=timeout_s, body=body, content_type=JSON)
 
 
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    rest = b""
-    for chunk in response.stream(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line)
-    if rest:
-        yield rest
+def _set(**query: str) -> dict[str, str]:
+    """Return the parameters that are not empty."""
+    return {key: value for key, value in query.items() if value}
 
 
 def _event(line: bytes) -> WatchEvent:
-    """Read one line of a watch; an ERROR becomes the exception that it speaks of."""
+    """Parse one line of a watch; raise the error of an ``ERROR`` event."""
     raw = orjson.loads(line)
     if raw["type"] != "ERROR":
         _ = raw["object"]["metadata"]["resourceVersion"]
@@ -246,3 +205,285 @@ def _event(line: bytes) -> WatchEvent:
     if status.get("reason") in ("Expired", "Gone"):
         raise Gone(message)
     raise error_for(int(status.get("code") or 0), message)
+
+
+class Paths:
+    """Paths of objects by discovery, which reads each group and version once.
+
+    ``ask`` reads a path of the API server and raises ``ClusterError``s.
+    """
+
+    def __init__(self, ask: Callable[[str], Json]) -> None:
+        self._ask = ask
+        self._known: dict[tuple[str, str], Resource] = {}
+
+    def resource(self, api_version: str, kind: str) -> Resource:
+        """Find a kind; ``NotFound`` where the API server does not serve it."""
+        key = (api_version, kind)
+        if key not in self._known:
+            path = group_path(api_version)
+            try:
+                listed = self._ask(path)
+            except NotFound as error:
+                raise _not_served(api_version, kind) from error
+            self._known |= _resources(api_version, path, listed)
+        if key not in self._known:
+            raise _not_served(api_version, kind)
+        return self._known[key]
+
+    def of(self, ref: Ref, subresource: str = "") -> str:
+        """Return an object's path; ``Invalid`` where its namespace is missing."""
+        found = self.resource(ref.api_version, ref.kind)
+        if not ref.name:
+            raise Invalid(f"{ref}: give a name")
+        if found.namespaced and not ref.namespace:
+            raise Invalid(f"{ref}: give its namespace")
+        path = found.object(ref.namespace, ref.name)
+        return f"{path}/{subresource}" if subresource else path
+
+    def collection(self, api_version: str, kind: str, namespace: str = "") -> str:
+        """Return the path of all objects of a kind, or of those in a namespace."""
+        return self.resource(api_version, kind).collection(namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceName:
+    """A resource as a SelfSubjectAccessReview names it."""
+
+    resource: str
+    group: str = ""
+    subresource: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``pods``, ``daemonsets.apps``, ``pods/portforward``.
+
+        >>> ResourceName.parse("deployments.apps/scale").group
+        'apps'
+        """
+        whole, _, subresource = text.partition("/")
+        resource, _, group = whole.partition(".")
+        return cls(resource, group, subresource)
+
+
+def review(verb: str, name: ResourceName, namespace: str) -> Json:
+    """Return a SelfSubjectAccessReview; no namespace means all of them."""
+    asked = {
+        "verb": verb,
+        "group": name.group,
+        "resource": name.resource,
+        "subresource": name.subresource,
+        "namespace": namespace,
+    }
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+
+
+def group_path(api_version: str) -> str:
+    """Return the path of a group and version.
+
+    >>> group_path("v1"), group_path("apps/v1")
+    ('/api/v1', '/apis/apps/v1')
+    """
+    return f"/{'apis' if '/' in api_version else 'api'}/{api_version}"
+
+
+def _resources(
+    api_version: str, path: str, listed: Json
+) -> dict[tuple[str, str], Resource]:
+    try:
+        return {
+            (api_version, one["kind"]): Resource(path, one["name"], one["namespaced"])
+            for one in listed["resources"]
+            # Subresources have kinds too: pods/status is also a Pod.
+            if "/" not in one["name"]
+        }
+    except (KeyError, TypeError) as error:
+        raise Unavailable(f"the list of {path} is not understood: {error!r}") from error
+
+
+def _not_served(api_version: str, kind: str) -> NotFound:
+    return NotFound(f"the API server does not serve {kind} of {api_version}")
+
+
+class ApiObjects(Connection):
+    """``Objects`` over HTTP. All methods raise ``ClusterError``s and nothing else."""
+
+    READ_TIMEOUT_S = 10.0
+    LIST_TIMEOUT_S = 60.0
+    WRITE_TIMEOUT_S = 35.0
+    """More than the 30 s that one slow admission webhook may take."""
+
+    def __init__(self, api: client.ApiClient, *, page: int = 500) -> None:
+        super().__init__(api)
+        self._page = page
+        self._paths = Paths(self._ask)
+
+    def version(self) -> str:
+        """Return the API server's version; see ``Objects``."""
+        with translated():
+            return str(self._ask("/version")["gitVersion"])
+
+    def serves(self, api_version: str, kind: str) -> bool:
+        """Return whether it knows this kind; see ``Objects``."""
+        try:
+            self._paths.resource(api_version, kind)
+        except NotFound:
+            return False
+        return True
+
+    def may(self, verb: str, resource: str, namespace: str = "") -> bool:
+        """Ask whether we may; see ``Objects``."""
+        body = review(verb, ResourceName.parse(resource), namespace)
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = self._send("POST", path, body)
+        with translated():
+            return bool(answer["status"]["allowed"])
+
+    def get(self, ref: Ref) -> Json | None:
+        """Read one object; see ``Objects``. None also for a kind that is not served.
+
+        An aggregated API that is down raises ``Unavailable``.
+        """
+        try:
+            return self._ask(self._paths.of(ref))
+        except NotFound:
+            return None
+
+    def list(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Sequence[Json]:
+        """Read all objects of a kind; see ``Objects``."""
+        path = self._paths.collection(api_version, kind, namespace)
+        query = _set(labelSelector=label_selector, fieldSelector=field_selector)
+        try:
+            found = self._pages(path, {**query, "limit": str(self._page)})
+        except Gone:
+            # The continue token expired before the last page: read all in one page.
+            found = self._pages(path, query)
+        own = {"apiVersion": api_version, "kind": kind}
+        return tuple({**own, **item} for item in found)
+
+    def apply(self, body: Json, *, dry_run: bool = False) -> Json:
+        """Apply on the server's side; see ``Objects``."""
+        query = {**_OURS, "force": "true", **(_DRY_RUN if dry_run else {})}
+        with _well_formed():
+            path = self._paths.of(Ref.of(body))
+        return self._send("PATCH", path, body, _APPLY, query)
+
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
+        """Add an object; see ``Objects``."""
+        query = {**_OURS, **(_DRY_RUN if dry_run else {})}
+        with _well_formed():
+            where = body["metadata"].get("namespace", "")
+            path = self._paths.collection(body["apiVersion"], body["kind"], where)
+        return self._send("POST", path, body, JSON, query)
+
+    def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
+        """Merge a patch into an object; see ``Objects``."""
+        path = self._paths.of(ref, subresource)
+        return self._send("PATCH", path, patch, _MERGE, _OURS)
+
+    def json_patch(
+        self,
+        ref: Ref,
+        steps: Sequence[Mapping[str, object]],
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Json:
+        """Change an object by a JSON patch; see ``Objects``."""
+        path = self._paths.of(ref, subresource)
+        query = {**_OURS, **(_DRY_RUN if dry_run else {})}
+        return self._send("PATCH", path, [*map(dict, steps)], _JSON_PATCH, query)
+
+    def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
+        """Delete an object; see ``Objects``."""
+        options: Json = {"propagationPolicy": "Background"}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
+        try:
+            self._send("DELETE", self._paths.of(ref), options)
+        except NotFound:
+            return False
+        return True
+
+    def log(
+        self, namespace: str, pod: str, container: str = "", *, lines: int = 50
+    ) -> str:
+        """Read the last lines that a container has written; see ``Objects``."""
+        query = {"tailLines": str(lines)}
+        if container:
+            query["container"] = container
+        path = self._paths.of(Ref("v1", "Pod", pod, namespace), "log")
+        said = self._exchange("GET", path, timeout_s=self.READ_TIMEOUT_S, query=query)
+        return said.decode(errors="replace")
+
+    def fetch(
+        self,
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        tls: tuple[ssl.SSLContext, str] | None = None,
+    ) -> bytes:
+        """GET a page from a pod's loopback, by port-forward; see ``Objects``.
+
+        ``tls`` is the context for a port that wants TLS, and the server's name.
+        """
+        ref = Ref("v1", "Pod", pod, namespace)
+        return fetched(self._api, ref, port, path, tls=tls)
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Sequence[Json]:
+        found: deque[Json] = deque()
+        token = ""
+        while True:
+            more = {**query, "continue": token} if token else query
+            page = self._read_page(path, timeout_s=self.LIST_TIMEOUT_S, query=more)
+            found += page.items
+            token = page.continue_token
+            if not token:
+                return found
+
+    def _ask(self, path: str) -> Json:
+        return self._read(path, timeout_s=self.READ_TIMEOUT_S)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        kind: str = JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        answer = self._exchange(
+            method,
+            path,
+            timeout_s=self.WRITE_TIMEOUT_S,
+            query=query,
+            body=body,
+            content_type=kind,
+        )
+        return as_object(answer)
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    """Raise ``Invalid`` if an object lacks what is needed to find its path."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Invalid(
+            "the object is not a Kubernetes object: it needs apiVersion, kind and "
+            f"metadata.name ({error!r})"
+        ) from error

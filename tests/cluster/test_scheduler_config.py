@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpusharectl.kube_scheduler.files import desired_now
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles

@@ -6,7 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from gpushare.kube import names
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import OURS, SYSTEM

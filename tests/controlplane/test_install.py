@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.kube import names
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import OURS, SYSTEM
 from gpusharectl.install.command import install, uninstall

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
 from gpushare.kube.facts import is_narrowed

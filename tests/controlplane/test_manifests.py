@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.manifests import (

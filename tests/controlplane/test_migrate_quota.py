@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.kube import names
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref

@@ -9,7 +9,7 @@ import yaml
 
 from gpushare.domain.model import Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpusharectl.install.manifests import load
 from tests.controlplane.extender import extender

@@ -9,8 +9,7 @@ import pytest
 from gpushare.domain.model import CardUUID
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
-from gpushare.kube.api import ApiServer
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects, ApiServer
 from gpushare.kube.client import dial
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import Conflict

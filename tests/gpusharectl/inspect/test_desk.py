@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from gpushare.domain.node import Node
 from gpushare.kube import names
-from gpushare.kube.api import ApiServer
-from gpushare.kube.api_objects import ApiObjects
+from gpushare.kube.api import ApiObjects, ApiServer
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
