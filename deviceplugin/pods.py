@@ -16,7 +16,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import Role
-from gpushare.kube import codec, names
+from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, Target
 from gpushare.kube.codec import PodRecord, Unmeetable, containers
 
@@ -119,13 +119,9 @@ def node_pod(pod: Json) -> NodePod:
 
 def _bound(pod: Json) -> str:
     """Say when the pod was bound; when it was made, where nobody bound it."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if (
-            condition.get("type") == "PodScheduled"
-            and condition.get("status") == "True"
-        ):
-            return str(condition.get("lastTransitionTime") or "")
-    return str(pod["metadata"].get("creationTimestamp") or "")
+    if facts.holds(pod, "PodScheduled"):
+        return str(facts.condition(pod, "PodScheduled").get("lastTransitionTime") or "")
+    return facts.created(pod)
 
 
 def _running(pod: Json) -> frozenset[str]:

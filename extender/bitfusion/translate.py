@@ -35,6 +35,7 @@ from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.refusal import users_words
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM_NAMESPACES
 
 INIT, APP = "initContainers", "containers"
 
@@ -270,9 +271,6 @@ def _asks(container: Json) -> bool:
 
 __all__ = ["BitfusionRules", "CardTotal", "Translation", "total_of", "translate"]
 
-EXCLUDED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-"""Namespaces whose pods are left alone; the first is our own too."""
-
 _ALL, _INJECTION = "all", "injection"
 _YES = frozenset({"y", "yes", "true", "on", _ALL})
 _NO = frozenset({"", "n", "no", "false", "off", "none"})
@@ -314,7 +312,7 @@ def translate(
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     chosen = _mode(annotations, mode)
     status = annotations.get(resources.STATUS) or ""
-    if namespace in EXCLUDED or status.lower() == resources.INJECTED:
+    if namespace in SYSTEM_NAMESPACES or status.lower() == resources.INJECTED:
         return Translation(pod)
     if not chosen.word:
         return Translation(pod, warnings=chosen.warnings)

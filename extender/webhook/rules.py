@@ -18,10 +18,9 @@ from extender.webhook.validate import (
 )
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM_NAMESPACES
 from gpushare.kube.json_reader import Malformed
 
-EXCLUDED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-"""Namespaces whose pods are let through as they are; we run in the first one."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation by which kubelet tells that a pod is a static one of its own."""
 _KUBELET = "system:node:"
@@ -94,7 +93,7 @@ def review(  # noqa: PLR0913
     a pod's own annotation counts. ``old`` is the pod as it was, where a debugging
     container is added to it: then only that container is looked at.
     """
-    if namespace in EXCLUDED:
+    if namespace in SYSTEM_NAMESPACES:
         return Verdict(pod)
     try:
         insist_on_shape(pod)

@@ -29,6 +29,7 @@ from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Conflict, Forbidden, Invalid, Throttled, Unavailable
+from gpushare.kube.facts import TERMINAL, is_ready
 from gpushare.kube.json_reader import Malformed, Reader
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
@@ -151,7 +152,6 @@ def _check_pod(spec: Reader) -> None:
 
 
 DEFAULT_GRACE_S = 30
-_TERMINAL = ("Succeeded", "Failed")
 _KEPT = (
     "uid",
     "creationTimestamp",
@@ -207,7 +207,7 @@ def dying(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | Non
     told to hurry.
     """
     grace = _grace(pod) if grace_period_s is None else max(0, grace_period_s)
-    terminal = pod.get("status", {}).get("phase") in _TERMINAL
+    terminal = pod.get("status", {}).get("phase") in TERMINAL
     if not grace or terminal or not pod["spec"].get("nodeName"):
         return None
     metadata = pod["metadata"]
@@ -372,7 +372,7 @@ def spent(budget: Json, pod: Json, moment: datetime) -> Json:
     A pod that is not ready costs nothing while enough others are.
     """
     status = Reader(budget).optional_object("status")
-    if not _is_ready(pod) and _is_at_strength(status):
+    if not is_ready(pod) and _is_at_strength(status):
         return budget
     name = budget["metadata"]["name"]
     generation = budget["metadata"].get("generation") or 0
@@ -392,14 +392,6 @@ def spent(budget: Json, pod: Json, moment: datetime) -> Json:
 def _no_more(why: str) -> Throttled:
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     return Throttled(f"{message} {why}", RETRY_AFTER_S)
-
-
-def _is_ready(pod: Json) -> bool:
-    status = Reader(pod).optional_object("status")
-    return any(
-        one.optional_text("type") == "Ready" and one.optional_text("status") == "True"
-        for one in status.optional_objects("conditions")
-    )
 
 
 def _is_at_strength(status: Reader) -> bool:

@@ -49,6 +49,7 @@ from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.kube import names
 from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, placements
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import MOST, Malformed, Reader
 
 MOST_KINDS = 4096
@@ -179,10 +180,6 @@ def _bytes_for_units(resource: str, text: str, number: int) -> str:
         f"{resource} is {users_words(text)}, but it counts units of "
         f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
     )
-
-
-TERMINAL = frozenset({"Succeeded", "Failed"})
-"""Phases of a pod whose containers have ended for good."""
 
 
 def host_amount(pod: Json) -> HostAmount | None:

@@ -1,11 +1,10 @@
-"""What inspect and why read off pods and nodes beside the books. Pure.
+"""Facts of pods and nodes, read from their JSON by one function each. Pure.
 
-Nothing here fails: these objects come from an API server, and what is not there is
-empty or None.
+Nothing here fails on an object of an API server: a missing field reads as empty or
+None. What a pod asks for is in ``request_cache``.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import names
@@ -14,13 +13,17 @@ from gpushare.kube.objects import Ref
 
 PART_OF = "app.kubernetes.io/part-of"
 PART_NAME = "app.kubernetes.io/name"
+PRODUCT = "gpushare"
+OURS = f"{PART_OF}={PRODUCT}"
+"""The label selector of all objects that the installer creates."""
 EXTENDER = "gpushare-extender"
 DEVICE_PLUGIN = "gpushare-device-plugin"
+EXPORTER = "gpushare-exporter"
 SECOND_SCHEDULER = "gpushare-scheduler"
-"""A kube-scheduler of our own, with an extender beside it in the same pod."""
-WEBHOOK = "gpushare-webhook"
+"""The second kube-scheduler, which has an extender beside it in the same pod."""
+WEBHOOK = names.WEBHOOK_NAME
 SYSTEM = "kube-system"
-"""The namespace in which our parts and kube-scheduler live."""
+"""The namespace of all our parts and of kube-scheduler."""
 WEBHOOK_CONFIGURATIONS = tuple(
     Ref("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", WEBHOOK)
     for kind in ("Mutating", "Validating")
@@ -28,10 +31,14 @@ WEBHOOK_CONFIGURATIONS = tuple(
 """What makes the API server call our webhook."""
 PROBE_ONLY = "the-installers-trial-alone"
 """Name of the matchCondition that limits the webhook to the installer's probe pod."""
+SYSTEM_NAMESPACES = frozenset({SYSTEM, "kube-public", "kube-node-lease"})
+"""The namespaces of the cluster itself, whose pods the webhook does not change."""
+TERMINAL = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod whose containers have ended for good."""
 
 
 def name_of(thing: Json) -> str:
-    """Return an object's name."""
+    """Return the object's name."""
     return str(thing["metadata"]["name"])
 
 
@@ -51,12 +58,12 @@ def annotation(thing: Json, key: str) -> str:
 
 
 def created(thing: Json) -> str:
-    """Return the time at which it was made, as the API writes it."""
+    """Return the creation time as the API writes it."""
     return str(thing["metadata"].get("creationTimestamp") or "")
 
 
 def node_of(pod: Json) -> str:
-    """Return the node that the pod is bound to, empty before that."""
+    """Return the node to which the pod is bound, empty before the binding."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
@@ -66,23 +73,33 @@ def phase(pod: Json) -> str:
 
 
 def is_leaving(pod: Json) -> bool:
-    """Return whether it is being deleted."""
+    """Return whether the object is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def condition(thing: Json, kind: str) -> Mapping[str, Any]:
-    """Return one condition of a pod or node, empty where it is not told."""
-    told = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in told if one.get("type") == kind), {})
+def is_terminal(pod: Json) -> bool:
+    """Return whether the pod's containers have ended for good."""
+    return phase(pod) in TERMINAL
+
+
+def condition(thing: Json, kind: str) -> Json:
+    """Return one condition of a pod or node, empty if it is not there."""
+    found: list[Json] = (thing.get("status") or {}).get("conditions") or []
+    return next((each for each in found if each.get("type") == kind), {})
 
 
 def holds(thing: Json, kind: str) -> bool | None:
-    """Return whether a condition holds; None where nobody has told, or says Unknown."""
+    """Return whether a condition holds; None if it is missing or ``Unknown``."""
     return {"True": True, "False": False}.get(str(condition(thing, kind).get("status")))
 
 
+def is_ready(thing: Json) -> bool:
+    """Return whether a pod or node has the condition ``Ready``."""
+    return holds(thing, "Ready") is True
+
+
 def is_part(pod: Json, part: str = "") -> bool:
-    """Return whether a pod is one of our own parts, or just this one."""
+    """Return whether a pod belongs to one of our parts, or to the named one."""
     if part:
         return label(pod, PART_NAME) == part
     return label(pod, PART_OF) == "gpushare"
@@ -100,14 +117,14 @@ def is_kube_scheduler(pod: Json) -> bool:
 
 
 def words_run(pod: Json) -> Iterator[str]:
-    """Return the command words of all containers of a pod."""
+    """Yield the words of the commands of all containers of a pod."""
     for container in (pod.get("spec") or {}).get("containers") or ():
         yield from (str(word) for word in container.get("command") or ())
         yield from (str(word) for word in container.get("args") or ())
 
 
 def settings_of(pod: Json) -> dict[str, str]:
-    """Return the environment of a pod's containers, as far as it is written there."""
+    """Return the environment of a pod's containers: variables with a plain value."""
     return {
         one["name"]: str(one["value"])
         for container in (pod.get("spec") or {}).get("containers") or ()
@@ -117,7 +134,7 @@ def settings_of(pod: Json) -> dict[str, str]:
 
 
 def waits_because(pod: Json) -> str:
-    """Return why a bound pod's container may not start, in kubelet's words."""
+    """Return kubelet's message on a container that cannot start; mostly empty."""
     status = pod.get("status") or {}
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
@@ -128,7 +145,7 @@ def waits_because(pod: Json) -> str:
 
 
 def allocatable(node: Json, resource: str) -> int | None:
-    """Return how much of a resource kubelet offers; None where it does not know it."""
+    """Return kubelet's allocatable amount of a resource; None if it is not known."""
     told = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
     try:
         return None if told is None else whole(told)
@@ -148,30 +165,30 @@ def is_labelled(node: Json) -> bool:
 
 
 def is_unschedulable(node: Json) -> bool:
-    """Return whether somebody has cordoned the whole node."""
+    """Return whether the whole node is cordoned."""
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 
 def scheduler_of(pod: Json) -> str:
-    """Name the scheduler that the pod waits for."""
+    """Return the name of the pod's scheduler."""
     return str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler")
 
 
 def gates(pod: Json) -> list[str]:
-    """Name the gates that keep every scheduler from looking at it."""
+    """Return the names of the pod's scheduling gates."""
     told = (pod.get("spec") or {}).get("schedulingGates") or ()
     return [str(one.get("name", "")) for one in told]
 
 
 def end_words(pod: Json) -> str:
-    """Return why a pod ended, where its status tells."""
+    """Return the status's reason and message; empty if there is none."""
     status = pod.get("status") or {}
     told = (status.get("reason"), status.get("message"))
     return ": ".join(str(one) for one in told if one)
 
 
 def nominated(pod: Json) -> str:
-    """Name the node on which room is being made for it, mostly none."""
+    """Return the node to which the pod is nominated; mostly empty."""
     return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import TERMINAL
 from gpushare.kube.json_reader import Reader
 from gpusharectl.output import UNKNOWN, age
-
-_TERMINAL = ("Succeeded", "Failed")
 
 
 def ready_of(pod: Reader) -> str:
@@ -44,7 +43,7 @@ def pod_status(pod: Reader) -> str:
     status = pod.optional_object("status")
     phase = status.optional_text("phase")
     leaving = pod.object("metadata").raw.get("deletionTimestamp")
-    if leaving and phase not in _TERMINAL:
+    if leaving and phase not in TERMINAL:
         return "Terminating"
     if pod.object("spec").raw.get("schedulingGates"):
         return "SchedulingGated"

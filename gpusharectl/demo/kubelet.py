@@ -20,6 +20,7 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
+from gpushare.kube.facts import TERMINAL
 from gpusharectl.demo.devices import CannotStartYetError, Devices, Given, Rejection
 
 Amounts = Mapping[str, int]
@@ -233,7 +234,6 @@ class PodLife:
 
 
 _EVERY_S = 0.05
-_TERMINAL = ("Succeeded", "Failed")
 
 
 @dataclass
@@ -334,7 +334,7 @@ class StandInKubelet:
     def _advance(self, node: _Node, pod: Json) -> None:
         metadata = pod["metadata"]
         uid, life = metadata["uid"], node.lives.get(metadata["uid"])
-        if pod["status"]["phase"] in _TERMINAL and life:
+        if pod["status"]["phase"] in TERMINAL and life:
             life.end()
         if "deletionTimestamp" in metadata:
             if metadata["name"] not in self._held:

@@ -15,6 +15,7 @@ from typing import Any
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Cluster, Json, Kind, Target
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import TERMINAL
 from gpushare.settings import Address
 
 _EVERY_S = 0.05
@@ -22,7 +23,6 @@ _AGAIN_AFTER_S = 0.25
 _TIMEOUT_S = 10.0
 _MOST = 5000
 _COMPONENT = "default-scheduler"
-_TERMINAL = ("Succeeded", "Failed")
 
 Refused = dict[str, str]
 
@@ -160,7 +160,7 @@ def _resources_fit(pod: Json, node: Json, pods: Iterable[Json]) -> str:
     held: Counter[str] = Counter()
     for other in pods:
         here = other["spec"].get("nodeName") == node["metadata"]["name"]
-        if here and other["status"]["phase"] not in _TERMINAL:
+        if here and other["status"]["phase"] not in TERMINAL:
             held.update(_requested(other))
     for resource in (names.CORE, names.MEMORY):
         has = int(node["status"]["allocatable"].get(resource, 0))

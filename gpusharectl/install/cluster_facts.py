@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import is_ready
 from gpushare.kube.json_reader import Malformed
 
 CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
@@ -80,7 +81,7 @@ def node_view(node: Json) -> NodeView:
     cards, units = _cards(annotations)
     return NodeView(
         name=metadata["name"],
-        ready=_is_ready(status),
+        ready=is_ready(node),
         control_plane=CONTROL_PLANE_LABEL in labels,
         label=names.GPU_NODE_LABEL in labels,
         labelled=labels.get(names.GPU_NODE_LABEL) == "true",
@@ -144,13 +145,6 @@ def runtime(node: NodeView) -> str:
     return node.runtime.replace("://", " ") or "a runtime that it does not tell"
 
 
-def _is_ready(status: Json) -> bool:
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in status.get("conditions") or ()
-    )
-
-
 def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
     found = [
         f"label {key}" for key, value in _SIGNS.items() if labels.get(key) == value
@@ -205,17 +199,3 @@ def _handlers(status: Json) -> tuple[str, ...]:
 
 def _addresses(status: Json) -> tuple[str, ...]:
     return tuple(one.get("address", "") for one in status.get("addresses") or ())
-
-
-SYSTEM = "kube-system"
-"""The namespace of all of them that have one."""
-PART_OF = "app.kubernetes.io/part-of"
-NAME = "app.kubernetes.io/name"
-PRODUCT = "gpushare"
-OURS = f"{PART_OF}={PRODUCT}"
-"""The selector that finds each of them."""
-EXTENDER = "gpushare-extender"
-PLUGIN = "gpushare-device-plugin"
-EXPORTER = "gpushare-exporter"
-SECOND_SCHEDULER = "gpushare-scheduler"
-WEBHOOK = "gpushare-webhook"

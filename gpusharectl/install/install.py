@@ -12,16 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from gpushare.kube import names
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import DEVICE_PLUGIN, EXPORTER, SYSTEM, WEBHOOK
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import (
-    EXPORTER,
-    PLUGIN,
-    SYSTEM,
-    WEBHOOK,
-    NodeView,
-    named,
-    to_label,
-)
+from gpusharectl.install.cluster_facts import NodeView, named, to_label
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import WORKLOADS
 from gpusharectl.install.options import InstallOptions
@@ -120,7 +113,7 @@ def _without(nodes: Sequence[NodeView], chosen: Sequence[str]) -> list[Waiting]:
 
 def _plugins_words(objects: Objects, node: str) -> str:
     """Read what the node's device plugin complained of last."""
-    selector = f"app.kubernetes.io/name={PLUGIN}"
+    selector = f"app.kubernetes.io/name={DEVICE_PLUGIN}"
     where = f"spec.nodeName={node}"
     try:
         pods = objects.list(
@@ -196,9 +189,9 @@ class InstallSteps:
         second = self._choice.second_scheduler
         workloads = [one for one in self._plan.manifests if one["kind"] in WORKLOADS]
         refs = [Ref.of(one) for one in workloads]
-        later = (PLUGIN, EXPORTER, WEBHOOK)
+        later = (DEVICE_PLUGIN, EXPORTER, WEBHOOK)
         scheduling = [ref for ref in refs if ref.name not in later]
-        plugin = [ref for ref in refs if ref.name == PLUGIN]
+        plugin = [ref for ref in refs if ref.name == DEVICE_PLUGIN]
         exporter = [ref for ref in refs if ref.name == EXPORTER]
         webhook = self._webhook()
         what = "the second scheduler" if second else "the extender"

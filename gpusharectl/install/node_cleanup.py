@@ -14,8 +14,9 @@ from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import PART_OF, SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import PART_OF, SYSTEM, NodeView
+from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.progress import Screen, Waiting
 from gpusharectl.install.rollout import Patience, pod_wait
 from gpusharectl.install.survey import read_nodes

@@ -15,17 +15,9 @@ from dataclasses import dataclass, field, replace
 from gpushare.domain.policies import FRAG
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import EXPORTER, SECOND_SCHEDULER, SYSTEM, WEBHOOK
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import (
-    EXPORTER,
-    SECOND_SCHEDULER,
-    SYSTEM,
-    WEBHOOK,
-    NodeView,
-    label_diff,
-    named,
-    to_label,
-)
+from gpusharectl.install.cluster_facts import NodeView, label_diff, named, to_label
 from gpusharectl.install.context import Context, Load, SchedulerTarget
 from gpusharectl.install.manifests import (
     BY_CERT_MANAGER,

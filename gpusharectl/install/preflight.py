@@ -11,15 +11,9 @@ from enum import StrEnum
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import EXPORTER, SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import (
-    EXPORTER,
-    SYSTEM,
-    NodeView,
-    minor,
-    named,
-    runtime,
-)
+from gpusharectl.install.cluster_facts import NodeView, minor, named, runtime
 from gpusharectl.install.manifests import NVIDIA
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.webhook.objects import WebhookThere, is_configuration

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import SYSTEM, condition, is_ready
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import SYSTEM, NodeView
+from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.options import DEFAULT_TIMEOUT_S
 from gpusharectl.install.progress import Screen, Trouble, Waiting
 from gpusharectl.install.survey import read_nodes
@@ -105,12 +106,6 @@ def _times(number: int) -> str:
 
 def _short(text: str) -> str:
     return " ".join(text.split())
-
-
-def condition(pod: Json, kind: str) -> Json:
-    """Give one of a pod's conditions; empty where it has none of this kind."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def _since(pod: Json) -> str:
@@ -359,7 +354,7 @@ def _seen(objects: Objects, workload: Json) -> Seen:
     """Look at a workload; events only where something is not well, they are many."""
     pods = pods_of(objects, workload)
     events: list[Json] = []
-    unwell = [pod["metadata"]["name"] for pod in pods if not _ready(pod)]
+    unwell = [pod["metadata"]["name"] for pod in pods if not is_ready(pod)]
     for name in (workload["metadata"]["name"], *unwell):
         events += objects.list(
             "v1",
@@ -385,10 +380,3 @@ def _looked(look: Callable[[], Sequence[Waiting]]) -> Sequence[Waiting]:
         if not error.retryable:
             raise
         return [Waiting("the API server", str(error))]
-
-
-def _ready(pod: Json) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True" for one in conditions
-    )

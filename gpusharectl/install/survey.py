@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Sequence
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import (
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
     EXPORTER,
     EXTENDER,
     OURS,
-    PLUGIN,
     SECOND_SCHEDULER,
     SYSTEM,
     WEBHOOK,
+)
+from gpushare.kube.objects import Objects, Ref
+from gpusharectl.install.cluster_facts import (
     NodeView,
     named,
     node_view,
@@ -63,7 +65,7 @@ def survey(
     here = told if named(nodes, told) else ""
     extender, plugin, exporter = (
         _one(objects, Ref("apps/v1", "DaemonSet", name, SYSTEM))
-        for name in (EXTENDER, PLUGIN, EXPORTER)
+        for name in (EXTENDER, DEVICE_PLUGIN, EXPORTER)
     )
     second, deployment = (
         _one(objects, Ref("apps/v1", "Deployment", name, SYSTEM))

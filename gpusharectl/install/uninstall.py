@@ -19,17 +19,10 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import is_ours, pod_record
 from gpushare.kube.errors import Forbidden, Invalid, NotFound
+from gpushare.kube.facts import DEVICE_PLUGIN, OURS, PART_NAME, SYSTEM, TERMINAL
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import (
-    NAME,
-    OURS,
-    PLUGIN,
-    SYSTEM,
-    NodeView,
-    label_diff,
-    named,
-)
+from gpusharectl.install.cluster_facts import NodeView, label_diff, named
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.install.node_cleanup import clean_nodes, counted, remove_stale_capacity
@@ -81,7 +74,7 @@ def ours(objects: Objects, manifests: Sequence[Json]) -> list[Ref]:
 
 def is_plugin(ref: Ref) -> bool:
     """Tell whether it is the device plugin's DaemonSet, which goes before all else."""
-    return ref.kind in WORKLOADS and ref.name == PLUGIN
+    return ref.kind in WORKLOADS and ref.name == DEVICE_PLUGIN
 
 
 def is_asking(ref: Ref) -> bool:
@@ -117,7 +110,6 @@ def _rank(ref: Ref) -> tuple[int, str]:
     return (2 if ref.kind in _LAST else 1, ref.kind)
 
 
-_TERMINAL = ("Succeeded", "Failed")
 _SHOWN = 20
 
 
@@ -171,7 +163,7 @@ def _node(pod: Json) -> str:
 
 
 def _ended(pod: Json) -> bool:
-    return (pod.get("status") or {}).get("phase") in _TERMINAL
+    return (pod.get("status") or {}).get("phase") in TERMINAL
 
 
 NOTHING_DONE = "nothing was changed"
@@ -410,7 +402,7 @@ class UninstallSteps:
     def plugins(self) -> Trouble | None:
         """Delete the device plugins, and wait until the last has ended."""
         self._screen.begin("Plugins")
-        return self._delete(self._plan.plugin, PLUGIN)
+        return self._delete(self._plan.plugin, DEVICE_PLUGIN)
 
     def files(self) -> Trouble | None:
         """Remove the device plugins' folders, but those that containers have open."""
@@ -537,7 +529,7 @@ class UninstallSteps:
         found = []
         for pod in our_pods(self._hands.objects):
             ref = Ref.of(pod)
-            if name and (pod["metadata"].get("labels") or {}).get(NAME) != name:
+            if name and (pod["metadata"].get("labels") or {}).get(PART_NAME) != name:
                 continue
             node = named(nodes, pod["spec"].get("nodeName", ""))
             if node is not None and node.ready:

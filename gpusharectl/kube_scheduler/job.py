@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles
 from gpusharectl.kube_scheduler.host import Patience
@@ -25,7 +26,6 @@ from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
 from gpusharectl.kube_scheduler.verify import (
-    SYSTEM,
     MirrorPod,
     Say,
     check_container,

@@ -27,6 +27,7 @@ from typing import TypeVar
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, NotFound
+from gpushare.kube.facts import SYSTEM, condition
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.static_pod import (
     CONFIG_FLAG,
@@ -36,7 +37,6 @@ from gpusharectl.kube_scheduler.static_pod import (
     words,
 )
 
-SYSTEM = "kube-system"
 INSTALLER = "gpushare-installer"
 """Label of the temporary pods; a node's name may be too long for a label."""
 Say = Callable[[str], None]
@@ -112,12 +112,6 @@ def temporary(objects: Objects, body: Json, pace: Pace) -> Iterator[Ref]:
         # Also on Ctrl-C; an error here must not hide the result.
         with suppress(ClusterError):
             objects.delete(ref, grace_period_s=0)
-
-
-def condition(pod: Json, kind: str) -> Json:
-    """Return one of a pod's conditions; empty if it has none of this type."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})
 
 
 def waits_for(pod: Json) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from gpushare.kube import names
 from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import OURS, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import OURS, SYSTEM
 from tests.gpusharectl.install.installed_cluster import (
     KINDS,
     WEBHOOKS_KINDS,

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from gpushare.kube import names
 from gpushare.kube.api import ApiObjects
+from gpushare.kube.facts import OURS, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import OURS, SYSTEM
 from gpusharectl.install.command import install, uninstall
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.installed_cluster import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import (

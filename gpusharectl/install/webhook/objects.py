@@ -8,9 +8,15 @@ from dataclasses import dataclass
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
+from gpushare.kube.facts import (
+    PART_NAME,
+    PART_OF,
+    PRODUCT,
+    SYSTEM,
+    WEBHOOK,
+    WEBHOOK_CONFIGURATIONS,
+)
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import NAME, PART_OF, PRODUCT, SYSTEM, WEBHOOK
 from gpusharectl.install.manifests import NVIDIA
 from gpusharectl.install.options import CARD_CLASSES
 
@@ -159,7 +165,7 @@ def secret_of(files: Mapping[str, bytes]) -> Json:
         "metadata": {
             "name": SECRET.name,
             "namespace": SECRET.namespace,
-            "labels": {PART_OF: PRODUCT, NAME: WEBHOOK},
+            "labels": {PART_OF: PRODUCT, PART_NAME: WEBHOOK},
         },
         "type": "kubernetes.io/tls",
         "data": {

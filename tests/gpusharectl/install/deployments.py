@@ -3,8 +3,8 @@
 import json
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import SYSTEM
 
 MOUNTED = "test/mounted"
 """Annotation of a pod: the Secret's certificate when it was made."""

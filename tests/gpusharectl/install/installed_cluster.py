@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import OURS
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install import install, uninstall
-from gpusharectl.install.cluster_facts import OURS
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions, UninstallOptions

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import NAME, PLUGIN, SYSTEM
 from gpusharectl.install.progress import NoAnswerError, Waiting
 from gpusharectl.install.rollout import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
@@ -91,7 +91,7 @@ class Nodes:
             self.objects.merge(ref, {"status": status}, subresource="status")
 
     def _live(self, pod: Json, sets: set[str]) -> None:
-        name = pod["metadata"]["labels"].get(NAME, "")
+        name = pod["metadata"]["labels"].get(PART_NAME, "")
         if name == "gpushare-clean":
             ended = {"status": {"phase": "Succeeded"}}
             if pod.get("status", {}).get("phase") != "Succeeded":
@@ -101,7 +101,7 @@ class Nodes:
 
     def _count(self, node: Json) -> None:
         name = node["metadata"]["name"]
-        plugin = self.objects.get(Ref("v1", "Pod", f"{PLUGIN}-{name}", SYSTEM))
+        plugin = self.objects.get(Ref("v1", "Pod", f"{DEVICE_PLUGIN}-{name}", SYSTEM))
         ref = Ref("v1", "Node", name)
         capacity = node["status"].get("capacity", {})
         if plugin is not None and name not in self.without_cards:

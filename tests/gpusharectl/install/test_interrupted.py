@@ -7,8 +7,8 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Unavailable
+from gpushare.kube.facts import WEBHOOK
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import WEBHOOK
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import DEPLOYMENT, STAMP

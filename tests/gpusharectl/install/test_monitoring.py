@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import EXPORTER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import EXPORTER, SYSTEM
 from gpusharectl.install.progress import Exit
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import SECOND_SCHEDULER
+from gpushare.kube.facts import SECOND_SCHEDULER
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import STAMP, judge_kept, loaded, with_preserved_settings

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
 from gpushare.settings import Reading
-from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.options import CARD_CLASSES, WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET

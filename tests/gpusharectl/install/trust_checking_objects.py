@@ -7,9 +7,8 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import is_narrowed
+from gpushare.kube.facts import SYSTEM, is_narrowed
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
 from tests.gpusharectl.install.deployments import MOUNTED
 from tests.gpusharectl.install.fake_objects import FakeObjects

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.cluster import Json
+from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import SYSTEM
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
