@@ -1,14 +1,13 @@
-"""What the rules for new pods know of the cluster's cards. Pure.
+"""Summarize the cluster's cards for the rules about new pods. Pure.
 
-From here come warnings and the size of a Bitfusion card, never a placement: whether a
-node can hold a pod is filter's business.
+The rules need it for warnings and for the size of a Bitfusion card. Only filter decides
+whether a node can hold a pod.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
@@ -23,39 +22,29 @@ class NodeFacts:
     """What one node adds to the pool."""
 
     units: tuple[int, ...] = ()
-    """Of each of its cards, sick and cordoned ones too, which may be well again."""
+    """Of each card; also of unhealthy and cordoned ones, which may come back."""
     has_resource: bool = False
-    """Whether it offers card memory, or has cards and is about to offer it."""
+    """Whether it offers card memory, or has cards and will offer it."""
     addresses: tuple[str, ...] = ()
     """Its InternalIPs."""
     hostname: str = ""
-    """Its label ``kubernetes.io/hostname``, by which a pod can ask for it."""
+    """Its label ``kubernetes.io/hostname``, which a pod can select."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Facts on the cluster's cards; None is unknown, or there is no card."""
+    """Facts about the cluster's cards; None if unknown, or if there is no card."""
 
     largest_units: int | None = None
     smallest_units: int | None = None
     has_resource: bool | None = None
-    """Whether any node has cards to share; None before the nodes were read."""
+    """Whether any node has cards to share; None before the nodes are read."""
     node_of_address: Mapping[str, str] = field(default_factory=dict)
-    """From an InternalIP to the label ``kubernetes.io/hostname`` of its node."""
-
-    @property
-    def largest_mib(self) -> int | None:
-        """Memory of the largest card, in the units that can be asked of it."""
-        return None if self.largest_units is None else self.largest_units * UNIT_MIB
-
-    @property
-    def smallest_mib(self) -> int | None:
-        """Memory of the smallest card, in the units that can be asked of it."""
-        return None if self.smallest_units is None else self.smallest_units * UNIT_MIB
+    """The label ``kubernetes.io/hostname`` of a node, by its InternalIPs."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeFacts]) -> Self:
-        """Sum up the nodes of a cluster, all of them known."""
+        """Sum up all nodes of a cluster."""
         units: set[int] = set()
         has_resource = False
         node_of_address = {}
@@ -73,11 +62,11 @@ class Pool:
 
 
 UNKNOWN = Pool()
-"""Before the nodes were read."""
+"""Before the nodes are read."""
 
 
 def node_facts(node: Json) -> NodeFacts:
-    """Read what a node adds; ``Malformed`` where its annotation is broken."""
+    """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
     units = tuple(card.units for card in codec.cards(node) if card.units)
     status = Reader(node).optional_object("status")
     labels = Reader(node).object("metadata").optional_object("labels")

@@ -1,18 +1,16 @@
-"""The extender's settings: GPUSHARE_… in its environment, read once.
-
-The webhook's settings: GPUSHARE_… in its environment, read once.
-"""
+"""Read the settings of extender and webhook: GPUSHARE_… in the environment."""
 
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from extender.bitfusion.translate import BitfusionRules, CardTotal, total_of
+from extender.bitfusion.resources import MB, MIB, BitfusionRules
 from extender.server.tls import SETTINGS as TLS_SETTINGS
 from extender.server.tls import TlsFiles
 from extender.webhook.rules import Rules
 from extender.webhook.validate import ENV_FROM
+from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.policies import CARD_ORDERS, DEFAULT_POLICY, POLICIES, CardOrder
 from gpushare.kube.names import (
     EXTENDER_PORT,
@@ -26,46 +24,46 @@ from gpushare.settings import PREFIX, Address, Reading
 
 @dataclass(frozen=True)
 class ExtenderSettings:
-    """Each with its default; docs/operations.md lists them for operators."""
+    """The extender's settings with their defaults, as in docs/operations.md."""
 
     listen: Address = Address("127.0.0.1", EXTENDER_PORT)
-    """Scheduler verbs and /snapshot; loopback only, since whoever reaches it binds,
-    unless TLS lets in nobody without a certificate."""
+    """Scheduler verbs and /snapshot. Without mutual TLS it must be on loopback, since
+    whoever reaches it can bind pods."""
     public_listen: Address = Address("0.0.0.0", EXTENDER_PUBLIC_PORT)
     """Health, readiness and metrics, read-only, for probes and Prometheus."""
     tls_cert: str | None = None
-    """Path of the server's certificate; with the next two, mutual TLS for the verbs."""
+    """Path of the server's certificate; with the next two, for mutual TLS."""
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    """Path of the authority whose clients may call the verbs."""
+    """Path of the CA whose clients may call the verbs."""
     kubeconfig: str | None = None
-    """Path; the pod's own service account where none is given."""
+    """Path; by default the pod's service account is used."""
     policy: str = DEFAULT_POLICY
-    """For pods that name none."""
+    """For pods that do not name one."""
     card_order: CardOrder = "index"
-    """Which card counts as first: by its index on the node, or by its UUID."""
+    """How the cards of a node are ordered: by their index, or by their UUID."""
     threads: int = 16
     """Requests answered at a time; a bind waits for the API server in one of them."""
     bind_timeout_s: float = 4.0
-    """Under kube-scheduler's lease duration less its renew deadline (15 - 10 s), so
-    that a deposed leader's write cannot come late."""
+    """Less than kube-scheduler's lease duration minus its renew deadline (15 - 10 s):
+    a write of a former leader cannot take effect after the new one's."""
     wait_for_bind_s: float = 0.02
-    """How long a filter waits for the bind of the pod before; 0 for never."""
+    """How long a filter waits for the bind of the previous pod; 0 for never."""
     wait_for_news_s: float = 0.02
-    """How long a filter that fits nowhere waits for our watch to catch up; 0 for never.
-    In all never more than a fifth of the time."""
+    """How long a filter waits for news if the pod fits nowhere; 0 for never. In all at
+    most a fifth of the time."""
     pending_for_s: float = 5.0
-    """How long a pod let through by filter counts before its bind comes."""
+    """How long a pod that filter let through counts before its bind."""
     stale_after_s: float = 60.0
-    """Silence of the API server after which the extender is not ready."""
+    """Time without news from the API server after which it is not ready."""
     ui: bool = False
-    """Whether browsers get a page, at /ui beside the verbs."""
+    """Whether the page /ui is served, on the listener of the verbs."""
     log_level: str = "INFO"
     log_format: LogFormat = "json"
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Read the environment; the complaints must be empty before anything starts."""
+        """Read the environment; if there are complaints, nothing may start."""
         env = Reading(environ)
         settings = cls(
             listen=env.address("LISTEN", cls.listen),
@@ -111,15 +109,15 @@ class ExtenderSettings:
         if not _is_loopback(self.listen.host) and self.tls is None:
             env.complain(
                 "LISTEN",
-                f"{self.listen} is not on loopback, and whoever reaches it can bind "
-                "pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics, or let "
-                "in only who has a certificate, by GPUSHARE_TLS_CLIENT_CA",
+                f"{self.listen} is not on loopback, and every client that reaches it "
+                "can bind pods; use 127.0.0.1, and GPUSHARE_PUBLIC_LISTEN for metrics, "
+                "or require client certificates with GPUSHARE_TLS_CLIENT_CA",
             )
         if self.listen.port == self.public_listen.port:
             env.complain(
                 "PUBLIC_LISTEN",
                 f"{self.public_listen} has the port of GPUSHARE_LISTEN; "
-                "the two listeners need a port each",
+                "the two listeners need different ports",
             )
         env.misspelt()
 
@@ -130,7 +128,7 @@ class ExtenderSettings:
         for name, path in zip(TLS_SETTINGS, given, strict=True):
             if not path:
                 others = (PREFIX + other for other in TLS_SETTINGS if other != name)
-                fix = "TLS needs it beside " + " and ".join(others)
+                fix = "TLS needs it together with " + " and ".join(others)
                 env.complain(name, f"is missing; {fix}")
 
 
@@ -141,32 +139,35 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_AUTO = "auto"
+_MOST_BYTES = 1 << 44
+_MOST_DIGITS = 20
 TOTAL = "TOTAL_GPU_MEMORY"
-"""In MB, under the name that Bitfusion's own webhook had for it."""
+"""In MB, with the name that Bitfusion's own webhook used."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Each with its default; docs/webhook.md lists them for operators."""
+    """The webhook's settings with their defaults, as in docs/webhook.md."""
 
     listen: Address = Address("0.0.0.0", WEBHOOK_PORT)
     """Reviews, over TLS, for the API server."""
     public_listen: Address = Address("0.0.0.0", WEBHOOK_PUBLIC_PORT)
     """Health, readiness and metrics, read-only, for probes and Prometheus."""
     tls_cert: str = ""
-    """Path of the server's certificate; the API server talks to no webhook without."""
+    """Path of the server's certificate, which the API server requires."""
     tls_key: str = ""
     kubeconfig: str | None = None
-    """Path; the pod's own service account where none is given."""
+    """Path; by default the pod's service account is used."""
     threads: int = 16
-    """Reviews answered at a time; none of them waits for anything."""
+    """Reviews answered at a time."""
     rules: Rules = field(default_factory=Rules)
     log_level: str = "INFO"
     log_format: LogFormat = "json"
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Read the environment; the complaints must be empty before anything starts."""
+        """Read the environment; if there are complaints, nothing may start."""
         env = Reading(environ)
         default = cls()
         settings = cls(
@@ -184,7 +185,7 @@ class WebhookSettings:
             env.complain(
                 "PUBLIC_LISTEN",
                 f"{settings.public_listen} has the port of GPUSHARE_LISTEN; "
-                "the two listeners need a port each",
+                "the two listeners need different ports",
             )
         env.misspelt()
         return settings, env.complaints
@@ -208,22 +209,37 @@ def _rules(env: Reading) -> Rules:
 
 
 def _bitfusion(env: Reading) -> BitfusionRules:
-    total = total_of(env.text("BITFUSION_CARD_MIB"), env.environ.get(TOTAL))
-    if isinstance(total, str):
-        env.complaints.append(total)
-        total = CardTotal()
     default = BitfusionRules()
+    card_mib, total_mb = env.text("BITFUSION_CARD_MIB"), env.environ.get(TOTAL)
+    total_bytes = None
+    if card_mib and card_mib != _AUTO:
+        fix = "give a card's memory in MiB, such as 16384, or auto"
+        name = f"{PREFIX}BITFUSION_CARD_MIB"
+        total_bytes = _card_bytes(env, name, card_mib, MIB, fix)
+    elif total_mb and not card_mib:
+        fix = "give a card's memory in MB (1,000,000 bytes), such as 16000"
+        total_bytes = _card_bytes(env, TOTAL, total_mb, MB, fix)
     return BitfusionRules(
-        total_bytes=total.total_bytes,
-        auto=total.auto,
+        total_bytes=total_bytes,
+        auto=card_mib == _AUTO,
         shell=env.text("BITFUSION_SHELL") or default.shell,
         strict=env.switch("BITFUSION_STRICT", default=False),
         quota=env.switch("BITFUSION_QUOTA", default=False),
     )
 
 
+def _card_bytes(env: Reading, name: str, text: str, unit: int, fix: str) -> int | None:
+    number = text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
+    total = int(text) * unit if number else 0
+    if UNIT_MIB * MIB <= total <= _MOST_BYTES:
+        return total
+    bounds = f"from {-(-UNIT_MIB * MIB // unit)} to {_MOST_BYTES // unit}"
+    env.complaints.append(f"{name}: {text!r} will not do; {fix}, {bounds}")
+    return None
+
+
 def _names(env: Reading, name: str) -> frozenset[str]:
-    """Read names with commas between them."""
+    """Read names that are separated by commas."""
     return frozenset(filter(None, map(str.strip, (env.text(name) or "").split(","))))
 
 

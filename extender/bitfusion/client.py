@@ -1,7 +1,7 @@
-"""A stand-in for the ``bitfusion`` program, for scripts that call it. Pure.
+"""Put a stand-in for the ``bitfusion`` program into pods that call it. Pure.
 
-Its text travels in an annotation of the pod, and lies in the container as a file by a
-downwardAPI volume: nothing is needed on nodes or in namespaces.
+Its text is in an annotation of the pod, and a downwardAPI volume makes it a file in the
+container. So nothing has to be installed on nodes or in namespaces.
 """
 
 import re
@@ -60,7 +60,7 @@ case ${1-} in
   *) say "there is no $1 here: cards are local"; exit 2 ;;
 esac
 """
-"""POSIX sh. ``run`` becomes the program, so that signals and exit codes are its own."""
+"""POSIX sh. ``run`` replaces itself by the program, for its signals and exit code."""
 
 # As the client image's own recipe named its folders; 450 of seed 004 is 4.5.0.
 _PACKAGES = {
@@ -78,7 +78,7 @@ _CALLED = re.compile(r"(?<![\w.-])bitfusion(?![\w./-])")
 
 
 def packed(annotations: Json) -> str:
-    """Give the folder of the client that the annotations describe; empty if unknown."""
+    """Return the folder of the client that annotations describe; empty if unknown."""
     described = (
         annotations.get(resources.OS) or "",
         annotations.get(resources.VERSION) or "",
@@ -87,13 +87,13 @@ def packed(annotations: Json) -> str:
 
 
 def is_called(container: Json) -> bool:
-    """Tell whether the container's own words call the program."""
+    """Tell whether the container's command or args call the program."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     return any(_CALLED.search(word) for word in words)
 
 
 def put_into(pod: Json, containers: Iterable[Json]) -> None:
-    """Lay the stand-in where the containers look for the program."""
+    """Mount the stand-in where the containers look for the program."""
     annotations = pod["metadata"]["annotations"]
     spec = pod["spec"]
     volumes = list(spec.get("volumes") or ())
@@ -112,7 +112,7 @@ def put_into(pod: Json, containers: Iterable[Json]) -> None:
 
 
 def _paths(container: Json, folder: str) -> list[str]:
-    """Give where the program must lie: also where the container's own words look."""
+    """Return the paths of the program, with those in the container's own words."""
     texts = [*(container.get("command") or ()), *(container.get("args") or ())]
     texts += [one.get("value") or "" for one in container.get("env") or ()]
     found = [match for text in texts for match in _FOLDER.findall(text)]

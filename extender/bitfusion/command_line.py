@@ -1,14 +1,9 @@
-"""What ``bitfusion run`` asks, where its container's resources do not say. Pure.
+"""Remove ``bitfusion run … -- program`` from a container's command. Pure.
 
-``bitfusion run … -- program`` in a container's words, found and taken out. Pure.
-
-Its options are those of Bitfusion's client 2.0 to 4.5. Where they end without ``--``,
-only known ones tell which word is the program.
-
-A container's command as it must be where no Bitfusion client rewrites it. Pure.
-
-Bitfusion's webhook gave every command to ``/bin/bash -c``; so a command of one line is
-no file to run, and is given to a shell here too.
+The options are those of Bitfusion's client 2.0 to 4.5. Without ``--`` after them, only
+known options tell which word is the program. Bitfusion's webhook ran every command by
+``/bin/bash -c``; so a command of one line is not a file here either, and runs in a
+shell.
 """
 
 import re
@@ -30,7 +25,7 @@ from gpushare.domain.refusal import users_words
 from gpushare.kube.cluster import Json
 
 _CLIENT = re.compile(r"(?:[^\s;&|()]*/)?bitfusion")
-# Not inside quotes, which belong to another program.
+# Not inside quotes: those words belong to another program.
 _CALL = re.compile(r"(?:(?<=[\s;&|()`])|^)(?:[^\s;&|()`'\"]*/)?bitfusion\s+run(?=\s)")
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
 _WORD = re.compile(
@@ -38,7 +33,7 @@ _WORD = re.compile(
 )
 _OPTION = re.compile(r"(?P<name>--[\w-]+|-[a-zA-Z])(?:=?(?P<value>.+))?", re.DOTALL)
 
-# A pod may hold megabytes of words, and all reviews share one processor's time.
+# A pod may have megabytes of words, and all reviews share one processor.
 _MOST_CALLS = 16
 _MOST_WORDS = 64
 _MOST_QUOTED = 1000
@@ -56,7 +51,7 @@ _OPTIONS: Mapping[str, str] = {
     "-s": "",
     "--servers": "",
 }
-"""Each takes a value; those without a meaning say where the servers are."""
+"""Each takes a value; the ones with an empty meaning name the servers."""
 
 
 @dataclass(slots=True)
@@ -71,18 +66,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """Words without the calls; ``runs`` are the calls' options."""
+    """The words without the calls; ``runs`` are the calls' options."""
 
     words: tuple[str, ...]
     runs: tuple[Run, ...] = ()
     unclear: bool = False
-    """Whether a call was left, since nobody can tell where its program begins."""
+    """Whether a call was kept, because it is unclear where its program begins."""
 
 
 def stripped(words: Sequence[str], shell: str) -> Stripped:
-    """Take the calls out of an argument vector, or of the shell lines in it.
+    """Remove the calls from an argument vector, or from the shell lines in it.
 
-    A program that was itself one quoted line is given to ``shell``.
+    A program that is itself one quoted line is run by ``shell``.
     """
     for at, word in enumerate(words[:-1]):
         if _CLIENT.fullmatch(word) and words[at + 1] == "run":
@@ -111,7 +106,7 @@ def _of_vector(words: list[str], at: int, shell: str) -> Stripped:
 
 
 def _of_line(line: str, shell: str) -> tuple[str, list[Run], bool]:
-    """Give the line without its calls, their options, and whether one was left."""
+    """Return the line without its calls, their options, and whether one was kept."""
     done, unclear, after = "", False, 0
     runs: list[Run] = []
     for call in _CALL.finditer(line):
@@ -136,7 +131,7 @@ def _of_line(line: str, shell: str) -> tuple[str, list[Run], bool]:
 
 
 def _words(line: str, at: int) -> Iterator[tuple[int, str]]:
-    """Give the words of one simple command and where each begins."""
+    """Yield the words of one simple command, each with its position."""
     while True:
         blank = _BLANK.match(line, at)
         at = blank.end() if blank else at
@@ -148,14 +143,14 @@ def _words(line: str, at: int) -> Iterator[tuple[int, str]]:
 
 
 def _unquoted(text: str) -> str:
-    """Give the word that a shell would make of it; a long one is no option's."""
+    """Remove quotes as a shell does; long words are kept, as they are no options."""
     if len(text) > _MOST_QUOTED or not set(text) & set("\"'\\"):
         return text
     return "".join(shlex.split(text))
 
 
 def _options(words: Sequence[str], run: Run) -> int | None:
-    """Read options into ``run``; give where the program begins, None if nobody can."""
+    """Read options into ``run``; return where the program begins, None if unclear."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
@@ -163,7 +158,7 @@ def _options(words: Sequence[str], run: Run) -> int | None:
         option = _OPTION.fullmatch(words[at])
         meaning = _OPTIONS.get(option["name"].replace("_", "-")) if option else None
         if option is None or meaning is None:
-            # Of no meaning here, if only it is plain where they all end.
+            # Unknown options have no meaning here, if ``--`` shows where they end.
             return list(words).index("--") + 1 if "--" in words else None
         value = option["value"]
         if value is None:
@@ -190,7 +185,7 @@ _MOST_DIGITS = 20
 
 
 def asked_by_calls(runs: Sequence[Run], path: str) -> Asked:
-    """Read the calls of one container, each of which must have enough of its own."""
+    """Read what the calls of one container ask; each needs enough for itself."""
     denials: list[str] = []
     asks = [_ask(run, f"{path}.command", denials) for run in runs]
     if not denials:
@@ -221,18 +216,18 @@ def _percent(text: str, where: str, denials: list[str]) -> int | None:
         part = Decimal(0)
     if part.is_finite() and 0 < part <= 1:
         return max(int(part * 100), 1)
-    fix = "a number above 0, up to 1; write 0.5"
+    fix = "a number above 0 and up to 1; write 0.5"
     denials.append(bad_percent(users_words(text), where, fix))
     return None
 
 
-# Blanks, and what means something to a shell only.
+# Blanks, and characters that only a shell understands.
 _LINE = re.compile(r"[\s;&|<>()$`'\"*?~]")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A container's ``command`` and ``args``; what was taken out, and what is amiss."""
+    """A container's ``command`` and ``args``, with the calls that were removed."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
@@ -241,12 +236,12 @@ class Command:
 
 
 def command_of(container: Json, shell: str) -> Command:
-    """Take out ``bitfusion run`` with its options, and wrap a command of one line."""
+    """Remove ``bitfusion run`` with its options, and wrap a command of one line."""
     command = list(container.get("command") or ())
     args = list(container.get("args") or ())
     found = stripped([*command, *args], shell)
     if len(found.words) == len(command) + len(args):
-        # Word by word: the border between the two has not moved.
+        # No call was removed: the border between the two has not moved.
         command, args = _cut(found.words, len(command))
     elif command and not args:
         command = list(found.words)
@@ -256,11 +251,11 @@ def command_of(container: Json, shell: str) -> Command:
         command, args = list(found.words), []
     warnings = []
     if found.unclear:
-        warnings.append('is unclear: write "--" between the options and the program')
+        warnings.append('is ambiguous: write "--" between the options and the program')
     wrapped = _wrapped(command, shell)
     if args and wrapped is not command:
         warnings.append(
-            "is one line, which gets no args, as before: write them into it"
+            "is one line and gets no args, as with Bitfusion: write them into the line"
         )
     return Command(tuple(wrapped), tuple(args), found.runs, tuple(warnings))
 
@@ -270,7 +265,7 @@ def _cut(words: tuple[str, ...], at: int) -> tuple[list[str], list[str]]:
 
 
 def _wrapped(command: list[str], shell: str) -> list[str]:
-    """Give to a shell what is no argument vector."""
+    """Let a shell run what is no argument vector."""
     if not command:
         return command
     if len(command) == 1 and _LINE.search(command[0]):

@@ -1,7 +1,7 @@
-"""``bitfusion-client/filter``: conditions on a server and its cards, as ours. Pure.
+"""Translate ``bitfusion-client/filter``, conditions on a server and its cards. Pure.
 
-Servers become nodes, since the cards are in them; what names a card becomes a selector
-of ours. Words of one kind are alternatives.
+A condition on the server becomes one on the node, a condition on the card one of our
+card selectors. Several conditions with the same key are alternatives.
 """
 
 import re
@@ -28,7 +28,7 @@ _MOST_QUOTED = 10_000
 
 @dataclass(slots=True)
 class Wishes:
-    """What the conditions come to; ``complaints`` are those that come to nothing."""
+    """The translated conditions; ``complaints`` are about those left out."""
 
     hostnames: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Wishes:
 
 
 def wishes(texts: Iterable[str], pool: Pool) -> Wishes:
-    """Read conditions: the annotation's text, and each ``--filter`` of a command."""
+    """Read conditions from the annotation and from each ``--filter`` of a command."""
     found = Wishes()
     words = list(dict.fromkeys(_split(texts)))
     if len(words) > _MOST_WORDS:
@@ -57,7 +57,7 @@ def wishes(texts: Iterable[str], pool: Pool) -> Wishes:
 
 
 def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
-    """Let the pod onto those nodes only; what it says itself stays."""
+    """Restrict the pod to these nodes; its own selectors stay."""
     if not hostnames:
         return
     selector = dict(spec.get("nodeSelector") or {})
@@ -69,7 +69,7 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     required = dict(of_nodes.get(key) or {})
-    # Terms are alternatives, so each must say it.
+    # Terms are alternatives, so each needs the condition.
     terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), one]}
@@ -81,7 +81,7 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
 
 
 def limit_cards(annotations: dict[str, str], found: Wishes) -> None:
-    """Let the pod onto those cards only; lists of its own stay."""
+    """Restrict the pod to these cards; its own lists stay."""
     for key, entries in ((names.MODELS, found.models), (names.UUIDS, found.uuids)):
         if entries:
             annotations.setdefault(key, ",".join(entries))
@@ -99,7 +99,7 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _note(found: Wishes, word: str, pool: Pool) -> str:
-    """Write down one condition; give what is wrong where it comes to nothing."""
+    """Add one condition; return what is wrong if it is left out."""
     condition = _CONDITION.fullmatch(word)
     if condition is None:
         return "is left out: only key=value is understood"
@@ -115,7 +115,7 @@ def _note(found: Wishes, word: str, pool: Pool) -> str:
         case "device.name" | "device.id":
             return _note_card(found, key, value)
         case _:
-            return "is left out: it chooses nothing among the cards of a cluster"
+            return "is left out: it has no meaning for cards in a cluster"
     return ""
 
 
@@ -125,7 +125,7 @@ def _note_hostname(found: Wishes, hostname: str, pool: Pool) -> str:
     found.hostnames.append(hostname)
     known = set(pool.node_of_address.values())
     if known and hostname not in known:
-        return "names no known node: the pod waits for one"
+        return "names an unknown node: the pod waits for it"
     return ""
 
 
@@ -133,12 +133,13 @@ def _note_card(found: Wishes, key: str, value: str) -> str:
     if key == "device.name":
         plain = value.replace("*", "").replace(",", " ").strip()
         if plain != value.strip():
-            return f"is left out: a name, or part of one, without * and , ({plain})"
-        # Bitfusion took a part of the name for it.
+            return (
+                f"is left out: write a name or a part of it, without * and , ({plain})"
+            )
+        # In Bitfusion, too, a part of the name was enough.
         found.models.append(f"*{value}*")
         return ""
     if not _UUID.fullmatch(value):
-        fix = "give a UUID, as nvidia-smi -L shows it"
-        return f"is left out: it names no card here; {fix}"
+        return "is left out: it is not a UUID as nvidia-smi -L shows it"
     found.uuids.append(value)
     return ""

@@ -1,10 +1,6 @@
-"""What a container asks of Bitfusion, read and checked. Pure.
+"""Read what a container asks of Bitfusion, and work out its share of a card. Pure.
 
 The first words of each denial are Bitfusion's own, since people search for them.
-
-From what a container asked of Bitfusion to a share of a card here. Pure.
-
-Bitfusion's own names, as its users wrote them (seed 004), and ours beside them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +8,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from extender.bitfusion.rules import MB, MIB, BitfusionRules
 from extender.pool import Pool
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
@@ -20,14 +15,65 @@ from gpushare.domain.refusal import users_words
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 
+MIB = 1 << 20
+"""Bytes in a MiB."""
+MB = 1_000_000
+"""Bytes in a MB, which Bitfusion counts in."""
 UNIT_BYTES = UNIT_MIB * MIB
+
+RESOURCES = "bitfusion.io/"
+"""The prefix of all its resources."""
+AMOUNT = f"{RESOURCES}gpu-amount"
+"""Resource: how many cards."""
+PERCENT = f"{RESOURCES}gpu-percent"
+"""Resource: how much of each card's memory, 1 to 100; by default 100."""
+MEMORY = f"{RESOURCES}gpu-memory"
+"""Resource: bytes of each card's memory."""
+ASKED = (AMOUNT, PERCENT, MEMORY)
+"""What a container may ask by. ``bitfusion.io/gpu`` is written by the webhook."""
+
+MODE = "auto-management/bitfusion"
+"""Pod annotation: all, injection or none."""
+STATUS = "auto-management/status"
+"""Pod annotation, written by the webhook."""
+INJECTED = "injected"
+"""The value of ``STATUS`` on a pod that has been translated."""
+OS = "bitfusion-client/os"
+"""Pod annotation: for which system the client was packed."""
+VERSION = "bitfusion-client/version"
+"""Pod annotation: the client's version, in three digits."""
+FILTER = "bitfusion-client/filter"
+"""Pod annotation: conditions on the server and the card, separated by blanks."""
+
+CARD_MIB = f"{names.PREFIX}-bitfusion-card-mib"
+"""Pod annotation, written by the webhook: the card size that shares were computed from,
+if it was the cluster's smallest card."""
+
+_MOST_CARDS = 1_000_000
+_HALF = f"{AMOUNT}: 1 and {PERCENT}: 50"
+
+
+@dataclass(frozen=True, slots=True)
+class BitfusionRules:
+    """What an operator sets; docs/bitfusion.md lists it with the defaults."""
+
+    total_bytes: int | None = None
+    """Memory of one card, in bytes; None if it is not set."""
+    auto: bool = False
+    """Use the smallest card of the cluster; ``total_bytes`` is then None."""
+    shell: str = "/bin/bash"
+    """Path of the shell that runs a command of one line."""
+    strict: bool = False
+    """Deny pods that would otherwise get a warning."""
+    quota: bool = False
+    """Keep ``bitfusion.io/gpu`` in the pod, for quotas that count it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one container asks: ``cards`` cards, and of each a part of its memory.
+    """What one container asks: ``cards`` cards, and a part of each one's memory.
 
-    ``memory``, in bytes, goes before ``percent`` where both are there.
+    ``memory``, in bytes, overrules ``percent``.
     """
 
     cards: int
@@ -42,12 +88,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class CardSize:
-    """How large a card is taken to be."""
+    """The card size that percentages are computed from."""
 
     total: int
     """In bytes; not always whole units."""
     assumed: bool = False
-    """Whether it is the cluster's smallest card, and not what an operator has said."""
+    """Whether it is the cluster's smallest card and not the operator's setting."""
 
     @property
     def mib(self) -> int:
@@ -56,114 +102,24 @@ class CardSize:
 
     @property
     def units(self) -> int:
-        """All that can be asked of such a card."""
+        """The most units that can be asked of such a card."""
         return self.total // UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a container gets: its amount, and what ``bitfusion.io/gpu`` would say."""
+    """What a container gets, and the value of ``bitfusion.io/gpu`` for it."""
 
     amount: Amount
     quota: int
 
 
-def said_size(rules: BitfusionRules, pool: Pool) -> CardSize | None:
-    """Give the card size that an operator chose; None where he did not."""
-    if rules.total_bytes is not None:
-        return CardSize(rules.total_bytes)
-    return smallest(pool) if rules.auto else None
-
-
-def smallest(pool: Pool) -> CardSize | None:
-    """Give the size of the cluster's smallest card; None where none is known."""
-    if not pool.smallest_units:
-        return None
-    return CardSize(pool.smallest_units * UNIT_BYTES, assumed=True)
-
-
-def part_of(ask: Ask, card: CardSize | None) -> Part:
-    """Turn a right ask into a share, or whole cards.
-
-    Only for an ask by memory the card's size may be unknown: one core, then, and a
-    quota of one too.
-    """
-    if ask.memory is not None:
-        return _by_memory(ask.memory, card)
-    if card is None:
-        raise ValueError("a percentage of a card whose size is not known")
-    quota = ask.percent * ask.cards
-    if ask.whole:
-        return Part(Amount(CORES_PER_CARD * ask.cards, card.units * ask.cards), quota)
-    # Rounded down, so that two halves always fit one card.
-    units = ask.percent * card.total // (100 * UNIT_BYTES)
-    return Part(Amount(ask.percent, max(units, 1)), quota)
-
-
-def peak_of(parts: Iterable[Part]) -> Part:
-    """Give what is enough for each of these, one at a time; there is one at least."""
-    return reduce(
-        lambda one, other: Part(
-            one.amount.peak(other.amount), max(one.quota, other.quota)
-        ),
-        parts,
-    )
-
-
-def _by_memory(memory: int, card: CardSize | None) -> Part:
-    units = -(-memory // UNIT_BYTES)
-    if card is None:
-        return Part(Amount(1, units), 1)
-    share = -(-CORES_PER_CARD * memory // card.total)
-    if memory > card.total:
-        # A whole card, if of a larger kind, and no quota counts it for more.
-        return Part(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
-    # A card's last bytes, less than a unit, cannot be asked for.
-    units = min(units, card.units)
-    # All of a card's cores would ask for one that nobody else is on.
-    cores = share if memory == card.total else min(share, CORES_PER_CARD - 1)
-    return Part(Amount(cores, units), share)
-
-
-RESOURCES = "bitfusion.io/"
-"""What all its resources begin with."""
-AMOUNT = f"{RESOURCES}gpu-amount"
-"""Resource: how many cards."""
-PERCENT = f"{RESOURCES}gpu-percent"
-"""Resource: how much of each card's memory, 1 to 100; 100 where it is not said."""
-MEMORY = f"{RESOURCES}gpu-memory"
-"""Resource: bytes of each card's memory."""
-ASKED = (AMOUNT, PERCENT, MEMORY)
-"""What a container asks by; ``bitfusion.io/gpu`` is what the webhook made of it."""
-
-MODE = "auto-management/bitfusion"
-"""Pod annotation: all, injection or none."""
-STATUS = "auto-management/status"
-"""Pod annotation, written by the webhook."""
-INJECTED = "injected"
-"""The value of ``STATUS`` on a pod that has been translated."""
-OS = "bitfusion-client/os"
-"""Pod annotation: for which system the client was packed."""
-VERSION = "bitfusion-client/version"
-"""Pod annotation: the client's version, in three digits."""
-FILTER = "bitfusion-client/filter"
-"""Pod annotation: conditions on the server and the card, with blanks between."""
-
-CARD_MIB = f"{names.PREFIX}-bitfusion-card-mib"
-"""Pod annotation, written by the webhook: the card size that shares were made of, where
-it was the smallest card of the cluster."""
-
-
-_MOST_CARDS = 1_000_000
-_HALF = f"{AMOUNT}: 1 and {PERCENT}: 50"
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one container's resources say, or its calls; ``asks`` is empty for neither.
+    """What one container asks by its resources, or else by calls in its command.
 
-    ``uneven``: its requests are not its limits, which the API server will refuse in
-    words of its own, as long as it gets to see them.
+    ``uneven``: its requests differ from its limits. The API server refuses that in its
+    own words, if the pod is left as it is.
     """
 
     asks: tuple[Ask, ...] = ()
@@ -172,7 +128,7 @@ class Asked:
 
 
 def asked_by(container: Json, path: str) -> Asked:
-    """Read the resources of the container that stands at ``path``."""
+    """Read the resources of the container at ``path``."""
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     requests = resources.get("requests") or {}
@@ -184,7 +140,7 @@ def asked_by(container: Json, path: str) -> Asked:
         name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
         for name in found
     }
-    denials = [*_strangers(found, where)]
+    denials = [*_misplaced(found, where)]
     asked = {name: found[name] for name in ASKED if name in found}
     uneven = any(_is_uneven(name, limits, requests) for name in asked)
     ask = _ask(asked, where, denials) if asked else None
@@ -192,19 +148,20 @@ def asked_by(container: Json, path: str) -> Asked:
     return Asked(asks, tuple(denials), uneven)
 
 
-def _strangers(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
+def _misplaced(found: Mapping[str, Any], where: Mapping[str, str]) -> list[str]:
     asked = any(name in found for name in ASKED)
     told = []
     for name in found:
         if name == names.BITFUSION_GPU:
             if not asked:
-                told.append(f"{where[name]}: only quotas count by it; ask {_HALF}")
+                told.append(f"{where[name]}: it is for quotas only; ask {_HALF}")
         elif name.startswith(RESOURCES) and name not in ASKED:
             known = ", ".join(ASKED)
             told.append(f"{where[name]}: there is no such resource; ask by {known}")
         elif name in (names.CORE, names.MEMORY) and _whole(found[name]) != 0:
             told.append(
-                f"{where[name]}: stands beside {RESOURCES}…; ask by one of the two"
+                f"{where[name]}: the container asks for {RESOURCES}… too; use only one "
+                "of the two"
             )
     return told
 
@@ -234,11 +191,11 @@ def _ask(
 
 
 def too_many(ask: Ask, where: str) -> str:
-    """Say that a share is on one card, to whom asks shares of several."""
+    """Return the denial of shares of several cards: a share is on one card."""
     each = f"{ask.percent} percent" if ask.memory is None else "a part of the memory"
     return (
-        f"{where}: {ask.cards} cards with {each} of each cannot be had, since a share "
-        f"is on one card here; ask {AMOUNT}: 1, or {PERCENT}: 100 for {ask.cards} "
+        f"{where}: {ask.cards} cards with {each} of each are not possible, because a "
+        f"share is on one card; ask {AMOUNT}: 1, or {PERCENT}: 100 for {ask.cards} "
         "whole cards of one node"
     )
 
@@ -248,10 +205,10 @@ def cards_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number and number <= _MOST_CARDS:
         return number
-    because = "no node has so many" if number else "it must be whole, 1 or more"
+    because = "no node has so many" if number else "it must be an integer of 1 or more"
     denials.append(
-        f"gpuNum.Value() Error ({where} is {_shown(raw)}): it is a number of cards, "
-        f"and {because}; ask 1"
+        f"gpuNum.Value() Error ({where} is {_shown(raw)}): this is the number of "
+        f"cards, and {because}; ask 1"
     )
     return None
 
@@ -261,14 +218,14 @@ def percent_of(raw: object, where: str, denials: list[str]) -> int | None:
     number = _whole(raw)
     if number and number <= 100:  # noqa: PLR2004
         return number
-    denials.append(bad_percent(_shown(raw), where, "whole, from 1 to 100; ask 50"))
+    denials.append(bad_percent(_shown(raw), where, "an integer from 1 to 100; ask 50"))
     return None
 
 
 def bad_percent(shown: str, where: str, allowed: str) -> str:
-    """Say that a part of a card is none."""
+    """Return the denial of a percentage that cannot be used."""
     return (
-        f"Invalid {PERCENT} quantity: {shown} ({where}): it is a part of one card, "
+        f"Invalid {PERCENT} quantity: {shown} ({where}): this is a part of one card, "
         f"{allowed} for half of it"
     )
 
@@ -280,9 +237,9 @@ def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
         return number
     text = _shown(raw)
     if text.endswith("m") and text[:-1].isdigit() and text != "0m":
-        because = f"m is a thousandth of a byte; did you mean {text[:-1]}M?"
+        because = f"m means a thousandth of a byte; did you mean {text[:-1]}M?"
     elif number and number > 0:
-        because = f"these are bytes, less than 1 MB; did you mean {number}M?"
+        because = f"that is in bytes and less than 1 MB; did you mean {number}M?"
     else:
         because = "it must be 1M or more, in whole bytes; ask 8000M or 8Gi"
     denials.append(bad_memory(where, text, because))
@@ -290,12 +247,12 @@ def memory_of(raw: object, where: str, denials: list[str]) -> int | None:
 
 
 def bad_memory(where: str, shown: str, because: str) -> str:
-    """Say that an amount of memory will not do."""
+    """Return the denial of an amount of memory that cannot be used."""
     return f"Memory value Error ({where} is {shown}): {because}"
 
 
 def without(resources: Json) -> Json:
-    """Give a container's resources without those of Bitfusion."""
+    """Return a container's resources without those of Bitfusion."""
     return {
         key: {
             name: raw
@@ -326,3 +283,60 @@ def _whole(raw: object) -> int | None:
 
 def _shown(raw: object) -> str:
     return users_words(str(raw))
+
+
+def said_size(rules: BitfusionRules, pool: Pool) -> CardSize | None:
+    """Return the card size that the operator set; None if there is none."""
+    if rules.total_bytes is not None:
+        return CardSize(rules.total_bytes)
+    return smallest(pool) if rules.auto else None
+
+
+def smallest(pool: Pool) -> CardSize | None:
+    """Return the size of the cluster's smallest card; None if none is known."""
+    if not pool.smallest_units:
+        return None
+    return CardSize(pool.smallest_units * UNIT_BYTES, assumed=True)
+
+
+def part_of(ask: Ask, card: CardSize | None) -> Part:
+    """Turn what was asked into a share, or whole cards.
+
+    The card's size may be unknown only if memory was asked. The part is then one core,
+    and its quota 1.
+    """
+    if ask.memory is not None:
+        return _by_memory(ask.memory, card)
+    if card is None:
+        raise ValueError("a percentage of a card whose size is not known")
+    quota = ask.percent * ask.cards
+    if ask.whole:
+        return Part(Amount(CORES_PER_CARD * ask.cards, card.units * ask.cards), quota)
+    # Rounded down, so that two halves always fit one card.
+    units = ask.percent * card.total // (100 * UNIT_BYTES)
+    return Part(Amount(ask.percent, max(units, 1)), quota)
+
+
+def peak_of(parts: Iterable[Part]) -> Part:
+    """Return what is enough for each of these, one at a time; at least one is given."""
+    return reduce(
+        lambda one, other: Part(
+            one.amount.peak(other.amount), max(one.quota, other.quota)
+        ),
+        parts,
+    )
+
+
+def _by_memory(memory: int, card: CardSize | None) -> Part:
+    units = -(-memory // UNIT_BYTES)
+    if card is None:
+        return Part(Amount(1, units), 1)
+    share = -(-CORES_PER_CARD * memory // card.total)
+    if memory > card.total:
+        # A whole card of a larger model; a quota counts it as one card.
+        return Part(Amount(CORES_PER_CARD, units), CORES_PER_CARD)
+    # The last bytes of a card, if less than a unit, cannot be asked for.
+    units = min(units, card.units)
+    # With all cores the pod would get a card to itself.
+    cores = share if memory == card.total else min(share, CORES_PER_CARD - 1)
+    return Part(Amount(cores, units), share)

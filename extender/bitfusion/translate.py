@@ -1,24 +1,21 @@
-"""Pods written for Bitfusion, rewritten for cards of this cluster. Pure.
+"""Translate pods written for Bitfusion into pods with shares of this cluster's cards.
 
-What each field becomes, the texts of denials, and what cannot be had:
-``docs/bitfusion.md``.
-
-What the containers of a pod ask of Bitfusion, and what each would get here. Pure.
-
-The pod as it is to be, once it is known what its containers get. Pure.
+Pure. docs/bitfusion.md says what each field becomes, lists the denials, and what is not
+possible.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from extender.bitfusion import client, resources
-from extender.bitfusion import resources as bitfusionnames
 from extender.bitfusion.command_line import Command, asked_by_calls, command_of
 from extender.bitfusion.filter import Wishes, limit_cards, limit_nodes, wishes
 from extender.bitfusion.resources import (
     MEMORY,
+    MIB,
     PERCENT,
     Ask,
+    BitfusionRules,
     CardSize,
     Part,
     asked_by,
@@ -29,7 +26,6 @@ from extender.bitfusion.resources import (
     smallest,
     without,
 )
-from extender.bitfusion.rules import MIB, BitfusionRules, CardTotal, total_of
 from extender.pool import Pool
 from gpushare.domain.model import UNIT_MIB
 from gpushare.domain.refusal import users_words
@@ -38,13 +34,17 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES
 
 INIT, APP = "initContainers", "containers"
+_ALL, _INJECTION = "all", "injection"
+_YES = frozenset({"y", "yes", "true", "on", _ALL})
+_NO = frozenset({"", "n", "no", "false", "off", "none"})
+_MOST_SHOWN = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A container that asks; ``command`` is its command as it is to be.
+    """A container that asks for cards; ``command`` is its translated command.
 
-    ``asks`` is what its resources say, or else what each call in its command does.
+    ``asks`` is what its resources say, or else what each call in its command says.
     """
 
     kind: str
@@ -54,13 +54,13 @@ class Asking:
 
     @property
     def path(self) -> str:
-        """Where it stands in the pod."""
+        """Its path in the pod."""
         return f"spec.{self.kind}[{self.index}]"
 
 
 @dataclass(slots=True)
 class Findings:
-    """What reading a pod comes to; ``uneven`` as with one container's resources."""
+    """What a pod's containers ask; ``uneven`` as in ``Asked``."""
 
     asking: list[Asking] = field(default_factory=list)
     denials: list[str] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Findings:
 class Parts:
     """What each asking container gets, in their order.
 
-    ``assumed``: the size of the cluster's smallest card, where a part was made of it.
-    ``remarks`` are about what works otherwise than a person may think, ``waits`` about
-    what no card of the cluster has room for.
+    ``assumed``: the size of the cluster's smallest card, if a part was computed from
+    it. ``remarks`` tell what works differently than expected, ``waits`` what no card of
+    the cluster has room for.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -84,14 +84,14 @@ class Parts:
 
 
 def containers(spec: Json) -> Iterator[tuple[str, int, Json]]:
-    """Give the containers with where they stand, init containers first."""
+    """Yield each container with its kind and index, init containers first."""
     for kind in (INIT, APP):
         for index, container in enumerate(spec.get(kind) or ()):
             yield kind, index, container
 
 
 def read_pod(spec: Json, *, shell: str, calls: bool) -> Findings:
-    """Read what is asked, in commands too where ``calls`` says so."""
+    """Read what is asked; in commands too if ``calls`` is set."""
     found = Findings()
     for kind, index, container in containers(spec):
         path = f"spec.{kind}[{index}]"
@@ -110,7 +110,7 @@ def read_pod(spec: Json, *, shell: str, calls: bool) -> Findings:
 
 
 def parts_of(asking: list[Asking], rules: BitfusionRules, pool: Pool) -> Parts:
-    """Work out what each gets; what cannot be had is denied."""
+    """Compute what each container gets; deny what is not possible."""
     found = Parts()
     said = said_size(rules, pool)
     for one in asking:
@@ -139,13 +139,13 @@ def _compare(
     card: CardSize | None,
     pool: Pool,
 ) -> None:
-    """Note what is more than one card has: than those there are, or than was said."""
+    """Note what is more than one card has, of those there are or as configured."""
     units, most = part.amount.units, pool.largest_units
     if ask.memory is None:
         if most and units > most * ask.cards:
             found.waits.append(
                 f"{path}: {ask.percent} percent of TOTAL are {units // ask.cards} "
-                f"units, the largest card has {most}; the pod waits"
+                f"units, but the largest card has {most}; the pod waits"
             )
         return
     most = most or (card.units if card else None)
@@ -154,15 +154,15 @@ def _compare(
     elif card is not None and ask.memory > card.total:
         found.remarks.append(
             f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "
-            "it gets a whole card, 100 cores"
+            "the container gets a whole card, 100 cores"
         )
 
 
 def _unknown_size(one: Asking, percent: int) -> str:
     return (
-        f"Invalid {PERCENT} quantity: {percent} ({one.path}): no card is known "
-        "to take it of; ask bitfusion.io/gpu-memory, or have the webhook's "
-        "TOTAL_GPU_MEMORY set"
+        f"Invalid {PERCENT} quantity: {percent} ({one.path}): the size of a card is "
+        "not known; ask bitfusion.io/gpu-memory, or ask an administrator to set the "
+        "webhook's TOTAL_GPU_MEMORY"
     )
 
 
@@ -175,7 +175,7 @@ def _too_large(path: str, memory: int, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is to change; ``commands`` whether they are rewritten too."""
+    """All changes to a pod; ``commands`` tells whether commands are rewritten too."""
 
     asking: tuple[Asking, ...]
     parts: Parts
@@ -184,12 +184,12 @@ class Plan:
 
 
 def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
-    """Give a changed copy of the pod; what is not spoken of stays, and is shared."""
+    """Return a changed copy of the pod; unchanged parts are the same objects."""
     after = _copied(pod)
     spec, annotations = after["spec"], after["metadata"]["annotations"]
-    annotations[bitfusionnames.STATUS] = bitfusionnames.INJECTED
+    annotations[resources.STATUS] = resources.INJECTED
     if plan.parts.assumed is not None:
-        annotations[bitfusionnames.CARD_MIB] = str(plan.parts.assumed.mib)
+        annotations[resources.CARD_MIB] = str(plan.parts.assumed.mib)
     callers = []
     for one, part in zip(plan.asking, plan.parts.parts, strict=True):
         container = spec[one.kind][one.index]
@@ -199,7 +199,7 @@ def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
         if not plan.commands or client.is_called(container):
             callers.append(container)
     if len(plan.asking) > 1 and not _handing_on(spec):
-        # Each of them ran a client of its own.
+        # Each of them ran its own Bitfusion client.
         annotations.setdefault(names.CONTAINERS, names.APART)
     limit_nodes(spec, plan.wishes.hostnames)
     limit_cards(annotations, plan.wishes)
@@ -209,7 +209,7 @@ def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
 
 
 def _copied(pod: Json) -> Json:
-    """Copy as deep as changes go: a whole copy costs more than all the rest."""
+    """Copy what may change; a deep copy would cost more than the translation."""
     metadata, spec = dict(pod.get("metadata") or {}), dict(pod["spec"])
     metadata["annotations"] = dict(metadata.get("annotations") or {})
     for kind in (INIT, APP):
@@ -219,7 +219,7 @@ def _copied(pod: Json) -> Json:
 
 
 def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
-    resources = without(container.get("resources") or {})
+    amounts = without(container.get("resources") or {})
     ours = {
         names.CORE: str(part.amount.cores),
         names.MEMORY: str(part.amount.units),
@@ -227,8 +227,8 @@ def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
     if rules.quota:
         ours[names.BITFUSION_GPU] = str(part.quota)
     for key in ("limits", "requests"):
-        resources[key] = {**resources.get(key, {}), **ours}
-    return resources
+        amounts[key] = {**amounts.get(key, {}), **ours}
+    return amounts
 
 
 def _set_command(container: Json, one: Asking) -> None:
@@ -240,19 +240,19 @@ def _set_command(container: Json, one: Asking) -> None:
 
 
 def why_they_share(spec: Json, asking: Sequence[Asking]) -> str:
-    """Say why several containers share a card; empty where they do not."""
+    """Return why several containers share a card; empty if they do not."""
     handing_on = _handing_on(spec)
     if len(asking) < 2 or not handing_on:  # noqa: PLR2004
         return ""
     them = " and ".join(handing_on)
     return (
-        f"a card asked in {them} is handed on to the others, so they share it; "
-        f"ask none in {them}, and each of the others gets one"
+        f"the other containers share the card that {them} asks for; ask for no card in "
+        f"{them}, and each of the others gets one of its own"
     )
 
 
 def _handing_on(spec: Json) -> list[str]:
-    """Name the init containers that end and ask for a card, in whatever words."""
+    """Return the paths of init containers that ask for a card and end."""
     return [
         f"spec.{INIT}[{index}]"
         for index, container in enumerate(spec.get(INIT) or ())
@@ -261,28 +261,20 @@ def _handing_on(spec: Json) -> list[str]:
 
 
 def _asks(container: Json) -> bool:
-    resources = container.get("resources") or {}
+    amounts = container.get("resources") or {}
     return any(
-        str((resources.get(part) or {}).get(name, "0")) != "0"
+        str((amounts.get(part) or {}).get(name, "0")) != "0"
         for part in ("limits", "requests")
         for name in (names.CORE, names.MEMORY)
     )
 
 
-__all__ = ["BitfusionRules", "CardTotal", "Translation", "total_of", "translate"]
-
-_ALL, _INJECTION = "all", "injection"
-_YES = frozenset({"y", "yes", "true", "on", _ALL})
-_NO = frozenset({"", "n", "no", "false", "off", "none"})
-_MOST_SHOWN = 30
-
-
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A pod after its translation, or as it came where there was nothing to translate.
+    """A pod after its translation, or unchanged if there was nothing to translate.
 
-    With ``denials``, all that is wrong with it, it is as it came. ``sharing`` says why
-    several containers that ask are not apart, and what would make them so.
+    It is unchanged if there are ``denials``, which tell all that is wrong. ``sharing``
+    tells why several containers share a card, and how each would get its own.
     """
 
     pod: Json
@@ -293,7 +285,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class _Mode:
-    """``word`` is all, injection or empty; ``own`` where the pod itself says so."""
+    """``word`` is all, injection or empty; ``own`` if the pod's annotation says so."""
 
     word: str
     own: bool
@@ -303,11 +295,11 @@ class _Mode:
 def translate(
     pod: Json, *, namespace: str, mode: str, rules: BitfusionRules, pool: Pool
 ) -> Translation:
-    """Rewrite a pod that asks for parts of Bitfusion's cards; it is not changed itself.
+    """Translate a copy of a pod that asks for parts of Bitfusion's cards.
 
-    ``namespace`` is the request's, since the pods of controllers name none; ``mode``
-    (all, injection, or empty) holds where the pod's annotation is silent. A pod whose
-    requests are not its limits is left to the API server, which refuses it.
+    ``namespace`` is the request's, since pods of controllers do not name theirs.
+    ``mode`` (all, injection, or empty) is for pods without the annotation. A pod whose
+    requests differ from its limits is left to the API server, which refuses it.
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     chosen = _mode(annotations, mode)
@@ -343,7 +335,7 @@ def translate(
 
 
 def _mode(annotations: Json, of_namespace: str) -> _Mode:
-    """Say how to translate; the pod's own word goes before its namespace's."""
+    """Return how to translate; the pod's annotation overrules its namespace."""
     own = annotations.get(resources.MODE)
     if own is None:
         return _Mode(of_namespace, own=False)
@@ -355,7 +347,7 @@ def _mode(annotations: Json, of_namespace: str) -> _Mode:
     if word in _NO:
         return _Mode("", own=True)
     shown = users_words(own)[:_MOST_SHOWN]
-    told = f'{resources.MODE} is "{shown}"; only all, injection and none are known'
+    told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
     return _Mode("", own=True, warnings=(told,))
 
 
@@ -385,7 +377,7 @@ def _packing(annotations: Json, chosen: _Mode) -> tuple[str, ...]:
         return ()
     described = f"{resources.OS} or {resources.VERSION}"
     return (
-        f"{described} is missing or unknown, which does no harm: no client is used",
+        f"{described} is missing or unknown; no client is used, so nothing is lost",
     )
 
 

@@ -1,4 +1,4 @@
-"""bind: decide, write down, write once, settle (contracts 1.5, decision 0005)."""
+"""Bind a pod: decide, reserve, write once, settle (contracts 1.5, decision 0005)."""
 
 import logging
 import time
@@ -26,16 +26,16 @@ from gpushare.kube.json_reader import Malformed
 logger = logging.getLogger(__name__)
 
 _GRACE_S = 5.0
-"""How long a write that was answered with 5xx may still come true."""
+"""How long a write that was answered with 5xx may still take effect."""
 _TRIED_AGAIN_FOR_S = 20.0
 _UNANSWERED_S = 30.0
-"""How long one without an answer may. The last write before must end well before."""
+"""How long a write without an answer may. Earlier ones must end well before that."""
 _NOT_TRIED_AGAIN_S = 60.0
-"""kube-scheduler tries again after 10 s at most, by default, and bind takes 10 s."""
+"""By default kube-scheduler tries again within 10 s, and a bind takes 10 s."""
 
 
 class Outcome(StrEnum):
-    """How a bind came out, for the metric."""
+    """The result of a bind, for the metric."""
 
     BOUND = "bound"
     ALREADY = "already-bound"
@@ -54,7 +54,7 @@ class Bound:
 
 
 def utc_now() -> str:
-    """Give the time as the annotation ``vcuda-placement`` has it."""
+    """Return the time in the form of the annotation ``vcuda-placement``."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -71,9 +71,9 @@ class Books:
 
 @dataclass(slots=True)
 class _Unseen:
-    """A reservation that nobody has seen come true: for what and when it was made.
+    """A reservation whose bind was not seen in the API server yet.
 
-    ``due`` is when no write for it can come true any more.
+    ``since`` is when it was made. After ``due`` no write for it can take effect.
     """
 
     request: PodRequest
@@ -82,7 +82,7 @@ class _Unseen:
 
 
 class Binder:
-    """Binds one pod to one card, with one POST to the API server and no other write."""
+    """Bind pods to cards, each with one POST to the API server and no other write."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class Binder:
         self._timeout_s = timeout_s
         self._now = now
         self._clock = clock
-        # Each entry is touched in its pod's turn alone.
+        # An entry is only touched while ``_alone`` holds its pod.
         self._unseen: dict[PodUID, _Unseen] = {}
-        self._turn = Condition()
+        self._ended = Condition()
         self._under_way: set[PodUID] = set()
 
     def bind(self, args: BindingArgs) -> Bound:
-        """Bind the pod and say so, or say why not and leave nothing half-made.
+        """Bind the pod, or return why not and leave nothing half done.
 
         A second, identical bind succeeds and changes nothing.
         """
@@ -116,16 +116,16 @@ class Binder:
 
     @contextmanager
     def _alone(self, uid: PodUID) -> Iterator[None]:
-        """Let binds of one pod follow one another; those of others go on."""
-        with self._turn:
-            self._turn.wait_for(lambda: uid not in self._under_way)
+        """Let binds of one pod run one after another; those of other pods go on."""
+        with self._ended:
+            self._ended.wait_for(lambda: uid not in self._under_way)
             self._under_way.add(uid)
         try:
             yield
         finally:
-            with self._turn:
+            with self._ended:
                 self._under_way.discard(uid)
-                self._turn.notify_all()
+                self._ended.notify_all()
 
     def _bind(self, args: BindingArgs) -> Bound:
         request = self._request(args)
@@ -140,10 +140,10 @@ class Binder:
         return self._place(args, request)
 
     def _request(self, args: BindingArgs) -> PodRequest | Refusal | Bound:
-        """Give the request that filter judged, or what the pod asks now.
+        """Return the request that filter judged, or what the pod asks for now.
 
-        What a pod asks may change until it is bound, and our watch may be behind
-        kube-scheduler's. So the book is believed only about a pod that is bound.
+        That may change until the pod is bound, and our watch may be behind
+        kube-scheduler's. So our record counts only for a pod that is bound.
         """
         record = self._books.pods.find(args.namespace, args.name)
         if record is None or record.pod.uid != args.uid or not record.node:
@@ -166,7 +166,7 @@ class Binder:
         except ClusterError as error:
             return Bound(Outcome.FAILED, f"{where} could not be read: {error}")
         if record.pod.uid != args.uid:
-            now = f"{where} was made again: its UID is {record.pod.uid} now"
+            now = f"{where} was created again; its UID is now {record.pod.uid}"
             return Bound(Outcome.REFUSED, now)
         return record
 
@@ -196,12 +196,12 @@ class Binder:
     def _doubt(
         self, args: BindingArgs, request: PodRequest, held: Placement
     ) -> Bound | None:
-        """Refuse while an earlier bind may yet come true, unless it is this very one.
+        """Refuse while an earlier bind may still take effect, unless it is the same.
 
-        Moving on at once could give two nodes' cards to one pod, and one of them to a
-        second. When none can come true any more, the room is given back and the bind
-        refused all the same: kube-scheduler has all pods that wait look again when a
-        bind fails, before it tries this one again, and nothing else would tell them.
+        Otherwise one pod could hold cards of two nodes, and another pod be placed on
+        one of them. Once no earlier bind can take effect, its room is freed and this
+        bind refused all the same: a failed bind makes kube-scheduler try all waiting
+        pods again, and nothing else would tell it of the room.
         """
         now = self._clock()
         made_now = _Unseen(request, now, now + _UNANSWERED_S)
@@ -222,10 +222,10 @@ class Binder:
     def _write(
         self, args: BindingArgs, placement: Placement | None, *, fresh: bool
     ) -> Bound:
-        """Send the binding, and make of the answer what it proves.
+        """Send the binding, and conclude from the answer only what it proves.
 
-        A reservation that is not ``fresh`` is that of an earlier bind without an
-        answer. No answer to this one can tell that the earlier one failed.
+        A reservation that is not ``fresh`` is from an earlier bind without an answer.
+        No answer to this bind can prove that the earlier one failed.
         """
         annotations = {}
         if placement is not None:
@@ -252,10 +252,10 @@ class Binder:
         *,
         fresh: bool,
     ) -> Bound:
-        """Look at the pod after a conflict or no answer; it alone knows the truth.
+        """Read the pod after a conflict or no answer, and decide by what it says.
 
-        The reservation is given up only when the write can no longer come true. Else
-        it stays, and the watch settles it, or the next bind once it is due.
+        The reservation is given up only if the write can no longer take effect. If it
+        stays, the watch settles it, or the next bind once it is due.
         """
         found = self._read(args)
         if _bound_as_meant(found, args, placement):
@@ -265,15 +265,17 @@ class Binder:
         if read_failed or (unbound and not (error.definite and fresh)):
             answered = isinstance(error, Unavailable) and error.answered
             self._put_off(args.uid, answered=unbound and answered)
-            return Bound(Outcome.UNKNOWN, f"nobody knows whether it is bound: {error}")
+            return Bound(
+                Outcome.UNKNOWN, f"it is not known whether the pod is bound: {error}"
+            )
         self._books.ledger.cancel(args.uid)
         if isinstance(found, PodRecord):
-            # Bound in another way than we meant; its room is not to be given away.
+            # Bound differently than intended; what it holds must not be given away.
             self._books.pods.settle(found)
         return Bound(Outcome.FAILED, f"not bound: {error}")
 
     def _put_off(self, uid: PodUID, *, answered: bool) -> None:
-        """Note a write that may yet come true, for longer if nobody answered it."""
+        """Note a write that may still take effect, for longer without an answer."""
         unseen = self._unseen.get(uid)
         if unseen is not None:
             late = (
@@ -282,9 +284,9 @@ class Binder:
             unseen.due = max(unseen.due, late)
 
     def settle_overdue(self) -> None:
-        """Look at the pods of reservations that were never seen to come true.
+        """Read the pods of reservations whose bind was never seen to take effect.
 
-        Those alone whose bind nobody has tried again: else bind settles them.
+        Only if kube-scheduler did not try the bind again; else that bind settles it.
         """
         before = self._clock() - _NOT_TRIED_AGAIN_S
         for uid, unseen in self._unseen.copy().items():
@@ -309,7 +311,7 @@ class Binder:
         self._give_up(placement)
 
     def _give_up(self, placement: Placement) -> None:
-        """Free the room of a reservation that cannot come true any more."""
+        """Free a reservation whose bind can no longer take effect."""
         pod = placement.pod
         self._books.ledger.cancel(pod.uid)
         self._unseen.pop(pod.uid, None)
@@ -328,12 +330,12 @@ class Binder:
 
 
 def _bound(record: PodRecord, node: NodeName) -> Bound | None:
-    """Answer for a pod that is bound already; None for one that is not."""
+    """Return the answer for a pod that is already bound; None for any other."""
     if not record.node:
         return None
     if record.node == node:
         return Bound(Outcome.ALREADY)
-    error = f"pod {record.pod} is bound to node {record.node} already"
+    error = f"pod {record.pod} is already bound to node {record.node}"
     return Bound(Outcome.REFUSED, error)
 
 

@@ -1,12 +1,12 @@
-"""Pods told "yes" whose bind has not come (contracts 4, decision 0007).
+"""Count the pods that filter let through and whose bind is pending (decision 0007).
 
-kube-scheduler filters the next pod while the last one's bind is still on its way, and
-only bind says which node it will be. Bind decides and rechecks, so nothing here guards
-a card; it spares pods a bind that must fail.
+kube-scheduler filters the next pod before it binds the last one, and only bind tells
+the node (contracts 4). Bind checks again, so nothing here protects a card; it prevents
+binds that must fail.
 
-The pods of one scheduling group are filtered all before any of them is bound (contracts
-4). Each is told one node alone, and a placement is planned for it there, so that the
-next ones are judged by what is certain.
+kube-scheduler filters all pods of a scheduling group before it binds any of them. So
+filter leaves each of them one node and plans a placement there, and the next ones are
+judged with that placement.
 """
 
 import time
@@ -28,11 +28,10 @@ _MOST_LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One pod told yes: what it asks, and the nodes it was let through to.
+    """One pod that filter let through, with the nodes that filter kept.
 
-    ``nodes`` as filter answered them: a set is made only where one is needed.
-    ``group`` is the scheduling group, empty for most pods; ``planned`` where on its one
-    node a pod of a group goes.
+    ``group`` is the scheduling group, empty for most pods. ``planned`` is the placement
+    of a pod of a group on its one node.
     """
 
     request: PodRequest
@@ -45,21 +44,21 @@ class Pending:
 
 @dataclass(slots=True)
 class _Cycle:
-    """The pods of a scheduling group that were asked about, in order."""
+    """The pods of a scheduling group that filter was asked about, in order."""
 
     until: float = 0.0
     asked: dict[PodUID, None] = field(default_factory=dict)
 
     def begins_anew(self, uid: PodUID) -> bool:
-        """Tell whether kube-scheduler asks about the group once more from the start.
+        """Tell whether kube-scheduler asks about the group again from the start.
 
-        It may ask twice in a row about one pod in a cycle (contracts 1.2).
+        Twice in a row about one pod belongs to one cycle (contracts 1.2).
         """
         return uid in self.asked and next(reversed(self.asked)) != uid
 
 
 class Inflight:
-    """The pending yeses of all schedulers that ask us; mostly none or one."""
+    """The pending pods of all schedulers; mostly none or one."""
 
     def __init__(
         self,
@@ -79,9 +78,9 @@ class Inflight:
         return len(self.others(None))
 
     def begin(self, uid: PodUID, group: str) -> None:
-        """Note that filter is asked about a pod: what it was told before is over.
+        """Forget the last answer about a pod, as filter is asked about it again.
 
-        When a cycle of its group begins anew, that holds for all pods of the group.
+        If a cycle of its group begins again, forget all pods of the group.
         """
         self.end(uid)
         if not group:
@@ -108,20 +107,20 @@ class Inflight:
         group: str = "",
         planned: Placement | None = None,
     ) -> None:
-        """Note that the pod was told yes on these nodes."""
+        """Note that filter kept these nodes for the pod."""
         until = self._clock() + self._pending_for_s
         pending = Pending(request, policy, nodes, until, group, planned)
         with self._changed:
             self._pending[request.pod.uid] = pending
 
     def end(self, uid: PodUID) -> None:
-        """Note the pod's bind, its second filter or its deletion."""
+        """Forget a pod that was bound, filtered again or deleted."""
         with self._changed:
             if self._pending.pop(uid, None) is not None:
                 self._changed.notify_all()
 
     def judged(self, uid: PodUID) -> PodRequest | None:
-        """Give the request that filter said yes to, while its bind is awaited."""
+        """Return the request that filter let through, while its bind is pending."""
         with self._changed:
             pending = self._pending.get(uid)
             if pending is None or pending.until <= self._clock():
@@ -129,25 +128,25 @@ class Inflight:
             return pending.request
 
     def others(self, uid: PodUID | None, group: str = "") -> tuple[Pending, ...]:
-        """Give what other pods are pending now, less those of the pod's own group."""
+        """Return the other pods that are pending, without those of the pod's group."""
         with self._changed:
             return self._others(uid, group)
 
     def members(self, uid: PodUID, group: str) -> tuple[Pending, ...]:
-        """Give what other pods of the pod's own group are pending now."""
+        """Return the other pods of the pod's group that are pending."""
         if not group:
             return ()
         return tuple(each for each in self.others(uid) if each.group == group)
 
     def planned(self, node: NodeName, uid: PodUID) -> tuple[Placement, ...]:
-        """Give where on a node other pods go that belong to a group."""
+        """Return the placements planned on a node for other pods of groups."""
         plans = (each.planned for each in self.others(uid))
         return tuple(plan for plan in plans if plan and plan.node == node)
 
     def wait(self, uid: PodUID, group: str = "") -> tuple[Pending, ...]:
-        """Wait a little until no other pod is pending; give those that still are.
+        """Wait up to ``wait_s`` until no other pod is pending; return those that are.
 
-        Never for pods of its own group: they are bound together with it.
+        Pods of the same group do not count: they are bound together with this one.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._others(uid, group), self._wait_s)
@@ -165,7 +164,7 @@ class Inflight:
 
 
 class Expected:
-    """Nodes as they will be when all of these pods have been bound there."""
+    """Nodes as they will be once all of these pods are bound there."""
 
     def __init__(self, pending: Iterable[Pending]) -> None:
         self._where = [
@@ -175,9 +174,9 @@ class Expected:
         self.nodes = frozenset[NodeName]().union(*(names for *_, names in self._where))
 
     def on(self, node: Node) -> Node:
-        """Give a node with those on it that were let through to it, as far as they fit.
+        """Return the node with the pods on it that were let through to it and fit.
 
-        The very node where there are none.
+        The same object if there are none.
         """
         for decider, planned, names in self._where:
             if node.name not in names:
@@ -196,11 +195,11 @@ def cautious(
     ledger: Ledger,
     fits: Iterable[NodeName],
 ) -> dict[NodeName, Refusal]:
-    """Refuse the nodes where the pod fits now, but not after all that is pending there.
+    """Refuse nodes where the pod fits now, but not once the pending pods are bound.
 
-    Most nodes have one card with room for everybody at once, which one look at a kept
-    answer tells; on the rest, up to a bound, the pending pods are placed for trial.
-    Nodes past the bound are refused, since another node will do.
+    Most nodes have one card with room for all at once, which a cached answer tells. On
+    up to 200 of the others the pending pods are placed for trial. The rest is refused,
+    since another node will do.
     """
     expected = Expected(pending)
     doubtful = expected.nodes.intersection(fits) - _roomy(request, pending, fitting)
@@ -220,9 +219,9 @@ def cautious(
 def _roomy(
     request: PodRequest, pending: Collection[Pending], fitting: Fitting
 ) -> frozenset[NodeName]:
-    """Give the nodes with one card for all of them: wherever they go, it is free.
+    """Return the nodes with one card that has room for all of them.
 
-    It must be one that the request may have; which ones the others may have is all one.
+    The request must be allowed to use it. Wherever the others go, the card has room.
     """
     claims = [c for p in (request, *(p.request for p in pending)) for c in p.claims]
     if any(claim.whole_cards for claim in claims):

@@ -1,38 +1,22 @@
-"""filter, prioritize and preempt, asked of the ledger; bind has a room of its own.
+"""Answer filter, prioritize and preempt from the ledger; ``bind`` is a module apart.
 
-filter: which of the nodes can take the pod, and why the others cannot. Pure.
-
-prioritize: how much each node is liked, 0 to 10. Pure.
-
-Not called when a single node is left (contracts 1.4), so nothing may rest on it.
-
-preempt: keep, replace or drop the victims that kube-scheduler proposes. Pure.
-
-How long filter may wait for news before it refuses a pod everywhere.
-
-kube-scheduler asks for a refused pod again within milliseconds of the event that may
-help it, such as another pod's end. If its watch is a little ahead of ours, our books
-still say no; and if that event was the last, nobody asks again for five minutes
-(contracts 1.7). So a pod that fits nowhere is given a moment for our watch to catch up.
-Filter is on the scheduler's serial path, so of all time at most a share goes into that,
-and three quarters of that into the pods of one namespace.
+kube-scheduler does not call prioritize if one node is left (contracts 1.4), so nothing
+may depend on it.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from threading import Lock
 
-from extender.scheduling import wire
 from extender.scheduling.inflight import Expected, Inflight, Pending, cautious
 from extender.scheduling.wire import (
+    NODE_CACHE,
     ExtenderArgs,
     FilterResult,
     PreemptionArgs,
-    insist_on_strings,
 )
 from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Answer, Fitting, Scores
@@ -49,130 +33,26 @@ from gpushare.kube.codec import budgets, refusal_text
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 
+logger = logging.getLogger(__name__)
+
 UNKNOWN = Refusal(Reason.NO_CARDS)
-"""For a node that the ledger has never heard of."""
-
-
-def judge(
-    names: Sequence[NodeName],
-    answer: Answer,
-    exceptions: Mapping[NodeName, Refusal | None],
-) -> FilterResult:
-    """Divide the names into kept, in the order given, and refused.
-
-    ``exceptions`` overrule the answer where this very pod is seen differently from its
-    like. There may be thousands of names, so they are looked up in C, never in a loop
-    of ours, and not at all a second time when all of them fit.
-    """
-    with suppress(TypeError):
-        # What is not even hashable is complained of in a moment.
-        if not exceptions and answer.fits.issuperset(names):
-            return FilterResult(names)
-    insist_on_strings(names)
-    verdicts: dict[NodeName, str] = {}
-    for why, group in answer.refused.items():
-        these = filter(group.__contains__, names)
-        verdicts.update(dict.fromkeys(these, refusal_text(why)))
-    if len(verdicts) == len(names) and not exceptions:
-        return FilterResult((), verdicts)
-    kept = list(filter(answer.fits.__contains__, names))
-    if len(kept) + len(verdicts) < len(names):
-        known = verdicts.keys() | set(kept)
-        unknown = filterfalse(known.__contains__, names)
-        verdicts.update(dict.fromkeys(unknown, refusal_text(UNKNOWN)))
-    return _overrule(names, kept, verdicts, exceptions)
-
-
-def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
-    """Refuse every node for one reason."""
-    insist_on_strings(names)
-    return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
-
-
-def _overrule(
-    names: Sequence[NodeName],
-    kept: list[NodeName],
-    verdicts: dict[NodeName, str],
-    exceptions: Mapping[NodeName, Refusal | None],
-) -> FilterResult:
-    if not exceptions:
-        return FilterResult(kept, verdicts)
-    for name in exceptions.keys() & set(names):
-        refusal = exceptions[name]
-        if refusal is None:
-            verdicts.pop(name, None)
-        else:
-            verdicts[name] = refusal_text(refusal)
-    return FilterResult([n for n in names if n not in verdicts], verdicts)
-
-
-def prioritize(
-    names: Sequence[NodeName],
-    scores: Callable[[Policy], Mapping[NodeName, int]],
-    policy: Policy,
-    request: PodRequest,
-) -> list[tuple[NodeName, int]]:
-    """Give each name its score; 0 for a node that the ledger does not know.
-
-    A policy that wants one node above all gives it everything and the others nothing:
-    of what it knows, 0 to 10 could tell kube-scheduler but a shadow.
-    """
-    if policy.chooser is not None:
-        best = policy.chooser.best(request, names, policy)
-        if best is not None:
-            return [(n, HIGHEST_SCORE if n == best else 0) for n in names]
-    known = scores(policy)
-    return [(name, known.get(name, 0)) for name in names]
-
-
-def preempt(
-    request: PodRequest,
-    proposals: Mapping[NodeName, Victims],
-    node: Callable[[NodeName], Node | None],
-    policy: Policy,
-    facts: Facts,
-) -> dict[NodeName, Victims]:
-    """Choose the victims on each node; a node where none would help is left out.
-
-    A node without victims is left out too: kube-scheduler takes it for an error
-    (contracts 1.3).
-    """
-    chosen = {}
-    for name, proposal in proposals.items():
-        page = node(name)
-        if page is None:
-            continue
-        victims = choose_victims(request, page, proposal, policy, facts)
-        if victims is not None and victims.uids:
-            chosen[name] = victims
-    return chosen
-
-
+"""For a node that the ledger does not know."""
+_MOST_BUDGETS = 5000
 _MOST_NAMESPACES = 1000
 """Whose waits are remembered at a time."""
-
-
-@dataclass(slots=True)
-class _Budget:
-    """Seconds that fill with time and that waiting empties."""
-
-    share: float
-    saved_s: float
-    left_s: float
-    filled_at: float
-
-    def fill(self, now: float) -> float:
-        """Add what was earned since; give what there is now."""
-        earned = (now - self.filled_at) * self.share
-        self.left_s = min(self.saved_s, self.left_s + earned)
-        self.filled_at = now
-        return self.left_s
+_UNANSWERED = "The result of an earlier bind to another node is not known yet"
 
 
 class Patience:
-    """The time that waits may take: of all pods together, and of each namespace's.
+    """How long filter may wait for news before it refuses a pod everywhere.
 
-    Without the second, one namespace's refused pods would leave none to the others.
+    kube-scheduler asks for a refused pod again within milliseconds of an event that may
+    help it, such as another pod's end. If its watch is a little ahead of ours, the
+    ledger still has no room; and if that event was the last, it does not ask again for
+    five minutes (contracts 1.7). So a pod that fits nowhere waits a moment for our
+    watch. Filter is on kube-scheduler's serial path: only ``share`` of all time may go
+    into waits, and ``part`` of that into the pods of one namespace. Otherwise the
+    refused pods of one namespace would leave no wait to the others.
     """
 
     def __init__(
@@ -190,11 +70,11 @@ class Patience:
         self._part = part
         self._clock = clock
         self._lock = Lock()
-        self._all = _Budget(share, saved_s, saved_s, clock())
-        self._namespaces: dict[str, _Budget] = {}
+        self._all = _Allowance(share, saved_s, saved_s, clock())
+        self._namespaces: dict[str, _Allowance] = {}
 
     def allowed_s(self, namespace: str) -> float:
-        """Give the seconds that a pod of a namespace may wait now; 0 for none."""
+        """Return the seconds that a pod of a namespace may wait now; 0 for none."""
         with self._lock:
             now = self._clock()
             own = self._own(namespace, now)
@@ -202,35 +82,45 @@ class Patience:
             return self._wait_s if left_s >= self._wait_s else 0.0
 
     def spend(self, namespace: str, seconds: float) -> None:
-        """Take off what a pod has waited."""
+        """Subtract what a pod has waited."""
         with self._lock:
             self._all.left_s -= seconds
             self._own(namespace, self._clock()).left_s -= seconds
 
-    def _own(self, namespace: str, now: float) -> _Budget:
-        """Give a namespace's budget; those that are full again are forgotten first."""
+    def _own(self, namespace: str, now: float) -> "_Allowance":
+        """Return a namespace's allowance; if there are too many, drop the full ones."""
         if namespace not in self._namespaces:
             if len(self._namespaces) >= _MOST_NAMESPACES:
                 self._namespaces = {
-                    name: budget
-                    for name, budget in self._namespaces.items()
-                    if budget.fill(now) < budget.saved_s
+                    name: allowance
+                    for name, allowance in self._namespaces.items()
+                    if allowance.fill(now) < allowance.saved_s
                 }
             saved_s = max(self._saved_s * self._part, self._wait_s)
             share = self._share * self._part
-            self._namespaces[namespace] = _Budget(share, saved_s, saved_s, now)
+            self._namespaces[namespace] = _Allowance(share, saved_s, saved_s, now)
         return self._namespaces[namespace]
 
 
-logger = logging.getLogger(__name__)
+@dataclass(slots=True)
+class _Allowance:
+    """Seconds that grow with time, up to ``saved_s``, and that waiting uses up."""
 
-_MOST_BUDGETS = 5000
-_UNANSWERED = "The result of an earlier bind to another node is not known yet"
+    share: float
+    saved_s: float
+    left_s: float
+    filled_at: float
+
+    def fill(self, now: float) -> float:
+        earned = (now - self.filled_at) * self.share
+        self.left_s = min(self.saved_s, self.left_s + earned)
+        self.filled_at = now
+        return self.left_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What filter is asked about a pod that wants a card, under its policy."""
+    """What filter is asked about a pod that wants a card, with the pod's policy."""
 
     names: Sequence[NodeName]
     request: PodRequest
@@ -254,23 +144,22 @@ class Verbs:
     clock: Callable[[], float] = time.monotonic
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Say which nodes can take the pod, and for each other one why not.
+        """Return the nodes that can take the pod, and why each other one cannot.
 
         Idempotent: kube-scheduler may ask twice in a cycle (contracts 1.2).
         """
-        if args.names is None:
-            return FilterResult(error=wire.NODE_CACHE)
-        request = args.request
+        names, request = args.names, args.request
+        if names is None:
+            return FilterResult(error=NODE_CACHE)
         if isinstance(request, Refusal):
-            return refuse_all(args.names, request)
+            return refuse_all(names, request)
         if not request.claims:
-            wire.insist_on_strings(args.names)
-            return FilterResult(args.names)
+            return FilterResult(names)
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
-            return refuse_all(args.names, policy)
+            return refuse_all(names, policy)
         self.inflight.begin(request.pod.uid, args.group)
-        asked = _Asked(args.names, request, policy, args.group)
+        asked = _Asked(names, request, policy, args.group)
         held = self.ledger.placement(request.pod.uid)
         if held is None:
             result = self._with_patience(asked)
@@ -283,10 +172,9 @@ class Verbs:
         return self._awaiting(args, result)
 
     def prioritize(self, args: ExtenderArgs) -> list[tuple[NodeName, int]]:
-        """Score the nodes that filter kept; nothing to choose gives 0 to all."""
+        """Score the nodes that filter kept, 0 to 10; all 0 if there is no choice."""
         if args.names is None:
-            raise Malformed("NodeNames", wire.NODE_CACHE)
-        wire.insist_on_strings(args.names)
+            raise Malformed("NodeNames", NODE_CACHE)
         request = args.request
         if isinstance(request, PodRequest) and request.claims:
             policy = self.choice.policy(request.policy)
@@ -295,7 +183,7 @@ class Verbs:
         return [(name, 0) for name in args.names]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
-        """Choose victims that free a card; for a pod that asks zero, keep them."""
+        """Choose victims that free a card; for a pod that asks none, keep all."""
         request = args.request
         if isinstance(request, Refusal):
             raise Malformed("Pod", refusal_text(request))
@@ -311,34 +199,32 @@ class Verbs:
             self.ledger.reservations().union(m.request.pod.uid for m in members),
             self.pods.started,
         )
-
         expected = Expected(members)
 
-        def page(name: NodeName) -> Node | None:
+        def node_after(name: NodeName) -> Node | None:
             node = self.ledger.node(name)
             return node and expected.on(node)
 
-        chosen = preempt(request, args.proposals, page, policy, facts)
+        chosen = preempt(request, args.proposals, node_after, policy, facts)
         self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
         return chosen
 
     def _again(self, asked: _Asked, node: NodeName) -> FilterResult:
-        """Keep the one node to which an earlier bind may yet come true.
+        """Keep only the node to which an earlier bind may still succeed.
 
-        bind refuses all others meanwhile. Where that node does not do, an error has
-        kube-scheduler ask again by itself; after a refusal nothing might make it.
+        bind refuses all others meanwhile. If that node cannot take the pod now, the
+        answer is an error, after which kube-scheduler asks again by itself. After a
+        refusal it might not.
         """
-        wire.insist_on_strings(asked.names)
-        result = self._decide(
-            replace(asked, names=[name for name in asked.names if name == node])
-        )
+        own = [name for name in asked.names if name == node]
+        result = self._decide(replace(asked, names=own))
         if not result.kept:
             return FilterResult(error=_UNANSWERED)
         others = dict.fromkeys((n for n in asked.names if n != node), _UNANSWERED)
         return FilterResult(result.kept, others)
 
     def _with_patience(self, asked: _Asked) -> FilterResult:
-        """Decide; a pod that fits nowhere is decided again when news comes in time."""
+        """Decide; if a pod fits nowhere, decide again when news comes in time."""
         position = self.ledger.position()
         result = self._decide(asked)
         if result.kept or not asked.names:
@@ -354,44 +240,44 @@ class Verbs:
         return result
 
     def _decide(self, asked: _Asked) -> FilterResult:
-        """Answer with hope while nobody else is pending, or it makes no difference.
+        """Judge without the pods of others whose bind is pending, if that is safe.
 
-        There is no hope about pods of its own group: where each of them goes is
-        certain, and all of them are to be bound or none.
+        It is safe if there are none, or if counting them changes no answer. The pods of
+        the same scheduling group always count: all of them are bound, or none.
         """
         uid, group = asked.request.pod.uid, asked.group
         members = self.inflight.members(uid, group)
-        hopeful = self._judge(asked, members)
-        if not hopeful.kept or not (others := self.inflight.others(uid, group)):
-            return hopeful
-        careful = self._judge(asked, (*others, *members))
-        if len(careful.kept) == len(hopeful.kept):
-            return hopeful
+        without = self._judge(asked, members)
+        if not without.kept or not (others := self.inflight.others(uid, group)):
+            return without
+        counted = self._judge(asked, (*others, *members))
+        if len(counted.kept) == len(without.kept):
+            return without
         others = self.inflight.wait(uid, group)
-        hopeful = self._judge(asked, members)
+        without = self._judge(asked, members)
         if not others:
-            return hopeful
-        careful = self._judge(asked, (*others, *members))
-        return careful if careful.kept else hopeful
+            return without
+        counted = self._judge(asked, (*others, *members))
+        return counted if counted.kept else without
 
     def _pinned(self, asked: _Asked, result: FilterResult) -> FilterResult:
-        """Keep the one node that the policy likes best, and plan a placement there.
+        """Keep only the node that the policy prefers, and plan a placement there.
 
-        kube-scheduler tells its choice with the bind, and it binds a group only after
-        all pods of it were filtered. So it is left no choice. The other nodes need no
-        reason: nobody asks why while there is one node.
+        kube-scheduler binds a group only after all its pods were filtered, and tells
+        its choice with the bind. So it gets no choice. The other nodes need no reason,
+        which kube-scheduler reads only if no node is left.
         """
         request, policy = asked.request, asked.policy
         expected = Expected(self.inflight.members(request.pod.uid, asked.group))
         found = (self.ledger.node(name) for name in result.kept)
-        pages = {node.name: node.as_seen_by(request.pod) for node in found if node}
-        for name in expected.nodes & pages.keys():
-            pages[name] = expected.on(pages[name])
-        if not pages:
+        nodes = {node.name: node.as_seen_by(request.pod) for node in found if node}
+        for name in expected.nodes & nodes.keys():
+            nodes[name] = expected.on(nodes[name])
+        if not nodes:
             return refuse_all(asked.names, UNKNOWN)
-        best = preferred_node(request, pages.values(), policy)
+        best = preferred_node(request, nodes.values(), policy)
         if best is None:
-            best = max(pages.values(), key=lambda page: score(page, policy))
+            best = max(nodes.values(), key=lambda node: score(node, policy))
         planned = place(request, best, policy)
         if isinstance(planned, Refusal):
             return refuse_all(asked.names, planned)
@@ -400,7 +286,7 @@ class Verbs:
         return replace(result, kept=only)
 
     def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
-        """Mark the nominated node, if it is refused while victims are leaving it."""
+        """Mark the nominated node if it is refused while victims still leave it."""
         name = args.nominated
         if name is None or name not in (result.refused or {}):
             return result
@@ -425,26 +311,27 @@ class Verbs:
     def _seen_otherwise(
         self, asked: _Asked, pending: Sequence[Pending]
     ) -> dict[NodeName, Refusal | None]:
-        """Judge anew the nodes that this pod sees differently from its like.
+        """Judge the nodes on which more is free for this pod than for others like it.
 
-        There its own placement or nomination, or the nomination of a lesser pod, must
-        not stand in its way.
+        There its own placement or nomination, or the nomination of a pod of lower
+        priority, must not stand in its way.
         """
         pod = asked.request.pod
         own = self.ledger.placement(pod.uid)
         special = self.ledger.nominated() | ({own.node} if own else set())
+        if not special:
+            return {}
         found: dict[NodeName, Refusal | None] = {}
-        expected = Expected(pending if special else ())
+        expected = Expected(pending)
         for name in special:
             node = self.ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)
             if seen is not None and seen is not node:
-                after = expected.on(seen)
-                found[name] = refusal(asked.request, after, asked.policy)
+                found[name] = refusal(asked.request, expected.on(seen), asked.policy)
         return found
 
     def _budgets(self) -> tuple[Budget, ...]:
-        """Read the disruption budgets; where that fails, victims are chosen without."""
+        """Read the disruption budgets; none if that fails."""
         try:
             page = self.cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
             return budgets(page.items, self.pods.records())
@@ -452,3 +339,85 @@ class Verbs:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)
             return ()
+
+
+def judge(
+    names: Sequence[NodeName],
+    answer: Answer,
+    exceptions: Mapping[NodeName, Refusal | None],
+) -> FilterResult:
+    """Divide the names into kept, in the order given, and refused.
+
+    ``exceptions`` overrule the answer where this pod sees a node differently from
+    others like it. There may be thousands of names, so they are looked up in C, never
+    in a loop here, and not a second time if all of them fit.
+    """
+    if not exceptions and answer.fits.issuperset(names):
+        return FilterResult(names)
+    verdicts: dict[NodeName, str] = {}
+    for why, group in answer.refused.items():
+        these = filter(group.__contains__, names)
+        verdicts.update(dict.fromkeys(these, refusal_text(why)))
+    if len(verdicts) == len(names) and not exceptions:
+        return FilterResult((), verdicts)
+    kept = list(filter(answer.fits.__contains__, names))
+    if len(kept) + len(verdicts) < len(names):
+        known = verdicts.keys() | set(kept)
+        unknown = filterfalse(known.__contains__, names)
+        verdicts.update(dict.fromkeys(unknown, refusal_text(UNKNOWN)))
+    if not exceptions:
+        return FilterResult(kept, verdicts)
+    for name in exceptions.keys() & set(names):
+        exception = exceptions[name]
+        if exception is None:
+            verdicts.pop(name, None)
+        else:
+            verdicts[name] = refusal_text(exception)
+    return FilterResult([n for n in names if n not in verdicts], verdicts)
+
+
+def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
+    """Refuse every node for one reason."""
+    return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
+
+
+def prioritize(
+    names: Sequence[NodeName],
+    scores: Callable[[Policy], Mapping[NodeName, int]],
+    policy: Policy,
+    request: PodRequest,
+) -> list[tuple[NodeName, int]]:
+    """Score each name; 0 for a node that the ledger does not know.
+
+    A policy that chooses one node itself gives it the highest score and the others 0:
+    scores from 0 to 10 cannot express what it knows.
+    """
+    if policy.chooser is not None:
+        best = policy.chooser.best(request, names, policy)
+        if best is not None:
+            return [(n, HIGHEST_SCORE if n == best else 0) for n in names]
+    known = scores(policy)
+    return [(name, known.get(name, 0)) for name in names]
+
+
+def preempt(
+    request: PodRequest,
+    proposals: Mapping[NodeName, Victims],
+    node_of: Callable[[NodeName], Node | None],
+    policy: Policy,
+    facts: Facts,
+) -> dict[NodeName, Victims]:
+    """Choose the victims on each node; leave out nodes where none would help.
+
+    A node without victims is left out too: kube-scheduler takes it for an error
+    (contracts 1.3).
+    """
+    chosen = {}
+    for name, proposal in proposals.items():
+        node = node_of(name)
+        if node is None:
+            continue
+        victims = choose_victims(request, node, proposal, policy, facts)
+        if victims is not None and victims.uids:
+            chosen[name] = victims
+    return chosen

@@ -1,7 +1,8 @@
-"""kube-scheduler's JSON to our nouns and back (contracts 1.1). Pure.
+"""Read what kube-scheduler sends and write its answers (contracts 1.1). Pure.
 
-Go's names, in PascalCase; the Pod inside is an ordinary camelCase v1 Pod. Every
-function that reads raises ``Malformed``, which names the field.
+The fields have Go's names, in PascalCase; the Pod inside is an ordinary v1 Pod. Every
+function that reads raises ``Malformed``, which names the field. After it nothing needs
+to be checked again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,24 +26,23 @@ NODE_CACHE = (
 class ExtenderArgs:
     """What filter and prioritize are asked.
 
-    ``names`` is None where kube-scheduler sent whole Nodes instead. Whether it holds
-    nothing but strings is looked at only where it matters: see ``insist_on_strings``.
+    ``names`` is None if kube-scheduler sent whole Nodes instead.
     """
 
     pod: PodRef
     request: PodRequest | Refusal
     names: list[NodeName] | None
     nominated: NodeName | None = None
-    """The node on which victims make room for this pod; mostly None."""
+    """The node that victims leave for this pod; mostly None."""
     group: str = ""
     """The pod's scheduling group, with its namespace; mostly empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What filter answers: names kept, and for each other name its reason.
+    """What filter answers: the names kept, and a reason for each other name.
 
-    ``awaited`` is the refused node, if any, on which victims still leave for this pod.
+    ``awaited`` is the refused node, if any, that victims still leave for this pod.
     """
 
     kept: Sequence[NodeName] = ()
@@ -78,8 +78,8 @@ def extender_args(body: bytes) -> ExtenderArgs:
     names = args.raw.get("NodeNames")
     if names is None and args.raw.get("Nodes") is None:
         raise Malformed("NodeNames", "is missing")
-    if not isinstance(names, list | None):
-        raise Malformed("NodeNames", "must be a list of names")
+    if names is not None:
+        _insist_on_strings(names)
     nominated = pod.optional_object("status").optional_text("nominatedNodeName")
     ref, request, group = _asked(pod)
     return ExtenderArgs(ref, request, names, NodeName(nominated) or None, group)
@@ -111,20 +111,11 @@ def preemption_args(body: bytes) -> PreemptionArgs:
     return PreemptionArgs(ref, request, proposals, group)
 
 
-def insist_on_strings(names: Sequence[object]) -> None:
-    """Raise ``Malformed`` unless all names are strings: joining them tells quickest."""
-    try:
-        "".join(names)  # type: ignore[arg-type]
-    except TypeError as error:
-        problem = f"must hold nothing but strings: {error}"
-        raise Malformed("NodeNames", problem) from error
-
-
 def filter_reply(result: FilterResult) -> bytes:
     """Write what filter answers; refused nodes are unresolvable (contracts 1.8).
 
-    Except an awaited one: unresolvable, it would cost the pod its nomination while its
-    victims are still leaving, as kube-scheduler then looks for other victims.
+    An awaited node is not: kube-scheduler would take the nomination from the pod while
+    its victims are still leaving, and look for other victims.
     """
     refused, failed = result.refused or {}, {}
     if result.awaited is not None:
@@ -163,13 +154,23 @@ def preempt_reply(chosen: Mapping[NodeName, Victims]) -> bytes:
     return orjson.dumps({"NodeNameToMetaVictims": nodes})
 
 
+def _insist_on_strings(names: object) -> None:
+    if not isinstance(names, list):
+        raise Malformed("NodeNames", "must be a list of names")
+    try:
+        # There may be 10,000: joining them checks all in C.
+        "".join(names)
+    except TypeError as error:
+        raise Malformed("NodeNames", f"must hold only strings: {error}") from error
+
+
 def _body(body: bytes) -> Reader:
-    """Read the body; its keys are named as kube-scheduler does, without a prefix."""
+    """Read the body; the paths of its fields have no prefix."""
     return Reader(Reader.parse(body, "body").raw) if body else Reader(None)
 
 
 def _asked(pod: Reader) -> tuple[PodRef, PodRequest | Refusal, str]:
-    """Read which pod it is, what it asks, and its scheduling group."""
+    """Read which pod it is, what it asks for, and its scheduling group."""
     try:
         ref = codec.pod_ref(pod.raw)
         group = codec.scheduling_group(pod.raw)

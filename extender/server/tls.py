@@ -43,7 +43,7 @@ class TlsFiles:
         return always if self.client_ca is None else (*always, self.client_ca)
 
     def stamp(self) -> Stamp:
-        """Give what is another after one of them was replaced; ``OSError``."""
+        """Return what is another after one of them was replaced; ``OSError``."""
         seen = [Path(path).stat() for path in self.paths]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
 

@@ -113,7 +113,7 @@ class Reasons:
         self._found: dict[object, Shortage] = {}
 
     def of(self, record: PodRecord) -> dict[str, Any]:
-        """Give ``asks``, ``because`` and ``room`` for one pod."""
+        """Return ``asks``, ``because`` and ``room`` for one pod."""
         request = record.request
         if not isinstance(request, PodRequest):
             found: Shortage | None = shortage(record, self._pages, self._choice)

@@ -91,7 +91,7 @@ class Pieces:
         return Heard.WHOLE if len(self.kept) > MOST_HEAD else Heard.PART
 
     def take(self, most: int) -> bytes:
-        """Give the next bytes; none where all were given."""
+        """Return the next bytes; none where all were given."""
         with memoryview(self.kept) as kept:
             found = bytes(kept[:most])
         del self.kept[:most]
@@ -167,7 +167,7 @@ class _Whole(socket.socket):
             self.settimeout(0)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Give what is kept; nothing where the request was not whole after all."""
+        """Return what is kept; nothing where the request was not whole after all."""
         del flags
         self._read = True
         return self.pieces.take(buflen)
@@ -225,7 +225,7 @@ class WholeRequestTlsSocket(_Whole, ssl.SSLSocket):
 
 
 def _went_away(words: str) -> ConnectionResetError:
-    """Give the error that gunicorn takes for a client that went away."""
+    """Return the error that gunicorn takes for a client that went away."""
     return ConnectionResetError(errno.ECONNRESET, words)
 
 
@@ -380,7 +380,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         return True
 
     def _everybody(self) -> tuple[TConn, ...]:
-        """Give all connections, those first that are missed least.
+        """Return all connections, those first that are missed least.
 
         Who is heard, who is silent between two requests, and who is being answered,
         him whose turn is last before the others. Not who is sent away already.

@@ -34,7 +34,7 @@ def lacks_cores(pod: Json) -> bool:
 
 
 def default_cores(pod: Json, *, even_zero: bool = False) -> None:
-    """Give each container that asks memory alone one core.
+    """Return each container that asks memory alone one core.
 
     With ``even_zero`` those too that ask 0 in words. None gets it where that would turn
     the pod's share into whole cards, or into what is neither: 0 cores are in order too.
@@ -123,7 +123,7 @@ def runtime_class(pod: Json, name: str) -> None:
 
 
 def _voided(variables: list[Json]) -> list[Json]:
-    """Give the variables with the one that shows no card, where it stood or last."""
+    """Return the variables with the one that shows no card, where it stood or last."""
     none = {"name": VISIBLE, "value": VOID}
     found = [none if one["name"] == VISIBLE else one for one in variables]
     return found if none in found else [*found, none]
@@ -135,7 +135,7 @@ def _lacks(spot: Spot) -> bool:
 
 
 def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
-    """Give the containers and what each asks; none where that is not in order."""
+    """Return the containers and what each asks; none where that is not in order."""
     try:
         specs = containers(pod)
     except (Malformed, Unmeetable):
@@ -148,7 +148,7 @@ def _apart(pod: Json) -> bool:
 
 
 def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
-    """Give who asks cores: whole cards before parts of one, and who stays before."""
+    """Return who asks cores: whole cards before parts of one, and who stays before."""
 
     def rank(index: int) -> tuple[bool, bool, int]:
         spec = group[index][1]

@@ -36,11 +36,11 @@ class Spot:
         return self.container.get("env") or []
 
     def asked(self, part: str) -> Json:
-        """Give the resources under ``requests`` or ``limits``."""
+        """Return the resources under ``requests`` or ``limits``."""
         return (self.container.get("resources") or {}).get(part) or {}
 
     def resources(self) -> set[str]:
-        """Give the names of all resources that it asks or limits."""
+        """Return the names of all resources that it asks or limits."""
         return {name for part in PARTS for name in self.asked(part)}
 
     @property
@@ -53,7 +53,7 @@ class Spot:
 
 
 def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
-    """Give the containers of these kinds, or of all, in kubelet's order."""
+    """Return the containers of these kinds, or of all, in kubelet's order."""
     spec = pod.get("spec") or {}
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from extender.bitfusion.translate import BitfusionRules, Translation, translate
+from extender.bitfusion.resources import BitfusionRules
+from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from extender.webhook import mutate
 from extender.webhook.pod import insist_on_shape, opened
@@ -141,7 +142,7 @@ def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict
 
 
 def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
-    """Give the pod what it did not say; its warnings."""
+    """Return the pod what it did not say; its warnings."""
     warnings = []
     if mutate.asks(pod):
         mutate.default_cores(pod, even_zero=rules.quotas)

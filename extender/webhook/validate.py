@@ -156,7 +156,7 @@ def _as_written(value: object) -> str:
 def _cores(
     pod: Json, specs: list[ContainerSpec]
 ) -> Iterator[tuple[list[str], Refusal]]:
-    """Give what is wrong with cores, each with the fields that ask them."""
+    """Return what is wrong with cores, each with the fields that ask them."""
     asking = [
         (spot, spec)
         for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)

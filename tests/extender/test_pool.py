@@ -32,7 +32,6 @@ def test_the_largest_and_the_smallest_card() -> None:
     """Over all nodes; what a card has is whole units."""
     pool = Pool.of([node_facts(node("a", 29, 94)), node_facts(node("b", 59))])
     assert (pool.largest_units, pool.smallest_units) == (94, 29)
-    assert (pool.largest_mib, pool.smallest_mib) == (94 * 256, 29 * 256)
     assert pool.has_resource is True
 
 
@@ -40,8 +39,6 @@ def test_a_cluster_without_cards_is_not_an_unknown_one() -> None:
     """There is nothing to compare with in either, but one is known to have none."""
     assert Pool.of([node_facts(node("a"))]) == Pool(has_resource=False)
     assert UNKNOWN.has_resource is None
-    assert UNKNOWN.largest_mib is None
-    assert UNKNOWN.smallest_mib is None
 
 
 def test_sick_and_cordoned_cards_count() -> None:

@@ -1,10 +1,14 @@
-"""The extender's settings, and what an operator hears of bad ones."""
+"""The settings of the extender and of the webhook, and complaints about bad ones."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import pytest
 
-from extender.settings import ExtenderSettings
+from extender.bitfusion.resources import BitfusionRules
+from extender.server.tls import TlsFiles
+from extender.settings import ExtenderSettings, WebhookSettings
+from extender.webhook.rules import Rules
 from gpushare.settings import Address
 
 GOOD = {
@@ -41,7 +45,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert ExtenderSettings.read(dict.fromkeys(GOOD, "")) == (ExtenderSettings(), [])
 
 
-def test_each_setting_is_read() -> None:
+def test_each_setting_of_the_extender_is_read() -> None:
     """One variable for each field, and no field without."""
     settings, found = ExtenderSettings.read(GOOD)
     assert found == []
@@ -126,7 +130,7 @@ def test_the_listeners_need_a_port_each(environ: dict[str, str]) -> None:
     """The port tells them apart, so that equal ones would open the verbs to all."""
     (complaint,) = complaints(**environ)
     assert complaint.startswith("GPUSHARE_PUBLIC_LISTEN: ")
-    assert "a port each" in complaint
+    assert "different ports" in complaint
 
 
 @pytest.mark.parametrize(
@@ -156,3 +160,145 @@ def test_addresses_default_to_the_known_ports() -> None:
     settings = ExtenderSettings()
     assert settings.listen == Address("127.0.0.1", 39999)
     assert settings.public_listen == Address("0.0.0.0", 39998)
+
+
+TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}
+
+
+def read(more: Mapping[str, str], **environ: str) -> tuple[WebhookSettings, list[str]]:
+    """Read settings by their short names, and some more by their whole ones."""
+    short = {f"GPUSHARE_{key}": value for key, value in (TLS | environ).items()}
+    return WebhookSettings.read(short | dict(more))
+
+
+def test_all_but_the_certificate_may_be_left_out() -> None:
+    """Empty variables count as not set."""
+    settings, found = read({})
+    default = WebhookSettings(tls_cert="/tls/tls.crt", tls_key="/tls/tls.key")
+    assert (settings, found) == (default, [])
+    assert settings.tls == TlsFiles("/tls/tls.crt", "/tls/tls.key", None)
+    assert str(settings.listen) == "0.0.0.0:8443"
+    assert str(settings.public_listen) == "0.0.0.0:8080"
+    assert read({}, VOID="", THREADS="", SET_SCHEDULER="") == (default, [])
+
+
+def test_each_setting_of_the_webhook_is_read() -> None:
+    """One variable for each field, and no field without."""
+    settings, found = read(
+        {"TOTAL_GPU_MEMORY": "16000"},
+        LISTEN="[::1]:1234",
+        PUBLIC_LISTEN="10.0.0.1:1235",
+        KUBECONFIG="/etc/config",
+        THREADS="4",
+        VOID="on",
+        SET_SCHEDULER="vcuda",
+        SET_RUNTIME_CLASS="gpu",
+        ENV_FROM="deny",
+        QUOTAS="on",
+        CARD_CLASSES="gold, silver,",
+        BITFUSION_SHELL="/bin/sh",
+        BITFUSION_STRICT="on",
+        BITFUSION_QUOTA="on",
+        LOG_LEVEL="DEBUG",
+        LOG_FORMAT="text",
+    )
+    assert found == []
+    assert settings == WebhookSettings(
+        listen=Address("[::1]", 1234),
+        public_listen=Address("10.0.0.1", 1235),
+        tls_cert="/tls/tls.crt",
+        tls_key="/tls/tls.key",
+        kubeconfig="/etc/config",
+        threads=4,
+        rules=Rules(
+            void=True,
+            set_scheduler="vcuda",
+            set_runtime_class="gpu",
+            env_from="deny",
+            quotas=True,
+            runtime_classes=frozenset({"gold", "silver"}),
+            bitfusion=BitfusionRules(
+                total_bytes=16_000_000_000, shell="/bin/sh", strict=True, quota=True
+            ),
+        ),
+        log_level="DEBUG",
+        log_format="text",
+    )
+
+
+@pytest.mark.parametrize(
+    ("card_mib", "total_mb", "rules"),
+    [
+        ("", "", BitfusionRules()),
+        ("", "16000", BitfusionRules(total_bytes=16_000_000_000)),
+        ("16384", "", BitfusionRules(total_bytes=16384 << 20)),
+        ("256", "16000", BitfusionRules(total_bytes=256 << 20)),
+        ("", "269", BitfusionRules(total_bytes=269_000_000)),
+        ("auto", "16000", BitfusionRules(auto=True)),
+    ],
+)
+def test_the_size_of_a_bitfusion_card(
+    card_mib: str, total_mb: str, rules: BitfusionRules
+) -> None:
+    """In MiB, or as the cluster has them; ours overrules Bitfusion's own name."""
+    read_size = read({"TOTAL_GPU_MEMORY": total_mb}, BITFUSION_CARD_MIB=card_mib)
+    assert read_size[0].rules == replace(Rules(), bitfusion=rules)
+    assert read_size[1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("GPUSHARE_BITFUSION_CARD_MIB", "16Gi", "give a card's memory in MiB"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "Auto", "or auto"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "-1", "from 256 to 16777216"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "255", "from 256"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "16777217", "to 16777216"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "9" * 5000, "will not do"),
+        ("TOTAL_GPU_MEMORY", "16000M", "give a card's memory in MB"),
+        ("TOTAL_GPU_MEMORY", "0", "from 269"),
+        ("TOTAL_GPU_MEMORY", "²", "in MB"),
+    ],
+)
+def test_a_size_that_is_no_number_stops_the_start(
+    name: str, value: str, says: str
+) -> None:
+    """Rather than to deny every pod later on."""
+    _, (complaint,) = read({name: value})
+    assert complaint.startswith(f"{name}: '{value}' will not do; ")
+    assert says in complaint
+
+
+@pytest.mark.parametrize("name", TLS)
+def test_there_is_no_webhook_without_a_certificate(name: str) -> None:
+    """The API server speaks to none."""
+    _, (complaint,) = read({}, **{name: ""})
+    assert complaint.startswith(f"GPUSHARE_{name}: is missing; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("VOID", "yes", "use one of on, off"),
+        ("BITFUSION_STRICT", "1", "use one of on, off"),
+        ("ENV_FROM", "on", "use one of auto, allow, deny"),
+        ("THREADS", "1", "from 2 to 256"),
+        ("LISTEN", "8443", "give host:port"),
+        ("PUBLIC_LISTEN", "0.0.0.0:8443", "need different ports"),
+        ("LOG_LEVEL", "LOUD", "use one of"),
+    ],
+)
+def test_what_will_not_do(name: str, value: str, fix: str) -> None:
+    """Named, with what would."""
+    _, (complaint,) = read({}, **{name: value})
+    assert complaint.startswith(f"GPUSHARE_{name}: ")
+    assert fix in complaint
+
+
+def test_a_misspelt_setting() -> None:
+    """It would be off, and nobody would know."""
+    _, (complaint,) = read({}, BITFUSION_STRIKT="on")
+    assert complaint == (
+        "GPUSHARE_BITFUSION_STRIKT is no setting; "
+        "did you mean GPUSHARE_BITFUSION_STRICT?"
+    )

@@ -3,13 +3,8 @@
 from typing import Any
 
 from extender.bitfusion.client import SCRIPT
-from extender.bitfusion.translate import (
-    BitfusionRules,
-    CardTotal,
-    Translation,
-    total_of,
-    translate,
-)
+from extender.bitfusion.resources import MB, BitfusionRules
+from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -23,12 +18,14 @@ HALF: Json = {"limits": {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-percent
 
 
 def rules(
-    total_mb: str = "16000", card_mib: str | None = None, **settings: Any
+    total_mb: str = "16000", card_mib: str = "", **settings: Any
 ) -> BitfusionRules:
-    """An operator's rules; cards of 16000 MB where nothing is said, as in seed 004."""
-    total = total_of(card_mib, total_mb)
-    assert isinstance(total, CardTotal), total
-    return BitfusionRules(total.total_bytes, total.auto, **settings)
+    """Build an operator's rules; by default cards of 16000 MB, as in seed 004."""
+    if card_mib == "auto":
+        return BitfusionRules(auto=True, **settings)
+    if card_mib:
+        return BitfusionRules(int(card_mib) << 20, **settings)
+    return BitfusionRules(int(total_mb) * MB if total_mb else None, **settings)
 
 
 def pod(short: Json) -> Json:

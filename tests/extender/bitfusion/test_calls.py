@@ -64,12 +64,12 @@ def test_of_several_calls_the_most_counts(
         ),
         ("-n $N", "gpuNum.Value() Error "),
         ("-p 0", "Invalid bitfusion.io/gpu-percent quantity: 0 "),
-        ("-p 50", "a number above 0, up to 1; write 0.5 for half of it"),
+        ("-p 50", "a number above 0 and up to 1; write 0.5 for half of it"),
         ("-p nan", "quantity: nan "),
         ("-p 1e9999999", "quantity: 1e9999999 "),
         ("-m 0", "Memory value Error "),
         ("-m 99999", "Memory value Error "),
-        ("-n 2 -p 0.5", "2 cards with 50 percent of each cannot be had"),
+        ("-n 2 -p 0.5", "2 cards with 50 percent of each are not possible"),
     ],
 )
 def test_denials(options: str, says: str) -> None:
@@ -93,7 +93,7 @@ def test_a_call_that_cannot_be_had_beside_one_that_can() -> None:
     line = "bitfusion run -n 2 -p 0.5 -- a; bitfusion run -n 4 -- b"
     found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
     (told,) = found.denials
-    assert "2 cards with 50 percent of each cannot be had" in told
+    assert "2 cards with 50 percent of each are not possible" in told
 
 
 def test_of_wrong_calls_resources_make_right_ones() -> None:

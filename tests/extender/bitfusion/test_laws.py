@@ -5,7 +5,8 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.bitfusion.translate import BitfusionRules, translate
+from extender.bitfusion.resources import BitfusionRules
+from extender.bitfusion.translate import translate
 from extender.pool import Pool
 from gpushare.kube.cluster import Json
 from tests.extender.bitfusion.pods import pod, rules

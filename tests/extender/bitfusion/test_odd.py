@@ -78,4 +78,4 @@ def test_more_cards_than_a_list_may_name(
 def test_a_uuid_longer_than_any_card_has() -> None:
     """It is told as the filter's, before our own rules look at it."""
     (told,) = wishes([f"device.id=GPU-{'0' * 200}"], Pool()).complaints
-    assert "is left out: it names no card here; give a UUID" in told
+    assert "is left out: it is not a UUID" in told

@@ -74,7 +74,7 @@ def test_a_pod_of_another_uid_is_refused() -> None:
     """It was deleted and made again under its name."""
     house = House()
     pod = house.create(units=4)
-    words = f"pod default/pod was made again: its UID is {uid(pod)} now"
+    words = f"pod default/pod was created again; its UID is now {uid(pod)}"
     assert refused(house, pod, other_uid="other") == words
 
 
@@ -106,7 +106,7 @@ def test_a_pod_that_is_bound_elsewhere_is_refused() -> None:
     house.cluster.bind(Target("default", "pod", uid(pod)), "m", {})
     house.see()
     house.cluster.writes = 0
-    words = "pod default/pod is bound to node m already"
+    words = "pod default/pod is already bound to node m"
     assert refused(house, pod) == words
 
 

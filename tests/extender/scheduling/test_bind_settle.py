@@ -203,7 +203,7 @@ def test_an_unanswered_pod_that_is_bound_after_all_stays() -> None:
     """The room it has there stays held."""
     house, pod = unanswered(lands=True)
     bound = house.bind(pod, "n")
-    words = "pod default/pod is bound to node m already"
+    words = "pod default/pod is already bound to node m"
     assert bound == Bound(Outcome.REFUSED, words)
     assert (house.free("n").units, house.free("m").units) == (29, 9)
 

@@ -1,7 +1,6 @@
 """filter: dividing the names by a kept answer."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,6 @@ from extender.scheduling.service import UNKNOWN, judge, refuse_all
 from gpushare.domain.cache import Answer
 from gpushare.domain.model import NodeName
 from gpushare.domain.refusal import Reason, Refusal, invalid
-from gpushare.kube.json_reader import Malformed
 
 MEMORY = Refusal(Reason.MEMORY)
 CORE = Refusal(Reason.CORE)
@@ -69,15 +67,6 @@ def test_exceptions_overrule(
     result = judge(nodes("a x"), answer("a", memory="x"), special)
     assert list(result.kept) == nodes(kept)
     assert dict(result.refused or {}) == refused
-
-
-@pytest.mark.parametrize("bad", [1, None, ["a"], {}], ids=repr)
-def test_names_that_are_no_strings_are_malformed(bad: Any) -> None:
-    """Hashable or not, and never a TypeError."""
-    with pytest.raises(Malformed, match="NodeNames"):
-        judge([NodeName("a"), bad], answer("a"), {})
-    with pytest.raises(Malformed, match="NodeNames"):
-        refuse_all([bad], MEMORY)
 
 
 def test_a_pod_that_no_node_can_take_is_refused_everywhere() -> None:

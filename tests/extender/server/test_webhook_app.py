@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.bitfusion.translate import BitfusionRules
+from extender.bitfusion.resources import BitfusionRules
 from extender.server import webhook_app
 from extender.server.webhook_app import PATHS
 from extender.webhook.rules import Rules

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from extender.bitfusion.translate import BitfusionRules
+from extender.bitfusion.resources import BitfusionRules
 from extender.pool import Pool
 from extender.server.webhook_app import PATHS
 from extender.webhook.rules import Rules, review

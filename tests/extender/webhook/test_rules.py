@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.bitfusion.translate import BitfusionRules
+from extender.bitfusion.resources import BitfusionRules
 from extender.pool import UNKNOWN, Pool
 from extender.webhook.rules import (
     MOST_DENIALS,
