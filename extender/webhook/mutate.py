@@ -14,8 +14,8 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.domain.request import ContainerSpec, Role, effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import Unmeetable, containers
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.request_cache import Unmeetable, containers
 
 DEFAULT_CORES = 1
 """Of a container that asks memory and says nothing of cores (seed 001)."""

@@ -24,8 +24,8 @@ from gpushare.domain.request import ContainerSpec
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import card_selector
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import Unmeetable, claims_by, containers
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.request_cache import Unmeetable, claims_by, containers
 
 _RESOURCES = (names.CORE, names.MEMORY)
 _NOBODY = PodRef(PodUID(""), "", "")

@@ -8,7 +8,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
-from gpushare.kube.codec import host_capacity
+from gpushare.kube.facts import host_capacity
 from gpushare.kube.json_reader import Malformed
 
 logger = logging.getLogger(__name__)

@@ -23,10 +23,11 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.preemption import NOT_STARTED
-from gpushare.kube import codec
+from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Page, WatchEvent
-from gpushare.kube.codec import PodRecord, follow_host
+from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.request_cache import Asked
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
 """Gives the pods of a node that are terminating."""
@@ -338,7 +339,7 @@ class PodBook:
     def _take(self, pod: Json) -> None:
         uid = PodUID(pod["metadata"]["uid"])
         if self._hosts is not None:
-            follow_host(self._hosts, uid, pod)
+            _follow_host(self._hosts, uid, pod)
         if uid not in self._records and not codec.is_ours(pod):
             return
         try:
@@ -393,3 +394,14 @@ class PodBook:
             self._on_gone(uid)
         if record is not None:
             self._nominations.follow(record, None, self.leaving)
+
+
+def _follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
+    """Record the CPU and memory that a pod holds from its binding to its end."""
+    node = facts.node_of(pod)
+    if facts.is_terminal(pod):
+        hosts.release(uid)
+    elif node and (amount := Asked(pod).host()) is not None:
+        priority = pod["spec"].get("priority")
+        known = priority if type(priority) is int else 0
+        hosts.hold(uid, NodeName(node), amount, known)

@@ -1,34 +1,18 @@
-"""Kubernetes JSON to our nouns and back; nobody else looks inside an object. Pure.
+"""Pods, nodes and disruption budgets as domain values, read from their JSON. Pure.
 
-The part of a pod that says what it asks, to tell pods that ask the same.
-
-A Deployment's pods differ in their names alone. Where thousands are read at a start, as
-many amounts are worked out as there are kinds of pods.
-
-What a pod's containers ask of cards, read from its spec. Pure.
-
-What pods ask of a node's own CPU and memory, and what nodes have of it.
-
-PodDisruptionBudgets, joined with the pods that they cover. Pure.
+What the containers of a pod ask is read by ``request_cache``; the JSON formats inside
+annotations are in ``annotations``.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from sys import intern
 
-import orjson
-
-from gpushare.domain.hosts import Hosts
 from gpushare.domain.model import (
-    UNIT_MIB,
-    Amount,
     Card,
     CardUUID,
-    Claim,
-    HostAmount,
     NodeName,
     Placement,
     PodRef,
@@ -36,251 +20,13 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.domain.preemption import Budget
-from gpushare.domain.quantity import (
-    NotAQuantity,
-    NotWhole,
-    is_in_bytes,
-    mebibytes,
-    thousandths,
-    whole,
-)
 from gpushare.domain.refusal import Reason, Refusal, invalid, users_words
-from gpushare.domain.request import ContainerSpec, Role, claims
 from gpushare.kube import names
 from gpushare.kube.annotations import LIMITS, card_selector, decode_cards, placements
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import TERMINAL
-from gpushare.kube.json_reader import MOST, Malformed, Reader
-
-MOST_KINDS = 4096
-LONGEST_KEPT = 2048
-"""What comes of so many, none of them longer, is kept at a time: 8 MiB at the most.
-Anybody may make pods, and large ones."""
-_OF_CONTAINERS = ("name", "resources", "restartPolicy")
-_LISTS = ("initContainers", "containers")
-
-
-def essence(pod: Json) -> bytes | None:
-    """Return a pod with nothing left in it but what it asks, as JSON.
-
-    Whoever reads what is asked finds the same in it as in the pod, complaints included.
-    None for what is so far from a pod that its complaints need all of it.
-    """
-    spec = pod.get("spec")
-    if type(spec) is not dict:
-        return None
-    left = {key: spec[key] for key in ("overhead", "resources") if key in spec}
-    for key in _LISTS:
-        containers = spec.get(key)
-        if containers is None:
-            continue
-        if type(containers) is not list:
-            return None
-        left[key] = kept = []
-        for each in containers:
-            if type(each) is not dict:
-                return None
-            kept.append({k: each[k] for k in _OF_CONTAINERS if k in each})
-    try:
-        return orjson.dumps({"spec": left})
-    except TypeError:
-        # It reads deeper than it writes.
-        return None
-
-
-class Unmeetable(ValueError):
-    """A quantity in order for Kubernetes that no card can meet."""
-
-
-def claims_of(
-    pod: Json, kind: bytes | None, *, apart: bool
-) -> tuple[Claim, ...] | Refusal:
-    """Return the pod's claims, or why it can have none; ``kind`` is its ``essence``.
-
-    ``Malformed`` and ``Unmeetable`` as ``containers``.
-    """
-    if kind is None or len(kind) > LONGEST_KEPT:
-        return claims_by(containers(pod), apart=apart)
-    return _claims_of(kind, apart)
-
-
-@lru_cache(MOST_KINDS)
-def _claims_of(kind: bytes, apart: bool) -> tuple[Claim, ...] | Refusal:  # noqa: FBT001
-    return claims_by(containers(orjson.loads(kind)), apart=apart)
-
-
-def claims_by(
-    containers: Sequence[ContainerSpec], *, apart: bool
-) -> tuple[Claim, ...] | Refusal:
-    """Return the claims; a refusal names the annotation where that alone would help."""
-    found = claims(containers, apart=apart)
-    if apart or not isinstance(found, Refusal):
-        return found
-    if isinstance(claims(containers, apart=True), Refusal):
-        return found
-    return invalid(
-        f'{found.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
-        "may then have a card of its own"
-    )
-
-
-def containers(pod: Json) -> list[ContainerSpec]:
-    """Read the containers in the order in which kubelet admits them.
-
-    Those that ask nothing too. ``Malformed``, or ``Unmeetable`` for an amount that no
-    card can meet.
-    """
-    spec = Reader(pod).object("spec")
-    found = []
-    for container in spec.optional_objects("initContainers"):
-        stays = container.optional_text("restartPolicy") == "Always"
-        role = Role.SIDECAR if stays else Role.INIT
-        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
-    for container in spec.optional_objects("containers"):
-        name = container.text("name")
-        found.append(ContainerSpec(name, Role.APP, _amount(container)))
-    return found
-
-
-def _amount(container: Reader) -> Amount:
-    resources = container.optional_object("resources")
-    return Amount(
-        cores=_quantity(resources, names.CORE), units=_quantity(resources, names.MEMORY)
-    )
-
-
-def _quantity(resources: Reader, resource: str) -> int:
-    """Read what is asked: ``requests``, or ``limits``, its default."""
-    for part in ("requests", "limits"):
-        asked = resources.optional_object(part)
-        raw = asked.raw.get(resource)
-        if raw is None:
-            continue
-        try:
-            number = whole(raw)
-        except NotAQuantity as error:
-            raise Malformed(asked.path(resource), str(error)) from error
-        except NotWhole as error:
-            text = users_words(str(raw))
-            raise Unmeetable(f"{resource} is {text}; it must be whole") from error
-        if is_in_bytes(raw):
-            raise Unmeetable(_bytes_for_units(resource, str(raw), number))
-        if number > MOST:
-            text = users_words(str(raw))
-            raise Unmeetable(f"{resource} is {text}; no node has so much")
-        return number
-    return 0
-
-
-def _bytes_for_units(resource: str, text: str, number: int) -> str:
-    if resource != names.MEMORY:
-        return f"{resource} is {users_words(text)}; it must be a plain number"
-    units = -(-number // (UNIT_MIB * 1024 * 1024))
-    return (
-        f"{resource} is {users_words(text)}, but it counts units of "
-        f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
-    )
-
-
-def host_amount(pod: Json) -> HostAmount | None:
-    """Return what a pod holds at its peak, as kube-scheduler reckons (contracts 5).
-
-    Its overhead too; where the pod as a whole names an amount, that one counts. None
-    where it cannot be read: no API server would let that through.
-    """
-    kind = essence(pod)
-    return None if kind is None else amount_of(kind)
-
-
-def amount_of(kind: bytes) -> HostAmount | None:
-    """Return the same by the pod's ``essence``."""
-    return _kept(kind) if len(kind) <= LONGEST_KEPT else _read(kind)
-
-
-def _read(kind: bytes) -> HostAmount | None:
-    try:
-        return _host_amount(orjson.loads(kind)["spec"])
-    except (NotAQuantity, KeyError, TypeError, AttributeError):
-        return None
-
-
-_kept = lru_cache(MOST_KINDS)(_read)
-
-
-def _host_amount(spec: Json) -> HostAmount:
-    cpu, memory = _peak(spec)
-    whole = _asked(spec)
-    over = spec.get("overhead") or {}
-    return HostAmount(
-        (thousandths(whole["cpu"]) if "cpu" in whole else cpu)
-        + thousandths(over.get("cpu", 0)),
-        (mebibytes(whole["memory"]) if "memory" in whole else memory)
-        + mebibytes(over.get("memory", 0)),
-    )
-
-
-def host_capacity(node: Json) -> HostAmount | None:
-    """Return what a node has for its pods; None where it does not say, or not readably.
-
-    Memory is rounded up to MiB on both sides, by less than anything is decided by.
-    """
-    try:
-        has = node["status"]["allocatable"]
-        return HostAmount(thousandths(has["cpu"]), mebibytes(has["memory"]))
-    except (NotAQuantity, KeyError, TypeError):
-        return None
-
-
-def follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
-    """Write a pod as it is now into the book of its host: from binding to its end."""
-    spec = pod.get("spec") or {}
-    node = spec.get("nodeName")
-    if (pod.get("status") or {}).get("phase") in TERMINAL:
-        hosts.release(uid)
-    elif node and (amount := host_amount(pod)) is not None:
-        priority = spec.get("priority")
-        known = priority if type(priority) is int else 0
-        hosts.hold(uid, NodeName(node), amount, known)
-
-
-def _peak(spec: Json) -> tuple[int, int]:
-    """Sum up containers and sidecars, or what an init container needs where more."""
-    cpu, memory = _sum(spec.get("containers") or ())
-    first = spec.get("initContainers")
-    if not first:
-        return cpu, memory
-    side_cpu, side_memory, most_cpu, most_memory = 0, 0, 0, 0
-    for container in first:
-        more_cpu, more_memory = _sum((container,))
-        if container.get("restartPolicy") == "Always":
-            side_cpu += more_cpu
-            side_memory += more_memory
-            more_cpu = more_memory = 0
-        most_cpu = max(most_cpu, side_cpu + more_cpu)
-        most_memory = max(most_memory, side_memory + more_memory)
-    return max(cpu + side_cpu, most_cpu), max(memory + side_memory, most_memory)
-
-
-def _sum(containers: Iterable[Json]) -> tuple[int, int]:
-    cpu = memory = 0
-    for container in containers:
-        asked = _asked(container)
-        if "cpu" in asked:
-            cpu += thousandths(asked["cpu"])
-        if "memory" in asked:
-            memory += mebibytes(asked["memory"])
-    return cpu, memory
-
-
-def _asked(thing: Json) -> Json:
-    """Return what is asked: ``requests``, or ``limits``, the default of each."""
-    resources = thing.get("resources")
-    if not resources:
-        return {}
-    asked: Json = resources.get("requests") or {}
-    limits = resources.get("limits")
-    return {**limits, **asked} if limits else asked
-
+from gpushare.kube.json_reader import Reader
+from gpushare.kube.request_cache import Asked, Unmeetable
 
 _WORDS = {
     Reason.MEMORY: f"Insufficient {names.MEMORY} on one card",
@@ -385,13 +131,14 @@ def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
 def _request(
     pod: Json, ref: PodRef, annotations: Mapping[str, str]
 ) -> PodRequest | Refusal:
-    where, kind = annotations.get(names.CONTAINERS), essence(pod)
+    where = annotations.get(names.CONTAINERS)
     if where not in (None, names.APART):
         return invalid(
             f'{names.CONTAINERS} is "{users_words(where)}"; the only value is "apart"'
         )
+    asked = Asked(pod)
     try:
-        found = claims_of(pod, kind, apart=where == names.APART)
+        found = asked.claims(apart=where == names.APART)
     except Unmeetable as error:
         return invalid(str(error))
     if isinstance(found, Refusal):
@@ -400,8 +147,7 @@ def _request(
     if isinstance(chosen, Refusal):
         return chosen
     policy = annotations.get(names.POLICY)
-    host = None if kind is None else amount_of(kind)
-    return PodRequest(ref, found, policy, chosen, host)
+    return PodRequest(ref, found, policy, chosen, asked.host())
 
 
 def pod_record(pod: Json) -> PodRecord:

@@ -6,7 +6,14 @@ None. What a pod asks for is in ``request_cache``.
 
 from collections.abc import Iterator
 
-from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
+from gpushare.domain.model import HostAmount
+from gpushare.domain.quantity import (
+    NotAQuantity,
+    NotWhole,
+    mebibytes,
+    thousandths,
+    whole,
+)
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
@@ -157,6 +164,18 @@ def addresses(node: Json) -> list[str]:
     """Return all addresses and host names of a node."""
     found = (node.get("status") or {}).get("addresses") or ()
     return [str(one.get("address", "")) for one in found]
+
+
+def host_capacity(node: Json) -> HostAmount | None:
+    """Return the node's allocatable CPU and memory; None if it cannot be read.
+
+    Memory is rounded up to MiB, as the memory that pods ask.
+    """
+    try:
+        has = node["status"]["allocatable"]
+        return HostAmount(thousandths(has["cpu"]), mebibytes(has["memory"]))
+    except (NotAQuantity, KeyError, TypeError):
+        return None
 
 
 def is_labelled(node: Json) -> bool:

@@ -12,7 +12,7 @@ from gpushare.domain.model import Amount
 from gpushare.domain.request import effective
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import containers
+from gpushare.kube.request_cache import containers
 from tests.builders import container_json, pod_json
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}

@@ -9,7 +9,8 @@ from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import host_amount, host_capacity
+from gpushare.kube.facts import host_capacity
+from gpushare.kube.request_cache import Asked
 from tests.builders import event, node_json, page, pod_json
 
 N = NodeName("n")
@@ -89,7 +90,7 @@ def test_what_is_no_quantity_is_none(text: object) -> None:
 )
 def test_what_a_pod_asks_of_its_node(asked: Json, amount: HostAmount | None) -> None:
     """Its peak: containers and sidecars, or an init container that asks more."""
-    assert host_amount(asked) == amount
+    assert Asked(asked).host() == amount
 
 
 def test_what_a_node_has() -> None:

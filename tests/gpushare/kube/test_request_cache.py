@@ -1,4 +1,4 @@
-"""What tells pods that ask the same."""
+"""What pods ask, kept by the part of the spec that says it."""
 
 from typing import Any
 
@@ -8,23 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.domain.model import HostAmount
-from gpushare.domain.quantity import NotAQuantity
-from gpushare.kube import codec, names
-from gpushare.kube import codec as room
-from gpushare.kube.codec import (
-    LONGEST_KEPT,
-    Unmeetable,
-    amount_of,
-    containers,
-    essence,
-    host_amount,
-    pod_ref,
-    pod_request,
-)
+from gpushare.kube import names, request_cache
+from gpushare.kube.codec import pod_ref, pod_request
 from gpushare.kube.json_reader import Malformed
+from gpushare.kube.request_cache import LONGEST_KEY, Asked, Unmeetable, containers
 from tests.builders import pod_json
 
-LARGE = "x" * LONGEST_KEPT
+LARGE = "x" * LONGEST_KEY
 QUANTITIES = st.sampled_from(
     ["1", "4", 2, "100", "1k", "0.5", "1500m", "2Gi", "nonsense", True, None, [], -1]
 )
@@ -54,6 +44,10 @@ SPEC = st.fixed_dictionaries(
 )
 
 
+def key(pod: Any) -> bytes | None:
+    return request_cache._key(pod)
+
+
 def read(pod: Any) -> Any:
     try:
         return containers(pod)
@@ -61,73 +55,76 @@ def read(pod: Any) -> Any:
         return type(error), str(error)
 
 
-def reckoned(spec: Any) -> HostAmount | None:
-    try:
-        return codec._host_amount(spec)
-    except (NotAQuantity, KeyError, TypeError, AttributeError):
-        return None
-
-
 @given(SPEC)
-def test_the_same_is_read_from_it(spec: Any) -> None:
-    """What containers ask, and each complaint, word for word."""
-    kind = essence({"spec": spec})
-    if kind is not None:
-        assert read(orjson.loads(kind)) == read({"spec": spec})
-        assert amount_of(kind) == reckoned(spec)
+def test_the_key_has_all_that_is_asked(spec: Any) -> None:
+    """Containers and the host's amounts, and each complaint, word for word."""
+    found = key({"spec": spec})
+    if found is not None:
+        alike = {"spec": orjson.loads(found)}
+        assert read(alike) == read({"spec": spec})
+        assert Asked(alike)._host() == Asked({"spec": spec})._host()
 
 
 @given(SPEC, SPEC)
-def test_other_pods_asked_before_make_no_difference(before: Any, spec: Any) -> None:
-    """Asked twice and after others, the answer is what it was."""
+def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
+    """The second answer, after other pods, is the first one."""
     pod = {"metadata": pod_json()["metadata"], "spec": spec}
 
     def answer() -> Any:
         try:
-            return pod_request(pod, pod_ref(pod)), host_amount(pod)
+            return pod_request(pod, pod_ref(pod)), Asked(pod).host()
         except Malformed as error:
             return str(error)
 
     first = answer()
-    host_amount({"spec": before})
+    Asked({"spec": before}).host()
     assert answer() == first
 
 
-def test_names_and_images_make_no_kind_of_their_own() -> None:
-    """Pods of one Deployment are alike; one that asks more is not."""
+def test_names_and_images_are_not_in_the_key() -> None:
+    """Pods of one Deployment share their results; a pod that asks more does not."""
     one, other = pod_json("a", units=4), pod_json("b", units=4)
     other["spec"]["containers"][0] |= {"image": "x", "env": [{"name": "A"}]}
     other["spec"]["nodeName"] = "n"
-    assert essence(one) == essence(other)
-    assert essence(one) != essence(pod_json("a", units=5))
+    assert key(one) == key(other) != key(pod_json("a", units=5))
 
 
 @pytest.mark.parametrize("pod", [{}, {"spec": None}, {"spec": []}])
-def test_what_is_no_pod_has_none(pod: Any) -> None:
+def test_a_malformed_pod_has_no_key(pod: Any) -> None:
     """Its complaints are for whoever reads it."""
-    assert essence(pod) is None
-    assert host_amount(pod) is None
+    assert key(pod) is None
+    assert Asked(pod).host() is None
 
 
-def test_too_deep_is_none() -> None:
-    """JSON is read deeper than it is written, and nobody's pod may end a thread."""
+def test_a_spec_that_is_too_deep_has_no_key() -> None:
+    """orjson parses deeper objects than it writes; no pod may end a thread."""
     deep: Any = {}
     for _ in range(900):
         deep = {"a": deep}
     pod = pod_json()
     pod["spec"]["containers"][0]["resources"] = {"requests": {}, "junk": deep}
-    assert essence(pod) is None
-    assert host_amount(pod) is None
+    assert key(pod) is None
+    assert Asked(pod).host() is None
     assert pod_request(pod, pod_ref(pod)).claims == ()
 
 
 def test_large_pods_are_not_kept() -> None:
-    """Else whoever may make pods could fill our memory; they are read as all are."""
+    """Any user can create pods; large ones are read and not kept."""
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
-    kept = [codec._kept, room._claims_of]
-    before = [each.cache_info().currsize for each in kept]
+    before = len(request_cache._HOSTS), len(request_cache._CLAIMS)
     asked = pod_request(pod, pod_ref(pod))
     assert asked.host == HostAmount(1000, 0)
     assert [claim.amount.units for claim in asked.claims] == [4]
-    assert [each.cache_info().currsize for each in kept] == before
+    assert (len(request_cache._HOSTS), len(request_cache._CLAIMS)) == before
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full cache starts empty again."""
+    monkeypatch.setattr(request_cache, "MOST_KINDS", 2)
+    monkeypatch.setattr(request_cache, "_HOSTS", {})
+    for cpu in range(1, 6):
+        pod = pod_json()
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
+        assert Asked(pod).host() == HostAmount(1000 * cpu, 0)
+        assert len(request_cache._HOSTS) <= 2

@@ -1,0 +1,243 @@
+"""What a pod asks of cards and of its node, computed once for each kind of pod. Pure.
+
+The pods of a Deployment differ in their names only. So the results are kept by the part
+of the spec that says what is asked: ``filter`` and the caches read a pod once, and
+compute something only for the first pod of a kind.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import orjson
+
+from gpushare.domain.model import UNIT_MIB, Amount, Claim, HostAmount
+from gpushare.domain.quantity import (
+    NotAQuantity,
+    NotWhole,
+    is_in_bytes,
+    mebibytes,
+    thousandths,
+    whole,
+)
+from gpushare.domain.refusal import Refusal, invalid, users_words
+from gpushare.domain.request import ContainerSpec, Role, claims
+from gpushare.kube import names
+from gpushare.kube.cluster import Json
+from gpushare.kube.json_reader import MOST, Malformed, Reader
+
+MOST_KINDS = 4096
+LONGEST_KEY = 2048
+"""Limits of the cache, in results and bytes of a key: at most 8 MiB of keys. Any user
+can create pods, and large ones."""
+_OF_CONTAINERS = ("name", "resources", "restartPolicy")
+_LISTS = ("initContainers", "containers")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Unmeetable(ValueError):
+    """A quantity that is valid for Kubernetes and that no card can meet."""
+
+
+class Asked:
+    """What one pod asks; results are shared with all pods that ask the same."""
+
+    __slots__ = ("_key", "_pod")
+
+    def __init__(self, pod: Json) -> None:
+        self._pod = pod
+        self._key = _key(pod)
+
+    def claims(self, *, apart: bool) -> tuple[Claim, ...] | Refusal:
+        """Return the pod's claims, or why it can have none.
+
+        Raises ``Malformed`` and ``Unmeetable`` as ``containers`` does.
+        """
+
+        def compute() -> tuple[Claim, ...] | Refusal:
+            return claims_by(containers(self._pod), apart=apart)
+
+        if self._key is None or len(self._key) > LONGEST_KEY:
+            return compute()
+        return _kept(_CLAIMS, (self._key, apart), compute)
+
+    def host(self) -> HostAmount | None:
+        """Return the CPU and memory that the pod needs at its peak (contracts 5).
+
+        Computed as kube-scheduler does, with the pod's overhead; an amount for the pod
+        as a whole replaces the sum. None if the spec cannot be read.
+        """
+        if self._key is None:
+            return None
+        if len(self._key) > LONGEST_KEY:
+            return self._host()
+        return _kept(_HOSTS, self._key, self._host)
+
+    def _host(self) -> HostAmount | None:
+        try:
+            return _host_amount(self._pod["spec"])
+        except (NotAQuantity, KeyError, TypeError, AttributeError):
+            return None
+
+
+_CLAIMS: dict[tuple[bytes, bool], tuple[Claim, ...] | Refusal] = {}
+_HOSTS: dict[bytes, HostAmount | None] = {}
+
+
+def _kept(cache: dict[_K, _V], key: _K, compute: Callable[[], _V]) -> _V:
+    """Return the cached value; the cache starts empty again when it is full."""
+    try:
+        return cache[key]
+    except KeyError:
+        found = compute()
+    if len(cache) >= MOST_KINDS:
+        cache.clear()
+    cache[key] = found
+    return found
+
+
+def _key(pod: Json) -> bytes | None:
+    """Return the part of the spec that says what is asked; None if malformed."""
+    spec = pod.get("spec")
+    if type(spec) is not dict:
+        return None
+    left = {key: spec[key] for key in ("overhead", "resources") if key in spec}
+    for key in _LISTS:
+        containers = spec.get(key)
+        if containers is None:
+            continue
+        if type(containers) is not list:
+            return None
+        left[key] = kept = []
+        for each in containers:
+            if type(each) is not dict:
+                return None
+            kept.append({k: each[k] for k in _OF_CONTAINERS if k in each})
+    try:
+        return orjson.dumps(left)
+    except TypeError:
+        # orjson parses deeper objects than it writes.
+        return None
+
+
+def claims_by(
+    containers: Sequence[ContainerSpec], *, apart: bool
+) -> tuple[Claim, ...] | Refusal:
+    """Return the claims; a refusal names the annotation if that alone would help."""
+    found = claims(containers, apart=apart)
+    if apart or not isinstance(found, Refusal):
+        return found
+    if isinstance(claims(containers, apart=True), Refusal):
+        return found
+    return invalid(
+        f'{found.detail}, or set {names.CONTAINERS} to "{names.APART}": each container '
+        "may then have a card of its own"
+    )
+
+
+def containers(pod: Json) -> list[ContainerSpec]:
+    """Read all containers in the order in which kubelet admits them.
+
+    Raises ``Malformed``, or ``Unmeetable`` for an amount that no card can meet.
+    """
+    spec = Reader(pod).object("spec")
+    found = []
+    for container in spec.optional_objects("initContainers"):
+        stays = container.optional_text("restartPolicy") == "Always"
+        role = Role.SIDECAR if stays else Role.INIT
+        found.append(ContainerSpec(container.text("name"), role, _amount(container)))
+    for container in spec.optional_objects("containers"):
+        name = container.text("name")
+        found.append(ContainerSpec(name, Role.APP, _amount(container)))
+    return found
+
+
+def _amount(container: Reader) -> Amount:
+    resources = container.optional_object("resources")
+    return Amount(
+        cores=_quantity(resources, names.CORE), units=_quantity(resources, names.MEMORY)
+    )
+
+
+def _quantity(resources: Reader, resource: str) -> int:
+    """Read an amount from ``requests``, or from ``limits``, which is its default."""
+    for part in ("requests", "limits"):
+        asked = resources.optional_object(part)
+        raw = asked.raw.get(resource)
+        if raw is None:
+            continue
+        try:
+            number = whole(raw)
+        except NotAQuantity as error:
+            raise Malformed(asked.path(resource), str(error)) from error
+        except NotWhole as error:
+            text = users_words(str(raw))
+            raise Unmeetable(f"{resource} is {text}; it must be whole") from error
+        if is_in_bytes(raw):
+            raise Unmeetable(_bytes_for_units(resource, str(raw), number))
+        if number > MOST:
+            text = users_words(str(raw))
+            raise Unmeetable(f"{resource} is {text}; no node has so much")
+        return number
+    return 0
+
+
+def _bytes_for_units(resource: str, text: str, number: int) -> str:
+    if resource != names.MEMORY:
+        return f"{resource} is {users_words(text)}; it must be a plain number"
+    units = -(-number // (UNIT_MIB * 1024 * 1024))
+    return (
+        f"{resource} is {users_words(text)}, but it counts units of "
+        f"{UNIT_MIB} MiB; ask {users_words(str(units))}"
+    )
+
+
+def _host_amount(spec: Json) -> HostAmount:
+    cpu, memory = _peak(spec)
+    whole = _asked(spec)
+    over = spec.get("overhead") or {}
+    return HostAmount(
+        (thousandths(whole["cpu"]) if "cpu" in whole else cpu)
+        + thousandths(over.get("cpu", 0)),
+        (mebibytes(whole["memory"]) if "memory" in whole else memory)
+        + mebibytes(over.get("memory", 0)),
+    )
+
+
+def _peak(spec: Json) -> tuple[int, int]:
+    """Return the sum of containers and sidecars, or an init container's larger need."""
+    cpu, memory = _sum(spec.get("containers") or ())
+    first = spec.get("initContainers")
+    if not first:
+        return cpu, memory
+    side_cpu, side_memory, most_cpu, most_memory = 0, 0, 0, 0
+    for container in first:
+        more_cpu, more_memory = _sum((container,))
+        if container.get("restartPolicy") == "Always":
+            side_cpu += more_cpu
+            side_memory += more_memory
+            more_cpu = more_memory = 0
+        most_cpu = max(most_cpu, side_cpu + more_cpu)
+        most_memory = max(most_memory, side_memory + more_memory)
+    return max(cpu + side_cpu, most_cpu), max(memory + side_memory, most_memory)
+
+
+def _sum(containers: Iterable[Json]) -> tuple[int, int]:
+    cpu = memory = 0
+    for container in containers:
+        asked = _asked(container)
+        if "cpu" in asked:
+            cpu += thousandths(asked["cpu"])
+        if "memory" in asked:
+            memory += mebibytes(asked["memory"])
+    return cpu, memory
+
+
+def _asked(thing: Json) -> Json:
+    """Return ``requests``, completed from ``limits``, which is the default of each."""
+    resources = thing.get("resources")
+    if not resources:
+        return {}
+    asked: Json = resources.get("requests") or {}
+    limits = resources.get("limits")
+    return {**limits, **asked} if limits else asked
