@@ -6,8 +6,7 @@ What would change, as diffs: objects by the API server's own dry run, and labels
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -198,17 +197,15 @@ def object_changes(
 
 def tidy(body: Json) -> Json:
     """Leave out what the API server keeps for itself: statuses, versions, managers."""
-    found = deepcopy(body)
-    found.pop("status", None)
-    metadata = found["metadata"]
-    for key in _BOOKKEEPING:
-        metadata.pop(key, None)
-    annotations = metadata.get("annotations") or {}
-    for key in _NOT_SHOWN:
-        annotations.pop(key, None)
-    if not annotations:
-        metadata.pop("annotations", None)
-    return found
+    metadata = _without(body["metadata"], _BOOKKEEPING)
+    annotations = _without(metadata.pop("annotations", None) or {}, _NOT_SHOWN)
+    if annotations:
+        metadata["annotations"] = annotations
+    return _without(body, ("status",)) | {"metadata": metadata}
+
+
+def _without(body: Json, keys: Collection[str]) -> Json:
+    return {key: value for key, value in body.items() if key not in keys}
 
 
 def _lines(body: Json | None) -> list[str]:

@@ -18,6 +18,7 @@ from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
 from gpusharectl.kube_scheduler.host_files import HostFiles
 from gpusharectl.kube_scheduler.k3s import K3sFile
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
+from gpusharectl.kube_scheduler.yaml_edit import data
 from gpusharectl.state.read import Trouble
 
 KUBEADM_SCHEDULER = Path("/etc/kubernetes/manifests/kube-scheduler.yaml")
@@ -99,8 +100,8 @@ def _k3s_name(files: HostFiles) -> str:
 
 def _yaml(content: bytes | None) -> Any:  # noqa: ANN401
     try:
-        return yaml.safe_load(content or b"") or {}
-    except yaml.YAMLError:
+        return data((content or b"").decode()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError):
         return {}
 
 

@@ -52,6 +52,7 @@ from gpusharectl.kube_scheduler.host_files import (
     Obstacle,
 )
 from gpusharectl.kube_scheduler.static_pod import Ours
+from gpusharectl.kube_scheduler.yaml_edit import data
 
 NONE = ""
 """The digest of a file that does not exist."""
@@ -314,7 +315,7 @@ class ConfigFile:
         left = without_stanza(state.text, self._known(state, found))
         if isinstance(bare, Obstacle) or isinstance(left, Obstacle):
             return True
-        return bool(yaml.safe_load(bare) != yaml.safe_load(left))
+        return bool(data(bare) != data(left))
 
     def _as_recorded(self, state: HostState, config: bytes) -> bool:
         """Return whether the record says that it is ours and unedited."""

@@ -1,12 +1,13 @@
 """One cluster of two nodes, and an installer with stand-ins for all that is slow."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import OURS
@@ -61,15 +62,15 @@ EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS)
 
 
 @cache
-def _loaded(overlay: str, image: str, components: tuple[str, ...]) -> str:
-    return json.dumps(load(overlay, image=image, components=components))
+def _loaded(overlay: str, image: str, components: tuple[str, ...]) -> bytes:
+    return orjson.dumps(load(overlay, image=image, components=components))
 
 
 def shipped(
     overlay: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
     """The manifests, read from YAML once, since laws install hundreds of times."""
-    return tuple(json.loads(_loaded(overlay, image, tuple(components))))
+    return tuple(orjson.loads(_loaded(overlay, image, tuple(components))))
 
 
 @dataclass
