@@ -93,13 +93,17 @@ def with_settings(
     def put(body: Json) -> Json:
         if all(each["name"] != container for each in _containers(body)):
             return body
-        found = deepcopy(body)
-        for each in _containers(found):
-            if each["name"] == container:
-                kept = [one for one in each["env"] if one["name"] not in settings]
-                new = [{"name": key, "value": settings[key]} for key in settings]
-                each["env"] = [*kept, *new]
-        return found
+        template = body["spec"]["template"]
+        containers = [set_in(each) for each in _containers(body)]
+        pod = {**template["spec"], "containers": containers}
+        return {**body, "spec": {**body["spec"], "template": {**template, "spec": pod}}}
+
+    def set_in(each: Json) -> Json:
+        if each["name"] != container:
+            return each
+        kept = [one for one in each["env"] if one["name"] not in settings]
+        new = [{"name": key, "value": settings[key]} for key in settings]
+        return {**each, "env": [*kept, *new]}
 
     return tuple(put(body) for body in manifests)
 
@@ -141,10 +145,12 @@ def with_stamp(manifests: Iterable[Json], stamp: str) -> tuple[Json, ...]:
 
 def with_bundle(configuration: Json, authorities: bytes) -> Json:
     """Let the API server believe these authorities, of PEM, and no other."""
-    found = deepcopy(configuration)
-    for one in found["webhooks"]:
-        one["clientConfig"]["caBundle"] = base64.b64encode(authorities).decode()
-    return found
+    bundle = base64.b64encode(authorities).decode()
+    webhooks = [
+        {**one, "clientConfig": {**one["clientConfig"], "caBundle": bundle}}
+        for one in configuration["webhooks"]
+    ]
+    return {**configuration, "webhooks": webhooks}
 
 
 def bundle_of(configurations: Iterable[Json]) -> bytes:
