@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import click
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
@@ -23,15 +23,15 @@ from deviceplugin.exporter.selection import Flags
 from deviceplugin.exporter.settings import (
     UNITS,
     WATCHDOG_MODES,
+    CommandLine,
     ExporterSettings,
-    Given,
 )
 from deviceplugin.exporter.usage import Mode
 from deviceplugin.serve import run
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.fields import GROUPS
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare import logs
@@ -76,7 +76,7 @@ def serve(*, bitfusion_quota: bool) -> None:
     _end_with(complaints)
     assert cluster is not None  # noqa: S101  else there was a complaint
     # Of one source too: joined, cards once found stay, and fail while it is gone.
-    source = JoinedCards(sources)
+    source = CombinedCards(sources)
     stop = _begin(settings)
     _end(run(settings, source, cluster, stop))
 
@@ -107,7 +107,7 @@ def export(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -
 
     Settings are GPUSHARE_… in the environment, which flags beat: docs/monitoring.md.
     """
-    given = Given(
+    given = CommandLine(
         Flags(_named(switches, "enable"), _named(switches, "disable")),
         collect_unit,
         watchdog,
@@ -170,8 +170,8 @@ def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
     simulated = [PlainTelemetry(one) for one in _simulated(settings, complaints)]
     listed = [PlainTelemetry(one) for one in _inventory(settings, complaints)]
     if simulated:
-        return JoinedTelemetry([*simulated, *listed])
-    return JoinedTelemetry(
+        return CombinedTelemetry([*simulated, *listed])
+    return CombinedTelemetry(
         [NvmlTelemetry(nvml), *listed, AmdTelemetry(settings.host_root)]
     )
 

@@ -1,7 +1,7 @@
-"""kubelet's pod resources: who holds which devices, with a deadline.
+"""kubelet's pod resources: which containers hold which devices, with a deadline.
 
-kubelet answers 100 questions a second, 10 at once, to all its clients together
-(contracts 2.6), and says "rate limit" beyond that: then we ask again a little later.
+kubelet answers 100 requests a second, 10 at once, to all its clients together
+(contracts 2.6). Beyond that it answers "rate limit", and we ask again a moment later.
 """
 
 import re
@@ -19,14 +19,14 @@ from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 
 RESOURCES = (names.CORE, names.MEMORY)
 _NO_GET = ("UNIMPLEMENTED: ", "UNKNOWN: PodResources API Get method disabled")
-"""Before 1.27, and where the feature gate KubeletPodResourcesGet is off, as it is by
-itself before 1.34: that one has no code of its own."""
+"""Before 1.27, and if the feature gate KubeletPodResourcesGet is off, which is the
+default before 1.34; that answer has no code of its own."""
 _NOT_FOUND = re.compile("UNKNOWN: .*not found")
-"""kubelet's words about a pod that is none of its own; they have no code either."""
+"""kubelet's answer about a pod that it does not have; it has no code of its own."""
 _AGAIN_S = 0.02
 _CHANNEL = (
-    # Our own channel, not one shared by address: after kubelet's restart the old one
-    # would wait out its backoff.
+    # Not shared by address: after kubelet's restart a shared channel would wait for
+    # the end of its backoff.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -35,15 +35,15 @@ _CHANNEL = (
 
 
 class KubeletSilentError(Exception):
-    """kubelet did not answer in time; ``str()`` says what it said instead."""
+    """kubelet did not answer in time; ``str()`` is what it answered instead."""
 
 
 class NoGetError(Exception):
-    """This kubelet cannot be asked about one pod, and never will."""
+    """This kubelet cannot be asked about one pod."""
 
 
 class UnknownPodError(Exception):
-    """kubelet answers that it knows no such pod: not yet, or not any more."""
+    """kubelet does not know such a pod yet, or not any more."""
 
 
 class PodResources:
@@ -60,32 +60,33 @@ class PodResources:
         self._read: dict[bytes, tuple[PodName, Mapping[str, Held]]] = {}
 
     def list(self, timeout_s: float) -> Listed:
-        """Ask who holds what; ``KubeletSilentError`` after ``timeout_s``."""
-        answer = self._patiently(self._list, pb.ListPodResourcesRequest(), timeout_s)
-        # A node's pods hold thousands of devices, and few change between two lists.
+        """Ask who holds which devices; ``KubeletSilentError`` after ``timeout_s``."""
+        answer = self._with_retries(self._list, pb.ListPodResourcesRequest(), timeout_s)
+        # A node's pods hold thousands of devices, and few pods change between two
+        # lists.
         known = self._read
         read = {text: known.get(text) or _pod(text) for text in answer.pod_resources}
         self._read = read
         return Listed(dict(read.values()))
 
     def get(self, pod: PodName, timeout_s: float) -> Mapping[str, Held] | None:
-        """Ask what one pod's containers hold; None where kubelet cannot tell.
+        """Ask what one pod's containers hold; None if kubelet does not tell.
 
-        It cannot before 1.34, and of a pod that is none of its own.
+        It does not before 1.34, or if it does not have the pod.
         """
         try:
-            return self.told(pod, timeout_s)
+            return self.get_or_raise(pod, timeout_s)
         except (KubeletSilentError, NoGetError, UnknownPodError):
             return None
 
-    def told(self, pod: PodName, timeout_s: float) -> Mapping[str, Held]:
-        """Ask the same.
+    def get_or_raise(self, pod: PodName, timeout_s: float) -> Mapping[str, Held]:
+        """Ask what one pod's containers hold.
 
-        ``KubeletSilentError``, ``NoGetError`` and ``UnknownPodError`` say why not.
+        Raises ``KubeletSilentError``, ``NoGetError`` or ``UnknownPodError``.
         """
         asked = pb.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
         try:
-            answer = self._patiently(self._stub.Get, asked, timeout_s)
+            answer = self._with_retries(self._stub.Get, asked, timeout_s)
         except KubeletSilentError as error:
             if str(error).startswith(_NO_GET):
                 raise NoGetError(str(error)) from error
@@ -94,11 +95,11 @@ class PodResources:
             raise
         return _containers(answer.pod_resources)
 
-    def _patiently(
+    def _with_retries(
         self, call: Callable[..., Any], asked: object, timeout_s: float
     ) -> Any:  # noqa: ANN401
         deadline = time.monotonic() + timeout_s
-        said = ""
+        busy_text = ""
         while True:
             try:
                 return call(asked, timeout=deadline - time.monotonic())
@@ -107,9 +108,10 @@ class PodResources:
                 late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not busy or deadline - time.monotonic() < _AGAIN_S:
-                    # That it was busy says more than that the last moment was short.
-                    raise KubeletSilentError(said if late and said else text) from error
-                said = text
+                    # That it was busy says more than that the last attempt was short.
+                    why = busy_text if late and busy_text else text
+                    raise KubeletSilentError(why) from error
+                busy_text = text
                 time.sleep(_AGAIN_S)
 
     def close(self) -> None:

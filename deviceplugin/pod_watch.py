@@ -1,9 +1,11 @@
-"""The pods of this node, as the API server tells of them."""
+"""The pods of this node at the API server: followed, fetched, and warned in events."""
 
 import logging
+import queue
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from threading import Condition
+from collections.abc import Callable, Iterator
+from threading import Condition, Event
 
 from deviceplugin.pods import NodePod, PodName, node_pod
 from gpushare.domain.model import NodeName, PodUID
@@ -13,14 +15,20 @@ from gpushare.kube.json_reader import Malformed
 
 logger = logging.getLogger(__name__)
 
+COMPONENT = "vcuda-device-plugin"
 _MOST_ENDED = 2000
+_AGAIN_AFTER_S = 60.0
+_MOST_WAITING = 1000
+_LOOK_S = 0.5
+
+_EventKey = tuple[str, str, str]
 
 
 class NodePods:
-    """Sink for the pods of this node: all of them, so that a stranger is noticed.
+    """Sink for all pods of this node, also for those that ask for no cards.
 
-    A pod leaves with its object, or once its phase is terminal: then kubelet has freed
-    its devices, or will before it gives them to another (contracts 2.6).
+    A pod leaves when it is deleted, or once its phase is terminal: then kubelet has
+    freed its devices, or frees them before it hands them out again (contracts 2.6).
     """
 
     def __init__(self, cluster: Cluster, node: NodeName) -> None:
@@ -34,8 +42,8 @@ class NodePods:
     def replace(self, pages: Iterator[Page]) -> None:
         """Take over all pods of the node.
 
-        Whoever was known before the list began, and is not in it, has gone; not who
-        was fetched meanwhile.
+        A pod that was known before the list began and is not in it has gone. A pod that
+        was fetched meanwhile stays.
         """
         before = set(self._pods)
         seen: set[PodUID] = set()
@@ -54,29 +62,26 @@ class NodePods:
             self._take(event.object)
 
     def all(self) -> tuple[NodePod, ...]:
-        """Give the pods that have not ended."""
+        """Return the pods that have not ended."""
         with self._changed:
             return tuple(self._pods.values())
 
     def find(self, name: PodName) -> NodePod | None:
-        """Give the newest pod of this name, as far as the watch has told."""
+        """Return the newest pod of this name that the watch has told of."""
         with self._changed:
             uid = self._by_name.get(name)
             return None if uid is None else self._pods.get(uid)
 
     def wait_for(self, name: PodName, timeout_s: float) -> NodePod | None:
-        """Give the pod of this name, which the watch may be about to bring.
-
-        kubelet's watch and ours race on every pod.
-        """
+        """Wait for a pod of this name: kubelet's watch may be ahead of ours."""
         with self._changed:
             self._changed.wait_for(lambda: name in self._by_name, timeout_s)
         return self.find(name)
 
     def fetch(self, name: PodName) -> NodePod | None:
-        """Ask the API server for a pod of this node; None where it has none.
+        """Get a pod of this node from the API server; None if there is none.
 
-        Raises ``ClusterError`` where it does not answer.
+        Raises ``ClusterError`` if the API server does not answer.
         """
         try:
             pod = self._cluster.get(Kind.PODS, *name)
@@ -87,13 +92,13 @@ class NodePods:
         self._take(pod)
         return self.find(name)
 
-    def fresh(self, name: PodName) -> NodePod | None:
-        """Ask the API server, and take what the watch told where it does not answer."""
+    def fetch_or_find(self, name: PodName) -> NodePod | None:
+        """Get a pod from the API server, or from the watch if it does not answer."""
         try:
             return self.fetch(name)
         except ClusterError as error:
             facts = {"pod": "/".join(name), "because": str(error)}
-            logger.info("going by the watch", extra=facts)
+            logger.info("API server does not answer, using the watch", extra=facts)
             return self.find(name)
 
     def _take(self, pod: Json) -> None:
@@ -108,7 +113,7 @@ class NodePods:
             return
         with self._changed:
             if found.uid in self._ended:
-                # Read by us before its end, which the watch has told meanwhile.
+                # It was read before its end, of which the watch has told meanwhile.
                 return
             self._pods[found.uid] = found
             self._by_name[found.name] = found.uid
@@ -123,3 +128,63 @@ class NodePods:
             if gone is not None and self._by_name.get(gone.name) == uid:
                 del self._by_name[gone.name]
             self._changed.notify_all()
+
+
+class EventRecorder:
+    """Logs warnings about pods at once, and writes them as events from a thread.
+
+    kubelet repeats its call while a pod waits; the same warning becomes an event once a
+    minute at most.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+        look_s: float = _LOOK_S,
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._clock = clock
+        self._look_s = look_s
+        self._written_at: dict[_EventKey, float] = {}
+        self._queue: queue.Queue[tuple[NodePod, str, str]] = queue.Queue(_MOST_WAITING)
+
+    def warn(self, pod: NodePod, reason: str, message: str) -> None:
+        """Warn about a pod; never waits."""
+        facts = {"pod": str(pod.ref), "because": message}
+        now, key = self._clock(), (pod.uid, reason, message)
+        if now - self._written_at.get(key, float("-inf")) < _AGAIN_AFTER_S:
+            logger.debug(reason, extra=facts)
+            return
+        logger.warning(reason, extra=facts)
+        self._written_at = {
+            k: at for k, at in self._written_at.items() if now - at < _AGAIN_AFTER_S
+        }
+        self._written_at[key] = now
+        if pod.uid:
+            try:
+                self._queue.put_nowait((pod, reason, message))
+            except queue.Full:
+                logger.warning("too many events waiting", extra=facts)
+
+    def run(self, stop: Event) -> None:
+        """Write the events until ``stop`` is set."""
+        while not stop.is_set():
+            try:
+                pod, reason, message = self._queue.get(timeout=self._look_s)
+            except queue.Empty:
+                continue
+            try:
+                self._cluster.event(
+                    pod.target,
+                    kind="Warning",
+                    reason=reason,
+                    message=message,
+                    component=COMPONENT,
+                    host=self._node,
+                )
+            except ClusterError as error:
+                facts = {"pod": str(pod.ref), "because": str(error)}
+                logger.warning("event not written", extra=facts)

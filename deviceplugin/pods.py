@@ -1,7 +1,14 @@
-"""A pod of this node, and who holds which devices of ours. Pure."""
+"""A pod of this node, the devices that pods hold, and which pod kubelet admits. Pure.
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+kubelet admits one pod at a time, container by container, the resources of a container
+in random order, and never interleaves two pods (contracts 2.3). So the pod that kubelet
+lists without all its devices is the pod that it admits now. A container that runs
+without devices is not asked for again: kubelet lost its checkpoint, or admitted the pod
+before there was a device plugin.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpushare.domain.model import (
@@ -23,12 +30,12 @@ from gpushare.kube.request_cache import Unmeetable, containers
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""
-NOBODY: PodName = ("", "")
-"""A pod of which nobody knows the name."""
+UNKNOWN_POD: PodName = ("", "")
+"""Stands for a pod whose name is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class GpuContainer:
     """A container that asks for cards, in kubelet's order of admission."""
 
     name: str
@@ -38,7 +45,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One allocation that kubelet asks: so many of one resource for a container."""
+    """One allocation of kubelet: so many devices of one resource for a container."""
 
     container: str
     resource: str
@@ -49,12 +56,12 @@ class Step:
 class NodePod:
     """One pod of this node.
 
-    ``bound`` is when it came to the node, by the API server's clock, for order alone;
-    ``running`` names the containers that run, as kubelet last told the API server.
+    ``bound`` is when it was bound to the node, by the API server's clock; it serves to
+    order pods. ``running`` names the containers that run, by the pod's status.
     """
 
     record: PodRecord
-    asking: tuple[Asking, ...]
+    gpu_containers: tuple[GpuContainer, ...]
     bound: str
     running: frozenset[str] = frozenset()
 
@@ -62,11 +69,11 @@ class NodePod:
     def steps(self) -> tuple[Step, ...]:
         """All allocations of the pod, in the order of its containers."""
         return tuple(
-            Step(asking.name, resource, count)
-            for asking in self.asking
+            Step(container.name, resource, count)
+            for container in self.gpu_containers
             for resource, count in (
-                (names.CORE, asking.amount.cores),
-                (names.MEMORY, asking.amount.units),
+                (names.CORE, container.amount.cores),
+                (names.MEMORY, container.amount.units),
             )
             if count
         )
@@ -74,7 +81,7 @@ class NodePod:
     @cached_property
     def passing(self) -> frozenset[str]:
         """The init containers that end before the next container starts."""
-        return frozenset(a.name for a in self.asking if a.role is Role.INIT)
+        return frozenset(a.name for a in self.gpu_containers if a.role is Role.INIT)
 
     @property
     def ref(self) -> PodRef:
@@ -98,28 +105,28 @@ class NodePod:
 
     @property
     def placement(self) -> Placement | None:
-        """The believed placement: the actual one, or else the planned one."""
+        """The actual placement if it has one, else the planned one."""
         return self.record.placement
 
-    def what_is_wrong(self) -> str:
-        """Say why what it asks can never be met; empty where it can be."""
+    def why_refused(self) -> str:
+        """Say why the request can never be met; empty if it can."""
         request = self.record.request
         return codec.refusal_text(request) if isinstance(request, Refusal) else ""
 
 
 def node_pod(pod: Json) -> NodePod:
-    """Read a pod; ``Malformed`` for what no API server would send."""
+    """Read a pod; ``Malformed`` for an object that no API server sends."""
     record = codec.pod_record(pod)
     try:
         specs = containers(pod)
     except Unmeetable:
         specs = []
-    asking = tuple(Asking(s.name, s.role, s.amount) for s in specs if s.amount)
+    asking = tuple(GpuContainer(s.name, s.role, s.amount) for s in specs if s.amount)
     return NodePod(record, asking, _bound(pod), _running(pod))
 
 
 def _bound(pod: Json) -> str:
-    """Say when the pod was bound; when it was made, where nobody bound it."""
+    """Return when the pod was bound, or created if nothing bound it."""
     if facts.holds(pod, "PodScheduled"):
         return str(facts.condition(pod, "PodScheduled").get("lastTransitionTime") or "")
     return facts.created(pod)
@@ -127,26 +134,29 @@ def _bound(pod: Json) -> str:
 
 def _running(pod: Json) -> frozenset[str]:
     status = pod.get("status") or {}
-    told = (
+    statuses = (
         one
         for key in ("initContainerStatuses", "containerStatuses")
         for one in status.get(key) or ()
     )
     return frozenset(
-        str(one.get("name")) for one in told if "running" in (one.get("state") or {})
+        str(one.get("name"))
+        for one in statuses
+        if "running" in (one.get("state") or {})
     )
 
 
 def may_be_static(name: PodName, node: NodeName) -> bool:
-    """Tell whether a pod has the name that kubelet gives static pods of this node."""
+    """Return whether the name is one that kubelet gives to static pods of this node."""
     return name[1].endswith(f"-{node}")
 
 
-def unlisted_pod(name: PodName, amount: Amount) -> NodePod:
-    """Make up a pod of which only kubelet knows, with one nameless container.
+def pod_known_to_kubelet(name: PodName, amount: Amount) -> NodePod:
+    """Return a pod for one that kubelet lists and the API server has not told of.
 
-    Its UID is empty. Of its other resource nothing is known yet, so that the emptiest
-    card is the best guess.
+    It has an empty UID and one container without a name. ``amount`` is of one resource;
+    the other one is not known yet, so the policy is ``spread``: the emptiest card has
+    most room for it.
     """
     ref = PodRef(PodUID(""), *name)
     claim = Claim(amount, (ContainerAmount("", amount),))
@@ -160,7 +170,7 @@ def unlisted_pod(name: PodName, amount: Amount) -> NodePod:
         nominated=NodeName(""),
         labels={},
     )
-    return NodePod(record, (Asking("", Role.APP, amount),), "")
+    return NodePod(record, (GpuContainer("", Role.APP, amount),), "")
 
 
 Held = Mapping[str, frozenset[str]]
@@ -169,16 +179,16 @@ Held = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Listed:
-    """One answer of kubelet: the active pods, each container with its devices of ours.
+    """One answer of kubelet: the active pods, each container with our devices.
 
-    A pod that asks nothing of us is there too, its containers without devices; init
-    containers that end are not (contracts 2.6).
+    A pod that asks for none of our resources is listed too, its containers without
+    devices; init containers that end are not listed (contracts 2.6).
     """
 
     pods: Mapping[PodName, Mapping[str, Held]]
 
     def holders(self) -> Iterator[tuple[PodName, str, str, frozenset[str]]]:
-        """Give pod, container, resource and device ids of all that holds any."""
+        """Return pod, container, resource and device ids of all that holds any."""
         for pod, of_pod in self.pods.items():
             for container, held in of_pod.items():
                 for resource, ids in held.items():
@@ -190,5 +200,83 @@ class Listed:
         return {one: pod for pod, _, _, ids in self.holders() for one in ids}
 
     def held(self, pod: PodName) -> Mapping[str, Held]:
-        """Give what each listed container of a pod holds; empty for a stranger."""
+        """Return what each listed container of a pod holds; empty if not listed."""
         return self.pods.get(pod, {})
+
+
+Allocated = Collection[tuple[PodUID, str, str]]
+"""Pod, container and resource of the allocations that were made."""
+
+
+def steps_left(pod: NodePod, listed: Listed, allocated: Allocated) -> tuple[Step, ...]:
+    """Return the allocations that kubelet has still to make; none once it is admitted.
+
+    kubelet's list tells what a listed container holds. Init containers that end are not
+    listed; ``allocated`` tells of those.
+    """
+    held = listed.held(pod.name)
+    passing = pod.passing
+    steps = [step for step in pod.steps if step.container not in passing]
+    lacking = [
+        step
+        for step in steps
+        if step.resource not in held.get(step.container, ())
+        and step.container not in pod.running
+    ]
+    if not passing:
+        return tuple(lacking)
+    if steps and not lacking:
+        return ()
+    return tuple(
+        step
+        for step in pod.steps
+        if step in lacking
+        or (
+            step.container in passing
+            and (pod.uid, step.container, step.resource) not in allocated
+        )
+    )
+
+
+def candidates(
+    pods: Iterable[NodePod], listed: Listed, allocated: Allocated, step: tuple[str, int]
+) -> list[NodePod]:
+    """Return the pods that kubelet may be admitting when it asks ``(resource, count)``.
+
+    The pod that was bound last comes first: kubelet adds a pod to its list right before
+    it admits the pod, so it has passed over all others that lack devices.
+    """
+    found = []
+    for pod in pods:
+        if pod.name in listed.pods:
+            left = steps_left(pod, listed, allocated)
+            if any((one.resource, one.count) == step for one in left):
+                found.append(pod)
+    return sorted(found, key=lambda pod: (pod.bound, pod.name), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePod:
+    """The pod that kubelet admits now, its placement and the allocations left."""
+
+    pod: NodePod
+    placement: Placement
+    left: tuple[Step, ...]
+
+    def step(self, resource: str, count: int) -> Step | None:
+        """Return the step that such a call makes; None if no step of it fits."""
+        for step in self.left:
+            if (step.resource, step.count) == (resource, count):
+                return step
+        return None
+
+    def after(self, step: Step) -> "ActivePod":
+        """Return the pod after this step; earlier containers are done then."""
+        order = [container.name for container in self.pod.gpu_containers]
+        here = order.index(step.container)
+        left = tuple(
+            one
+            for one in self.left
+            if one != step and order.index(one.container) >= here
+        )
+        return replace(self, left=left)

@@ -1,7 +1,4 @@
-"""All parts of one device plugin: wired here, started, and stopped together.
-
-One device plugin a node, whatever a rollout or an operator starts.
-"""
+"""One device plugin: its parts are put together here, started, and stopped together."""
 
 import fcntl
 import logging
@@ -15,24 +12,20 @@ from threading import Event, Thread
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from deviceplugin.allocation.injection import Injecting
-from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.occupancy import Occupancy, Records
 from deviceplugin.allocation.preferred import Admission
-from deviceplugin.allocation.prestart import Reporter, Starter
-from deviceplugin.allocation.records import Records
-from deviceplugin.cards.advertised import Offer
+from deviceplugin.allocation.prestart import PreStart, Reporter
+from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.publisher import OwnNode, Publisher
 from deviceplugin.cards.source import CardSource, DriverLost
-from deviceplugin.events import Announcer
-from deviceplugin.kubelet.plugin import DevicePlugin, MostCards, Parts, QuotaPlugin
+from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
 from deviceplugin.kubelet.registration import Pace, Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.pod_resources import RESOURCES, PodResources
-from deviceplugin.pod_watch import NodePods
+from deviceplugin.pod_watch import EventRecorder, NodePods
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.watcher import CollidingCardsError, Watcher
-from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
 from gpushare.listener import Listener
@@ -40,75 +33,68 @@ from gpushare.listener import Listener
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-
-
-@contextmanager
-def only_one(folder: Path, stop: Event) -> Iterator[bool]:
-    """Wait for the lock on kubelet's folder, and hold it; False when stopped first.
-
-    Of two that register one resource, kubelet would drop the later one for ever when
-    the earlier ends (contracts 2.7). The kernel lets go of the lock with the process.
-    The folder itself is locked: kubelet removes files in it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield _wait_for(lock, stop)
-    finally:
-        os.close(lock)
-
-
-def _wait_for(lock: int, stop: Event) -> bool:
-    said = False
-    while not stop.is_set():
-        if _taken(lock):
-            return True
-        if not said:
-            logger.warning("another device plugin runs here; waiting for its end")
-        said = True
-        stop.wait(_LOOK_S)
-    return False
-
-
-def _taken(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 _REPORT_EVERY_S = 10.0
 _SERVE = "serve"
 _SYNC_WITHIN_S = 10.0
 
 
+@contextmanager
+def instance_lock(folder: Path, stop: Event) -> Iterator[bool]:
+    """Wait for the lock on kubelet's folder, and hold it; False when stopped first.
+
+    Of two plugins that register one resource, kubelet drops the later one for ever when
+    the earlier one ends (contracts 2.7). The kernel releases the lock with the process.
+    The folder itself is locked, because kubelet removes files in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _wait_for_lock(lock, stop)
+    finally:
+        os.close(lock)
+
+
+def _wait_for_lock(lock: int, stop: Event) -> bool:
+    logged = False
+    while not stop.is_set():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not logged:
+                logger.warning("another device plugin runs here; waiting for its end")
+            logged = True
+            stop.wait(_LOOK_S)
+        else:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """All parts of one device plugin, wired."""
+class PluginParts:
+    """All parts of one device plugin, put together."""
 
     watcher: Watcher
     publisher: Publisher
     reporter: Reporter
-    announcer: Announcer
+    recorder: EventRecorder
     registrars: tuple[Registrar, ...]
     reflectors: tuple[tuple[str, Reflector], ...]
     offer: Offer
     pods: NodePods
     occupancy: Occupancy
     admission: Admission
-    starter: Starter
+    prestart: PreStart
 
 
 def run(
     settings: DevicePluginSettings, source: CardSource, cluster: Cluster, stop: Event
 ) -> int:
-    """Run until ``stop`` is set; the exit status."""
+    """Run until ``stop`` is set; return the exit status."""
     registry = CollectorRegistry()
-    # Before the lock: who waits for it is alive too, and a probe should see that.
+    # Before the lock, because a plugin that waits for it is alive to a probe, too.
     page = Listener({settings.listen: make_wsgi_app(registry)})
-    with page, only_one(settings.kubelet_dir / "device-plugins", stop) as only:
-        if not only:
+    with page, instance_lock(settings.kubelet_dir / "device-plugins", stop) as locked:
+        if not locked:
             return 0
         made = assemble(settings, source, cluster, registry)
         try:
@@ -127,158 +113,101 @@ def run(
     return int(failed)
 
 
-def start(made: Serving, settings: DevicePluginSettings, stop: Event) -> list[Thread]:
-    """Follow the API server, wait for cards, then serve; the threads that do so.
-
-    ``CollidingCardsError`` where two cards would have the same device ids,
-    ``DriverLost`` where only a new process can have the driver's cards.
-    """
-    threads = [_start(f"follow {n}", r.run, stop) for n, r in made.reflectors]
-    _wait_for_sync(made.reflectors, stop)
-    if not made.watcher.wait_for_cards(stop, settings.look_every_s):
-        return threads
-    made.watcher.read()
-    made.watcher.heed()
-    return threads + _start_all(made, settings, stop)
-
-
-def _wait(threads: Sequence[Thread], stop: Event) -> bool:
-    """Wait for ``stop``, or for a thread that ended before it; then True.
-
-    Half a plugin would look alive to everybody; a new one is whole.
-    """
-    while not stop.wait(_LOOK_S):
-        dead = [thread.name for thread in threads if not thread.is_alive()]
-        if dead:
-            logger.error("a thread ended", extra={"threads": ", ".join(dead)})
-            return True
-    return False
-
-
 def assemble(
     settings: DevicePluginSettings,
     source: CardSource,
     cluster: Cluster,
     registry: CollectorRegistry,
     pace: Pace | None = None,
-) -> Serving:
+) -> PluginParts:
     """Put the parts together; nothing runs yet."""
     pace = pace or Pace()
+    name, state = settings.node, settings.state_dir
     metrics = PluginMetrics(registry)
-    offer = Offer(settings.reserve_mib)
-    node = OwnNode(settings.node)
-    pods = NodePods(cluster, settings.node)
+    offer, node, pods = (
+        Offer(settings.reserve_mib),
+        OwnNode(name),
+        NodePods(cluster, name),
+    )
+    follow_node = Reflector(
+        cluster, Kind.NODES, node, field_selector=f"metadata.name={name}"
+    )
+    follow_pods = Reflector(
+        cluster, Kind.PODS, pods, field_selector=f"spec.nodeName={name}"
+    )
     resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
-    occupancy = Occupancy(settings.node, pods, offer.cards)
-    records = Records(settings.state_dir / "containers")
+    records = Records(state / "containers")
+    occupancy = Occupancy(name, pods)
     for record in records.all():
-        occupancy.remember(record)
-    announcer = Announcer(cluster, settings.node, look_s=pace.events_s)
-    following = _following(cluster, settings.node, node, pods)
+        occupancy.restore(record)
+    recorder = EventRecorder(cluster, name, look_s=pace.events_s)
+    synced, in_touch = follow_pods.synced.is_set, follow_pods.in_touch
     reporter = Reporter(
-        cluster,
-        pods,
-        resources,
-        occupancy,
-        offer.cards,
-        records,
-        following["pods"].synced.is_set,
+        cluster, pods, resources, occupancy, offer.cards, records, synced
     )
-    watcher = _watcher(settings, source, cluster, offer, node, metrics)
-    admission = Admission(pods, resources, occupancy, offer.cards, announcer)
-    starter = Starter(
-        pods,
-        resources,
-        occupancy,
-        offer.cards,
-        records,
-        reporter,
-        announcer,
-        following["pods"].in_touch,
+    admission = Admission(pods, resources, occupancy, recorder)
+    prestart = PreStart(
+        pods, resources, occupancy, records, reporter, recorder, in_touch
     )
-    chosen = watcher.injecting.chosen
-    parts = Parts(offer, admission, starter, records, chosen, metrics, pace)
-    folder = settings.kubelet_dir / "device-plugins"
-    return Serving(
+    health, health_file = (
+        Health(settings.harmless_xids),
+        HealthFile(state / "health.json"),
+    )
+    health_file.load(health)
+    chooser = InjectionChooser(
+        settings.inject, settings.cdi_dirs, node.status, state / "inject"
+    )
+    watcher = Watcher(
+        source, offer, health, health_file, node, name, cluster, chooser, metrics
+    )
+    parts = Parts(offer, admission, prestart, records, chooser.chosen, metrics, pace)
+    services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
+    if settings.bitfusion_quota:
+        count = CardCountFile(state / "quota-cards")
+        services.append(QuotaPlugin(offer, count, metrics, pace))
+    plugins = settings.kubelet_dir / "device-plugins"
+    return PluginParts(
         offer=offer,
         pods=pods,
         occupancy=occupancy,
         admission=admission,
-        starter=starter,
+        prestart=prestart,
         watcher=watcher,
-        publisher=Publisher(cluster, settings.node, node, offer, pace.publish_s),
+        publisher=Publisher(cluster, name, node, offer, pace.publish_s),
         reporter=reporter,
-        announcer=announcer,
-        registrars=tuple(
-            Registrar(one, folder, metrics) for one in _services(settings, parts)
-        ),
-        reflectors=tuple(following.items()),
+        recorder=recorder,
+        registrars=tuple(Registrar(one, plugins, metrics) for one in services),
+        reflectors=(("node", follow_node), ("pods", follow_pods)),
     )
 
 
-def _services(settings: DevicePluginSettings, parts: Parts) -> Iterator[Service]:
-    """Give what is registered with kubelet, resource by resource."""
-    for resource in RESOURCES:
-        yield DevicePlugin(resource, parts)
-    if settings.bitfusion_quota:
-        file = MostCards(settings.state_dir / "quota-cards")
-        yield QuotaPlugin(parts.offer, file, parts.metrics, parts.pace)
-
-
-def _watcher(
-    settings: DevicePluginSettings,
-    source: CardSource,
-    cluster: Cluster,
-    offer: Offer,
-    node: OwnNode,
-    metrics: PluginMetrics,
-) -> Watcher:
-    """Put together what keeps the offer true, with the faults from before a restart."""
-    injecting = Injecting(
-        settings.inject, settings.cdi_dirs, node.status, settings.state_dir / "inject"
-    )
-    health = Health(settings.harmless_xids)
-    file = HealthFile(settings.state_dir / "health.json")
-    file.load(health)
-    return Watcher(
-        source,
-        offer,
-        health,
-        file,
-        node,
-        settings.node,
-        cluster,
-        injecting,
-        metrics,
-    )
-
-
-def _following(
-    cluster: Cluster, name: NodeName, node: OwnNode, pods: NodePods
-) -> dict[str, Reflector]:
-    """Follow this node and its pods, and nothing else of the cluster."""
-    own, here = f"metadata.name={name}", f"spec.nodeName={name}"
-    return {
-        "node": Reflector(cluster, Kind.NODES, node, field_selector=own),
-        "pods": Reflector(cluster, Kind.PODS, pods, field_selector=here),
-    }
-
-
-def _start_all(
-    made: Serving, settings: DevicePluginSettings, stop: Event
+def start(
+    made: PluginParts, settings: DevicePluginSettings, stop: Event
 ) -> list[Thread]:
+    """Follow the API server, wait for cards, then serve; return the threads.
+
+    Raises ``CollidingCardsError`` if two cards would have the same device ids, and
+    ``DriverLost`` if only a new process can have the driver's cards.
+    """
+    threads = [_start(f"follow {n}", one.run, stop) for n, one in made.reflectors]
+    for kind, one in made.reflectors:
+        # Without the API server, kubelet's own list is used.
+        if not stop.is_set() and not one.synced.wait(_SYNC_WITHIN_S):
+            logger.warning("going on without the API server", extra={"kind": kind})
     every_s = settings.look_every_s
-    return [
-        _start("watch cards", partial(made.watcher.run, every_s=every_s), stop),
-        _start("hear faults", partial(made.watcher.hear, every_s=every_s), stop),
-        _start("publish", made.publisher.run, stop),
-        _start("announce", made.announcer.run, stop),
-        _start("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S), stop),
-        *(
-            _start(f"{_SERVE} {number}", registrar.run, stop)
-            for number, registrar in enumerate(made.registrars)
-        ),
+    if not made.watcher.wait_for_cards(stop, every_s):
+        return threads
+    made.watcher.read()
+    made.watcher.apply_annotations()
+    loops: list[tuple[str, Callable[[Event], None]]] = [
+        ("watch cards", partial(made.watcher.run, every_s=every_s)),
+        ("watch faults", partial(made.watcher.watch_faults, every_s=every_s)),
+        ("publish", made.publisher.run),
+        ("write events", made.recorder.run),
+        ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
+        *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
     ]
+    return threads + [_start(name, loop, stop) for name, loop in loops]
 
 
 def _start(name: str, target: Callable[[Event], None], stop: Event) -> Thread:
@@ -287,8 +216,14 @@ def _start(name: str, target: Callable[[Event], None], stop: Event) -> Thread:
     return thread
 
 
-def _wait_for_sync(reflectors: Sequence[tuple[str, Reflector]], stop: Event) -> None:
-    """Wait for the API server a while; without it, kubelet's own list must do."""
-    for name, reflector in reflectors:
-        if not stop.is_set() and not reflector.synced.wait(_SYNC_WITHIN_S):
-            logger.warning("going on without the API server", extra={"kind": name})
+def _wait(threads: Sequence[Thread], stop: Event) -> bool:
+    """Wait for ``stop``, or for a thread that ended before it; then return True.
+
+    Half a plugin would look alive to probes; a new process is complete.
+    """
+    while not stop.wait(_LOOK_S):
+        dead = [thread.name for thread in threads if not thread.is_alive()]
+        if dead:
+            logger.error("a thread ended", extra={"threads": ", ".join(dead)})
+            return True
+    return False

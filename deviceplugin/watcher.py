@@ -1,41 +1,30 @@
-"""Keeps the offer true: looks for cards, reads them, hears faults, heeds operators."""
+"""Keeps the offer up to date: finds cards, reads them, and applies annotations."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
-from deviceplugin.allocation.injection import Injecting
-from deviceplugin.cards.advertised import Offer
+from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.cards.advertised import Offer, OwnNode
+from deviceplugin.cards.devices import colliding
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.publisher import OwnNode
-from deviceplugin.cards.source import (
-    CardSource,
-    DriverLost,
-    FoundCard,
-    NoCardsYet,
-    colliding,
-)
+from deviceplugin.cards.source import CardSource, DriverLost, NoCardsYet
 from deviceplugin.metrics import PluginMetrics
-from gpushare.domain.model import CardUUID, NodeName
+from gpushare.domain.model import NodeName
 from gpushare.kube import names
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
+from gpushare.logs import LogOnce
 
 logger = logging.getLogger(__name__)
+
+_NONE = "no cards to share yet"
 
 
 class CollidingCardsError(Exception):
     """Two cards would have the same device ids; ``str()`` names them."""
-
-
-@dataclass(slots=True)
-class _Said:
-    """What has been logged already, so that it is logged once."""
-
-    why_none: str = ""
-    unknown: str = ""
-    left_out: dict[str, str] = field(default_factory=dict)
-    sick: dict[CardUUID, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +38,15 @@ class Watcher:
     node: OwnNode
     name: NodeName
     cluster: Cluster
-    injecting: Injecting
+    chooser: InjectionChooser
     metrics: PluginMetrics
-    said: _Said = field(default_factory=_Said)
+    log_once: LogOnce = field(default_factory=lambda: LogOnce(logger))
+    _logged: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def wait_for_cards(self, stop: Event, every_s: float) -> bool:
-        """Look until there is a card, and say what is missing; False when stopped.
+        """Look until there is a card, and log what is missing; False when stopped.
 
-        ``CollidingCardsError`` where cards cannot be told apart.
+        Raises ``CollidingCardsError`` if cards would have the same device ids.
         """
         while not stop.is_set():
             if self.look():
@@ -65,21 +55,24 @@ class Watcher:
         return False
 
     def look(self) -> bool:
-        """Look at the node once; tell whether any card was ever found."""
+        """Look for cards once; return whether any card was ever found."""
         try:
             found = self.source.cards()
         except NoCardsYet as error:
-            self._say_none(str(error))
+            self.log_once.problem("cards", str(error), _NONE, because=str(error))
             return bool(self.offer.cards().all)
         left_out = {one.name: one.because for one in found.left_out}
-        self._say_left_out(left_out | self.offer.too_small(found.cards))
+        left_out |= self.offer.too_small(found.cards)
+        self._log_cards("card left out", left_out)
         if not found.cards:
-            self._say_none("there is no card on this node")
+            why = "there is no card on this node"
+            self.log_once.problem("cards", why, _NONE, because=why)
         else:
-            self.said.why_none = ""
-        shared = self._tellable(found.cards)
-        self.offer.set_found(shared)
-        self.health.know(card.uuid for card in shared if card.known_to_driver)
+            self.log_once.recovered("cards")
+        if collisions := colliding(found.cards):
+            raise CollidingCardsError("; ".join(collisions))
+        self.offer.set_found(found.cards)
+        self.health.know(card.uuid for card in found.cards if card.known_to_driver)
         return bool(self.offer.cards().all)
 
     def read(self) -> None:
@@ -88,14 +81,14 @@ class Watcher:
         try:
             self.health.read(self.source.readings())
         except NoCardsYet as error:
-            self._say_none(str(error))
-        self._look_how_to_inject()
+            self.log_once.problem("cards", str(error), _NONE, because=str(error))
+        self._choose_injection()
         self._publish()
 
     def run(self, stop: Event, every_s: float) -> None:
-        """Look and read every so often until ``stop`` is set.
+        """Look for cards and read them every so often until ``stop`` is set.
 
-        It ends before that where only a new process can have the driver's cards back.
+        It ends earlier if only a new process can have the driver's cards back.
         """
         while not stop.wait(every_s):
             try:
@@ -111,10 +104,10 @@ class Watcher:
         except CollidingCardsError as error:
             logger.error("cards left out", extra={"because": str(error)})  # noqa: TRY400
         self.read()
-        self.heed()
+        self.apply_annotations()
 
-    def hear(self, stop: Event, every_s: float) -> None:
-        """Hear faults as the driver reports them, until ``stop`` is set."""
+    def watch_faults(self, stop: Event, every_s: float) -> None:
+        """Take faults as the driver reports them, until ``stop`` is set."""
         while not stop.is_set():
             event = self.source.wait_for_event(every_s)
             if event is None:
@@ -125,74 +118,54 @@ class Watcher:
                 logger.warning("a card reported a fault", extra=facts)
                 self._publish()
             else:
-                logger.info("a program's own fault", extra=facts)
+                logger.info("a program caused a fault; the card is well", extra=facts)
 
-    def heed(self) -> None:
-        """Do what the operator's annotations on the node say."""
+    def apply_annotations(self) -> None:
+        """Apply the annotations on the node: cordoned cards, and faults to clear."""
         self.offer.set_cordoned(self.node.uuids(names.CORDON))
         ordered = self.node.uuids(names.CLEAR)
         mine = {card.uuid for card in self.offer.cards().all}
-        if unknown := ordered - mine:
-            self._say_unknown(",".join(sorted(unknown)))
+        unknown = ",".join(sorted(ordered - mine))
+        facts = {"cards": unknown, "annotation": names.CLEAR}
+        self.log_once.problem(names.CLEAR, unknown, "no such cards to clear", **facts)
         if not ordered & mine:
             return
         for uuid in ordered & mine:
-            facts = {"card": uuid, "had_faults": self.health.clear(uuid)}
-            logger.info("cleared by an operator", extra=facts)
+            had_faults = self.health.clear(uuid)
+            extra = {"card": uuid, "had_faults": had_faults}
+            logger.info("cleared by an operator", extra=extra)
         self._publish()
-        left = ",".join(sorted(unknown)) or None
         try:
-            self.cluster.annotate(Kind.NODES, "", self.name, {names.CLEAR: left})
+            left = {names.CLEAR: unknown or None}
+            self.cluster.annotate(Kind.NODES, "", self.name, left)
         except ClusterError as error:
-            logger.warning("order not taken off", extra={"because": str(error)})
+            facts = {"because": str(error)}
+            logger.warning("annotation to clear faults not removed", extra=facts)
 
-    def _look_how_to_inject(self) -> None:
+    def _choose_injection(self) -> None:
         """Choose for the cards that are well: no specification has a lost one."""
-        others = self.offer.sick().keys() - self.injecting.held().keys()
+        others = self.offer.sick().keys() - self.chooser.held().keys()
         sick = others | self.health.sick().keys()
-        self.injecting.look(
+        self.chooser.look(
             card.uuid
-            for card in self._found_all()
+            for card in self.offer.cards().found()
             if card.known_to_driver and card.uuid not in sick
         )
 
-    def _say_unknown(self, cards: str) -> None:
-        if cards != self.said.unknown:
-            facts = {"cards": cards, "annotation": names.CLEAR}
-            logger.warning("order names cards that are not here", extra=facts)
-        self.said.unknown = cards
-
-    def _found_all(self) -> list[FoundCard]:
-        found = [self.offer.found(card.uuid) for card in self.offer.cards().all]
-        return [card for card in found if card is not None]
-
-    def _tellable(self, cards: tuple[FoundCard, ...]) -> tuple[FoundCard, ...]:
-        if collisions := colliding(cards):
-            raise CollidingCardsError("; ".join(collisions))
-        return cards
-
     def _publish(self) -> None:
-        self.offer.set_sick({**self.injecting.held(), **self.health.sick()})
+        self.offer.set_sick({**self.chooser.held(), **self.health.sick()})
         self.file.save(self.health)
-        now = dict(self.offer.sick())
-        for uuid, why in now.items():
-            if self.said.sick.get(uuid) != why:
-                facts = {"card": uuid, "because": why}
-                logger.warning("card is sick", extra=facts)
-        for uuid in self.said.sick.keys() - now.keys():
+        sick = self.offer.sick()
+        for uuid in self._log_cards("card is sick", sick):
             logger.info("card is well again", extra={"card": uuid})
         for card in self.offer.cards().all:
-            self.metrics.sick.labels(card.uuid).set(card.uuid in now)
-        self.said.sick = now
+            self.metrics.sick.labels(card.uuid).set(card.uuid in sick)
 
-    def _say_none(self, why: str) -> None:
-        if why != self.said.why_none:
-            logger.warning("no cards to share yet", extra={"because": why})
-        self.said.why_none = why
-
-    def _say_left_out(self, left_out: dict[str, str]) -> None:
-        for name, because in left_out.items():
-            if self.said.left_out.get(name) != because:
-                facts = {"card": name, "because": because}
-                logger.warning("card left out", extra=facts)
-        self.said.left_out = left_out
+    def _log_cards(self, message: str, reasons: Mapping[Any, str]) -> set[str]:
+        """Log each card whose reason is new; return the cards that have none now."""
+        before = self._logged.get(message, {})
+        for name, why in reasons.items():
+            if before.get(name) != why:
+                logger.warning(message, extra={"card": name, "because": why})
+        self._logged[message] = dict(reasons)
+        return before.keys() - reasons.keys()

@@ -8,7 +8,8 @@ every line of that request.
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -87,3 +88,31 @@ def _value(value: object) -> str:
     text = str(value)
     plain = text and not any(char.isspace() or char == '"' for char in text)
     return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+class LogOnce:
+    """Logs a lasting problem once, and its end. Any thread may call.
+
+    ``logger`` is that of the module whose problems these are.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._problems: dict[Hashable, str] = {}
+
+    def problem(self, about: Hashable, why: str, message: str, **facts: object) -> None:
+        """Log a warning unless the problem is the same as before, or empty."""
+        if self._change(about, why) != why and why:
+            self._logger.warning(message, extra=facts)
+
+    def recovered(self, about: Hashable, message: str = "", **facts: object) -> None:
+        """Forget the problem; log the recovery only if the problem was logged."""
+        if self._change(about, "") and message:
+            self._logger.info(message, extra=facts)
+
+    def _change(self, about: Hashable, why: str) -> str:
+        with self._lock:
+            before = self._problems.get(about, "")
+            self._problems[about] = why
+        return before

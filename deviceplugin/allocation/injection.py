@@ -26,7 +26,7 @@ _MISSES = 3
 back the card that the specification has no more."""
 
 
-class Injecting:
+class InjectionChooser:
     """Chooses once there is something to choose by, and says what it chose and why.
 
     The way is the node's; a card that the node's way does not reach is held back.

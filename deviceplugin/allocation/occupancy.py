@@ -1,104 +1,300 @@
-"""The node's own ledger: who has which part of which card, by kubelet's own account.
+"""What is taken of this node's cards, and what was allocated, over restarts.
 
-What a pod's containers hold, as kubelet lists it, outweighs what any annotation says;
-an annotation outweighs what we decided ourselves for a pod that came without one.
+Two parts. ``Occupancy`` says where each pod is: what kubelet lists outweighs the pod's
+annotation, and the annotation outweighs what was decided here for a pod without one.
+
+``Records`` keeps allocations on disk. ``<folder>/<name>/`` is mounted read-only into
+the container; ``<folder>/<name>.json`` says to which container it belongs, because
+kubelet does not list init containers that end. The name is a hash of the device ids and
+one of the pod's UID and the container: kubelet may pass an init container's devices on
+to another container of its pod (contracts 2.3), and without its checkpoint to another
+pod.
 """
 
-from collections.abc import Callable
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.active_pod import Served
-from deviceplugin.allocation.records import Record
 from deviceplugin.cards.devices import (
     Cards,
     differs,
     placement_from,
-    placement_of_stranger,
+    placement_of_unknown_pod,
 )
 from deviceplugin.pod_watch import NodePods
-from deviceplugin.pods import Listed, NodePod, PodName
+from deviceplugin.pods import Allocated, Listed, NodePod, PodName
 from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 
+ALLOCATION = "allocation.json"
+_SUFFIX = ".json"
+_UNFINISHED = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One allocation; ``uid`` is empty if only kubelet knows the pod."""
+
+    namespace: str
+    name: str
+    uid: PodUID
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+    @property
+    def pod(self) -> PodName:
+        """The pod's namespace and name."""
+        return (self.namespace, self.name)
+
+
+class Records:
+    """The folder of allocations; created if it is missing.
+
+    All records are in memory too, so that none is lost to a full disk while the process
+    lives.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        self._lock = Lock()
+        self._names: dict[str, dict[Record, str]] = {}
+        """By the key of their ids, oldest first, each with the name of its files."""
+        for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
+            record = _record(path)
+            if record is not None:
+                self._keep(record, path.name.removesuffix(_SUFFIX))
+
+    def folder(self, record: Record) -> Path:
+        """Return the folder of the node that the container has mounted."""
+        return self._folder / self._name_of(record)
+
+    def write(self, record: Record) -> None:
+        """Write a new allocation, of which no container has started yet.
+
+        Raises ``OSError`` if it cannot be written; it is then in memory alone. An older
+        record of the same container is removed. Another pod's record stays until it is
+        swept, because that pod may run without kubelet's knowledge.
+        """
+        for old in self.all():
+            if old.uid and _step(old) == _step(record) and old.ids != record.ids:
+                self._remove(self._name_of(old))
+        name = self._name_of(record)
+        self._keep(record, name)
+        (self._folder / name / ALLOCATION).unlink(missing_ok=True)
+        self._make(name)
+        _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(record)))
+
+    def of(self, ids: Iterable[str]) -> list[Record]:
+        """Return the records of exactly these ids, of the pod that came last."""
+        with self._lock:
+            found = list(self._names.get(key(ids), ()))
+        return [one for one in found if _pod(one) == _pod(found[-1])]
+
+    def all(self) -> list[Record]:
+        """Return all records."""
+        with self._lock:
+            return [record for its in self._names.values() for record in its]
+
+    def fill(self, record: Record, known: Record, text: str) -> None:
+        """Write the file that the container sees; raises ``OSError`` if that fails.
+
+        ``known`` is the record with what was learned since the allocation. Its folder
+        stays the same, because the container has it mounted.
+        """
+        name = self._name_of(record)
+        with self._lock:
+            self._names.get(key(record.ids), {}).pop(record, None)
+        self._keep(known, name)
+        _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
+        _replace(self._make(name) / ALLOCATION, text)
+
+    def may_start(self, record: Record) -> bool:
+        """Return whether the file that the container sees was written."""
+        return (self.folder(record) / ALLOCATION).exists()
+
+    def sweep(self, keep: Callable[[Record], bool], older_than_s: float) -> int:
+        """Remove records that are not kept, and unreadable ones; return how many.
+
+        Younger files stay: their pod may not have been listed yet.
+        """
+        known = {self._name_of(one): one for one in self.all()}
+        before = time.time() - older_than_s
+        names = {
+            path.name.removesuffix(_SUFFIX)
+            for path in self._folder.iterdir()
+            if _written_at(path) < before
+        }
+        names |= {one for one in known if not (self._folder / one).exists()}
+        gone = {one for one in names if one not in known or not keep(known[one])}
+        for name in gone:
+            self._remove(name)
+        return len(gone)
+
+    def _make(self, name: str) -> Path:
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        # Whatever our umask is: any user of the container must be able to read it.
+        folder.chmod(0o755)
+        return folder
+
+    def _keep(self, record: Record, name: str) -> None:
+        with self._lock:
+            its = self._names.setdefault(key(record.ids), {})
+            its.pop(record, None)
+            its[record] = name
+
+    def _name_of(self, record: Record) -> str:
+        with self._lock:
+            known = self._names.get(key(record.ids), {}).get(record)
+        return known or _name(record)
+
+    def _remove(self, name: str) -> None:
+        with self._lock:
+            for its in self._names.values():
+                for record in [
+                    one for one, its_name in its.items() if its_name == name
+                ]:
+                    del its[record]
+            self._names = {ids: its for ids, its in self._names.items() if its}
+        if name.endswith(_UNFINISHED):
+            (self._folder / name).unlink(missing_ok=True)
+        (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+def key(ids: Iterable[str]) -> str:
+    """Return a short name of a set of ids."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
+
+
+def _name(record: Record) -> str:
+    container = f"{record.uid}/{record.container}"
+    return f"{key(record.ids)}.{hashlib.sha256(container.encode()).hexdigest()[:8]}"
+
+
+def _pod(record: Record) -> tuple[PodUID, PodName]:
+    return record.uid, record.pod
+
+
+def _step(record: Record) -> tuple[PodUID, str, str]:
+    return record.uid, record.container, record.resource
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        # It was removed meanwhile.
+        return float("inf")
+
+
+def _record(path: Path) -> Record | None:
+    try:
+        body = json.loads(path.read_text())
+        ids = tuple(body.pop("ids"))
+        record = Record(**body, ids=ids)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        # Removed meanwhile, or cut short by a crash: as if it was never written.
+        return None
+    words = (*asdict(record).values(),)[:-1]
+    return record if all(isinstance(one, str) for one in (*words, *ids)) else None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file completely or not at all."""
+    part = path.with_name(f".{path.name}{_UNFINISHED}")
+    try:
+        part.write_text(text)
+        part.chmod(0o644)
+        os.replace(part, path)  # noqa: PTH105
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
 
 class Occupancy:
-    """What is taken of this node's cards; every page is worked out anew."""
+    """What is taken of this node's cards; computed anew at each question."""
 
-    def __init__(
-        self, node: NodeName, pods: NodePods, cards: Callable[[], Cards]
-    ) -> None:
+    def __init__(self, node: NodeName, pods: NodePods) -> None:
         self.node = node
         self._pods = pods
-        self._cards = cards
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
-        self._served: dict[tuple[PodUID, str, str], frozenset[str]] = {}
+        self._allocated: dict[tuple[PodUID, str, str], frozenset[str]] = {}
 
     def decide(self, placement: Placement) -> None:
-        """Keep what was decided here, until the pod's own annotation says it."""
+        """Keep what was decided here, until the pod has an annotation."""
         with self._lock:
             self._decided[placement.pod.uid] = placement
 
-    def serve(
+    def allocate(
         self, uid: PodUID, container: str, resource: str, ids: frozenset[str]
     ) -> None:
         """Note that these ids were allocated."""
         with self._lock:
-            self._served[uid, container, resource] = ids
+            self._allocated[uid, container, resource] = ids
 
-    def remember(self, record: Record) -> None:
-        """Take back what was served before this process began."""
+    def restore(self, record: Record) -> None:
+        """Take over what was allocated before this process began."""
         if record.uid:
-            self.serve(
+            self.allocate(
                 record.uid, record.container, record.resource, frozenset(record.ids)
             )
 
-    def served(self) -> Served:
-        """Give what has been allocated, of pods that have not ended."""
+    def allocated(self) -> Allocated:
+        """Return what has been allocated to pods that have not ended."""
         with self._lock:
-            return frozenset(self._served)
+            return frozenset(self._allocated)
 
-    def was_served(self, uid: PodUID) -> bool:
-        """Tell whether any of the pod's containers was allocated devices."""
+    def has_allocation(self, uid: PodUID) -> bool:
+        """Return whether any container of the pod was allocated devices."""
         with self._lock:
-            return any(one == uid for one, _, _ in self._served)
+            return any(one == uid for one, _, _ in self._allocated)
 
     def as_allocated(self) -> Listed:
-        """Give what kubelet would list, by what was allocated to pods that live."""
+        """Return what kubelet would list, by the allocations of living pods."""
         found: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
         with self._lock:
-            served = dict(self._served)
+            allocated = dict(self._allocated)
         for pod in self._pods.all():
             held = found.setdefault(pod.name, {})
-            for (uid, container, resource), ids in served.items():
+            for (uid, container, resource), ids in allocated.items():
                 if uid == pod.uid and container not in pod.passing:
                     held.setdefault(container, {})[resource] = ids
         return Listed(found)
 
     def is_forgotten(self, pod: NodePod, listed: Listed) -> bool:
-        """Tell whether kubelet lists nothing of what the pod was allocated.
+        """Return whether kubelet lists nothing of what the pod was allocated.
 
-        It forgot, or means another pod of the same name.
+        Then kubelet has forgotten it, or lists another pod of the same name.
         """
         if any(listed.held(pod.name).values()):
             return False
         with self._lock:
             return any(
                 uid == pod.uid and container not in pod.passing
-                for uid, container, _ in self._served
+                for uid, container, _ in self._allocated
             )
 
     def held(self, listed: Listed, but: PodName) -> list[frozenset[str]]:
-        """Give the devices that pods have, one pod left out, each device once.
+        """Return the devices that pods other than ``but`` hold, each device once.
 
-        Those of init containers that end, too, which kubelet does not list.
+        Included are those of init containers that end, which kubelet does not list.
         """
         with self._lock:
-            served = dict(self._served)
+            allocated = dict(self._allocated)
         known = {pod.uid: pod for pod in self._pods.all() if pod.passing}
         passing = {
             one
-            for (uid, container, _), ids in served.items()
+            for (uid, container, _), ids in allocated.items()
             if uid in known
             and container in known[uid].passing
             and known[uid].name != but
@@ -108,43 +304,46 @@ class Occupancy:
         held = [ids for pod, _, _, ids in listed.holders() if pod != but]
         return [*held, frozenset(passing)]
 
-    def forget_the_gone(self) -> None:
+    def forget_ended(self) -> None:
         """Drop what is known of pods that have ended."""
         with self._lock:
             living = {pod.uid for pod in self._pods.all()}
             self._decided = {u: p for u, p in self._decided.items() if u in living}
-            self._served = {k: v for k, v in self._served.items() if k[0] in living}
+            self._allocated = {
+                k: ids for k, ids in self._allocated.items() if k[0] in living
+            }
 
     def namesakes(self, pod: PodRef) -> set[PodUID]:
-        """Give the pods that were there before under this pod's name.
+        """Return the earlier pods of this pod's name.
 
-        kubelet has one pod of a name, and lists by name: what they seem to hold is this
-        one's.
+        kubelet lists by name and has one pod of a name: what the earlier ones seem to
+        hold, this pod holds.
         """
         name = (pod.namespace, pod.name)
         found = {one.uid for one in self._pods.all() if one.name == name}
         return found - {pod.uid}
 
-    def page(self, listed: Listed) -> Node:
-        """Open the node's page, with all that is held or promised."""
-        cards = self._cards()
+    def charged(self, listed: Listed, cards: Cards) -> Node:
+        """Return the node with all placements that are held or promised."""
         placements: dict[PodUID, Placement] = {}
         for pod in self._pods.all():
             found = self.placement(pod, listed, cards)
             if found is not None:
                 placements[pod.uid] = found
-        placements |= self._strangers(listed, cards)
+        placements |= self._unknown_pods(listed, cards)
         return Node(self.node, cards.all, placements)
 
     def placement(self, pod: NodePod, listed: Listed, cards: Cards) -> Placement | None:
-        """Say where a pod is, or will be; None where nobody has said."""
+        """Return where a pod is, or will be; None if nothing says so."""
         held = placement_from(pod, self.node, listed.held(pod.name), cards)
-        return self.like(held, pod) or self.expected(pod)
+        return self.expected_if_same(held, pod) or self.expected(pod)
 
-    def like(self, held: Placement | None, pod: NodePod) -> Placement | None:
-        """Give the placement that the pod was to have, if this one is no other.
+    def expected_if_same(
+        self, held: Placement | None, pod: NodePod
+    ) -> Placement | None:
+        """Return the pod's expected placement if it has the same cards as ``held``.
 
-        Devices tell the cards, and not which whole card is which container's.
+        Devices tell the cards, but not which whole card belongs to which container.
         """
         expected = self.expected(pod)
         if held is None or expected is None or differs(held, expected):
@@ -152,18 +351,17 @@ class Occupancy:
         return expected
 
     def expected(self, pod: NodePod) -> Placement | None:
-        """Say where a pod is to be, by its annotation or by our own decision."""
+        """Return where a pod is to be, by its annotation or by our own decision."""
         with self._lock:
             return pod.placement or self._decided.get(pod.uid)
 
-    def _strangers(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
-        """Charge pods that hold devices and that the API server has not told of."""
+    def _unknown_pods(self, listed: Listed, cards: Cards) -> dict[PodUID, Placement]:
+        """Charge pods that hold devices and of which the API server has not told."""
         known = {pod.name for pod in self._pods.all()}
         found = {}
         for (namespace, name), held in listed.pods.items():
             if (namespace, name) not in known and any(held.values()):
                 uid = PodUID(f"{namespace}/{name}")
                 ref = PodRef(uid, namespace, name)
-                placed = placement_of_stranger(ref, self.node, held, cards)
-                found[uid] = placed
+                found[uid] = placement_of_unknown_pod(ref, self.node, held, cards)
         return found

@@ -1,46 +1,46 @@
-"""kubelet's admission as it looks from here: ids for each pod's own card.
+"""Which devices each pod gets: kubelet's GetPreferredAllocation and Allocate.
 
 kubelet's whole sync loop waits for both calls. ``prefer`` asks kubelet who holds what
-(a millisecond or two); ``allocate`` asks nobody anything.
-
-Where a pod goes that came without a placement, or whose card kubelet cannot give.
-
-Which pod kubelet admits just now: found in its own list and in the watch.
+(a millisecond or two); ``allocate`` asks nobody. Each call works on one snapshot of the
+cards.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLongError
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from deviceplugin.allocation.active_pod import Served, Turn, candidates, steps_left
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.devices import (
     KINDS,
     Cards,
     Tally,
     amount_of,
+    card_key,
     part,
     pick,
     plan,
-    what_is_impossible,
+    why_impossible,
 )
-from deviceplugin.cards.source import card_key
-from deviceplugin.events import Announcer
+from deviceplugin.cards.source import FoundCard
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from deviceplugin.pod_watch import NodePods
+from deviceplugin.pod_watch import EventRecorder, NodePods
 from deviceplugin.pods import (
-    NOBODY,
+    UNKNOWN_POD,
+    ActivePod,
+    Allocated,
     Held,
     Listed,
     NodePod,
     PodName,
     Step,
+    candidates,
     may_be_static,
-    unlisted_pod,
+    pod_known_to_kubelet,
+    steps_left,
 )
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -61,35 +61,52 @@ from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
 
+logger = logging.getLogger(__name__)
+
+_LIST_WITHIN_S = 1.0
+_SEEN_WITHIN_S = 0.05
+_LEARNED_WITHIN_S = 0.3
+"""In all, because kubelet waits; its watch of pods may be ahead of ours."""
+_FEW = 3
+_ADMISSION_LASTS_S = 2.0
+"""kubelet makes the steps of one admission milliseconds apart; later it is another."""
+
+
+class DeniedError(Exception):
+    """The pod cannot have devices; ``str()`` goes to kubelet and into its status."""
+
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
-    """Asks the domain's one decision about this node alone."""
+class FallbackPlacement:
+    """Places pods without a placement, by the scheduler's policies on this node alone.
+
+    Used for a pod that came without a placement, or whose card kubelet cannot give.
+    """
 
     occupancy: Occupancy
-    cards: Callable[[], Cards]
     _tally: Tally = field(default_factory=Tally)
 
     def place(
         self,
         request: PodRequest,
         listed: Listed,
+        cards: Cards,
         resource: str,
         available: Sequence[str],
     ) -> Placement | Refusal:
-        """Place a pod on the cards whose devices kubelet has to give.
+        """Place a pod on cards of which kubelet has devices left.
 
-        ``available`` are those of one resource.
+        ``available`` are kubelet's free devices of one resource.
         """
-        page = self.occupancy.page(listed).as_seen_by(request.pod)
-        page = page.without(self.occupancy.namesakes(request.pod))
+        node = self.occupancy.charged(listed, cards).as_seen_by(request.pod)
+        node = node.without(self.occupancy.namesakes(request.pod))
         policy = POLICIES.get(request.policy or DEFAULT_POLICY)
         policy = policy or POLICIES[DEFAULT_POLICY]
-        found = place(request, page, policy)
+        found = place(request, node, policy)
         if isinstance(found, Refusal):
             return found
-        lost = self._lost(listed, resource, available)
-        return place(request, page.with_placement(lost), policy)
+        lost = self._lost(listed, cards, resource, available)
+        return place(request, node.with_placement(lost), policy)
 
     def on_whole_cards(self, pod: PodRef, units: int, on: Sequence[Card]) -> Placement:
         """Place a pod's one nameless container on whole cards."""
@@ -97,30 +114,15 @@ class Deciding:
         claim = Claim(amount, (ContainerAmount("", amount),))
         return Placement(pod, self.occupancy.node, tuple(whole_shares(claim, on)))
 
-    def _lost(
-        self, listed: Listed, resource: str, available: Sequence[str]
-    ) -> Placement:
-        """Give what kubelet has no devices of, and lists nobody who holds them."""
-        cards = self.cards()
-        held = self._tally.of(self.occupancy.held(listed, NOBODY))
-        free = cards.count(available)
-        shares = []
-        for card in cards.all:
-            had = held[card_key(card.uuid), KINDS[resource]]
-            gone = part(card.capacity, resource) - free[card.uuid] - had
-            if gone > 0:
-                shares.append(Share(card.uuid, amount_of(resource, gone)))
-        ref = PodRef(PodUID("lost"), *NOBODY)
-        return Placement(ref, self.occupancy.node, tuple(shares))
+    def is_short(
+        self, placement: Placement, pod: PodName, listed: Listed, cards: Cards
+    ) -> bool:
+        """Return whether others hold so much of a card that kubelet cannot give this.
 
-    def is_short(self, placement: Placement, pod: PodName, listed: Listed) -> bool:
-        """Tell whether others hold so much of a card that kubelet cannot give this.
-
-        kubelet lets go of a pod's devices later than the API server of the pod, where
-        somebody deleted it by force. Seen at the first step, a pod can still move.
+        kubelet frees the devices of a pod that was deleted by force later than the API
+        server forgets the pod. At the first step, the new pod can still move.
         """
         held = self._tally.of(self.occupancy.held(listed, pod))
-        cards = self.cards()
         return any(
             part(share.amount, resource) + held[card_key(share.card), kind]
             > part(card.capacity, resource)
@@ -129,17 +131,24 @@ class Deciding:
             for resource, kind in KINDS.items()
         )
 
+    def _lost(
+        self, listed: Listed, cards: Cards, resource: str, available: Sequence[str]
+    ) -> Placement:
+        """Return the devices that kubelet neither has free nor lists as held."""
+        held = self._tally.of(self.occupancy.held(listed, UNKNOWN_POD))
+        free = cards.count(available)
+        shares = []
+        for card in cards.all:
+            had = held[card_key(card.uuid), KINDS[resource]]
+            gone = part(card.capacity, resource) - free[card.uuid] - had
+            if gone > 0:
+                shares.append(Share(card.uuid, amount_of(resource, gone)))
+        ref = PodRef(PodUID("lost"), *UNKNOWN_POD)
+        return Placement(ref, self.occupancy.node, tuple(shares))
 
-logger = logging.getLogger(__name__)
 
-_LIST_WITHIN_S = 1.0
-_SEEN_WITHIN_S = 0.05
-_LEARNT_WITHIN_S = 0.3
-"""In all, for kubelet waits: its watch of pods may be ahead of ours."""
-
-
-class Whose:
-    """Says whose turn it is. kubelet waits, so every question has its deadline."""
+class ActivePodFinder:
+    """Finds the pod that kubelet admits now; kubelet waits, so all has a deadline."""
 
     def __init__(
         self, pods: NodePods, resources: PodResources, occupancy: Occupancy
@@ -150,23 +159,23 @@ class Whose:
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
         self._settled = dict[PodUID, tuple[NodePod, Mapping[str, Held]]]()
 
-    def look(self) -> Listed:
-        """Ask kubelet who holds what; where it is silent, what we allocated must do."""
+    def listed(self) -> Listed:
+        """Ask kubelet who holds what; if it is silent, use what was allocated."""
         try:
             return self._resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:
             logger.warning("kubelet lists no devices", extra={"because": str(error)})
             return self._occupancy.as_allocated()
 
-    def pod(self, listed: Listed, resource: str, size: int) -> NodePod | None:
-        """Give the pod whose turn it is; None for one that only kubelet knows."""
+    def find(self, listed: Listed, resource: str, size: int) -> NodePod | None:
+        """Return the pod being admitted; None for one that only kubelet knows."""
         step = (resource, size)
-        deadline = time.monotonic() + _LEARNT_WITHIN_S
-        found = self._candidates(listed, step, self._occupancy.served())
+        deadline = time.monotonic() + _LEARNED_WITHIN_S
+        found = self._candidates(listed, step, self._occupancy.allocated())
         if not found:
             for name in self._unseen(listed):
                 self._learn(name, deadline)
-            found = self._candidates(listed, step, self._occupancy.served())
+            found = self._candidates(listed, step, self._occupancy.allocated())
             found = found or self._candidates(listed, step, ())
         if not found:
             return None
@@ -176,26 +185,27 @@ class Whose:
             return self._fetch(pod.name, deadline) or pod
         return pod
 
-    def stranger(self, listed: Listed, last: PodName, before: Listed) -> PodName:
-        """Name the pod that only kubelet knows, or ``NOBODY`` where it may be several.
+    def known_to_kubelet(
+        self, listed: Listed, last: PodName, before: Listed
+    ) -> PodName:
+        """Name the pod that only kubelet knows; ``UNKNOWN_POD`` if it may be several.
 
-        ``last`` is the one that was given devices a moment ago, by the list ``before``:
-        it is not done where kubelet has no pod more, for those of the future it does
-        not list yet.
+        ``last`` was given devices a moment ago, by the list ``before``. It is still
+        being admitted if kubelet lists no further pod: kubelet lists no pods ahead.
         """
         unseen = self._unseen(listed)
         unseen = [n for n in unseen if self._pods.find(n) is None] or unseen
         if last in listed.pods:
             unseen = [n for n in unseen if n not in before.pods] or [last]
-        return unseen[0] if len(unseen) == 1 else NOBODY
+        return unseen[0] if len(unseen) == 1 else UNKNOWN_POD
 
     def _candidates(
-        self, listed: Listed, step: tuple[str, int], served: Served
+        self, listed: Listed, step: tuple[str, int], allocated: Allocated
     ) -> list[NodePod]:
-        return candidates(self._unsettled(listed), listed, served, step)
+        return candidates(self._unsettled(listed), listed, allocated, step)
 
     def _unsettled(self, listed: Listed) -> list[NodePod]:
-        """Give those listed that lack devices; most do not, as was seen before."""
+        """Return the listed pods that lack devices; those that lack none are kept."""
         before, self._settled = self._settled, {}
         lacking = []
         for pod in self._pods.all():
@@ -211,10 +221,10 @@ class Whose:
         return lacking
 
     def _unseen(self, listed: Listed) -> list[PodName]:
-        """Give the pods without devices that the watch has not told of.
+        """Return the pods without devices of which the watch has not told.
 
-        Last those whose name it knows, and which had devices: each may be a new pod
-        under that name, or one whose devices kubelet has forgotten.
+        Last come those whose name the watch knows and which had devices: each may be a
+        new pod under that name, or one whose devices kubelet has forgotten.
         """
         unseen = [
             name
@@ -225,17 +235,17 @@ class Whose:
 
     def _is_known(self, name: PodName) -> bool:
         pod = self._pods.find(name)
-        return pod is not None and not self._occupancy.was_served(pod.uid)
+        return pod is not None and not self._occupancy.has_allocation(pod.uid)
 
     def _learn(self, name: PodName, deadline: float) -> None:
         left = max(0.0, deadline - time.monotonic())
         found = self._pods.wait_for(name, min(_SEEN_WITHIN_S, left))
-        if found is None or self._occupancy.was_served(found.uid):
+        if found is None or self._occupancy.has_allocation(found.uid):
             self._fetch(name, deadline)
 
     def _fetch(self, name: PodName, deadline: float) -> NodePod | None:
-        """Ask the API server, and go by the watch where it takes too long."""
-        asked = self._fetching.submit(self._pods.fresh, name)
+        """Ask the API server, and use the watch if it takes too long."""
+        asked = self._fetching.submit(self._pods.fetch_or_find, name)
         try:
             return asked.result(max(0.0, deadline - time.monotonic()))
         except TookTooLongError:
@@ -243,202 +253,217 @@ class Whose:
             return self._pods.find(name)
 
 
-_FEW = 3
-_TURN_LASTS_S = 2.0
-"""kubelet asks the steps of one turn milliseconds apart; later, we look anew."""
-
-
-class DeniedError(Exception):
-    """The pod cannot have devices; ``str()`` goes to kubelet, and into its status."""
-
-
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """An allocation: whose it is, as far as is known, and the cards it shows."""
+    """An allocation: its container as far as it is known, and the cards it shows."""
 
     pod: PodName
     uid: PodUID
     container: str
-    cards: tuple[CardUUID, ...]
+    cards: tuple[FoundCard, ...]
 
 
 @dataclass
-class _Present:
+class _InProgress:
     """What is known of the admission in progress."""
 
-    turn: Turn | None = None
-    strangers: str = ""
+    active: ActivePod | None = None
+    of_unknown_pod: str = ""
     """A device that was allocated to a pod that only kubelet knows."""
     listed: Listed = field(default_factory=lambda: Listed({}))
     at: float = float("-inf")
 
+    @property
+    def recent(self) -> bool:
+        """Whether its last step was a moment ago."""
+        return time.monotonic() - self.at < _ADMISSION_LASTS_S
+
 
 class Admission:
-    """Answers kubelet's two questions, one pod's turn after another."""
+    """Answers kubelet's two calls, for one pod after another."""
 
     def __init__(
         self,
         pods: NodePods,
         resources: PodResources,
         occupancy: Occupancy,
-        cards: Callable[[], Cards],
-        announcer: Announcer,
+        recorder: EventRecorder,
     ) -> None:
-        self._whose = Whose(pods, resources, occupancy)
-        self._deciding = Deciding(occupancy, cards)
+        self._finder = ActivePodFinder(pods, resources, occupancy)
+        self._fallback = FallbackPlacement(occupancy)
         self._occupancy = occupancy
-        self._cards = cards
-        self._announcer = announcer
+        self._recorder = recorder
         self._lock = Lock()
-        self._now = _Present()
+        self._now = _InProgress()
 
     def prefer(
-        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+        self,
+        cards: Cards,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
-        """Choose the ids for the pod whose turn it is; ``DeniedError`` with the reason.
+        """Choose ids for the pod being admitted; ``DeniedError`` with the reason.
 
         ``must`` are ids that kubelet has already chosen, from an init container's.
         """
         with self._lock:
-            turn = self._begin(resource, available, size)
-            chosen = self._chosen(turn, resource, available, must, size)
+            active = self._begin(cards, resource, available, size)
+            chosen = self._chosen(active, resource, available, must, size)
             if chosen is None:
-                turn = self._elsewhere(turn, resource, available)
-                chosen = self._chosen(turn, resource, available, must, size)
+                active = self._elsewhere(active, cards, resource, available)
+                chosen = self._chosen(active, resource, available, must, size)
             if chosen is None:
-                raise self._deny(turn.pod, f"too few free devices of {resource}")
-            self._now.turn, self._now.at = turn, time.monotonic()
+                raise self._deny(active.pod, f"too few free devices of {resource}")
+            self._now.active, self._now.at = active, time.monotonic()
             return chosen
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> Assigned:
-        """Say whose these ids are and which cards they show; ``DeniedError``."""
+    def allocate(self, cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
+        """Say which container gets these ids and which cards they show.
+
+        Raises ``DeniedError``.
+        """
         with self._lock:
-            cards = self._cards()
-            if strange := cards.unknown(resource, ids):
-                raise DeniedError(f"no card of this node has {_some(strange)}")
-            turn = self._continued(resource, len(ids))
-            step = None if turn is None else turn.step(resource, len(ids))
-            pod = NOBODY if turn is None else turn.pod.name
+            if unknown := cards.unknown(resource, ids):
+                raise DeniedError(f"no card of this node has {_some(unknown)}")
+            active = self._continued(resource, len(ids))
+            step = None if active is None else active.step(resource, len(ids))
+            pod = UNKNOWN_POD if active is None else active.pod.name
             self._insist_on_free(ids, pod)
             on = tuple(card.uuid for card in cards.holding(ids))
-            if turn is None or step is None:
-                return self._unexplained(on, ids)
-            self._now.turn, self._now.at = turn.after(step), time.monotonic()
-            uid = turn.pod.uid
+            if active is None or step is None:
+                if len(on) > 1:
+                    raise DeniedError(
+                        f"{_some(ids)} are of {len(on)} cards, and no pod is known "
+                        "that asked for them"
+                    )
+                return Assigned(UNKNOWN_POD, PodUID(""), "", cards.as_found(on))
+            self._now.active, self._now.at = active.after(step), time.monotonic()
+            uid = active.pod.uid
             if uid:
-                self._occupancy.serve(uid, step.container, resource, frozenset(ids))
+                self._occupancy.allocate(uid, step.container, resource, frozenset(ids))
             else:
-                self._now.strangers = ids[0]
-            shown = self._shown(turn, step, on)
+                self._now.of_unknown_pod = ids[0]
+            shown = cards.as_found(self._shown(active, step, on))
             return Assigned(pod, uid, step.container, shown)
 
-    def _continued(self, resource: str, count: int) -> Turn | None:
-        """Give the turn in progress if such an allocation belongs to it."""
-        turn = self._now.turn
-        recent = time.monotonic() - self._now.at < _TURN_LASTS_S
-        if turn is None or not recent or turn.step(resource, count) is None:
+    def _continued(self, resource: str, count: int) -> ActivePod | None:
+        """Return the pod in progress if such an allocation belongs to it."""
+        active = self._now.active
+        if not self._now.recent or active is None:
             return None
-        return turn
+        return active if active.step(resource, count) else None
 
-    def _begin(self, resource: str, available: Sequence[str], size: int) -> Turn:
-        """Find whose turn it is, each time anew: kubelet may have failed the last."""
+    def _begin(
+        self, cards: Cards, resource: str, available: Sequence[str], size: int
+    ) -> ActivePod:
+        """Find the pod being admitted, each time anew: kubelet may have failed it."""
         before = self._now
-        self._now = _Present(listed=self._whose.look())
+        self._now = _InProgress(listed=self._finder.listed())
         listed = self._now.listed
-        pod = self._whose.pod(listed, resource, size)
+        pod = self._finder.find(listed, resource, size)
         if pod is None:
-            return self._stranger(resource, available, size, before)
-        if wrong := pod.what_is_wrong():
+            return self._unknown_pod(cards, resource, available, size, before)
+        if wrong := pod.why_refused():
             raise self._deny(pod, wrong)
-        # What kubelet has already given it decides where the rest of it is.
-        placement = self._occupancy.placement(pod, listed, self._cards())
+        # The devices that it holds already decide where the rest of it is.
+        placement = self._occupancy.placement(pod, listed, cards)
         if placement is None:
-            placement = self._decided(pod, resource, available)
-        elif wrong := what_is_impossible(placement, pod, self._cards()):
+            placement = self._decided(pod, cards, resource, available)
+        elif wrong := why_impossible(placement, pod, cards):
             raise self._deny(pod, f"impossible placement: {wrong}")
-        elif not self._is_halfway(pod) and self._deciding.is_short(
-            placement, pod.name, listed
+        elif not self._is_halfway(pod) and self._fallback.is_short(
+            placement, pod.name, listed, cards
         ):
-            placement = self._decided(pod, resource, available)
-        left = steps_left(pod, listed, self._occupancy.served())
-        return Turn(pod, placement, left or pod.steps)
+            placement = self._decided(pod, cards, resource, available)
+        left = steps_left(pod, listed, self._occupancy.allocated())
+        return ActivePod(pod, placement, left or pod.steps)
 
     def _is_halfway(self, pod: NodePod) -> bool:
-        """Tell whether any of the pod's containers has devices already."""
+        """Return whether any of the pod's containers has devices already."""
         holds = any(self._now.listed.held(pod.name).values())
-        return holds or self._occupancy.was_served(pod.uid)
+        return holds or self._occupancy.has_allocation(pod.uid)
 
     def _decided(
-        self, pod: NodePod, resource: str, available: Sequence[str]
+        self, pod: NodePod, cards: Cards, resource: str, available: Sequence[str]
     ) -> Placement:
         """Place a pod that came without a placement, where there is room."""
         request = pod.record.request
         if isinstance(request, Refusal):
             raise self._deny(pod, refusal_text(request))
         listed = self._now.listed
-        found = self._deciding.place(request, listed, resource, available)
+        found = self._fallback.place(request, listed, cards, resource, available)
         if isinstance(found, Refusal):
             raise self._deny(pod, refusal_text(found))
         if pod.uid:
             self._occupancy.decide(found)
         return found
 
-    def _stranger(
-        self, resource: str, available: Sequence[str], size: int, before: _Present
-    ) -> Turn:
-        """Begin or continue the turn of a pod that only kubelet knows.
+    def _unknown_pod(
+        self,
+        cards: Cards,
+        resource: str,
+        available: Sequence[str],
+        size: int,
+        before: _InProgress,
+    ) -> ActivePod:
+        """Begin or continue the admission of a pod that only kubelet knows.
 
-        A static one, or any other while the API server is out of reach: that one waits
-        before its start. Only this one call tells what it asks. All its devices are of
-        one card, or of the whole cards that its first call asked.
+        It is a static pod, or any pod while the API server is out of reach; the latter
+        waits before its start. Only this one call tells what it asks for. All its
+        devices are of one card, or of the whole cards that its first call asked for.
         """
         listed = self._now.listed
-        recent = time.monotonic() - before.at < _TURN_LASTS_S
-        last = listed.holder.get(before.strangers, NOBODY) if recent else NOBODY
-        name = self._whose.stranger(listed, last, before.listed)
+        last = UNKNOWN_POD
+        if before.recent:
+            last = listed.holder.get(before.of_unknown_pod, UNKNOWN_POD)
+        name = self._finder.known_to_kubelet(listed, last, before.listed)
         several = resource == names.CORE and size > CORES_PER_CARD
         if several and may_be_static(name, self._occupancy.node):
             raise DeniedError("a static pod can have one card at most")
-        pod = unlisted_pod(name, amount_of(resource, size))
+        pod = pod_known_to_kubelet(name, amount_of(resource, size))
         held = listed.held(name).values() if name == last else ()
-        on = self._cards().holding(i for h in held for ids in h.values() for i in ids)
+        on = cards.holding(i for h in held for ids in h.values() for i in ids)
         if len(on) > 1:
-            placement = self._deciding.on_whole_cards(pod.ref, size, on)
+            placement = self._fallback.on_whole_cards(pod.ref, size, on)
         else:
-            # Its devices so far say where the rest of it is.
+            # The devices that it holds already decide where the rest of it is.
             keys = tuple(card_key(card.uuid) for card in on)
             free = [one for one in available if not keys or one.startswith(keys)]
-            placement = self._decided(pod, resource, free)
-        return Turn(pod, placement, pod.steps)
+            placement = self._decided(pod, cards, resource, free)
+        return ActivePod(pod, placement, pod.steps)
 
     def _chosen(
         self,
-        turn: Turn,
+        active: ActivePod,
         resource: str,
         available: Sequence[str],
         must: Sequence[str],
         size: int,
     ) -> list[str] | None:
-        step = turn.step(resource, size)
+        step = active.step(resource, size)
         if step is None:
             return None
         wanted = {
             uuid: part(amount, resource)
-            for uuid, amount in plan(turn.placement, step.container).items()
+            for uuid, amount in plan(active.placement, step.container).items()
         }
-        taken, name = self._now.listed.holder, turn.pod.name
+        taken, name = self._now.listed.holder, active.pod.name
         keys = tuple(card_key(uuid) for uuid in wanted)
         own = [one for one in available if one.startswith(keys)]
         free = [one for one in own if taken.get(one, name) == name]
         return pick(wanted, free, must, size=size)
 
-    def _elsewhere(self, turn: Turn, resource: str, available: Sequence[str]) -> Turn:
-        """Move a pod whose own card has too few devices left to one that has."""
-        if self._is_halfway(turn.pod):
+    def _elsewhere(
+        self, active: ActivePod, cards: Cards, resource: str, available: Sequence[str]
+    ) -> ActivePod:
+        """Move a pod whose own card has too few devices left to another card."""
+        if self._is_halfway(active.pod):
             why = f"its card has too few free devices of {resource}"
-            raise self._deny(turn.pod, why)
-        decided = self._decided(turn.pod, resource, available)
-        return replace(turn, placement=decided)
+            raise self._deny(active.pod, why)
+        decided = self._decided(active.pod, cards, resource, available)
+        return replace(active, placement=decided)
 
     def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
         """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
@@ -448,31 +473,24 @@ class Admission:
             holder = "/".join(taken[doubled[0]])
             raise DeniedError(f"{holder} holds {_some(doubled)} already")
 
-    def _unexplained(self, on: tuple[CardUUID, ...], ids: Sequence[str]) -> Assigned:
-        if len(on) > 1:
-            raise DeniedError(
-                f"{_some(ids)} are of {len(on)} cards, and nobody's turn explains it"
-            )
-        return Assigned(NOBODY, PodUID(""), "", on)
-
     def _shown(
-        self, turn: Turn, step: Step, on: tuple[CardUUID, ...]
+        self, active: ActivePod, step: Step, on: tuple[CardUUID, ...]
     ) -> tuple[CardUUID, ...]:
-        """Give all cards of the container, of which these ids may be but some."""
-        planned = tuple(plan(turn.placement, step.container))
-        allowed = {*planned, *turn.placement.cards()}
+        """Return all cards of the container; these ids may be of only some of them."""
+        planned = tuple(plan(active.placement, step.container))
+        allowed = {*planned, *active.placement.cards()}
         if set(on) <= allowed:
             return planned or on
         if len(on) > 1:
             raise self._deny(
-                turn.pod,
+                active.pod,
                 f"kubelet chose devices of {len(on)} cards for {step.resource} "
                 "instead of those of its placement",
             )
         return on
 
     def _deny(self, pod: NodePod, why: str) -> DeniedError:
-        self._announcer.warn(pod, "VcudaDenied", why)
+        self._recorder.warn(pod, "VcudaDenied", why)
         return DeniedError(why)
 
 

@@ -1,8 +1,7 @@
-"""The last look before a container starts, at where its devices are.
+"""The last check before a container starts: PreStartContainer, and ``vcuda-actual``.
 
-Here a pod may wait: kubelet asks again after a refusal (contracts 2.4).
-
-``vcuda-actual``: where a pod really is, when that is not what was planned.
+Here a pod may wait, because kubelet calls again after a refusal (contracts 2.4). The
+annotation ``vcuda-actual`` says where a pod really is, if that is not as planned.
 """
 
 import json
@@ -12,21 +11,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
 
-from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.records import Record, Records
+from deviceplugin.allocation.occupancy import Occupancy, Record, Records
 from deviceplugin.cards.devices import (
     Cards,
     differs,
     placement_from,
-    placement_of_stranger,
+    placement_of_unknown_pod,
     plan,
-    what_is_excluded,
-    what_is_impossible,
+    why_excluded,
+    why_impossible,
 )
-from deviceplugin.events import Announcer
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from deviceplugin.pod_watch import NodePods
-from deviceplugin.pods import NOBODY, Held, Listed, NodePod, PodName, may_be_static
+from deviceplugin.pod_watch import EventRecorder, NodePods
+from deviceplugin.pods import (
+    UNKNOWN_POD,
+    Held,
+    Listed,
+    NodePod,
+    PodName,
+    may_be_static,
+)
 from gpushare.domain.model import (
     CORES_PER_CARD,
     UNIT_MIB,
@@ -44,17 +48,25 @@ from gpushare.kube.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
+VERSION = 1
+"""Of ``allocation.json``; programs ignore fields that they do not know."""
 _REPORT_LIST_WITHIN_S = 5.0
+_LIST_WITHIN_S = 10.0
+_GET_WITHIN_S = 5.0
 _YOUNG_S = 600.0
+
+
+class NotYetError(Exception):
+    """The container may not start now; ``str()`` says why, kubelet asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Writes actual placements: at a container's start, and whenever one was missed.
+    """Writes actual placements: at a container's start, and whenever one is missing.
 
-    Missed is a static pod's, whose object comes after its start, or one that somebody
-    removed. Of a pod that PreStartContainer has not let start nothing is written: what
-    is written here counts as its placement, and would let it start.
+    It is missing for a static pod, whose object comes after its start, or if somebody
+    removed it. For a pod that PreStartContainer has not let start nothing is written:
+    what is written here counts as its placement and would let it start.
     """
 
     cluster: Cluster
@@ -66,7 +78,7 @@ class Reporter:
     synced: Callable[[], bool]
 
     def report(self, pod: NodePod, actual: Placement) -> None:
-        """Write where the pod is; ``ClusterError`` when it could not be written."""
+        """Write where the pod is. Raises ``ClusterError`` if that fails."""
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         text = encode_placement(actual, at)
         self.cluster.annotate(Kind.PODS, *pod.name, {names.ACTUAL: text})
@@ -79,7 +91,7 @@ class Reporter:
         logger.info("actual placement written", extra=facts)
 
     def run(self, stop: Event, every_s: float) -> None:
-        """Look every so often for what was missed, and tidy up what pods left."""
+        """Write what is missing every so often, and remove what ended pods left."""
         while not stop.wait(every_s):
             try:
                 self.catch_up()
@@ -87,7 +99,7 @@ class Reporter:
                 logger.info("reporting later", extra={"because": str(error)})
 
     def catch_up(self) -> None:
-        """Write what was missed, and forget the pods that have ended."""
+        """Write what is missing, and forget the pods that have ended."""
         listed = self.resources.list(_REPORT_LIST_WITHIN_S)
         cards = self.cards()
         records = self.records.all()
@@ -96,15 +108,15 @@ class Reporter:
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
         if not self.synced():
-            # Who has ended, only the API server knows.
+            # Only the API server knows which pods have ended.
             return
-        self.occupancy.forget_the_gone()
+        self.occupancy.forget_ended()
         living = {one for pod in self.pods.all() for one in (pod.uid, pod.name)}
         holder = listed.holder
 
         def keep(record: Record) -> bool:
             held_by = {holder[one] for one in record.ids if one in holder}
-            if record.pod == NOBODY:
+            if record.pod == UNKNOWN_POD:
                 return bool(held_by)
             return (record.uid or record.pod) in living or record.pod in held_by
 
@@ -113,11 +125,11 @@ class Reporter:
     def _its(
         self, pod: NodePod, records: Sequence[Record], listed: Listed
     ) -> list[Record]:
-        """Give what the pod was allocated.
+        """Return the pod's allocations.
 
-        By its name where nobody knew the UID, and where a static pod's mirror may have
-        been made anew, with another UID. An earlier pod may have had that name, so this
-        counts only for what kubelet lists as this one's.
+        They are found by name if the UID was not known, or if a static pod's mirror may
+        have been created again with another UID. An earlier pod may have had the same
+        name, so only what kubelet lists as this pod's counts then.
         """
         static = may_be_static(pod.name, self.occupancy.node)
         held = {ids for of in listed.held(pod.name).values() for ids in of.values()}
@@ -143,19 +155,9 @@ class Reporter:
             logger.warning("actual placement not written", extra=facts)
 
 
-VERSION = 1
-"""Of ``allocation.json``; programs ignore fields that they do not know."""
-_LIST_WITHIN_S = 10.0
-_GET_WITHIN_S = 5.0
-
-
-class NotYetError(Exception):
-    """The container may not start now; ``str()`` says why, kubelet asks again."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose devices these are, by kubelet's list or by what was written down."""
+    """The container that holds devices, by kubelet's list or by a record."""
 
     pod: PodName
     uid: PodUID
@@ -163,20 +165,19 @@ class _Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
-    """Verifies a container's devices and fills the file that it will see."""
+class PreStart:
+    """Verifies a container's devices and writes the file that it will see."""
 
     pods: NodePods
     resources: PodResources
     occupancy: Occupancy
-    cards: Callable[[], Cards]
     records: Records
     reporter: Reporter
-    announcer: Announcer
+    recorder: EventRecorder
     in_touch: Callable[[], bool]
-    """Whether the watch of pods goes on; what it told before may be out of date."""
+    """Whether the watch of pods goes on; else what it told may be out of date."""
 
-    def start(self, resource: str, ids: Sequence[str]) -> None:
+    def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
         wanted = frozenset(ids)
         owner, containers = self._owner(resource, wanted)
@@ -186,39 +187,39 @@ class Starter:
             owner = _Owner(owner.pod, owner.uid, container)
         held = _with(containers, owner.container, resource, wanted)
         if pod is None:
-            self._start_stranger(owner, held, resource, ids)
+            self._start_unknown_pod(owner, held, cards, resource, ids)
             return
-        cards = self.cards()
-        actual = self.occupancy.like(
+        actual = self.occupancy.expected_if_same(
             placement_from(pod, self.occupancy.node, held, cards), pod
         )
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, held, cards)
         if differs(actual, pod.placement):
-            wrong = what_is_excluded(actual, pod, cards)
-            if wrong := wrong or self._what_is_short(actual, cards):
+            wrong = why_excluded(actual, pod, cards)
+            if wrong := wrong or self._why_no_room(actual, cards):
                 raise self._not_yet(pod, wrong)
             self._report(pod, actual)
         known = _Owner(pod.name, pod.uid, owner.container)
-        self._fill(known, actual, [one.name for one in pod.asking], resource, ids)
+        containers_of_pod = [one.name for one in pod.gpu_containers]
+        self._fill(known, actual, containers_of_pod, resource, ids)
 
     def _owner(
         self, resource: str, ids: frozenset[str]
     ) -> tuple[_Owner, Mapping[str, Held]]:
-        """Say whose these ids are, and what kubelet says that pod's containers hold.
+        """Return who holds these ids, and what kubelet says that its pod holds.
 
-        What we wrote down at Allocate, if kubelet says the same of that pod; else its
-        whole list, which is long.
+        By the record that Allocate wrote, if kubelet says the same of that pod; else by
+        kubelet's whole list, which is long.
         """
         records = self.records.of(ids)
         record = records[-1] if records else None
         if record is not None and record.container:
             of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
-            said = _holder(of_pod or {}, resource, ids)
-            # An init container that ends is not listed, and then the record says it.
-            passing = said is None and record.container not in (of_pod or {})
-            if of_pod is not None and (said or passing):
-                container = said or record.container
+            holder = _holder(of_pod or {}, resource, ids)
+            # An init container that ends is not listed; then the record says it.
+            passing = holder is None and record.container not in (of_pod or {})
+            if of_pod is not None and (holder or passing):
+                container = holder or record.container
                 return _Owner(record.pod, record.uid, container), of_pod
         listed = self._list()
         for pod, container, one, held in listed.holders():
@@ -226,10 +227,10 @@ class Starter:
                 uid = record.uid if record and record.pod == pod else PodUID("")
                 return _Owner(pod, uid, container), listed.held(pod)
         if record is None:
-            raise NotYetError("nobody is known to hold these devices")
+            raise NotYetError("it is not known which container holds these devices")
         heirs = {listed.holder[one] for one in ids if one in listed.holder}
-        if record.pod == NOBODY and len(heirs) == 1:
-            # An init container's, which kubelet has handed on within its pod.
+        if record.pod == UNKNOWN_POD and len(heirs) == 1:
+            # An init container's, which kubelet has passed on within its pod.
             pod = heirs.pop()
             return _Owner(pod, PodUID(""), ""), listed.held(pod)
         owner = _Owner(record.pod, record.uid, record.container)
@@ -239,17 +240,18 @@ class Starter:
         try:
             return self.resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:
-            raise NotYetError(f"kubelet does not say whose they are: {error}") from None
+            why = f"kubelet does not say which container holds them: {error}"
+            raise NotYetError(why) from None
 
     def _pod_of(self, owner: _Owner, ids: Sequence[str]) -> NodePod | None:
-        """Give the pod; None for a static one that the API server has not heard of.
+        """Return the pod; None for a static one that the API server does not have yet.
 
-        kubelet tells no UIDs, so a pod that the watch told of may be an earlier one of
-        this name: while the watch is broken, the API server must say which it is. Not
-        for a container that is restarted, nor for an init container of which neither
-        kubelet nor we know the pod.
+        kubelet tells no UIDs, so a pod of the watch may be an earlier one of this name:
+        while the watch is broken, the API server must say which pod it is. It need not
+        for a container that is restarted, nor for an init container whose pod neither
+        kubelet nor a record names.
         """
-        if owner.pod == NOBODY:
+        if owner.pod == UNKNOWN_POD:
             return None
         known = self.pods.find(owner.pod)
         if known is not None and known.uid == owner.uid:
@@ -269,30 +271,31 @@ class Starter:
         return found
 
     def _expected(self, pod: NodePod, on: Sequence[Card]) -> Placement:
-        """Give where the pod is to be, if these cards are part of that.
+        """Return where the pod is to be, if these cards are part of that.
 
-        Its devices do not tell where kubelet has handed an init container's on.
+        Needed if kubelet has passed on an init container's devices: then the devices do
+        not tell the placement.
         """
         expected = self.occupancy.expected(pod)
         if expected is None or not {card.uuid for card in on} <= set(expected.cards()):
-            wrong = pod.what_is_wrong() or "nobody knows which cards are its own"
+            wrong = pod.why_refused() or "it is not known which cards it may have"
             raise self._not_yet(pod, wrong)
         return expected
 
-    def _start_stranger(
+    def _start_unknown_pod(
         self,
         owner: _Owner,
         held: Mapping[str, Held],
+        cards: Cards,
         resource: str,
         ids: Sequence[str],
     ) -> None:
-        """Start a static pod whose object is not there yet; the reporter follows up."""
-        cards = self.cards()
+        """Start a static pod that the API server does not have yet; reported later."""
         ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
-        placed = placement_of_stranger(ref, self.occupancy.node, held, cards)
+        placed = placement_of_unknown_pod(ref, self.occupancy.node, held, cards)
         if len(placed.shares) != 1:
             raise NotYetError("a pod known to kubelet alone can have one card at most")
-        if wrong := self._what_is_short(placed, cards):
+        if wrong := self._why_no_room(placed, cards):
             raise NotYetError(wrong)
         logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
         unnamed = _Owner(owner.pod, PodUID(""), owner.container)
@@ -302,20 +305,21 @@ class Starter:
         self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
     ) -> None:
         if pod.placement is not None and not differs(actual, pod.placement):
-            if wrong := what_is_impossible(pod.placement, pod, cards):
+            if wrong := why_impossible(pod.placement, pod, cards):
                 raise self._not_yet(pod, f"impossible placement: {wrong}")
             return
-        for asking in pod.asking:
-            ids = [one for some in held.get(asking.name, {}).values() for one in some]
-            if asking.amount.cores < CORES_PER_CARD and len(cards.holding(ids)) > 1:
-                why = f"container {asking.name} has parts of several cards"
+        for container in pod.gpu_containers:
+            its = held.get(container.name, {}).values()
+            on = cards.holding(one for ids in its for one in ids)
+            if container.amount.cores < CORES_PER_CARD and len(on) > 1:
+                why = f"container {container.name} has parts of several cards"
                 raise self._not_yet(pod, why)
 
-    def _what_is_short(self, actual: Placement, cards: Cards) -> str:
-        """Say which card has no room for a pod that is there; empty where all have."""
-        page = self.occupancy.page(self._list()).without({actual.pod.uid})
+    def _why_no_room(self, actual: Placement, cards: Cards) -> str:
+        """Say which card has no room for a pod that is there; empty if all have."""
+        node = self.occupancy.charged(self._list(), cards).without({actual.pod.uid})
         for share in actual.shares:
-            cores, units = page.charged.get(share.card, (0, 0))
+            cores, units = node.charged.get(share.card, (0, 0))
             card = cards.of(share.card)
             room = Amount() if card is None else card.capacity - Amount(cores, units)
             if not share.amount.fits(room):
@@ -337,24 +341,24 @@ class Starter:
         self,
         owner: _Owner,
         actual: Placement,
-        asking: Collection[str],
+        containers: Collection[str],
         resource: str,
         ids: Sequence[str],
     ) -> None:
         """Write the file for these ids; the other resource's call writes its own.
 
-        An init container's too, where kubelet handed on just its devices: which of the
-        two starts now, nobody can tell. A folder that was made while nobody knew the
-        container has no name.
+        Also the file of an init container whose devices kubelet has passed on: it
+        cannot be told which of the two containers starts now. A folder that was created
+        while the container was not known has no container's name.
         """
-        made = [one for one in self.records.of(ids) if one.container in {"", *asking}]
+        made = [r for r in self.records.of(ids) if r.container in {"", *containers}]
         lost = Record(*owner.pod, owner.uid, owner.container, resource, tuple(ids))
         for record in made or [lost]:
             name = record.container or owner.container
             shares = plan(actual, name)
             for share in actual.shares:
                 if share.card in shares and share.amount.cores >= CORES_PER_CARD:
-                    # A whole card is its pod's alone, whatever was asked of its memory.
+                    # A whole card belongs to the pod, whatever memory it asked for.
                     shares[share.card] = share.amount
             known = Record(
                 *owner.pod, owner.uid, record.container, resource, record.ids
@@ -368,12 +372,12 @@ class Starter:
                 raise NotYetError(f"{why}; it starts when it can") from error
 
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
-        self.announcer.warn(pod, "VcudaWaiting", why)
+        self.recorder.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
 
 
 def _passing(pod: NodePod, resource: str, count: int) -> str:
-    """Name the init container that asks just this; empty where none does."""
+    """Name the init container that asks for exactly this; empty if none does."""
     for step in pod.steps:
         asked = (step.resource, step.count)
         if asked == (resource, count) and step.container in pod.passing:
@@ -384,7 +388,7 @@ def _passing(pod: NodePod, resource: str, count: int) -> str:
 def _holder(
     containers: Mapping[str, Held], resource: str, ids: frozenset[str]
 ) -> str | None:
-    """Name the container that holds just these ids."""
+    """Name the container that holds exactly these ids."""
     for name, held in containers.items():
         if held.get(resource) == ids:
             return name
@@ -394,7 +398,7 @@ def _holder(
 def _with(
     containers: Mapping[str, Held], container: str, resource: str, ids: frozenset[str]
 ) -> dict[str, Held]:
-    """Give what the pod's containers hold, with these ids among it."""
+    """Return what the pod's containers hold, with these ids added."""
     held = dict(containers)
     held[container] = {**held.get(container, {}), resource: ids}
     return held

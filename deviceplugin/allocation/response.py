@@ -23,7 +23,7 @@ CORES = "VCUDA_CORES"
 """Variable: hundredths of a card's compute that the container asked for."""
 
 
-def hints(resource: str, count: int) -> Mapping[str, str]:
+def limit_env(resource: str, count: int) -> Mapping[str, str]:
     """Give the variables by which a program may size itself.
 
     No fence: a pod can write variables of the same name over them.
@@ -54,7 +54,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ContainerSetup:
     """All that one answer to Allocate gives."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class Given:
     cdi: tuple[str, ...] = ()
 
 
-def given(
+def container_setup(
     resource: str,
     count: int,
     cards: Sequence[FoundCard],
     injection: Injection,
     folder: str,
-) -> Given:
+) -> ContainerSetup:
     """Put together what a container gets for so many devices of these cards.
 
     ``folder`` is the host's, to be filled before the container starts.
@@ -78,7 +78,7 @@ def given(
     others = [card for card in cards if not card.known_to_driver]
     variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
     variables |= _variables_of(others)
-    variables |= hints(resource, count)
+    variables |= limit_env(resource, count)
     nodes = list(dict.fromkeys(node for card in others for node in card.nodes))
     cdi: tuple[str, ...] = ()
     if injection == "env":
@@ -89,10 +89,12 @@ def given(
         cdi = tuple(f"{CDI_KIND}={card.uuid}" for card in nvidia)
     if injection == "nodes":
         nodes = [*_nodes_of(nvidia), *nodes]
-    return Given(variables, (Mount(names.SHARE_FOLDER, folder),), tuple(nodes), cdi)
+    return ContainerSetup(
+        variables, (Mount(names.SHARE_FOLDER, folder),), tuple(nodes), cdi
+    )
 
 
-def what_is_missing(cards: Sequence[FoundCard], injection: Injection) -> str:
+def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
     """Say why a container could not use one of its cards; empty where it can all."""
     for card in cards:
         real = card.known_to_driver and not card.simulated

@@ -1,18 +1,29 @@
-"""What this node offers just now: its cards, which are sick, which are cordoned."""
+"""What this node offers: its cards, healthy, cordoned or sick, and their annotation."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from threading import Condition
+from threading import Condition, Event
 
-from deviceplugin.cards.devices import KINDS, Cards
-from deviceplugin.cards.source import FoundCard, device_ids, shared_card
-from gpushare.domain.model import UNIT_MIB, Card, CardUUID
+from deviceplugin.cards.devices import KINDS, Cards, device_ids, shared_card
+from deviceplugin.cards.source import FoundCard
+from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
+from gpushare.kube import codec, names
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
+from gpushare.kube.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 15.0
 
 
 class Offer:
-    """The cards as they are offered; whoever lists them waits here for a change.
+    """The cards as they are offered; threads that list them wait here for a change.
 
-    A card that was offered once stays, sick, when its source no longer finds it:
+    A card that was offered once stays, as sick, when its source no longer finds it:
     kubelet fails pods whose device ids vanish (contracts 2.2).
     """
 
@@ -24,6 +35,7 @@ class Offer:
         self._sick: Mapping[CardUUID, str] = {}
         self._cordoned: frozenset[CardUUID] = frozenset()
         self._version = 0
+        self._cards = Cards(())
 
     def set_found(self, cards: Sequence[FoundCard]) -> None:
         """Take over what a look at the node found."""
@@ -32,44 +44,37 @@ class Offer:
             here = {card.uuid for card in cards}
             self._found |= {card.uuid: card for card in cards}
             self._missing = frozenset(self._found.keys() - here)
-            self._publish((self._found, self._missing) != before)
+            if (self._found, self._missing) != before:
+                self._publish()
 
     def set_sick(self, sick: Mapping[CardUUID, str]) -> None:
         """Take over which cards are sick, each with the reason."""
         with self._changed:
-            changed = dict(sick) != self._sick
-            self._sick = dict(sick)
-            self._publish(changed)
+            if dict(sick) != self._sick:
+                self._sick = dict(sick)
+                self._publish()
 
     def set_cordoned(self, cordoned: Collection[CardUUID]) -> None:
-        """Take over which cards get nothing new."""
+        """Take over which cards get no new pods."""
         with self._changed:
-            changed = frozenset(cordoned) != self._cordoned
-            self._cordoned = frozenset(cordoned)
-            self._publish(changed)
-
-    def found(self, uuid: CardUUID) -> FoundCard | None:
-        """Give a card as its source knows it."""
-        return self._found.get(uuid)
+            if frozenset(cordoned) != self._cordoned:
+                self._cordoned = frozenset(cordoned)
+                self._publish()
 
     def sick(self) -> Mapping[CardUUID, str]:
-        """Say which cards are sick, those that vanished included, and why."""
+        """Return the sick cards, also those that vanished, each with the reason."""
         gone = dict.fromkeys(self._missing, "it is not found any more")
         return {**gone, **self._sick}
 
     def cards(self) -> Cards:
-        """Give the cards as pods may have them now, by index.
+        """Return a snapshot of the cards as pods may have them now, by index.
 
-        A card without a unit is none: its cores would be of no use.
+        A card without a single unit is not offered: its cores would be of no use.
         """
-        with self._changed:
-            found, sick, cordoned = self._found.values(), self.sick(), self._cordoned
-            shared = [self._card(card, sick, cordoned) for card in found]
-        with_units = (card for card in shared if card.units)
-        return Cards(sorted(with_units, key=lambda card: card.index))
+        return self._cards
 
     def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
-        """Say which of these cards have no unit after the reserve, each with why."""
+        """Return which cards have no unit after the reserve, each with the reason."""
         return {
             card.uuid: f"its {card.memory_mib} MiB less a reserve of "
             f"{self._reserve_mib} MiB are less than one unit of {UNIT_MIB} MiB"
@@ -78,38 +83,139 @@ class Offer:
         }
 
     def version(self) -> int:
-        """Give a number that grows with each change."""
+        """Return a number that grows with each change."""
         return self._version
 
     def wait_for_change(self, version: int, timeout_s: float) -> bool:
-        """Wait until something changed after ``version``; False when nothing did."""
+        """Wait until something changed after ``version``; False if nothing did."""
         with self._changed:
             return self._changed.wait_for(lambda: self._version > version, timeout_s)
 
     def devices(self, resource: str) -> list[tuple[str, bool]]:
-        """Give all device ids of a resource, each with whether its card is healthy.
+        """Return all device ids of a resource, each with whether its card is healthy.
 
-        A cordoned card's are healthy: what runs there goes on, over a restart of
-        kubelet too.
+        Those of a cordoned card are healthy: its pods go on, and must survive a restart
+        of kubelet.
         """
         kind = KINDS[resource]
         return [
             (name, card.healthy)
-            for card in self.cards().all
+            for card in self._cards.all
             for name in device_ids(card, kind)
         ]
 
-    def _card(
-        self,
-        card: FoundCard,
-        sick: Mapping[CardUUID, str],
-        cordoned: Collection[CardUUID],
-    ) -> Card:
+    def _card(self, card: FoundCard, sick: Mapping[CardUUID, str]) -> Card:
         healthy = card.uuid not in sick
         shared = shared_card(card, self._reserve_mib, healthy=healthy)
-        return replace(shared, cordoned=card.uuid in cordoned)
+        return replace(shared, cordoned=card.uuid in self._cordoned)
 
-    def _publish(self, changed: bool) -> None:  # noqa: FBT001
-        if changed:
-            self._version += 1
+    def _publish(self) -> None:
+        sick = self.sick()
+        shared = (self._card(card, sick) for card in self._found.values())
+        with_units = (card for card in shared if card.units)
+        by_index = sorted(with_units, key=lambda card: card.index)
+        self._cards = Cards(by_index, dict(self._found))
+        self._version += 1
+        self._changed.notify_all()
+
+
+class OwnNode:
+    """Sink for this node's object: the annotations and the status that it has."""
+
+    def __init__(self, name: NodeName) -> None:
+        self._name = name
+        self._changed = Condition()
+        self._node: Json | None = None
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over the node, or that there is none."""
+        found = [node for page in pages for node in page.items]
+        self._set(found[0] if found else None)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        self._set(None if event.type == "DELETED" else event.object)
+
+    def exists(self) -> bool:
+        """Return whether the node's object exists; kubelet creates it."""
+        return self._node is not None
+
+    def annotation(self, key: str) -> str | None:
+        """Return one annotation of the node."""
+        metadata = (self._node or {}).get("metadata") or {}
+        found = (metadata.get("annotations") or {}).get(key)
+        return found if isinstance(found, str) else None
+
+    def status(self) -> Json:
+        """Return the node's status; empty if there is no node."""
+        return (self._node or {}).get("status") or {}
+
+    def uuids(self, key: str) -> frozenset[CardUUID]:
+        """Read an annotation that lists UUIDs."""
+        return codec.uuids(self.annotation(key) or "")
+
+    def _set(self, node: Json | None) -> None:
+        with self._changed:
+            self._node = node
             self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a change of the node."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+
+class Publisher:
+    """Keeps the node's annotation equal to the offer.
+
+    It writes only when the cards changed, because each write wakes every pod that waits
+    for a card (contracts 1.7).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: NodeName,
+        node: OwnNode,
+        offer: Offer,
+        look_s: float = _LOOK_S,
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._node = node
+        self._offer = offer
+        self._look_s = look_s
+        self._written: str | None = None
+
+    def run(self, stop: Event) -> None:
+        """Write whenever the cards changed, until ``stop`` is set."""
+        wait_s = _FIRST_WAIT_S
+        while not stop.is_set():
+            version = self._offer.version()
+            try:
+                self.publish()
+                wait_s = _FIRST_WAIT_S
+                self._offer.wait_for_change(version, self._look_s)
+            except ClusterError as error:
+                facts = {"because": str(error), "wait_s": wait_s}
+                logger.warning("cards not published", extra=facts)
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def publish(self) -> None:
+        """Write the annotation if it differs. Raises ``ClusterError``."""
+        if not self._node.exists():
+            return
+        cards = self._offer.cards().all
+        text = encode_cards(cards)
+        there = self._node.annotation(names.CARDS)
+        if there == text:
+            self._written = text
+            return
+        if self._written == text and there is None:
+            logger.warning("the annotation of the cards was removed; writing it again")
+        self._cluster.annotate(Kind.NODES, "", self._name, {names.CARDS: text})
+        self._written = text
+        facts = {"cards": len(cards), "units": sum(card.units for card in cards)}
+        logger.info("cards published", extra=facts)
+        self._node.wait(self._look_s)

@@ -1,9 +1,9 @@
-"""Ask all cards at once, and wait for none of them longer than a deadline.
+"""Call all cards at once, and wait for none of them longer than a deadline.
 
 A driver's call on a broken card may never return, and no thread can be stopped from
-outside. So one thread takes the questions in turn, for a thread costs more than most
-answers; where one of them holds it up, each that waits gets a thread of its own. A card
-is not asked again while an older question of the same name still hangs.
+outside. So one thread makes the calls in turn, because a thread costs more than most
+calls; if a call takes long, each call that waits gets a thread of its own. A call is
+not made again while an earlier one of the same name still hangs.
 """
 
 import threading
@@ -16,110 +16,111 @@ Name = TypeVar("Name", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Late(Exception):
-    """No answer came within the deadline, or there was no room to ask at all."""
+class DeadlineExceeded(Exception):
+    """No answer came within the deadline, or no thread could be started."""
 
 
-class Asking:
-    """Questions by name, each with so many seconds from when it was asked.
+class DeadlineCalls:
+    """Makes calls by name, each with a deadline from when it was made.
 
-    ``held_up_s`` is how long one may take before those behind it no longer wait.
+    ``held_up_s`` is how long one call may take before those behind it get threads of
+    their own.
     """
 
     def __init__(self, deadline_s: float, *, held_up_s: float = 0.02) -> None:
         self._deadline_s = deadline_s
         self._held_up_s = held_up_s
         self._lock = threading.Lock()
-        self._open: dict[Hashable, _Question] = {}
+        self._open: dict[Hashable, _Call] = {}
 
-    def ask(
-        self, questions: Mapping[Name, Callable[[], Answer]]
+    def run(
+        self, calls: Mapping[Name, Callable[[], Answer]]
     ) -> dict[Name, Answer | Exception]:
-        """Ask all, and give each one's answer, or what it raised, or ``Late``.
+        """Make all calls; return each one's answer, exception or ``DeadlineExceeded``.
 
-        One that hangs from an earlier call is ``Late`` at once, and so is one for which
-        no thread can be had now; one that another thread has just asked is shared with
-        it.
+        A call that hangs from before is ``DeadlineExceeded`` at once, and so is one for
+        which no thread can be started. A call that another thread makes just now is
+        shared with it.
         """
-        asked: dict[Name, _Question] = {}
-        new: list[_Question] = []
+        asked: dict[Name, _Call] = {}
+        new: list[_Call] = []
         with self._lock:
-            for name, call in questions.items():
+            for name, function in calls.items():
                 if name not in self._open:
-                    self._open[name] = _Question(name, call)
+                    self._open[name] = _Call(name, function)
                     new.append(self._open[name])
                 asked[name] = self._open[name]
-        self._work_through(new)
-        return {name: self._answer(question) for name, question in asked.items()}
+        self._start_all(new)
+        return {name: self._answer(call) for name, call in asked.items()}
 
-    def ask_one(self, name: Hashable, call: Callable[[], Answer]) -> Answer:
-        """Ask one, and raise what it raised, or ``Late``."""
-        answer = self.ask({name: call})[name]
+    def run_one(self, name: Hashable, function: Callable[[], Answer]) -> Answer:
+        """Make one call; raise its exception, or ``DeadlineExceeded``."""
+        answer = self.run({name: function})[name]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _work_through(self, new: Sequence["_Question"]) -> None:
-        """See to it that each is under way, or done."""
+    def _start_all(self, new: Sequence["_Call"]) -> None:
+        """Make sure that each call is being made, or done."""
         waiting = deque(new)
         if waiting:
-            self._employ(waiting)
-        for question in new:
-            if not question.done.wait(self._held_up_s):
+            self._start_thread(waiting)
+        for call in new:
+            if not call.done.wait(self._held_up_s):
                 for _ in range(len(waiting)):
-                    self._employ(waiting)
+                    self._start_thread(waiting)
                 return
 
-    def _employ(self, waiting: deque["_Question"]) -> None:
-        """Have a thread of its own take what waits, one after the other."""
+    def _start_thread(self, waiting: deque["_Call"]) -> None:
+        """Start a thread that makes the waiting calls one after the other."""
         # A daemon: one that hangs for ever must not keep the process alive.
-        thread = threading.Thread(target=self._take, args=(waiting,), daemon=True)
+        thread = threading.Thread(target=self._make, args=(waiting,), daemon=True)
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:
-            # Who else takes them may hang, and then nobody would ever end them.
-            for question in _emptied(waiting):
-                self._end(question, Late(f"it was not asked: {error}"))
+            # The other threads may hang, and then nothing would end these calls.
+            for call in _emptied(waiting):
+                self._end(call, DeadlineExceeded(f"it was not asked: {error}"))
 
-    def _take(self, waiting: deque["_Question"]) -> None:
-        for question in _emptied(waiting):
+    def _make(self, waiting: deque["_Call"]) -> None:
+        for call in _emptied(waiting):
             try:
-                answer = question.call()
-            except Exception as error:  # noqa: BLE001  whoever asked judges it
+                answer = call.function()
+            except Exception as error:  # noqa: BLE001  the caller judges it
                 answer = error
-            self._end(question, answer)
+            self._end(call, answer)
 
-    def _end(self, question: "_Question", answer: object) -> None:
-        question.answer = answer
+    def _end(self, call: "_Call", answer: object) -> None:
+        call.answer = answer
         with self._lock:
-            del self._open[question.name]
-        question.done.set()
+            del self._open[call.name]
+        call.done.set()
 
-    def _answer(self, question: "_Question") -> Any:  # noqa: ANN401
-        left_s = question.began + self._deadline_s - time.monotonic()
-        if question.done.wait(max(0.0, left_s)):
-            return question.answer
-        return Late(f"it did not answer within {self._deadline_s:g} s")
+    def _answer(self, call: "_Call") -> Any:  # noqa: ANN401
+        left_s = call.began + self._deadline_s - time.monotonic()
+        if call.done.wait(max(0.0, left_s)):
+            return call.answer
+        return DeadlineExceeded(f"it did not answer within {self._deadline_s:g} s")
 
 
-class _Question:
-    """One call under way; ``answer`` may be read once ``done`` is set."""
+class _Call:
+    """One call being made; ``answer`` may be read once ``done`` is set."""
 
-    __slots__ = ("answer", "began", "call", "done", "name")
+    __slots__ = ("answer", "began", "done", "function", "name")
 
-    def __init__(self, name: Hashable, call: Callable[[], object]) -> None:
+    def __init__(self, name: Hashable, function: Callable[[], object]) -> None:
         self.name = name
-        self.call = call
+        self.function = function
         self.answer: Any = None
         self.began = time.monotonic()
         self.done = threading.Event()
 
 
-def _emptied(waiting: deque[_Question]) -> Iterator[_Question]:
-    """Take one after the other, while another thread may do the same."""
+def _emptied(waiting: deque[_Call]) -> Iterator[_Call]:
+    """Return one call after the other, while other threads may do the same."""
     while True:
         try:
-            question = waiting.popleft()
+            call = waiting.popleft()
         except IndexError:
             return
-        yield question
+        yield call

@@ -1,14 +1,18 @@
-"""From cards to kubelet's devices and back: ids for a plan, a placement from ids. Pure.
+"""Cards as kubelet's devices: device ids, snapshots of the cards, and placements. Pure.
 
-``resource`` is one of our two resource names throughout; their ids say the card.
+``resource`` is one of our two resource names throughout; device ids name the card.
 """
 
+import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from deviceplugin.cards.source import CORE_KIND, MEMORY_KIND, DeviceId, card_key
+from deviceplugin.cards.source import FoundCard
 from deviceplugin.pods import Held, NodePod
 from gpushare.domain.model import (
+    CORES_PER_CARD,
     Amount,
     Card,
     CardUUID,
@@ -18,35 +22,123 @@ from gpushare.domain.model import (
     Placement,
     PodRef,
     Share,
+    units_of,
 )
 from gpushare.domain.placement import one_share_a_card, whole_shares
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
 
+_HEX = re.compile(r"[0-9a-f]{8}")
+_DEVICE = re.compile(r"(?P<key>[0-9a-f]{8})-(?P<kind>[cm])(?P<number>\d{3,7})")
+
+CORE_KIND = "c"
+MEMORY_KIND = "m"
 KINDS: Mapping[str, str] = {names.CORE: CORE_KIND, names.MEMORY: MEMORY_KIND}
 """The letter in the device ids of each resource."""
 
 
-class Cards:
-    """The node's cards by UUID and by the key that their device ids begin with."""
+@dataclass(frozen=True, slots=True)
+class DeviceId:
+    """One device as kubelet knows it: one unit or one core of one card.
 
-    def __init__(self, cards: Iterable[Card]) -> None:
+    ``1f9c27aa-m0017``: the card's key, ``m`` for memory or ``c`` for cores, a number.
+    At most 16 characters, because kubelet writes all of them down again and again
+    (contracts 2.5). The same over restarts, reboots and versions.
+    """
+
+    key: str
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        width = 3 if self.kind == "c" else 4
+        return f"{self.key}-{self.kind}{self.number:0{width}d}"
+
+    @classmethod
+    def parse(cls, text: str) -> "DeviceId | None":
+        """Parse an id; None if it is not one of ours."""
+        found = _DEVICE.fullmatch(text)
+        if found is None:
+            return None
+        return cls(found["key"], found["kind"], int(found["number"]))
+
+
+def card_key(uuid: CardUUID) -> str:
+    """Return the eight hex digits that a card's device ids begin with.
+
+    They are the first eight of its UUID, with or without a vendor's prefix, or of the
+    UUID's SHA-256 if it does not begin with hex digits.
+
+    >>> card_key(CardUUID("GPU-9F12F917-e458-4bb8-3d9d-8dc7fd6cddf7"))
+    '9f12f917'
+    """
+    lowered = uuid.lower()
+    for text in (lowered, lowered.partition("-")[2]):
+        if _HEX.match(text):
+            return text[:8]
+    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
+
+
+def colliding(cards: Iterable[FoundCard | Card]) -> list[str]:
+    """Say which cards would have the same device ids; empty if none."""
+    by_key: dict[str, list[str]] = {}
+    for card in cards:
+        by_key.setdefault(card_key(card.uuid), []).append(card.uuid)
+    return [
+        f"cards {' and '.join(uuids)} would have the same device ids ({key}-...); "
+        "leave one of them out"
+        for key, uuids in by_key.items()
+        if len(uuids) > 1
+    ]
+
+
+def shared_card(card: FoundCard, reserve_mib: int, *, healthy: bool = True) -> Card:
+    """Return a card as it is offered: its memory less the reserve, in whole units."""
+    units = units_of(max(0, card.memory_mib - reserve_mib))
+    return Card(card.uuid, card.index, units, healthy, card.model)
+
+
+def device_ids(card: Card, kind: str) -> list[str]:
+    """Return the ids of all cores or all units of a card."""
+    count = CORES_PER_CARD if kind == CORE_KIND else card.units
+    key = card_key(card.uuid)
+    return [str(DeviceId(key, kind, number)) for number in range(count)]
+
+
+class Cards:
+    """The node's cards at one moment; it never changes.
+
+    ``found`` has each card as its source knows it.
+    """
+
+    def __init__(
+        self, cards: Iterable[Card], found: Mapping[CardUUID, FoundCard] | None = None
+    ) -> None:
         self.all = tuple(cards)
+        self._found = found or {}
         self._by_key = {card_key(card.uuid): card for card in self.all}
         self._by_uuid = {card.uuid: card for card in self.all}
 
     def of(self, uuid: CardUUID) -> Card | None:
-        """Give the card with this UUID."""
+        """Return the card with this UUID."""
         return self._by_uuid.get(uuid)
 
+    def found(self) -> tuple[FoundCard, ...]:
+        """Return the cards as their sources know them, by index."""
+        return self.as_found(card.uuid for card in self.all)
+
+    def as_found(self, uuids: Iterable[CardUUID]) -> tuple[FoundCard, ...]:
+        """Return these cards as their sources know them; unknown ones are skipped."""
+        return tuple(self._found[uuid] for uuid in uuids if uuid in self._found)
+
     def holding(self, ids: Iterable[str]) -> tuple[Card, ...]:
-        """Give the cards that these ids belong to, by index; strangers are skipped."""
+        """Return the cards of these ids, by index; unknown ids are skipped."""
         keys = {found.key for found in map(DeviceId.parse, ids) if found}
         cards = [self._by_key[key] for key in keys if key in self._by_key]
         return tuple(sorted(cards, key=lambda card: card.index))
 
     def unknown(self, resource: str, ids: Iterable[str]) -> list[str]:
-        """Give the ids that no card of this node has."""
+        """Return the ids that no card of this node has."""
         return sorted(text for text in ids if not self._knows(resource, text))
 
     def count(self, ids: Iterable[str]) -> Counter[CardUUID]:
@@ -69,16 +161,16 @@ class Cards:
 
 
 class Tally:
-    """Counts devices by their card's key and their kind, each set of them once.
+    """Counts devices by their card's key and their kind, each set of ids only once.
 
-    A node's pods hold thousands, and few change between two counts.
+    A node's pods hold thousands of devices, and few change between two counts.
     """
 
     def __init__(self) -> None:
         self._known: dict[frozenset[str], Counter[tuple[str, str]]] = {}
 
     def of(self, sets: Iterable[frozenset[str]]) -> Mapping[tuple[str, str], int]:
-        """Count the devices of all these sets, 0 for others; strangers are skipped."""
+        """Count the devices of all these sets; unknown ids are skipped."""
         before, self._known = self._known, {}
         total: defaultdict[tuple[str, str], int] = defaultdict(int)
         for ids in sets:
@@ -93,19 +185,19 @@ class Tally:
 
 
 def part(amount: Amount, resource: str) -> int:
-    """Give the part of an amount that one resource counts."""
+    """Return the part of an amount that one resource counts."""
     return amount.cores if resource == names.CORE else amount.units
 
 
 def amount_of(resource: str, count: int) -> Amount:
-    """Give an amount that is so much of one resource."""
+    """Return an amount of one resource."""
     if resource == names.CORE:
         return Amount(cores=count)
     return Amount(units=count)
 
 
 def plan(placement: Placement, container: str) -> dict[CardUUID, Amount]:
-    """Give what a placement has for one container, card by card."""
+    """Return what a placement has for one container, card by card."""
     found: dict[CardUUID, Amount] = {}
     for share in placement.shares:
         for held in share.containers:
@@ -114,8 +206,8 @@ def plan(placement: Placement, container: str) -> dict[CardUUID, Amount]:
     return found
 
 
-def what_is_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
-    """Say why a placement cannot be carried out on these cards; empty where it can."""
+def why_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
+    """Say why a placement is impossible on these cards; empty if it is possible."""
     for share in placement.shares:
         card = cards.of(share.card)
         if card is None:
@@ -125,19 +217,19 @@ def what_is_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
                 f"card {share.card} has {card.capacity.cores} cores and {card.units} "
                 f"units, not {share.amount.cores} and {share.amount.units}"
             )
-    for asking in pod.asking:
-        planned = sum(plan(placement, asking.name).values(), Amount())
-        if planned != asking.amount:
+    for container in pod.gpu_containers:
+        planned = sum(plan(placement, container.name).values(), Amount())
+        if planned != container.amount:
             return (
-                f"container {asking.name} asks {asking.amount.cores} cores and "
-                f"{asking.amount.units} units, the placement has {planned.cores} and "
-                f"{planned.units} for it"
+                f"container {container.name} asks for {container.amount.cores} cores "
+                f"and {container.amount.units} units, the placement has "
+                f"{planned.cores} and {planned.units} for it"
             )
     return ""
 
 
-def what_is_excluded(placement: Placement, pod: NodePod, cards: Cards) -> str:
-    """Say which card the pod's own lists shut out; empty where none."""
+def why_excluded(placement: Placement, pod: NodePod, cards: Cards) -> str:
+    """Say which card the pod's card selector excludes; empty if none."""
     request = pod.record.request
     if isinstance(request, Refusal):
         return ""
@@ -154,10 +246,10 @@ def pick(
     *,
     size: int,
 ) -> list[str] | None:
-    """Choose ``size`` ids of the cards wanted, lowest first; None where too few.
+    """Choose ``size`` ids of the wanted cards, lowest first; None if there are too few.
 
-    ``must`` are in the answer whatever their card: kubelet hands on an init container's
-    ids at random (contracts 2.3).
+    ``must`` are in the answer whatever their card is: kubelet passes on an init
+    container's ids at random (contracts 2.3).
     """
     chosen = list(must)
     free = set(available).difference(must)
@@ -174,11 +266,11 @@ def pick(
 def placement_from(
     pod: NodePod, node: NodeName, held: Mapping[str, Held], cards: Cards
 ) -> Placement | None:
-    """Read a pod's placement from the devices that its containers hold.
+    """Derive a pod's placement from the devices that its containers hold.
 
-    None while they hold too few to tell, or for a request that nothing can meet.
-    ``held`` is by container; init containers that end may be missing from it, and then
-    the others' devices may lie on some of a claim's whole cards alone.
+    None while they hold too few to tell, or if the request can never be met. ``held``
+    is by container; init containers that end may be missing from it, and then the other
+    containers may hold devices of only some of a claim's whole cards.
     """
     request = pod.record.request
     if isinstance(request, Refusal):
@@ -194,15 +286,15 @@ def placement_from(
     return Placement(pod.ref, node, one_share_a_card(shares))
 
 
-def placement_of_stranger(
+def placement_of_unknown_pod(
     pod: PodRef, node: NodeName, held: Mapping[str, Held], cards: Cards
 ) -> Placement:
-    """Read the placement of a pod of which only the devices are known."""
+    """Derive the placement of a pod of which only the devices are known."""
     return Placement(pod, node, tuple(_counted(held, cards)))
 
 
 def differs(actual: Placement, planned: Placement | None) -> bool:
-    """Tell whether a pod has other cards, or more of one, than was planned for it."""
+    """Return whether a pod has other cards or amounts than were planned for it."""
     if planned is None:
         return True
     return _charges(actual) != _charges(planned)
@@ -225,7 +317,7 @@ def _shares(claim: Claim, held: Mapping[str, Held], cards: Cards) -> list[Share]
 
 
 def _counted(held: Mapping[str, Held], cards: Cards) -> list[Share]:
-    """Charge each card just what the containers' devices are."""
+    """Charge each card exactly the devices that the containers hold."""
     sums: dict[CardUUID, dict[str, Amount]] = {}
     for container, one in held.items():
         for resource, ids in one.items():

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from deviceplugin.cards.deadline import Asking
+from deviceplugin.cards.deadline import DeadlineCalls
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.yaml_file import (
@@ -196,7 +196,7 @@ class InventoryCards:
         self, cards: Sequence[InventoryCard], *, deadline_s: float = 5.0
     ) -> None:
         self._cards = tuple(cards)
-        self._asking = Asking(deadline_s)
+        self._calls = DeadlineCalls(deadline_s)
         self._closed = threading.Event()
 
     def cards(self) -> Found:
@@ -205,9 +205,7 @@ class InventoryCards:
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
-        answers = self._asking.ask(
-            {one.card.uuid: _Reading(one) for one in self._cards}
-        )
+        answers = self._calls.run({one.card.uuid: _Reading(one) for one in self._cards})
         return [
             CardReading(uuid, None, str(answer))
             if isinstance(answer, Exception)

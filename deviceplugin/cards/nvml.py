@@ -17,7 +17,7 @@ from typing import NewType, TypeVar
 
 import pynvml
 
-from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from deviceplugin.cards.source import FoundCard, LeftOut, XidEvent
 from gpushare.domain.model import CardUUID
 
@@ -86,7 +86,7 @@ class CardLost(CardFailed):
     """The driver has lost the card; it may find it when it is opened anew."""
 
 
-class NotTold(Exception):
+class QueryRefused(Exception):
     """A card answers, but not this one question; ``str()`` says why."""
 
 
@@ -130,7 +130,7 @@ def version() -> str:
         raise NoDriver(_words(error)) from error
 
 
-def told(call: Callable[[], Answer]) -> Answer | None:
+def query(call: Callable[[], Answer]) -> Answer | None:
     """Give what a card tells of its work, None where it does not support that.
 
     ``NotTold`` where nothing but this call fails, a missing right included: a driver
@@ -146,7 +146,7 @@ def told(call: Callable[[], Answer]) -> Answer | None:
             raise _no_driver(error) from error
         if error.value in _LOST:
             raise CardLost(_words(error)) from error
-        raise NotTold(_words(error)) from error
+        raise QueryRefused(_words(error)) from error
 
 
 def has_part(code: int) -> bool:
@@ -296,12 +296,12 @@ _END_S = 5.0
 class Session:
     """What is good only until the driver is let go of."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, calls: DeadlineCalls) -> None:
+        self._calls = calls
         self._waiting = threading.Lock()
         self._registering = threading.Lock()
         self._handles: dict[CardUUID, Handle] = {}
-        self._asked: set[CardUUID] = set()
+        self._registered: set[CardUUID] = set()
         self._faults: FaultSet | None = None
         self._over = threading.Event()
         self._silent: set[CardUUID] = set()
@@ -326,7 +326,7 @@ class Session:
 
         ``NoDriver`` where the driver went meanwhile.
         """
-        answers = self._asking.ask(
+        answers = self._calls.run(
             {place: partial(_describe, place) for place in range(count)}
         )
         found: dict[int, FoundCard | LeftOut | Exception] = {}
@@ -370,7 +370,7 @@ class Session:
         if self._waiting.acquire(timeout=_END_S):
             self._waiting.release()
         # As any other call it may hang; nothing here needs to know its end.
-        self._asking.ask({"stop": self._stop})
+        self._calls.run({"stop": self._stop})
 
     def _stop(self) -> None:
         if self._faults is not None:
@@ -398,18 +398,18 @@ class Session:
             new = {
                 uuid: one
                 for uuid, one in self._handles.items()
-                if uuid not in self._asked
+                if uuid not in self._registered
             }
             if not new:
                 return
             try:
-                self._faults = self._faults or self._asking.ask_one("set", FaultSet)
-            except (NoDriver, Late) as error:
+                self._faults = self._faults or self._calls.run_one("set", FaultSet)
+            except (NoDriver, DeadlineExceeded) as error:
                 self._note(str(error))
                 return
             register = self._faults.register
             self._note_registered(
-                self._asking.ask(
+                self._calls.run(
                     {
                         ("register", uuid): partial(register, one)
                         for uuid, one in new.items()
@@ -425,7 +425,7 @@ class Session:
                 self._note_silent(uuid, answer)
                 continue
             self._silent.discard(uuid)
-            self._asked.add(uuid)
+            self._registered.add(uuid)
             self._reporting |= {uuid} if answer else set()
 
     def _listen_anew(self, useless: FaultSet) -> None:
@@ -435,9 +435,9 @@ class Session:
         """
         with self._registering:
             self._faults = None
-            self._asked = set()
+            self._registered = set()
         self._register()
-        self._asking.ask({"free": useless.free})
+        self._calls.run({"free": useless.free})
 
     def _note_silent(self, uuid: CardUUID, why: Exception) -> None:
         if uuid not in self._silent:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deviceplugin.cards import nvml
-from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from deviceplugin.cards.nvml import Session
 from deviceplugin.cards.source import (
     CardReading,
@@ -56,7 +56,7 @@ class NvmlCards:
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._asking = Asking(deadline_s)
+        self._calls = DeadlineCalls(deadline_s)
         self._root = root
         self._clock = clock
         self._failed: Mapping[str, Exception] = {}
@@ -78,7 +78,7 @@ class NvmlCards:
         with self._looking:
             try:
                 left_out = self._look()
-            except (nvml.NoDriver, Late) as error:
+            except (nvml.NoDriver, DeadlineExceeded) as error:
                 self._drop()
                 self._note_broken(
                     str(error) if isinstance(error, nvml.DriverBroken) else ""
@@ -104,7 +104,7 @@ class NvmlCards:
         if session is None:
             raise NoCardsYet("the driver was let go of")
         handles = session.handles()
-        answers = self._asking.ask(
+        answers = self._calls.run(
             {
                 (about, card.uuid): partial(question, card.uuid, handles[card.uuid])
                 for card in listed
@@ -129,8 +129,8 @@ class NvmlCards:
         if self._session is None:
             return ""
         try:
-            return self._asking.ask_one("version", nvml.version)
-        except (nvml.NoDriver, Late):
+            return self._calls.run_one("version", nvml.version)
+        except (nvml.NoDriver, DeadlineExceeded):
             return ""
 
     def reports_faults_of(self, uuid: CardUUID) -> bool:
@@ -176,8 +176,8 @@ class NvmlCards:
     def _open(self) -> Session:
         if self._closed.is_set():
             raise nvml.NoDriver("this source was closed")
-        self._asking.ask_one("start", nvml.start)
-        self._session = Session(self._asking)
+        self._calls.run_one("start", nvml.start)
+        self._session = Session(self._calls)
         return self._session
 
     def _drop(self, expected: Session | None = None) -> None:
@@ -202,7 +202,7 @@ class NvmlCards:
         return self._take(answers)
 
     def _ask_each(self, session: Session) -> _Answers:
-        return session.look(self._asking.ask_one("count", nvml.count))
+        return session.look(self._calls.run_one("count", nvml.count))
 
     def _failures(self, answers: _Answers) -> dict[str, Exception]:
         """Say which cards failed, and how; one that is not listed any more is lost."""

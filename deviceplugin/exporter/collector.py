@@ -32,7 +32,7 @@ from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import (
     CardUse,
     ContainerUse,
-    PatrolTally,
+    OveruseTally,
     Usage,
     is_over,
 )
@@ -69,7 +69,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PageData:
     """All that one page is made of; nothing of it changes any more.
 
     ``pods_age_s`` is how long the API server has said nothing of pods, in seconds.
@@ -81,7 +81,7 @@ class Scene:
     tenancy: Tenancy | None = None
     has_pods: bool = False
     kubelet: KubeletRound | None = None
-    patrolled: PatrolTally | None = None
+    overuse: OveruseTally | None = None
     troubles: Mapping[str, str] = field(default_factory=dict)
     pods_age_s: float | None = None
 
@@ -121,9 +121,9 @@ class Page:
         yield from self._metrics.values()
 
 
-def card_labels(scene: Scene) -> dict[CardUUID, Labels]:
+def card_labels(data: PageData) -> dict[CardUUID, Labels]:
     """Give each card's labels; as dcgm-exporter has them, and the node (seed 002)."""
-    return {card.uuid: _of_card(scene, card) for card in scene.found.cards}
+    return {card.uuid: _of_card(data, card) for card in data.found.cards}
 
 
 def container_labels(card: Labels, use: ContainerUse) -> Labels:
@@ -142,8 +142,8 @@ def container_labels(card: Labels, use: ContainerUse) -> Labels:
     }
 
 
-def _of_card(scene: Scene, card: FoundCard) -> Labels:
-    site = scene.site
+def _of_card(data: PageData, card: FoundCard) -> Labels:
+    site = data.site
     return {
         "gpu": str(card.index),
         "UUID": card.uuid,
@@ -151,7 +151,7 @@ def _of_card(scene: Scene, card: FoundCard) -> Labels:
         "device": "" if card.minor is None else f"nvidia{card.minor}",
         "modelName": card.model,
         site.hostname_label: site.hostname,
-        "DCGM_FI_DRIVER_VERSION": scene.snapshot.driver_version,
+        "DCGM_FI_DRIVER_VERSION": data.snapshot.driver_version,
         "NodeName": site.node,
     }
 
@@ -174,20 +174,20 @@ _LATE_S = 15.0
 _EVERY_S = {group.name: group.every_s for group in GROUPS}
 
 
-def put_cards(page: Page, scene: Scene) -> None:
+def put_cards(page: Page, data: PageData) -> None:
     """Put all series of all cards."""
-    labels = card_labels(scene)
-    for what in scene.snapshot.fields:
-        if scene.on(what.group):
-            _put_field(page, scene, what, labels)
-    for card in scene.found.cards:
+    labels = card_labels(data)
+    for what in data.snapshot.fields:
+        if data.on(what.group):
+            _put_field(page, data, what, labels)
+    for card in data.found.cards:
         its = labels[card.uuid]
-        _put_health(page, scene, card, its)
-        _put_faults(page, scene, card, its)
-        use = scene.usage.cards.get(card.uuid, CardUse())
-        if scene.on(ALLOTMENT):
+        _put_health(page, data, card, its)
+        _put_faults(page, data, card, its)
+        use = data.usage.cards.get(card.uuid, CardUse())
+        if data.on(ALLOTMENT):
             _put_allotment(page, card, use, its)
-        if scene.on(PROCESSES) and scene.snapshot.processes is not None:
+        if data.on(PROCESSES) and data.snapshot.processes is not None:
             page.put(own.SM_SOURCE, its | {"source": use.sm_source}, 1)
             unattributed = use.unattributed_mib
             known = None if unattributed is None else unattributed * MIB
@@ -234,11 +234,11 @@ def _lost_at(snapshot: Snapshot, uuid: CardUUID) -> float:
 
 
 def _put_field(
-    page: Page, scene: Scene, what: Field, labels: dict[CardUUID, Labels]
+    page: Page, data: PageData, what: Field, labels: dict[CardUUID, Labels]
 ) -> None:
-    snapshot = scene.snapshot
+    snapshot = data.snapshot
     found = snapshot.rounds.get(what.group)
-    for card in scene.found.cards:
+    for card in data.found.cards:
         if what.name == XID_ERRORS:
             if (tally := snapshot.xids.get(card.uuid)) is not None:
                 code = {"err_code": str(tally.last)}
@@ -251,15 +251,15 @@ def _put_field(
             page.put(what, labels[card.uuid], says.values.get(what.name))
 
 
-def _put_health(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
-    healthy = is_healthy(scene.snapshot, card.uuid)
+def _put_health(page: Page, data: PageData, card: FoundCard, labels: Labels) -> None:
+    healthy = is_healthy(data.snapshot, card.uuid)
     word = "" if healthy is None else str(healthy).lower()
     page.put(own.CARD_INFO, labels | {"healthy": word}, 1)
     page.put(own.CARD_HEALTHY, labels, healthy)
 
 
-def _put_faults(page: Page, scene: Scene, card: FoundCard, labels: Labels) -> None:
-    tally = scene.snapshot.xids.get(card.uuid)
+def _put_faults(page: Page, data: PageData, card: FoundCard, labels: Labels) -> None:
+    tally = data.snapshot.xids.get(card.uuid)
     if tally is None:
         # It reports none of its own, or was not asked yet whether it does.
         return
@@ -280,21 +280,21 @@ def _put_allotment(page: Page, card: FoundCard, use: CardUse, labels: Labels) ->
     page.put(own.CARD_ALLOCATED, labels, units * UNIT_MIB * MIB)
 
 
-def put_containers(page: Page, scene: Scene) -> None:
+def put_containers(page: Page, data: PageData) -> None:
     """Put all series of all containers, and of what runs outside Kubernetes."""
-    cards = card_labels(scene)
+    cards = card_labels(data)
     labelled = [
         (use, container_labels(cards[use.card], use))
-        for use in scene.usage.containers
+        for use in data.usage.containers
         if use.card in cards
     ]
-    if scene.on(PROCESSES):
+    if data.on(PROCESSES):
         for use, labels in labelled:
             _put_use(page, use, labels)
-    if scene.on(ALLOTMENT):
+    if data.on(ALLOTMENT):
         for use, labels in labelled:
             _put_container_allotment(page, use, labels)
-    if scene.on(PROCESSES) and scene.on(ALLOTMENT):
+    if data.on(PROCESSES) and data.on(ALLOTMENT):
         for use, labels in labelled:
             _put_both(page, use, labels)
 
@@ -338,7 +338,7 @@ _SILENT = (
 class Exposition(Collector):
     """Everything that the exporter tells Prometheus; any thread may collect.
 
-    ``patrolled`` and ``kubelet`` are what the watchdog did and what kubelet said, where
+    ``overuse`` and ``kubelet`` are what the watchdog did and what kubelet said, where
     either is at work; ``heard`` is how many seconds ago the API server last said
     anything of pods, None for never.
     """
@@ -349,14 +349,14 @@ class Exposition(Collector):
         snapshot: Callable[[], Snapshot],
         book: UsageBook,
         *,
-        patrolled: Callable[[], PatrolTally] | None = None,
+        overuse: Callable[[], OveruseTally] | None = None,
         kubelet: Callable[[], KubeletRound | None] | None = None,
         heard: Callable[[], float | None] | None = None,
     ) -> None:
         self._site = site
         self._snapshot = snapshot
         self._book = book
-        self._patrolled = patrolled
+        self._overuse = overuse
         self._kubelet = kubelet
         self._heard = heard
 
@@ -366,40 +366,40 @@ class Exposition(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Give the page as of now."""
-        scene, page = self._scene(), Page()
-        put_cards(page, scene)
-        put_containers(page, scene)
-        _put_placements(page, scene)
-        _put_self(page, scene)
-        _put_rounds(page, scene)
+        data, page = self._data(), Page()
+        put_cards(page, data)
+        put_containers(page, data)
+        _put_placements(page, data)
+        _put_self(page, data)
+        _put_rounds(page, data)
         return page.metrics()
 
     def troubles(self) -> Mapping[str, str]:
         """Say what is missing from the page, and why, by what it is about."""
-        return self._scene().troubles
+        return self._data().troubles
 
-    def _scene(self) -> Scene:
+    def _data(self) -> PageData:
         snapshot = self._snapshot()
         tenancy = self._book.tenancy()
         kubelet = self._kubelet() if self._kubelet else None
-        scene = Scene(
+        data = PageData(
             self._site,
             snapshot,
             self._book.now(),
             tenancy,
             self._book.has_pods,
             kubelet,
-            self._patrolled() if self._patrolled else None,
+            self._overuse() if self._overuse else None,
             pods_age_s=self._heard() if self._heard else None,
         )
-        return replace(scene, troubles=_troubles(scene))
+        return replace(data, troubles=_troubles(data))
 
 
-def _troubles(scene: Scene) -> Mapping[str, str]:
-    snapshot, kubelet = scene.snapshot, scene.kubelet
+def _troubles(data: PageData) -> Mapping[str, str]:
+    snapshot, kubelet = data.snapshot, data.kubelet
     troubles = dict(snapshot.troubles)
-    if scene.has_pods and not scene.pods_told:
-        silent = _NOT_LISTED if scene.tenancy is None else _SILENT
+    if data.has_pods and not data.pods_told:
+        silent = _NOT_LISTED if data.tenancy is None else _SILENT
         troubles.setdefault("pods", silent)
     if kubelet is not None and kubelet.failure:
         troubles.setdefault("kubelet", kubelet.failure)
@@ -408,70 +408,70 @@ def _troubles(scene: Scene) -> Mapping[str, str]:
     return troubles
 
 
-def _put_placements(page: Page, scene: Scene) -> None:
+def _put_placements(page: Page, data: PageData) -> None:
     """Put how many pods lie elsewhere than planned; nothing where nobody can say."""
-    kubelet = scene.kubelet
-    if scene.tenancy is not None and scene.on(ALLOTMENT):
-        moved = [one.name for one in scene.tenancy.tenants if one.moved]
-        _put_disagreements(page, scene, "actual", moved)
-    if kubelet is not None and not kubelet.failure and scene.on(KUBELET):
-        _put_disagreements(page, scene, "kubelet", kubelet.misplaced)
+    kubelet = data.kubelet
+    if data.tenancy is not None and data.on(ALLOTMENT):
+        moved = [one.name for one in data.tenancy.tenants if one.moved]
+        _put_disagreements(page, data, "actual", moved)
+    if kubelet is not None and not kubelet.failure and data.on(KUBELET):
+        _put_disagreements(page, data, "kubelet", kubelet.misplaced)
 
 
 def _put_disagreements(
-    page: Page, scene: Scene, what: str, pods: Iterable[PodName]
+    page: Page, data: PageData, what: str, pods: Iterable[PodName]
 ) -> None:
     named = list(pods)
-    base = {"NodeName": scene.site.node, "what": what}
+    base = {"NodeName": data.site.node, "what": what}
     page.put(own.DISAGREEMENTS, base, len(named))
     for namespace, name in named:
         labels = base | {"NamespaceName": namespace, "PodName": name}
         page.put(own.MISPLACED, labels, 1)
 
 
-def _put_self(page: Page, scene: Scene) -> None:
-    node = {"NodeName": scene.site.node}
-    snapshot = scene.snapshot
-    versions = {"version": scene.site.version, "driver": snapshot.driver_version}
+def _put_self(page: Page, data: PageData) -> None:
+    node = {"NodeName": data.site.node}
+    snapshot = data.snapshot
+    versions = {"version": data.site.version, "driver": snapshot.driver_version}
     page.put(own.INFO, node | versions, 1)
-    page.put(own.CONFIG_OK, node, "config" not in scene.troubles)
-    for about in sorted(scene.troubles):
+    page.put(own.CONFIG_OK, node, "config" not in data.troubles)
+    for about in sorted(data.troubles):
         page.put(own.TROUBLE, node | {"about": about}, 1)
-    shown = {what.name for what in snapshot.fields if scene.on(what.group)}
+    shown = {what.name for what in snapshot.fields if data.on(what.group)}
     for found in snapshot.rounds.values():
         for uuid, says in found.cards.items():
             for metric in sorted(says.unsupported & shown):
                 labels = node | {"metric": metric, "UUID": uuid}
                 page.put(own.UNSUPPORTED, labels, 1)
-    if scene.patrolled is not None:
-        page.put(own.REPORTS, node, scene.patrolled.reports)
-        page.put(own.EVICTIONS, node, scene.patrolled.evictions)
+    if data.overuse is not None:
+        page.put(own.REPORTS, node, data.overuse.reports)
+        page.put(own.EVICTIONS, node, data.overuse.evictions)
 
 
-def _put_rounds(page: Page, scene: Scene) -> None:
+def _put_rounds(page: Page, data: PageData) -> None:
     """Put how the last round of each group went."""
-    snapshot = scene.snapshot
+    snapshot = data.snapshot
     for name, found in sorted(snapshot.rounds.items()):
-        _put_round(page, scene, name, (found.took_s, found.at, found.succeeded))
+        _put_round(page, data, name, (found.took_s, found.at, found.succeeded))
     if (processes := snapshot.processes) is not None:
         how = (processes.took_s, processes.at, processes.succeeded)
-        _put_round(page, scene, PROCESSES, how)
-    if (kubelet := scene.kubelet) is not None:
+        _put_round(page, data, PROCESSES, how)
+    if (kubelet := data.kubelet) is not None:
         how = (kubelet.took_s, kubelet.at, not kubelet.failure)
-        _put_round(page, scene, KUBELET, how)
-    if scene.has_pods and scene.on(ALLOTMENT):
-        labels = {"NodeName": scene.site.node, "group": ALLOTMENT}
-        page.put(own.SUCCESS, labels, scene.pods_told)
-        if scene.tenancy is not None and scene.pods_age_s is not None:
-            page.put(own.TIMESTAMP, labels, time.time() - scene.pods_age_s)
+        _put_round(page, data, KUBELET, how)
+    if data.has_pods and data.on(ALLOTMENT):
+        labels = {"NodeName": data.site.node, "group": ALLOTMENT}
+        page.put(own.SUCCESS, labels, data.pods_told)
+        if data.tenancy is not None and data.pods_age_s is not None:
+            page.put(own.TIMESTAMP, labels, time.time() - data.pods_age_s)
 
 
 def _put_round(
-    page: Page, scene: Scene, group: str, how: tuple[float, float, bool]
+    page: Page, data: PageData, group: str, how: tuple[float, float, bool]
 ) -> None:
-    if not scene.on(group):
+    if not data.on(group):
         return
-    labels = {"NodeName": scene.site.node, "group": group}
+    labels = {"NodeName": data.site.node, "group": group}
     took_s, at, succeeded = how
     page.put(own.DURATION, labels, took_s)
     page.put(own.TIMESTAMP, labels, at)

@@ -1,9 +1,7 @@
-"""Asks kubelet, pod by pod, which devices it gave, and compares.
+"""Compares the devices that kubelet gave to each pod with the pod's placement.
 
-Never by its list: a List beside an Allocate under way makes kubelet forget devices
-(contracts 2.7).
-
-Whether what kubelet recorded agrees with where pods are believed to be. Pure.
+kubelet is asked pod by pod, never for its list: a List during an Allocate makes kubelet
+forget devices (contracts 2.7).
 """
 
 import logging
@@ -12,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
 
-from deviceplugin.cards.source import DeviceId, card_key
+from deviceplugin.cards.devices import DeviceId, card_key
 from deviceplugin.exporter.owners import Tenancy, Tenant
-from deviceplugin.log_once import Remarks
 from deviceplugin.pod_resources import (
     KubeletSilentError,
     NoGetError,
@@ -22,14 +19,15 @@ from deviceplugin.pod_resources import (
     UnknownPodError,
 )
 from deviceplugin.pods import Held, PodName
+from gpushare.logs import LogOnce
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletRound:
     """One pass over the pods that have a placement.
 
-    ``asked`` is how many of them kubelet answered about, were it that it knows no such
-    pod. ``misplaced`` are those whose devices lie on other cards than their placement.
+    ``asked`` counts the pods that kubelet answered about, also if it knows no such pod.
+    ``misplaced`` are those whose devices are of other cards than their placement.
     ``failure`` says why nothing is known.
     """
 
@@ -41,10 +39,10 @@ class KubeletRound:
 
 
 def disagrees(tenant: Tenant, held: Mapping[str, Held]) -> bool:
-    """Tell whether a pod's devices are others than its placement says.
+    """Return whether a pod's devices are of other cards than its placement.
 
-    Only cards count: which of a pod's containers has which of its whole cards, and
-    what an init container had, devices do not tell (contracts 2.3, 2.6).
+    Only cards are compared: devices do not tell which container has which whole card,
+    nor what an init container had (contracts 2.3, 2.6).
     """
     shares = tenant.shares()
     if not shares:
@@ -60,13 +58,13 @@ def disagrees(tenant: Tenant, held: Mapping[str, Held]) -> bool:
 
 
 def _should_hold(tenant: Tenant) -> bool:
-    """Tell whether a container runs that asks for devices, so that it must have some.
+    """Return whether a container that asks for devices runs, so that it must have some.
 
-    One that starts only now may not have been given any.
+    One that is just starting may not have any yet.
     """
     return any(
-        asking.name in tenant.running and asking.name not in tenant.pod.passing
-        for asking in tenant.pod.asking
+        container.name in tenant.running and container.name not in tenant.pod.passing
+        for container in tenant.pod.gpu_containers
     )
 
 
@@ -74,10 +72,10 @@ _GET_WITHIN_S = 1.0
 _BETWEEN_S = 0.02
 """kubelet answers 100 questions a second to all its clients together."""
 _GIVE_UP_AFTER = 3
-_SILENT = "kubelet does not tell which devices a pod has: "
+_SILENT = "kubelet does not say which devices a pod has: "
 _LACKING = (
     "kubelet cannot be asked what one pod holds, so it is not compared with the "
-    "placements; from Kubernetes 1.34 on it can"
+    "placements; this needs Kubernetes 1.34"
 )
 
 logger = logging.getLogger(__name__)
@@ -86,8 +84,8 @@ logger = logging.getLogger(__name__)
 class KubeletCheck:
     """The group ``kubelet``; ``latest`` is None until a whole round was made.
 
-    Of a kubelet that has no such question there is never one: that it is older than
-    1.34 is no trouble, and nobody can do anything about it. The log says it once.
+    A kubelet before 1.34 cannot be asked, so there is never a round then. That is not
+    reported as a problem; it is logged once.
     """
 
     def __init__(
@@ -100,12 +98,12 @@ class KubeletCheck:
         self._resources = resources
         self._tenants = tenants
         self._enabled = enabled
-        self._remarks = Remarks()
+        self._log_once = LogOnce(logger)
         self._latest: KubeletRound | None = None
         self._lacking = False
 
     def latest(self) -> KubeletRound | None:
-        """Give the last round; None while there is none, or the group is off."""
+        """Return the last round; None if there is none, or while the group is off."""
         return self._latest if self._enabled() else None
 
     def run(self, stop: Event, every_s: float) -> None:
@@ -119,9 +117,9 @@ class KubeletCheck:
             stop.wait(every_s if pods is not None else min(every_s, 1.0))
 
     def check(self, pods: Tenancy, stop: Event) -> KubeletRound | None:
-        """Ask of each pod that has a placement, unhurriedly.
+        """Ask about each pod that has a placement, with a pause after each.
 
-        None where kubelet cannot be asked so.
+        None if this kubelet cannot be asked about one pod.
         """
         try:
             return self._round(pods, stop)
@@ -135,7 +133,7 @@ class KubeletCheck:
             if not tenant.shares() or tenant.terminating or stop.is_set():
                 continue
             try:
-                held = self._resources.told(tenant.name, _GET_WITHIN_S)
+                held = self._resources.get_or_raise(tenant.name, _GET_WITHIN_S)
             except UnknownPodError:
                 asked += 1
             except KubeletSilentError as error:
@@ -153,15 +151,20 @@ class KubeletCheck:
     def _take(self, one: KubeletRound | None) -> None:
         if one is None and not self._lacking:
             logger.info(_LACKING)
-        # Nothing asked is no answer, so it does not tell that kubelet is another.
+        # A round without an answer does not show that kubelet was upgraded.
         lacking = one is None or (self._lacking and not one.asked and not one.failure)
         self._lacking = lacking
         self._latest = None if lacking else one
         if one is None or lacking:
             return
-        line = "kubelet cannot be asked" if one.failure else "kubelet tells again"
-        facts = {"because": one.failure} if one.failure else {}
-        self._remarks.about("kubelet", one.failure, line, **facts)
-        pods = ", ".join("/".join(name) for name in one.misplaced)
-        line = "kubelet's record and the placements " + ("differ" if pods else "agree")
-        self._remarks.about("misplaced", pods, line, **({"pods": pods} if pods else {}))
+        if why := one.failure:
+            message = "kubelet cannot be asked"
+            self._log_once.problem("kubelet", why, message, because=why)
+        else:
+            self._log_once.recovered("kubelet", "kubelet answers again")
+        if pods := ", ".join("/".join(name) for name in one.misplaced):
+            message = "kubelet's record and the placements differ"
+            self._log_once.problem("misplaced", pods, message, pods=pods)
+        else:
+            message = "kubelet's record and the placements agree"
+            self._log_once.recovered("misplaced", message)

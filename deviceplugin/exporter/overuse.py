@@ -10,16 +10,16 @@ from deviceplugin.exporter.owners import Tenant
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import (
-    Excess,
-    Excesses,
     Mode,
-    PatrolTally,
+    Overuse,
+    Overuses,
+    OveruseTally,
     Usage,
     UseKey,
+    detect_overuse,
     due,
-    look,
     may_evict,
-    words,
+    overuse_text,
 )
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Cluster
@@ -33,7 +33,7 @@ _AGAIN_AFTER_S = 30.0
 """How long to wait after the API server refused: a budget may hold for hours."""
 
 
-class Patrol:
+class OveruseMonitor:
     """Looks at every round who is over its share, and acts once for each excess.
 
     It also keeps the usage book up to date between scrapes, in every mode. An excess
@@ -58,12 +58,12 @@ class Patrol:
         self._mode = mode
         self._after_s = after_s
         self._clock = clock
-        self._excesses: Excesses = {}
+        self._excesses: Overuses = {}
         self._round: tuple[float | None, float] = (None, 0.0)
-        self._tally = PatrolTally()
+        self._tally = OveruseTally()
         self._refused: dict[tuple[UseKey, str], tuple[float, str]] = {}
 
-    def tally(self) -> PatrolTally:
+    def tally(self) -> OveruseTally:
         """Give what has been done so far."""
         return self._tally
 
@@ -81,7 +81,7 @@ class Patrol:
         if self._mode == "off" or self._cluster is None:
             return
         before = self._excesses
-        self._excesses = look(before, usage, self._came(usage))
+        self._excesses = detect_overuse(before, usage, self._came(usage))
         for key in before.keys() - self._excesses.keys():
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
@@ -98,9 +98,9 @@ class Patrol:
             self._round = (usage.at, self._clock())
         return self._round[1]
 
-    def _act(self, cluster: Cluster, excess: Excess, tenant: Tenant) -> None:
+    def _act(self, cluster: Cluster, excess: Overuse, tenant: Tenant) -> None:
         if not excess.told:
-            text = words(excess, self._card(excess.use.card))
+            text = overuse_text(excess, self._card(excess.use.card))
             if self._tell(cluster, excess, tenant, text):
                 self._note(replace(excess, told=True))
                 self._tally = replace(self._tally, reports=self._tally.reports + 1)
@@ -115,7 +115,7 @@ class Patrol:
                     self._note(replace(other, evicted=True))
 
     def _tell(
-        self, cluster: Cluster, excess: Excess, tenant: Tenant, text: str
+        self, cluster: Cluster, excess: Overuse, tenant: Tenant, text: str
     ) -> bool:
         def tell() -> None:
             cluster.event(
@@ -133,7 +133,7 @@ class Patrol:
         logger.warning("a container is over its share", extra=facts)
         return True
 
-    def _evict(self, cluster: Cluster, excess: Excess, tenant: Tenant) -> bool:
+    def _evict(self, cluster: Cluster, excess: Overuse, tenant: Tenant) -> bool:
         if not self._try(excess, "evict", tenant, lambda: cluster.evict(tenant.target)):
             return False
         self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
@@ -141,7 +141,7 @@ class Patrol:
         return True
 
     def _try(
-        self, excess: Excess, what: str, tenant: Tenant, call: Callable[[], None]
+        self, excess: Overuse, what: str, tenant: Tenant, call: Callable[[], None]
     ) -> bool:
         """Ask the API server; False where it refused, and then not again at once."""
         name = (excess.use.key, what)
@@ -165,7 +165,7 @@ class Patrol:
         self._refused.pop(name, None)
         return True
 
-    def _note(self, excess: Excess) -> None:
+    def _note(self, excess: Overuse) -> None:
         self._excesses = {**self._excesses, excess.use.key: excess}
 
     def _card(self, uuid: CardUUID) -> str:

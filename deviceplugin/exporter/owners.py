@@ -38,7 +38,7 @@ class Owner:
     container: str = ""
 
 
-NOBODY = Owner()
+NO_POD = Owner()
 
 
 def owner_of(cgroup_text: str, above: int = 0) -> Owner:
@@ -57,7 +57,7 @@ def owner_of(cgroup_text: str, above: int = 0) -> Owner:
     for owner in owners:
         if owner.container:
             return owner
-    return next((owner for owner in owners if owner.pod), NOBODY)
+    return next((owner for owner in owners if owner.pod), NO_POD)
 
 
 def pods_above(own_cgroup_text: str) -> int:
@@ -72,7 +72,7 @@ def pods_above(own_cgroup_text: str) -> int:
 def _on_line(line: str, above: int) -> Owner:
     found = next(islice(_POD.finditer(line), above, None), None)
     if found is None:
-        return NOBODY
+        return NO_POD
     pod = found["hash"] or found["uid"].replace("_", "-")
     container = _CONTAINER.search(line, found.end())
     return Owner(pod, container.group() if container else "")
@@ -140,7 +140,7 @@ class Tenant:
     @property
     def unplaced(self) -> bool:
         """Whether it asks for cards and nobody knows which ones it was given."""
-        return bool(self.pod.asking) and self.pod.placement is None
+        return bool(self.pod.gpu_containers) and self.pod.placement is None
 
     @property
     def moved(self) -> bool:
@@ -179,7 +179,7 @@ class Tenant:
         if known is not None:
             return known
         told = set(self.containers.values())
-        asking = [one.name for one in self.pod.asking]
+        asking = [one.name for one in self.pod.gpu_containers]
         untold = [name for name in asking if name not in told]
         there = [name for name in asking if self._is_there(name)]
         may_be = untold or there or list(told)

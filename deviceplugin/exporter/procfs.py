@@ -5,7 +5,7 @@ import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from deviceplugin.exporter.owners import NOBODY, Owner, owner_of, pods_above
+from deviceplugin.exporter.owners import NO_POD, Owner, owner_of, pods_above
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ProcFs:
         if _start_time(folder) != started:
             raise ProcessLookupError(pid)
         # One outside may yet be moved into a container; one inside stays there.
-        if owner == NOBODY:
+        if owner == NO_POD:
             self._known.pop(pid, None)
         else:
             self._known[pid] = (started, owner)
@@ -98,14 +98,14 @@ class ProcFs:
 
     def _has_others(self, told: Mapping[int, Owner]) -> bool:
         """Tell whether some process is of a pod, and of another one than ours."""
-        pods = {owner.pod for owner in told.values()} - {NOBODY.pod}
+        pods = {owner.pod for owner in told.values()} - {NO_POD.pod}
         return bool(pods) and bool(pods - {self._ours()})
 
     def _ours(self) -> str:
         try:
             own = _read(self._proc / "self" / "cgroup")
         except OSError:
-            return NOBODY.pod
+            return NO_POD.pod
         return owner_of(own, pods_above(own)).pod
 
     def _above(self) -> int:

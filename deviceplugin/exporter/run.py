@@ -1,8 +1,6 @@
-"""All parts of one exporter: wired here, started, and stopped together.
+"""One exporter: its parts are put together here, started, and stopped together.
 
-Keeps to the file of fields while it changes; a bad one leaves what was before.
-
-The pods of this node as the API server tells of them, for the exporter.
+Here are also the parts that follow a change: the file of fields, and the node's pods.
 """
 
 import logging
@@ -16,7 +14,7 @@ from threading import Event, Lock, Thread
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.http import ExporterPages, served_by
 from deviceplugin.exporter.kubelet_check import KubeletCheck
-from deviceplugin.exporter.overuse import Patrol
+from deviceplugin.exporter.overuse import OveruseMonitor
 from deviceplugin.exporter.owners import Tenancy, Tenant, tenant
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.sampler import Sampler, XidTallies, groups_read
@@ -28,8 +26,7 @@ from deviceplugin.exporter.selection import (
     parse,
 )
 from deviceplugin.exporter.settings import ExporterSettings
-from deviceplugin.exporter.snapshot_store import Board, UsageBook
-from deviceplugin.log_once import Remarks
+from deviceplugin.exporter.snapshot_store import SnapshotStore, UsageBook
 from deviceplugin.pod_resources import PodResources
 from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.fields import KUBELET
@@ -38,31 +35,33 @@ from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Reflector
 from gpushare.listener import Listener
+from gpushare.logs import LogOnce
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config"
-"""What the trouble is about in ``Snapshot.troubles`` while the file is bad."""
+"""The key in ``Snapshot.troubles`` while the file is not valid."""
 _MOST_BYTES = 1 << 20
 
 
-class Configuring:
-    """The flags of the command line, and the file of fields if there is one.
+class FieldFileWatcher:
+    """Applies the flags of the command line, and the file of fields if there is one.
 
-    The file is read at every look: it is short, and neither its time nor its inode
-    tells all changes that a ConfigMap's links and an editor make.
+    A file that is not valid changes nothing. The file is read at every look, because it
+    is short, and neither its time nor its inode shows all changes that a ConfigMap's
+    links and an editor make.
     """
 
     def __init__(
-        self, flags: Flags, path: Path | None, sampler: Sampler, board: Board
+        self, flags: Flags, path: Path | None, sampler: Sampler, store: SnapshotStore
     ) -> None:
         self._flags = flags
         self._path = path
         self._sampler = sampler
-        self._board = board
+        self._store = store
         self._seen: bytes | None = None
         self._looked = False
-        self._remarks = Remarks()
+        self._log_once = LogOnce(logger)
 
     def run(self, stop: Event, every_s: float) -> None:
         """Look at the file every so often until ``stop`` is set."""
@@ -70,7 +69,7 @@ class Configuring:
             self.look()
 
     def look(self) -> None:
-        """Do what the file says now, if that is news. The first look always chooses."""
+        """Apply the file if it changed. The first look always chooses."""
         first, self._looked = not self._looked, True
         try:
             raw = self._read()
@@ -82,9 +81,9 @@ class Configuring:
             if first:
                 self._sampler.choose(choose(self._flags))
             why = _because(self._path, error)
-            line = "the file of fields will not do"
-            self._remarks.about(CONFIG, why, line, because=why)
-            self._board.trouble(CONFIG, why)
+            message = "the file of fields is not valid"
+            self._log_once.problem(CONFIG, why, message, because=why)
+            self._store.set_trouble(CONFIG, why)
             return
         self._take(listed)
 
@@ -98,14 +97,14 @@ class Configuring:
             if listed.unknown:
                 facts = {"file": str(self._path), "fields": ",".join(listed.unknown)}
                 logger.warning("fields not known here", extra=facts)
-        self._remarks.about(CONFIG, "", "the file of fields will do again")
-        self._board.trouble(CONFIG, "")
+        self._log_once.recovered(CONFIG, "the file of fields is valid again")
+        self._store.set_trouble(CONFIG, "")
 
     def _is_bad(self) -> bool:
-        return CONFIG in self._board.read().troubles
+        return CONFIG in self._store.read().troubles
 
     def _read(self) -> bytes | None:
-        """Give the file; None where there is none. ``OSError``, ``BadFieldFile``."""
+        """Return the file; None if there is none. ``OSError``, ``BadFieldFile``."""
         if self._path is None:
             return None
         try:
@@ -120,19 +119,19 @@ class Configuring:
 
 def _because(path: Path | None, error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
-        words = "it is no UTF-8 text"
+        words = "it is not UTF-8 text"
     elif isinstance(error, OSError):
         words = f"it cannot be read ({error.strerror})"
     else:
         words = str(error)
-    return f"{path}: {words}; what was chosen before stays"
+    return f"{path}: {words}; the fields chosen before stay"
 
 
 class Tenants:
-    """Sink for the pods of this node; what they come to may be asked by any thread.
+    """Sink for the pods of this node; any thread may ask for them.
 
-    A pod leaves with its object, or once its phase is terminal. While the API server
-    is away, what it told last goes on being true.
+    A pod leaves when it is deleted, or once its phase is terminal. While the API server
+    is away, the pods stay as it told them last.
     """
 
     def __init__(self) -> None:
@@ -165,9 +164,9 @@ class Tenants:
             self._current = None
 
     def current(self) -> Tenancy | None:
-        """Give the pods as they are: the same object until one of them changes.
+        """Return the pods: the same object until one of them changes.
 
-        None before the first whole list.
+        None before the first complete list.
         """
         with self._lock:
             if self._current is None and self._listed:
@@ -176,7 +175,7 @@ class Tenants:
 
 
 def _read(pod: Json) -> Tenant | None:
-    """Read a pod; None for one that has ended, or that cannot be understood."""
+    """Read a pod; None if it has ended, or is malformed."""
     try:
         found = tenant(pod)
     except Malformed as error:
@@ -187,20 +186,20 @@ def _read(pod: Json) -> Tenant | None:
 
 
 _LOOK_S = 1.0
-_PATROL_EVERY_S = 2.0
+_OVERUSE_EVERY_S = 2.0
 _KUBELET_EVERY_S = 60.0
 
 Loop = Callable[[Event], None]
-"""What a thread does until the event is set."""
+"""What a thread runs until the event is set."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exporting:
-    """All parts of one exporter, wired; ``loops`` by the names of their threads."""
+class ExporterParts:
+    """All parts of one exporter; ``loops`` by the names of their threads."""
 
-    board: Board
+    store: SnapshotStore
     sampler: Sampler
-    configuring: Configuring
+    file_watcher: FieldFileWatcher
     exposition: Exposition
     pages: ExporterPages
     loops: tuple[tuple[str, Loop], ...]
@@ -212,27 +211,27 @@ def run(
     cluster: Cluster | None,
     stop: Event,
 ) -> int:
-    """Run until ``stop`` is set; the exit status.
+    """Run until ``stop`` is set; return the exit status.
 
-    Without a cluster nothing is known of pods, and cards alone are shown.
+    Without a cluster, only cards are shown, because nothing is known about pods.
     """
     made = assemble(settings, telemetry, cluster)
     served = {settings.listen: served_by(made.pages.every)}
     if settings.collect_listen is not None:
         served[settings.collect_listen] = served_by(made.pages.collect_alone)
-    # Before anything is read: a probe or an agent may ask at once.
+    # Before anything is read, because a probe or an agent may ask at once.
     with Listener(served):
         threads = start(made, stop)
         failed = _wait(threads, stop)
         stop.set()
-        made.sampler.ring()
+        made.sampler.wake()
     telemetry.close()
     return int(failed)
 
 
-def start(made: Exporting, stop: Event) -> list[Thread]:
-    """Choose what is on, then start all threads."""
-    made.configuring.look()
+def start(made: ExporterParts, stop: Event) -> list[Thread]:
+    """Choose groups and fields, then start all threads."""
+    made.file_watcher.look()
     threads = [
         Thread(target=loop, args=(stop,), name=name, daemon=True)
         for name, loop in made.loops
@@ -244,59 +243,61 @@ def start(made: Exporting, stop: Event) -> list[Thread]:
 
 def assemble(
     settings: ExporterSettings, telemetry: Telemetry, cluster: Cluster | None
-) -> Exporting:
+) -> ExporterParts:
     """Put the parts together; nothing runs yet."""
-    board = Board()
+    store = SnapshotStore()
     sampler = Sampler(
         telemetry,
-        board,
+        store,
         ProcFs(settings.host_root),
         look_every_s=settings.look_every_s,
     )
-    configuring = Configuring(settings.flags, settings.fields_file, sampler, board)
+    file_watcher = FieldFileWatcher(
+        settings.flags, settings.fields_file, sampler, store
+    )
     loops: list[tuple[str, Loop]] = [
         ("look", sampler.look),
         *((f"read {one.name}", partial(sampler.sample, one)) for one in groups_read()),
-        ("hear faults", XidTallies(telemetry, board).hear),
-        ("configure", partial(configuring.run, every_s=settings.look_every_s)),
+        ("watch faults", XidTallies(telemetry, store).watch_faults),
+        ("configure", partial(file_watcher.run, every_s=settings.look_every_s)),
     ]
-    # The node's name for the host's, as dcgm-exporter: a pod's own says nothing.
+    # The node's name, as dcgm-exporter has it: the name of a pod's host says nothing.
     site = Site(
         settings.node, settings.node, settings.hostname_label, version("gpushare")
     )
     if cluster is None:
-        exposition = Exposition(site, board.read, UsageBook(board.read, None))
+        exposition = Exposition(site, store.read, UsageBook(store.read, None))
     else:
-        exposition, more = _following_pods(settings, cluster, board, site)
+        exposition, more = _following_pods(settings, cluster, store, site)
         loops += more
     pages = ExporterPages(
         settings.node,
         settings.collect_unit,
-        board.read,
+        store.read,
         exposition,
         exposition.troubles,
     )
-    return Exporting(board, sampler, configuring, exposition, pages, tuple(loops))
+    return ExporterParts(store, sampler, file_watcher, exposition, pages, tuple(loops))
 
 
 def _following_pods(
-    settings: ExporterSettings, cluster: Cluster, board: Board, site: Site
+    settings: ExporterSettings, cluster: Cluster, store: SnapshotStore, site: Site
 ) -> tuple[Exposition, list[tuple[str, Loop]]]:
-    """Put together what knows of containers, and the loops of it."""
+    """Put together the parts that know about containers, and their loops."""
     tenants = Tenants()
     here = f"spec.nodeName={settings.node}"
     reflector = Reflector(cluster, Kind.PODS, tenants, field_selector=here)
     book = UsageBook(
-        board.read, tenants.current, context_mib=settings.watchdog_context_mib
+        store.read, tenants.current, context_mib=settings.watchdog_context_mib
     )
     check = KubeletCheck(
         PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
         tenants.current,
-        enabled=lambda: KUBELET in board.read().groups,
+        enabled=lambda: KUBELET in store.read().groups,
     )
-    patrol = Patrol(
+    monitor = OveruseMonitor(
         book,
-        board.read,
+        store.read,
         cluster,
         settings.watchdog,
         settings.watchdog_after_s,
@@ -304,23 +305,23 @@ def _following_pods(
     )
     exposition = Exposition(
         site,
-        board.read,
+        store.read,
         book,
-        patrolled=patrol.tally,
+        overuse=monitor.tally,
         kubelet=check.latest,
         heard=reflector.age_s,
     )
     return exposition, [
         ("follow pods", reflector.run),
         ("ask kubelet", partial(check.run, every_s=_KUBELET_EVERY_S)),
-        ("patrol", partial(patrol.run, every_s=_PATROL_EVERY_S)),
+        ("watch overuse", partial(monitor.run, every_s=_OVERUSE_EVERY_S)),
     ]
 
 
 def _wait(threads: Sequence[Thread], stop: Event) -> bool:
-    """Wait for ``stop``, or for a thread that ended before it; then True.
+    """Wait for ``stop``, or for a thread that ended before it; then return True.
 
-    Half an exporter would look alive to everybody; a new one is whole.
+    Half an exporter would look alive to probes; a new process is complete.
     """
     while not stop.wait(_LOOK_S):
         dead = [thread.name for thread in threads if not thread.is_alive()]

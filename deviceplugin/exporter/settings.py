@@ -26,7 +26,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CommandLine:
     """What the command line said; None and no groups where it said nothing."""
 
     flags: Flags = field(default_factory=Flags)
@@ -78,11 +78,11 @@ class ExporterSettings:
 
     @classmethod
     def read(
-        cls, environ: Mapping[str, str], given: Given | None = None
+        cls, environ: Mapping[str, str], given: CommandLine | None = None
     ) -> tuple[Self, list[str]]:
         """Read the environment; the complaints must be empty before anything starts."""
         env = Reading(environ)
-        given = given or Given()
+        given = given or CommandLine()
         told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
         settings = replace(
             told,

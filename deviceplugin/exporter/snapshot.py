@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.cards.source import Found
 from deviceplugin.exporter.owners import Owner
-from deviceplugin.telemetry.base import CardSays, ProcessesSay
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import Field
 from gpushare.domain.model import CardUUID
 
@@ -25,7 +25,7 @@ class Round:
     group: str
     at: float
     took_s: float
-    cards: Mapping[CardUUID, CardSays] = field(default_factory=dict)
+    cards: Mapping[CardUUID, CardAnswer] = field(default_factory=dict)
     failure: str = ""
 
     @property
@@ -44,7 +44,7 @@ class ProcessRound:
 
     at: float
     took_s: float
-    cards: Mapping[CardUUID, ProcessesSay] = field(default_factory=dict)
+    cards: Mapping[CardUUID, ProcessesAnswer] = field(default_factory=dict)
     owners: Mapping[int, Owner] = field(default_factory=dict)
     failure: str = ""
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from deviceplugin.exporter.owners import Tenancy
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
-from deviceplugin.exporter.usage import CONTEXT_MIB, Usage, reckon
+from deviceplugin.exporter.usage import CONTEXT_MIB, Usage, account_usage
 from deviceplugin.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
 
 Value = TypeVar("Value")
@@ -23,7 +23,7 @@ of its own, one after the other. After that its values are nobody's any more."""
 _EVERY_S = {group.name: group.every_s for group in GROUPS}
 
 
-class Board:
+class SnapshotStore:
     """The newest snapshot. All methods may be called from any thread.
 
     ``clock`` gives seconds of a clock that nobody sets.
@@ -75,7 +75,7 @@ class Board:
             )
         )
 
-    def trouble(self, about: str, words: str) -> None:
+    def set_trouble(self, about: str, words: str) -> None:
         """Say what is missing and why; empty once nothing is."""
         if self._snapshot.troubles.get(about, "") != words:
             self.change(
@@ -151,7 +151,9 @@ class UsageBook:
                 tenancy,
             )
             if not _same(read, self._read):
-                self._usage = reckon(snapshot, tenancy, self._usage, self._context_mib)
+                self._usage = account_usage(
+                    snapshot, tenancy, self._usage, self._context_mib
+                )
                 self._read = read
             return self._usage
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from deviceplugin.exporter.owners import Holding, Tenancy, Tenant
 from deviceplugin.exporter.snapshot import Snapshot
-from deviceplugin.telemetry.base import ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from deviceplugin.telemetry.fields import (
     DEC_UTIL,
     ENC_UTIL,
@@ -124,7 +124,7 @@ _MOST_CONTEXTS = 2
 """One that holds more than so many times the allowance has allocated something."""
 
 
-def reckon(
+def account_usage(
     snapshot: Snapshot,
     tenancy: Tenancy | None,
     before: Usage,
@@ -142,16 +142,20 @@ def reckon(
     processes = snapshot.processes
     at = None if processes is None or processes.failure else processes.at
     times = {one.key: one.last_busy for one in before.containers}
-    parties = _all_parties(tenancy)
+    parties = _all_consumers(tenancy)
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
     resting: dict[tuple[CardUUID, int], Rest] = {}
     for card in snapshot.found.cards:
-        seat = _Seat(card.uuid, _says(snapshot, card.uuid), parties.get(card.uuid, {}))
-        _seat_processes(seat, snapshot, tenancy)
+        seat = _CardAccount(
+            card.uuid, _says(snapshot, card.uuid), parties.get(card.uuid, {})
+        )
+        _assign_processes(seat, snapshot, tenancy)
         its = _resting(seat, before.resting, at)
         resting |= its
-        learnt = _learnt(its.values(), before.cards.get(card.uuid), context_mib, at)
+        learnt = _smallest_context(
+            its.values(), before.cards.get(card.uuid), context_mib, at
+        )
         seat.context_mib = max(context_mib, learnt or 0.0)
         containers += _containers(seat, snapshot, times, at)
         cards[card.uuid] = _card(seat, snapshot, tenancy, learnt)
@@ -159,7 +163,7 @@ def reckon(
 
 
 @dataclass(slots=True)
-class _Party:
+class _Consumer:
     """One container on one card, or with no tenant all that is outside Kubernetes."""
 
     tenant: Tenant | None
@@ -174,12 +178,12 @@ _OUTSIDE: _Name = ("", "")
 
 
 @dataclass(slots=True)
-class _Seat:
+class _CardAccount:
     """One card and all who sit there; ``orphans`` belong to pods nobody knows."""
 
     card: CardUUID
-    says: ProcessesSay | None
-    parties: dict[_Name, _Party]
+    says: ProcessesAnswer | None
+    parties: dict[_Name, _Consumer]
     orphans: list[ProcessUse] = field(default_factory=list)
     context_mib: float = 0.0
 
@@ -190,22 +194,22 @@ class _Seat:
         return busy + bool(self.orphans)
 
 
-def _says(snapshot: Snapshot, uuid: CardUUID) -> ProcessesSay | None:
+def _says(snapshot: Snapshot, uuid: CardUUID) -> ProcessesAnswer | None:
     """Give what was told of a card's processes; None where nothing is known."""
     processes = snapshot.processes
     says = None if processes is None else processes.cards.get(uuid)
     return says if says is not None and says.known and not says.failure else None
 
 
-def _all_parties(
+def _all_consumers(
     tenancy: Tenancy | None,
-) -> Mapping[CardUUID, dict[_Name, _Party]]:
+) -> Mapping[CardUUID, dict[_Name, _Consumer]]:
     """Give who was allotted something, card by card."""
-    found: dict[CardUUID, dict[_Name, _Party]] = {}
+    found: dict[CardUUID, dict[_Name, _Consumer]] = {}
     for tenant, holding in _holdings(tenancy):
         parties = found.setdefault(holding.card, {})
         name = (tenant.uid, holding.container)
-        party = parties.setdefault(name, _Party(tenant, holding.container, Amount()))
+        party = parties.setdefault(name, _Consumer(tenant, holding.container, Amount()))
         party.allotted = (party.allotted or Amount()) + holding.amount
         party.exclusive = party.exclusive or holding.exclusive
     return found
@@ -217,7 +221,9 @@ def _holdings(tenancy: Tenancy | None) -> Iterator[tuple[Tenant, Holding]]:
             yield tenant, holding
 
 
-def _seat_processes(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) -> None:
+def _assign_processes(
+    seat: _CardAccount, snapshot: Snapshot, tenancy: Tenancy | None
+) -> None:
     """Give each process to its party; one without an owner has just ended."""
     owners = snapshot.processes.owners if snapshot.processes else {}
     for process in seat.says.processes if seat.says else ():
@@ -230,12 +236,12 @@ def _seat_processes(seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None) ->
             continue
         container = tenant.container_of(owner) if tenant else ""
         name = (tenant.uid, container) if tenant else _OUTSIDE
-        party = seat.parties.setdefault(name, _Party(tenant, container))
+        party = seat.parties.setdefault(name, _Consumer(tenant, container))
         party.processes.append(process)
 
 
 def _resting(
-    seat: _Seat, before: _Resting, at: float | None
+    seat: _CardAccount, before: _Resting, at: float | None
 ) -> dict[tuple[CardUUID, int], Rest]:
     """Give the pods' processes that do not work; the memory of none of them changed."""
     found: dict[tuple[CardUUID, int], Rest] = {}
@@ -250,7 +256,7 @@ def _resting(
     return found
 
 
-def _learnt(
+def _smallest_context(
     resting: Iterable[Rest],
     before: CardUse | None,
     context_mib: float,
@@ -270,7 +276,7 @@ def _learnt(
 
 
 def _containers(
-    seat: _Seat, snapshot: Snapshot, times: _Times, at: float | None
+    seat: _CardAccount, snapshot: Snapshot, times: _Times, at: float | None
 ) -> Iterator[ContainerUse]:
     ordered = sorted(seat.parties.values(), key=_order)
     for party in ordered:
@@ -302,7 +308,7 @@ def _containers(
         )
 
 
-def _order(party: _Party) -> tuple[tuple[str, str], str, str]:
+def _order(party: _Consumer) -> tuple[tuple[str, str], str, str]:
     if party.tenant is None:
         return (("", ""), "", "")
     return (party.tenant.name, party.tenant.uid, party.container)
@@ -313,26 +319,30 @@ _CARDS_WORK = (GPU_UTIL, MEM_COPY_UTIL, ENC_UTIL, DEC_UTIL)
 _BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 
 
-def _work(party: _Party, seat: _Seat, snapshot: Snapshot) -> tuple[float | None, ...]:
+def _work(
+    party: _Consumer, seat: _CardAccount, snapshot: Snapshot
+) -> tuple[float | None, ...]:
     """Give the four kinds of work; from the card itself where it serves one alone."""
     if party.processes and seat.says and seat.says.sm_source not in _BY_PROCESS:
-        if seat.busy > 1 or _blind(snapshot):
+        if seat.busy > 1 or _owners_unknown(snapshot):
             return (None, None, None, None)
         return tuple(_value(snapshot, seat.card, name) for name in _CARDS_WORK)
     return tuple(_of_all(party, seat, snapshot, what) for what in _WORK)
 
 
-def _of_all(party: _Party, seat: _Seat, snapshot: Snapshot, what: str) -> float | None:
+def _of_all(
+    party: _Consumer, seat: _CardAccount, snapshot: Snapshot, what: str
+) -> float | None:
     """Add up one value over a party's processes; who has none is idle, 0.
 
     None where others may be its own, too: of some nobody knows whose they are.
     """
-    if seat.says is None or _blind(snapshot) or _is_short(party, seat):
+    if seat.says is None or _owners_unknown(snapshot) or _is_incomplete(party, seat):
         return None
     return _sum(getattr(process, what) for process in party.processes)
 
 
-def _is_short(party: _Party, seat: _Seat) -> bool:
+def _is_incomplete(party: _Consumer, seat: _CardAccount) -> bool:
     """Tell whether a process of its pod runs of which nobody knows the container.
 
     One that has just been started anew, and kubelet has not told its id yet.
@@ -343,7 +353,7 @@ def _is_short(party: _Party, seat: _Seat) -> bool:
     return nameless is not None and bool(nameless.processes)
 
 
-def _blind(snapshot: Snapshot) -> bool:
+def _owners_unknown(snapshot: Snapshot) -> bool:
     """Tell whether there may be processes of which nobody knows the owner."""
     return PROCESSES in snapshot.troubles
 
@@ -359,7 +369,10 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _card(
-    seat: _Seat, snapshot: Snapshot, tenancy: Tenancy | None, learnt: float | None
+    seat: _CardAccount,
+    snapshot: Snapshot,
+    tenancy: Tenancy | None,
+    learnt: float | None,
 ) -> CardUse:
     shares = [
         share
@@ -367,7 +380,7 @@ def _card(
         for share in tenant.shares()
         if share.card == seat.card
     ]
-    blind = seat.says is None or _blind(snapshot)
+    blind = seat.says is None or _owners_unknown(snapshot)
     return CardUse(
         allotted_units=sum(s.amount.units for s in shares) if tenancy else None,
         exclusive=any(s.amount.cores >= CORES_PER_CARD for s in shares),
@@ -379,11 +392,11 @@ def _card(
     )
 
 
-def _memory(party: _Party) -> float | None:
+def _memory(party: _Consumer) -> float | None:
     return _sum(process.memory_mib for process in party.processes)
 
 
-def _unattributed(seat: _Seat, snapshot: Snapshot) -> float | None:
+def _unattributed(seat: _CardAccount, snapshot: Snapshot) -> float | None:
     used = _value(snapshot, seat.card, FB_USED)
     known = _sum(_memory(party) for party in seat.parties.values())
     if used is None or known is None:
@@ -391,8 +404,8 @@ def _unattributed(seat: _Seat, snapshot: Snapshot) -> float | None:
     return max(0.0, used - known)
 
 
-def _source(seat: _Seat, snapshot: Snapshot) -> SmSource:
-    if seat.says is None or _blind(snapshot):
+def _source(seat: _CardAccount, snapshot: Snapshot) -> SmSource:
+    if seat.says is None or _owners_unknown(snapshot):
         return SmSource.NONE
     if seat.says.sm_source in _BY_PROCESS:
         return seat.says.sm_source
@@ -421,7 +434,7 @@ LONGEST_GAP_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class Overuse:
     """One container over its share; ``lasted_s`` is how long it is known to be so.
 
     ``seen`` is when it was seen so in the last round, by the clock of ``look``, and
@@ -436,11 +449,11 @@ class Excess:
     evicted: bool = False
 
 
-Excesses = Mapping[UseKey, Excess]
+Overuses = Mapping[UseKey, Overuse]
 
 
 @dataclass(frozen=True, slots=True)
-class PatrolTally:
+class OveruseTally:
     """What the watchdog has done since the exporter began."""
 
     reports: int = 0
@@ -474,17 +487,17 @@ def is_over(use: ContainerUse) -> bool | None:
     return use.memory_mib - use.contexts_mib > share * TOLERANCE
 
 
-def look(before: Excesses, usage: Usage, now: float) -> Excesses:
+def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
     """Give who is over its share by a round that came at ``now``, and for how long.
 
     Whose use is unknown just now stays as it was; that time does not count. ``now`` is
     in seconds of a clock that nobody sets: a step of the day's time is no excess.
     """
-    found: dict[UseKey, Excess] = {}
+    found: dict[UseKey, Overuse] = {}
     if usage.at is None:
         return {key: replace(known, seen=None) for key, known in before.items()}
     for use in usage.containers:
-        known = before.get(use.key, Excess(use, None))
+        known = before.get(use.key, Overuse(use, None))
         over = is_over(use)
         if over:
             found[use.key] = _longer(known, use, now)
@@ -493,21 +506,21 @@ def look(before: Excesses, usage: Usage, now: float) -> Excesses:
     return found
 
 
-def _longer(known: Excess, use: ContainerUse, now: float) -> Excess:
+def _longer(known: Overuse, use: ContainerUse, now: float) -> Overuse:
     gap_s = 0.0 if known.seen is None else now - known.seen
     counted_s = gap_s if gap_s <= LONGEST_GAP_S else 0.0
     lasted_s = known.lasted_s + counted_s
     return replace(known, use=use, seen=now, lasted_s=lasted_s)
 
 
-def due(excesses: Excesses, after_s: float) -> Iterator[Excess]:
+def due(excesses: Overuses, after_s: float) -> Iterator[Overuse]:
     """Give those that have been over their share for so long, and are so now."""
     for excess in excesses.values():
         if excess.seen is not None and excess.lasted_s >= after_s:
             yield excess
 
 
-def may_evict(excess: Excess) -> bool:
+def may_evict(excess: Overuse) -> bool:
     """Tell whether a pod may be evicted for this.
 
     Not one that never asked: what uses cards without a request is mostly the node's
@@ -516,7 +529,7 @@ def may_evict(excess: Excess) -> bool:
     return excess.use.allotted is not None
 
 
-def words(excess: Excess, card: str) -> str:
+def overuse_text(excess: Overuse, card: str) -> str:
     """Say it in one sentence, for the pod's events and the log."""
     use = excess.use
     share = allotted_mib(use) or 0.0

@@ -1,14 +1,14 @@
-"""The DevicePlugin service, one for cores and one for memory; kubelet calls it.
+"""The DevicePlugin services that kubelet calls: cores, memory and the Bitfusion quota.
 
-``bitfusion.io/gpu``, offered so that quotas can go on counting it; it does nothing.
-
-A pod that was written for Bitfusion may keep it beside what it really asks
-(``docs/bitfusion.md``). kubelet must know the resource, else no node takes the pod.
+``bitfusion.io/gpu`` is offered so that quotas can go on counting it; it does nothing. A
+pod that was written for Bitfusion may keep it beside its real request
+(``docs/bitfusion.md``). kubelet must know the resource, else no node accepts the pod.
 """
 
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,15 @@ from typing import NoReturn
 
 import grpc
 
+from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError
-from deviceplugin.allocation.prestart import NotYetError, Starter
-from deviceplugin.allocation.records import Record, Records
-from deviceplugin.allocation.response import Given, Injection, given, what_is_missing
+from deviceplugin.allocation.prestart import NotYetError, PreStart
+from deviceplugin.allocation.response import (
+    ContainerSetup,
+    Injection,
+    container_setup,
+    why_unusable,
+)
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet.registration import Pace, Service
 from deviceplugin.metrics import PluginMetrics
@@ -37,11 +42,11 @@ _OPTIONS = pb.DevicePluginOptions(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the services of both resources share."""
+    """What the services of all resources share."""
 
     offer: Offer
     admission: Admission
-    starter: Starter
+    prestart: PreStart
     records: Records
     injection: Callable[[], Injection]
     metrics: PluginMetrics
@@ -49,27 +54,28 @@ class Parts:
 
 
 class DevicePlugin(Service):
-    """One resource's service; the methods' names are kubelet's."""
+    """One resource's service; the methods' names are kubelet's.
+
+    Each call works on one snapshot of the cards.
+    """
 
     def __init__(self, resource: str, parts: Parts) -> None:
         devices = partial(parts.offer.devices, resource)
         super().__init__(resource, devices, parts.offer, _OPTIONS, parts.pace)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
-        self._admission = parts.admission
-        self._starter = parts.starter
-        self._records = parts.records
-        self._injection = parts.injection
-        self._metrics = parts.metrics
+        self._parts = parts
 
     def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
-        """Choose the ids of the card that was chosen for the pod whose turn it is."""
+        """Choose ids of the card that was chosen for the pod being admitted."""
         answer = pb.PreferredAllocationResponse()
-        with self._metrics.calls.labels("GetPreferredAllocation", self.resource).time():
+        with self._timed("GetPreferredAllocation"):
+            cards = self.offer.cards()
             for one in request.container_requests:
                 try:
-                    chosen = self._admission.prefer(
+                    chosen = self._parts.admission.prefer(
+                        cards,
                         self.resource,
                         one.available_deviceIDs,
                         one.must_include_deviceIDs,
@@ -83,41 +89,44 @@ class DevicePlugin(Service):
     def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        """Give what the container needs for the card of these ids; asks nobody."""
+        """Return what the container needs for the card of these ids; asks nobody."""
         answer = pb.AllocateResponse()
-        with self._metrics.calls.labels("Allocate", self.resource).time():
+        with self._timed("Allocate"):
+            cards = self.offer.cards()
             for one in request.container_requests:
                 ids = list(one.devices_ids)
                 try:
-                    assigned = self._admission.allocate(self.resource, ids)
-                    found = self._given(assigned, ids)
+                    assigned = self._parts.admission.allocate(cards, self.resource, ids)
+                    setup = self._setup(assigned, ids)
                 except DeniedError as error:
                     self._refuse(context, "Allocate", error)
-                answer.container_responses.append(_response(found))
+                answer.container_responses.append(_response(setup))
         return answer
 
     def PreStartContainer(  # noqa: N802
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
-        """Let the container start if its devices are where they should be."""
+        """Let the container start if its devices are those that it should have."""
         if not self._starting.acquire(blocking=False):
             # It may wait for the API server; kubelet's admissions must not wait for it.
             busy = NotYetError("busy with other containers; ask again")
             self._refuse(context, "PreStartContainer", busy)
         try:
-            with self._metrics.calls.labels("PreStartContainer", self.resource).time():
-                self._starter.start(self.resource, list(request.devices_ids))
+            with self._timed("PreStartContainer"):
+                ids = list(request.devices_ids)
+                self._parts.prestart.start(self.offer.cards(), self.resource, ids)
         except NotYetError as error:
             self._refuse(context, "PreStartContainer", error)
         finally:
             self._starting.release()
         return pb.PreStartContainerResponse()
 
-    def _given(self, assigned: Assigned, ids: list[str]) -> Given:
-        injection = self._injection()
-        found = [self.offer.found(uuid) for uuid in assigned.cards]
-        cards = [card for card in found if card is not None]
-        if wrong := what_is_missing(cards, injection):
+    def _timed(self, call: str) -> AbstractContextManager[object]:
+        return self._parts.metrics.calls.labels(call, self.resource).time()
+
+    def _setup(self, assigned: Assigned, ids: list[str]) -> ContainerSetup:
+        injection = self._parts.injection()
+        if wrong := why_unusable(assigned.cards, injection):
             raise DeniedError(wrong)
         record = Record(
             *assigned.pod,
@@ -132,15 +141,16 @@ class DevicePlugin(Service):
             "container": assigned.container,
             "resource": self.resource,
             "count": len(ids),
-            "cards": ",".join(assigned.cards),
+            "cards": ",".join(card.uuid for card in assigned.cards),
         }
         logger.info("allocated", extra=facts)
-        folder = str(self._records.folder(record))
-        return given(self.resource, len(ids), cards, injection, folder)
+        folder = str(self._parts.records.folder(record))
+        cards = assigned.cards
+        return container_setup(self.resource, len(ids), cards, injection, folder)
 
     def _write_down(self, record: Record) -> None:
         try:
-            self._records.write(record)
+            self._parts.records.write(record)
         except OSError as error:
             # Failing here would end the pod for good; PreStartContainer tries again.
             facts = {"pod": "/".join(record.pod), "because": str(error)}
@@ -149,35 +159,35 @@ class DevicePlugin(Service):
     def _refuse(
         self, context: grpc.ServicerContext, call: str, error: Exception
     ) -> NoReturn:
-        self._metrics.refused.labels(call, self.resource).inc()
+        self._parts.metrics.refused.labels(call, self.resource).inc()
         logger.warning("refused", extra={"call": call, "because": str(error)})
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         raise AssertionError from error
 
 
-def _response(found: Given) -> pb.ContainerAllocateResponse:
-    answer = pb.ContainerAllocateResponse(envs=found.variables)
-    for mount in found.mounts:
+def _response(setup: ContainerSetup) -> pb.ContainerAllocateResponse:
+    answer = pb.ContainerAllocateResponse(envs=setup.variables)
+    for mount in setup.mounts:
         answer.mounts.add(
             container_path=mount.inside, host_path=mount.host, read_only=True
         )
-    for node in found.nodes:
+    for node in setup.nodes:
         answer.devices.add(container_path=node, host_path=node, permissions="rw")
-    for name in found.cdi:
+    for name in setup.cdi:
         answer.cdi_devices.add(name=name)
     return answer
 
 
 _MOST = 1000
-"""Cards that a file may say; what is more nobody has written who can count them."""
+"""More cards than this in the file are taken for a damaged file."""
 
 
-class MostCards:
-    """The most cards that this node was ever seen with, kept over restarts.
+class CardCountFile:
+    """The highest number of cards that this node ever had, kept over restarts.
 
-    kubelet turns a pod away whose devices are told no more, as after a reboot that one
-    card of two did not live through: they may be the numbers of the lost one, whatever
-    card the pod is on.
+    kubelet rejects a pod whose devices are not offered any more, as after a reboot that
+    one card of two did not survive. Quota devices belong to no card, so the pod may be
+    on the other card.
     """
 
     def __init__(self, path: Path) -> None:
@@ -186,7 +196,7 @@ class MostCards:
         self._most = self._read()
 
     def with_now(self, cards: int) -> int:
-        """Give the most, these included, and write it down where it has grown."""
+        """Return the highest number, this one included; write it if it has grown."""
         with self._lock:
             if cards > self._most:
                 self._most = cards
@@ -200,10 +210,10 @@ class MostCards:
         except FileNotFoundError:
             return 0
         except (OSError, ValueError) as error:
-            self._tell(str(error))
+            self._warn(str(error))
             return 0
         if found > _MOST:
-            self._tell(f"it does not hold a number up to {_MOST}")
+            self._warn(f"it does not hold a number up to {_MOST}")
             return 0
         return found
 
@@ -214,28 +224,28 @@ class MostCards:
             unfinished.write_text(f"{self._most}\n", encoding="ascii")
             unfinished.replace(self._path)
         except OSError as error:
-            self._tell(str(error))
+            self._warn(str(error))
 
-    def _tell(self, because: str) -> None:
+    def _warn(self, because: str) -> None:
         logger.warning(
-            "the most cards ever seen cannot be kept; after a restart they are counted "
+            "the highest number of cards cannot be kept; after a restart it is counted "
             "anew",
             extra={"file": str(self._path), "because": because},
         )
 
 
 class QuotaPlugin(Service):
-    """100 devices for each card that the node has or had; all of them always well.
+    """100 devices for each card that the node has or had; all are always healthy.
 
-    kubelet chooses among them at random, so which of them a pod gets says nothing of
-    its card: were some told sick with a card, pods of other cards would be turned away
-    at the next restart of kubelet. What a sick card cannot take, its cores say.
+    kubelet chooses among them at random, so a pod's quota devices say nothing about its
+    card: if some became unhealthy with a card, kubelet would reject pods of other cards
+    at its next restart. That a sick card takes no pods follows from its core devices.
     """
 
     def __init__(
         self,
         offer: Offer,
-        most: MostCards,
+        most: CardCountFile,
         metrics: PluginMetrics,
         pace: Pace | None = None,
     ) -> None:
@@ -250,7 +260,7 @@ class QuotaPlugin(Service):
     def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        """Give nothing: the container's card comes with what it asks of ours."""
+        """Return nothing: the card comes with the container's request for ours."""
         del context
         answer = pb.AllocateResponse()
         with self._metrics.calls.labels("Allocate", self.resource).time():
@@ -259,6 +269,6 @@ class QuotaPlugin(Service):
         return answer
 
     def _numbered(self) -> list[tuple[str, bool]]:
-        """Give ids that stay the same for ever, which kubelet wants (contracts 2.2)."""
+        """Return ids that never change, as kubelet requires (contracts 2.2)."""
         cards = self._most.with_now(len(self.offer.cards().all))
         return [(f"quota-{n:05d}", True) for n in range(cards * CORES_PER_CARD)]

@@ -1,10 +1,9 @@
 """One resource's server on its own socket, and its registration with kubelet.
 
-Three signs say that kubelet has forgotten us: kubelet.sock was made anew, our own
-socket is gone, or no ListAndWatch stream is open (contracts 2.1). Never are there two
-registrations at once: kubelet would drop the newer one when the older ends (2.7).
-
-What kubelet listens to: the devices of one resource, told again when they change.
+kubelet has forgotten a registration if kubelet.sock was created again, if our own
+socket is gone, or if no ListAndWatch stream is open (contracts 2.1). A resource is
+never registered twice at once: kubelet would drop the newer registration when the older
+one ends (contracts 2.7).
 """
 
 import contextlib
@@ -28,6 +27,21 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 
+logger = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+_SOCKET = "kubelet.sock"
+_STREAM_WITHIN_S = 5.0
+_REGISTER_WITHIN_S = 15.0
+"""kubelet connects to us, for 10 s at most, before it answers."""
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 3.0
+_SETTLE_S = 1.0
+"""How long kubelet gets to notice that a stream has ended."""
+_STOP_WITHIN_S = 5.0
+_THREADS = 32
+"""PreStartContainer uses at most half of them; kubelet's loop waits for the others."""
+_MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
 HEALTHY = "Healthy"
 SICK = "Unhealthy"
 
@@ -52,30 +66,30 @@ class Pace:
 
 
 class Streams:
-    """The open ListAndWatch streams of one resource: at most one, or trouble."""
+    """Counts the open ListAndWatch streams of one resource."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._open = 0
 
     def opened(self, by: int) -> None:
-        """Count one in, or out."""
+        """Count a stream that was opened (1) or closed (-1)."""
         with self._changed:
             self._open += by
             self._changed.notify_all()
 
     def wait_for(self, *, some: bool, timeout_s: float) -> bool:
-        """Wait until a stream is open, or none is; tell whether that came about."""
+        """Wait until a stream is open, or none is; return whether that happened."""
         with self._changed:
             return self._changed.wait_for(lambda: (self._open > 0) == some, timeout_s)
 
 
 @dataclass(eq=False)
 class Service(DevicePluginServicer):
-    """One resource's service, as far as all are alike: options and lists.
+    """What the services of all resources have in common: options and ListAndWatch.
 
-    ``devices`` gives the ids that are told, each with whether it is healthy; it is
-    asked again after each change of the offer. The methods' names are kubelet's.
+    ``devices`` returns the device ids, each with whether it is healthy; it is called
+    again after each change of the offer. The methods' names are kubelet's.
     """
 
     resource: str
@@ -88,14 +102,14 @@ class Service(DevicePluginServicer):
     def GetDevicePluginOptions(  # noqa: N802
         self, request: pb.Empty, context: grpc.ServicerContext
     ) -> pb.DevicePluginOptions:
-        """Tell kubelet which calls to make."""
+        """Return the calls that kubelet is to make."""
         del request, context
         return self.options
 
     def ListAndWatch(  # noqa: N802
         self, request: pb.Empty, context: grpc.ServicerContext
     ) -> Iterator[pb.ListAndWatchResponse]:
-        """Give all devices, and again whenever a card falls sick or is well again."""
+        """Send all devices, and again whenever the health of a card changes."""
         del request
         self.streams.opened(1)
         try:
@@ -120,30 +134,13 @@ def _listed(devices: Sequence[tuple[str, bool]]) -> pb.ListAndWatchResponse:
     return answer
 
 
-logger = logging.getLogger(__name__)
-
-VERSION = "v1beta1"
-_SOCKET = "kubelet.sock"
-_STREAM_WITHIN_S = 5.0
-_REGISTER_WITHIN_S = 15.0
-"""kubelet dials us back, for 10 s at most, before it answers."""
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 3.0
-_SETTLE_S = 1.0
-"""How long kubelet gets to notice that a stream has ended."""
-_STOP_WITHIN_S = 5.0
-_THREADS = 32
-"""PreStartContainer takes at most half of them; kubelet's loop waits for the rest."""
-_MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
-
-
 class NotRegisteredError(Exception):
-    """kubelet did not take us; ``str()`` says what it said."""
+    """kubelet did not accept the registration; ``str()`` is its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a socket file was when it was looked at; None where there is none."""
+    """A socket file at one moment."""
 
     inode: int
     made_at: int
@@ -159,7 +156,7 @@ class Registrar:
         self._endpoint = plugin.resource.replace("/", "_") + ".sock"
 
     def run(self, stop: Event) -> None:
-        """Serve, register, watch for signs, and begin again, until ``stop`` is set."""
+        """Serve, register, wait for the end, and begin again, until ``stop`` is set."""
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
             try:
@@ -204,8 +201,8 @@ class Registrar:
             path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix://{path}")
             server.start()
-            # kubelet is root; nobody else has any business here. A kubelet that starts
-            # just now may have removed it already.
+            # Only kubelet, which is root, may connect. A kubelet that starts just now
+            # may have removed it already.
             path.chmod(0o600)
         except (OSError, RuntimeError) as error:
             server.stop(grace=None)
@@ -233,7 +230,7 @@ class Registrar:
         logger.info("registered", extra={"resource": self._plugin.resource})
 
     def _watch(self, stop: Event, kubelet: Seen, own: Seen | None) -> str:
-        """Wait for a sign that the registration is over, and say which it was."""
+        """Wait until the registration is over, and say why it is."""
         if not self._plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():
@@ -242,7 +239,7 @@ class Registrar:
             ):
                 return "the stream ended"
             if look(self._folder / _SOCKET) != kubelet:
-                return "kubelet.sock was made anew"
+                return "kubelet.sock was created again"
             if look(self._folder / self._endpoint) != own:
                 return "our socket was removed"
         return "we are stopping"
@@ -257,7 +254,10 @@ class Registrar:
 
 
 def look(path: Path) -> Seen | None:
-    """Look at a socket file: another one of the same name differs."""
+    """Return a socket file as it is now; None if there is none.
+
+    Another file of the same name differs.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -23,10 +23,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from deviceplugin.cards.source import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.base import (
+    CardAnswer,
+    ProcessesAnswer,
+    ProcessUse,
+    SmSource,
+)
 from gpushare.domain.model import CardUUID
 
 _READ_BYTES = 65536
@@ -369,7 +374,7 @@ class AmdTelemetry:
         self, root: Path = Path("/"), *, deadline_s: float = DEADLINE_S
     ) -> None:
         self._root = root
-        self._asking = Asking(deadline_s)
+        self._calls = DeadlineCalls(deadline_s)
         self._knowing = threading.Lock()
         self._known: dict[CardUUID, AmdCard] = {}
         self._closed = threading.Event()
@@ -381,13 +386,13 @@ class AmdTelemetry:
         """
         folder = self._root / CARDS
         try:
-            places = self._asking.ask_one("places", partial(card_places, self._root))
-        except Late as error:
+            places = self._calls.run_one("places", partial(card_places, self._root))
+        except DeadlineExceeded as error:
             raise NoCardsYet(f"{folder}: {error}") from error
         if not places:
             raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
         found = found_cards(
-            self._asking.ask({place: partial(described, place) for place in places})
+            self._calls.run({place: partial(described, place) for place in places})
         )
         with self._knowing:
             for one in found:
@@ -404,36 +409,38 @@ class AmdTelemetry:
         """Give amdgpu's version; empty where it came with the kernel, or hangs."""
         version = partial(driver_version, self._root)
         try:
-            return self._asking.ask_one("version", version)
-        except Late:
+            return self._calls.run_one("version", version)
+        except DeadlineExceeded:
             return ""
 
-    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
         """Read the files of each card."""
         wanted = sorted(fields)
-        answers = self._asking.ask(
+        answers = self._calls.run(
             {
                 (group, uuid): partial(_says, one, wanted)
                 for uuid, one in self._all_known().items()
             }
         )
         return {
-            uuid: CardSays(failure=_why(answer))
+            uuid: CardAnswer(failure=_why(answer))
             if isinstance(answer, Exception)
             else answer
             for (_, uuid), answer in answers.items()
         }
 
-    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """List the compute processes; amdkfd tells their memory and nothing else."""
-        answers = self._asking.ask(
+        answers = self._calls.run(
             {
                 ("processes", uuid): partial(_processes_say, self._root, one)
                 for uuid, one in self._all_known().items()
             }
         )
         return {
-            uuid: ProcessesSay(known=False, failure=_why(answer))
+            uuid: ProcessesAnswer(known=False, failure=_why(answer))
             if isinstance(answer, Exception)
             else answer
             for (_, uuid), answer in answers.items()
@@ -477,7 +484,7 @@ def _find(one: AmdCard) -> None:
         raise _Gone(f"{one.card.bus} is not there any more")
 
 
-def _says(one: AmdCard, wanted: Collection[str]) -> CardSays:
+def _says(one: AmdCard, wanted: Collection[str]) -> CardAnswer:
     """Read each field; one that cannot be told now is missing, no more than that."""
     _find(one)
     values: dict[str, float] = {}
@@ -491,17 +498,17 @@ def _says(one: AmdCard, wanted: Collection[str]) -> CardSays:
         except OSError as error:
             why = _why(error)
     if why and not values:
-        return CardSays(failure=why)
-    return CardSays(values, frozenset(unsupported))
+        return CardAnswer(failure=why)
+    return CardAnswer(values, frozenset(unsupported))
 
 
-def _processes_say(root: Path, one: AmdCard) -> ProcessesSay:
+def _processes_say(root: Path, one: AmdCard) -> ProcessesAnswer:
     _find(one)
     try:
         listed = processes(root, one)
     except NotThere:
-        return ProcessesSay(known=False, sm_source=SmSource.CARD)
-    return ProcessesSay(listed, SmSource.CARD)
+        return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
+    return ProcessesAnswer(listed, SmSource.CARD)
 
 
 def _why(error: Exception) -> str:

@@ -1,11 +1,9 @@
-"""What can be read of cards while they work, and who reads it: one Protocol.
+"""What cards report while they work: the ``Telemetry`` protocol. Pure.
 
 ``NvmlTelemetry`` asks NVIDIA's driver, ``AmdTelemetry`` reads amdgpu's files,
-``PlainTelemetry`` makes do with what any ``CardSource`` tells.
+``PlainTelemetry`` uses what any ``CardSource`` reads.
 
-Unknown is a missing value, never 0; idle is a 0, never a missing value.
-
-Telemetry of cards that tell their memory in use, at most: any ``CardSource``'s.
+An unknown value is missing, never 0; the value of an idle card is 0, never missing.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,14 +23,13 @@ from gpushare.domain.model import CardUUID
 
 
 @dataclass(frozen=True, slots=True)
-class CardSays:
-    """What one card answered to one group of questions.
+class CardAnswer:
+    """One card's answer for one group of fields.
 
     ``values`` by field name, in the field's own unit (``fields``). ``unsupported``
-    names the fields that this card or its driver does not have. ``failure`` is empty
-    for a card that answered; else it says what was wrong and nothing else is known.
-    A question that it merely refuses is no failure: its fields are missing, neither
-    told nor unsupported.
+    names the fields that this card or its driver does not have. ``failure`` is empty if
+    the card answered; else it says what was wrong, and nothing else is known. Fields
+    that the card only refuses to tell now are in neither, and are no failure.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -41,23 +38,23 @@ class CardSays:
 
 
 class SmSource(StrEnum):
-    """How the driver told the processes' share of a card's time."""
+    """From where the processes' share of a card's time is known."""
 
     SAMPLES = "process-utilization"
     """nvmlDeviceGetProcessUtilization."""
     INFO = "processes-utilization-info"
     """nvmlDeviceGetProcessesUtilizationInfo."""
     CARD = "card"
-    """The card's own utilization, where one container has it to itself."""
+    """The card's own utilization, if one container has the card to itself."""
     NONE = "none"
-    """It does not tell."""
+    """It is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on one card; ``pid`` as the host counts.
+    """One process on one card; ``pid`` in the host's namespace.
 
-    ``memory_mib`` in MiB, the rest in percent of the whole card; None where the driver
+    ``memory_mib`` in MiB, the others in percent of the whole card; None if the driver
     cannot tell.
     """
 
@@ -70,10 +67,10 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessesSay:
+class ProcessesAnswer:
     """The processes of one card; ``failure`` as in ``CardSays``.
 
-    ``known`` is False where the driver does not list processes at all.
+    ``known`` is False if the driver does not list processes at all.
     """
 
     processes: tuple[ProcessUse, ...] = ()
@@ -83,38 +80,40 @@ class ProcessesSay:
 
 
 class Telemetry(Protocol):
-    """Who reads cards at work. All methods may be called from any thread.
+    """Reads cards while they work. All methods may be called from any thread.
 
-    A card that hangs fails after a deadline and does not keep the others waiting;
-    another group's question to it neither. ``NoCardsYet`` where there is nothing to
-    ask: no driver, or one that does not answer yet.
+    A card that hangs fails after a deadline; it delays neither the other cards nor
+    other groups. ``NoCardsYet`` if there is nothing to ask: no driver, or one that does
+    not answer yet.
     """
 
     def cards(self) -> Found:
-        """Look at the node now. ``NoCardsYet``, ``DriverLost`` as of ``CardSource``."""
+        """Look for cards now. ``NoCardsYet``, ``DriverLost`` as in ``CardSource``."""
         ...
 
     def driver_version(self) -> str:
-        """Give the driver's version, as ``550.54.15``; empty where it has none."""
+        """Return the driver's version, as ``550.54.15``; empty if it has none."""
         ...
 
-    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
         """Read some fields of a group, of every card last found. ``NoCardsYet``.
 
-        A field of another vendor's is unsupported, no error.
+        A field of another vendor is unsupported, not an error.
         """
         ...
 
-    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
-        """Read who uses each card last found. ``NoCardsYet``."""
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
+        """Read the processes of each card last found. ``NoCardsYet``."""
         ...
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait for the next fault; None after ``timeout_s``, or where none can come."""
+        """Wait for the next fault; None after ``timeout_s``, or if none can come."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver; it may not be asked again."""
+        """Release the driver; it may not be asked again."""
         ...
 
 
@@ -128,15 +127,17 @@ class PlainTelemetry:
         self._source = source
 
     def cards(self) -> Found:
-        """Give the source's cards. ``NoCardsYet``."""
+        """Return the source's cards. ``NoCardsYet``."""
         return self._source.cards()
 
     def driver_version(self) -> str:
-        """Give nothing: such cards' drivers are not known."""
+        """Return nothing: the drivers of such cards are not known."""
         return ""
 
-    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
-        """Tell the memory; all else is unsupported, and so is a use that is unknown."""
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
+        """Return the memory; all else is unsupported, also a use that is unknown."""
         del group
         wanted = frozenset(fields)
         return {
@@ -144,10 +145,10 @@ class PlainTelemetry:
             for card, reading in self._readings()
         }
 
-    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
-        """Say what the memory in use gives away: of nothing, nobody uses any."""
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
+        """Return no processes; it is known that there are none if no memory is used."""
         return {
-            card.uuid: ProcessesSay(
+            card.uuid: ProcessesAnswer(
                 known=reading.used_mib == 0, failure=reading.failure
             )
             for card, reading in self._readings()
@@ -170,12 +171,12 @@ class PlainTelemetry:
         ]
 
 
-def _says(card: FoundCard, reading: CardReading, wanted: frozenset[str]) -> CardSays:
+def _says(card: FoundCard, reading: CardReading, wanted: frozenset[str]) -> CardAnswer:
     if reading.failure:
-        return CardSays(failure=reading.failure)
+        return CardAnswer(failure=reading.failure)
     told: dict[str, float] = {names.FB_TOTAL: card.memory_mib}
     if reading.used_mib is not None:
         told[names.FB_USED] = reading.used_mib
         told[names.FB_FREE] = max(0, card.memory_mib - reading.used_mib)
     values = {name: told[name] for name in wanted if name in told}
-    return CardSays(values, wanted - set(values))
+    return CardAnswer(values, wanted - set(values))

@@ -13,7 +13,7 @@ import pynvml
 from deviceplugin.cards import nvml
 from deviceplugin.cards.nvml import Handle
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import CardSays
+from deviceplugin.telemetry.base import CardAnswer
 from gpushare.domain.model import CardUUID
 
 _MIB = 2**20
@@ -38,14 +38,14 @@ Numbers = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ValuesSaid:
+class ValuesAnswer:
     """What a card said; ``refused`` has why, for fields that failed just now.
 
     Those are neither known nor unsupported. Whether a card that refuses all of a group
     is sick cannot be told from that group alone.
     """
 
-    says: CardSays
+    says: CardAnswer
     refused: Mapping[str, str]
 
 
@@ -57,7 +57,7 @@ class _Call:
     ask: Callable[[Handle], Numbers | None]
 
 
-def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
+def values(handle: Handle, wanted: Collection[str]) -> ValuesAnswer:
     """Read some fields of one card, each in its own unit (``fields``).
 
     A field of which nobody here knows is unsupported. ``CardFailed``, ``NoDriver``.
@@ -69,8 +69,8 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
         if not asked:
             continue
         try:
-            numbers = nvml.told(partial(call.ask, handle)) or ()
-        except nvml.NotTold as error:
+            numbers = nvml.query(partial(call.ask, handle)) or ()
+        except nvml.QueryRefused as error:
             refused |= dict.fromkeys(asked, str(error))
             continue
         told = dict(zip(call.names, numbers, strict=False))
@@ -80,7 +80,7 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesSaid:
             if (number := told.get(name)) is not None
         }
     unsupported = frozenset(wanted) - known.keys() - refused.keys()
-    return ValuesSaid(CardSays(known, unsupported), refused)
+    return ValuesAnswer(CardAnswer(known, unsupported), refused)
 
 
 class Rates:
@@ -96,7 +96,7 @@ class Rates:
         self._clock = clock
         self._last: dict[CardUUID, tuple[float, float]] = {}
 
-    def put(self, uuid: CardUUID, said: ValuesSaid) -> ValuesSaid:
+    def put(self, uuid: CardUUID, said: ValuesAnswer) -> ValuesAnswer:
         """Put the rate in the counter's place; other fields stay as they are."""
         name = fields.NVLINK_BANDWIDTH_TOTAL
         if name not in said.says.values:
@@ -107,14 +107,14 @@ class Rates:
         self._last[uuid] = (counted_kib, now)
         if now > then and counted_kib >= before_kib:
             known[name] = (counted_kib - before_kib) / (now - then) / 1000
-        return ValuesSaid(replace(said.says, values=known), said.refused)
+        return ValuesAnswer(replace(said.says, values=known), said.refused)
 
 
 def busy_percent(handle: Handle) -> float | None:
     """Give how busy a card is (%), None where it does not tell."""
     try:
-        numbers = nvml.told(partial(_utilization, handle))
-    except nvml.NotTold:
+        numbers = nvml.query(partial(_utilization, handle))
+    except nvml.QueryRefused:
         return None
     return numbers[0] if numbers else None
 
@@ -130,8 +130,8 @@ def _memory(handle: Handle) -> Numbers | None:
     Before 510 what the driver keeps is in use, since nothing tells the two apart.
     """
     get = pynvml.nvmlDeviceGetMemoryInfo
-    newer = nvml.told(partial(get, handle, version=pynvml.nvmlMemory_v2))
-    memory = newer or nvml.told(partial(get, handle))
+    newer = nvml.query(partial(get, handle, version=pynvml.nvmlMemory_v2))
+    memory = newer or nvml.query(partial(get, handle))
     if memory is None:
         return None
     kept = int(newer.reserved) // _MIB if newer else None
@@ -197,7 +197,7 @@ def _field_values(
 def _first(*calls: Callable[[], Numbers]) -> Numbers | None:
     """Give the first answer of a driver that supports one of these."""
     for call in calls:
-        answer = nvml.told(call)
+        answer = nvml.query(call)
         if answer is not None:
             return answer
     return None

@@ -50,7 +50,7 @@ def restarts(site: Site) -> int:
 def test_hardware_fault(site: Site, gpus: Gpus) -> None:
     """XID 79: sick until an operator clears it; a program's own fault is nothing."""
     gpus.driver.xid(FIRST, 31)
-    wait_until(lambda: "a program's own fault" in gpus.log, "XID 31 in the log", 30)
+    wait_until(lambda: "a program caused a fault" in gpus.log, "XID 31 in the log", 30)
     gpus.driver.xid(FIRST, 79)
     wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less", 30)
     # kubelet may hear of it before the annotation is written.

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.cards.devices import card_key
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
-from deviceplugin.cards.source import card_key
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from deviceplugin.serve import Serving, assemble, start
+from deviceplugin.serve import PluginParts, assemble, start
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import NodeName
 from gpushare.kube.api import ApiServer
@@ -127,7 +127,7 @@ class Ours:
         )
 
     @contextmanager
-    def serving(self) -> Iterator[Serving]:
+    def serving(self) -> Iterator[PluginParts]:
         stop = Event()
         self.registry = CollectorRegistry()
         made = assemble(self.settings, self.source, self.cluster, self.registry)

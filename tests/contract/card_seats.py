@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
@@ -54,7 +54,7 @@ def seat_of(kind: str, folder: Path) -> Iterator[CardSource]:
     """The source of a kind; it is closed afterwards."""
     if kind in ("nvml", "nvml-old", "joined"):
         with nvml_over_stub(folder, old=kind == "nvml-old") as found:
-            source = JoinedCards([found, inventory(folder)])
+            source = CombinedCards([found, inventory(folder)])
             yield source if kind == "joined" else found
             source.close()
     else:

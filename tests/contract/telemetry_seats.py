@@ -7,7 +7,7 @@ from pathlib import Path
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import PlainTelemetry, Telemetry
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from tests.contract.card_seats import inventory, simulated
 from tests.deviceplugin.amd_tree import UNIQUE, AmdTree
@@ -52,7 +52,7 @@ def seat_of(kind: str, folder: Path) -> Iterator[Telemetry]:
     if kind in ("nvml", "nvml-old", "joined"):
         with nvml(folder, old=kind == "nvml-old") as found:
             plain = PlainTelemetry(inventory(folder))
-            joined = JoinedTelemetry([found, plain, amd(folder)])
+            joined = CombinedTelemetry([found, plain, amd(folder)])
             yield joined if kind == "joined" else found
             joined.close()
     else:

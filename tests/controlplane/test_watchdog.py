@@ -7,12 +7,12 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.exporter.overuse import COMPONENT, REASON, Patrol
+from deviceplugin.exporter.overuse import COMPONENT, REASON, OveruseMonitor
 from deviceplugin.exporter.owners import Owner
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import Mode, PatrolTally
+from deviceplugin.exporter.usage import Mode, OveruseTally
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.api import ApiServer
@@ -100,9 +100,9 @@ class Watched:
         return snapshot(found_card(0), round_=round_)
 
     @contextmanager
-    def patrol(self, mode: Mode) -> Iterator[Patrol]:
+    def patrol(self, mode: Mode) -> Iterator[OveruseMonitor]:
         book = UsageBook(self.snapshot, self.tenants.current)
-        made = Patrol(
+        made = OveruseMonitor(
             book,
             self.snapshot,
             self.cluster,
@@ -209,7 +209,7 @@ def test_the_right_to_evict_is_not_there_by_itself(
         wait_until(lambda: patrol.tally().reports, "a report", 60)
         rounds = found.rounds
         wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
-        assert patrol.tally() == PatrolTally(reports=1)
+        assert patrol.tally() == OveruseTally(reports=1)
         assert found.is_there()
     refused = [one for one in caplog.records if "refused" in one.message]
     assert len(refused) == 1
@@ -224,7 +224,7 @@ def test_a_pod_over_its_share_is_evicted(plane: ControlPlane, space: str) -> Non
     ):
         wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
         wait_until(lambda: patrol.tally().evictions, "the count", 60)
-        assert patrol.tally() == PatrolTally(reports=1, evictions=1)
+        assert patrol.tally() == OveruseTally(reports=1, evictions=1)
 
 
 def test_a_budget_keeps_the_pod(
@@ -237,7 +237,7 @@ def test_a_budget_keeps_the_pod(
             wait_until(lambda: patrol.tally().reports, "a report", 60)
             rounds = found.rounds
             wait_until(lambda: found.rounds > rounds + 10, "some more rounds", 60)
-            assert patrol.tally() == PatrolTally(reports=1)
+            assert patrol.tally() == OveruseTally(reports=1)
             assert found.is_there()
         found.budget(1)
         with found.patrol("evict") as patrol:
@@ -252,6 +252,6 @@ def test_a_pod_within_its_share_is_left_alone(plane: ControlPlane, space: str) -
         found.used_mib = 2048.0
         with found.patrol("evict") as patrol:
             wait_until(lambda: found.rounds > 20, "some rounds", 60)
-            assert patrol.tally() == PatrolTally()
+            assert patrol.tally() == OveruseTally()
         assert found.is_there()
         assert found.events() == []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deviceplugin.exporter.overuse import Patrol
+from deviceplugin.exporter.overuse import OveruseMonitor
 from deviceplugin.exporter.owners import Owner
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
@@ -53,7 +53,7 @@ class Beat:
         self.seconds = 0.0
         self.stepped_s = 0.0
         book = UsageBook(self.read, self.tenants.current)
-        self.patrol = Patrol(
+        self.patrol = OveruseMonitor(
             book, self.read, self.cluster, mode, after_s, clock=lambda: self.seconds
         )
         self.uids: dict[str, str] = {}

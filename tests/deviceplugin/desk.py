@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preferred import Admission
-from deviceplugin.cards.devices import KINDS, Cards, part
-from deviceplugin.cards.source import device_ids
-from deviceplugin.events import Announcer
-from deviceplugin.pod_watch import NodePods
+from deviceplugin.cards.devices import KINDS, Cards, device_ids, part
+from deviceplugin.cards.source import FoundCard
+from deviceplugin.pod_watch import EventRecorder, NodePods
 from deviceplugin.pods import Held, Listed, NodePod, PodName, node_pod
 from gpushare.domain.model import Card, CardUUID, Placement
 from gpushare.domain.request import Role
@@ -31,14 +30,15 @@ class Desk:
 
     def __init__(self, *cards: Card, chance: Random | None = None) -> None:
         self.chance = chance or Random(0)
-        self.cards = Cards(cards)
+        found = {
+            one.uuid: FoundCard(one.uuid, one.index, one.units * 256) for one in cards
+        }
+        self.cards = Cards(cards, found)
         self.pods = NodePods(Embedded(), NODE)
-        self.occupancy = Occupancy(NODE, self.pods, lambda: self.cards)
+        self.occupancy = Occupancy(NODE, self.pods)
         resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
-        announcer = Announcer(Embedded(), NODE)
-        self.admission = Admission(
-            self.pods, resources, self.occupancy, lambda: self.cards, announcer
-        )
+        recorder = EventRecorder(Embedded(), NODE)
+        self.admission = Admission(self.pods, resources, self.occupancy, recorder)
         self.active: dict[PodName, NodePod] = {}
         self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
 
@@ -46,11 +46,11 @@ class Desk:
         """What kubelet lists: no init containers that end."""
         found: dict[PodName, Mapping[str, Held]] = {}
         for name, pod in self.active.items():
-            ends = {one.name for one in pod.asking if one.role is Role.INIT}
+            ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
             mine = self.held.get(name, {})
             found[name] = {
                 one.name: dict(mine.get(one.name, {}))
-                for one in pod.asking
+                for one in pod.gpu_containers
                 if one.name not in ends
             }
         return Listed(found)
@@ -69,22 +69,26 @@ class Desk:
         self.active[pod.name] = pod
         shown: Shown = {}
         reusable: set[str] = set()
-        for asking in pod.asking:
-            mine = self.held.setdefault(pod.name, {}).setdefault(asking.name, {})
+        for container in pod.gpu_containers:
+            mine = self.held.setdefault(pod.name, {}).setdefault(container.name, {})
             for resource in order or self.chance.sample(RESOURCES, 2):
-                count = part(asking.amount, resource)
+                count = part(container.amount, resource)
                 if not count or resource in mine:
                     continue
                 ids = self.choose(resource, count, reusable)
-                cards = list(self.admission.allocate(resource, ids).cards)
-                assert shown.setdefault(asking.name, cards) == cards
+                cards = list(self._allocate(resource, ids))
+                assert shown.setdefault(container.name, cards) == cards
                 mine[resource] = frozenset(ids)
             ids_held = {one for ids in mine.values() for one in ids}
-            if asking.role is Role.INIT:
+            if container.role is Role.INIT:
                 reusable |= ids_held
             else:
                 reusable -= ids_held
         return shown
+
+    def _allocate(self, resource: str, ids: Sequence[str]) -> list[CardUUID]:
+        assigned = self.admission.allocate(self.cards, resource, ids)
+        return [card.uuid for card in assigned.cards]
 
     def choose(self, resource: str, count: int, reusable: set[str]) -> Sequence[str]:
         """Choose as kubelet does, who prefers what we prefer if it is to be had."""
@@ -101,7 +105,7 @@ class Desk:
         used = self.used() - set(must)
         free = self.chance.sample(every, len(every))
         free = [one for one in free if one not in used]
-        chosen = self.admission.prefer(resource, free, must, count)
+        chosen = self.admission.prefer(self.cards, resource, free, must, count)
         assert len(chosen) == len(set(chosen)) == count
         assert set(must) <= set(chosen) <= set(free)
         return chosen
@@ -124,8 +128,8 @@ class Desk:
         """The pod is deleted, and its containers have ended."""
         self.forget(pod)
         self.pods.apply(event("DELETED", body))
-        self.occupancy.forget_the_gone()
+        self.occupancy.forget_ended()
 
     def charged(self) -> dict[str, list[int]]:
-        page = self.occupancy.page(self.listed())
+        page = self.occupancy.charged(self.listed(), self.cards)
         return {str(uuid): list(pair) for uuid, pair in page.charged.items()}

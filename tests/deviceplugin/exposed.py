@@ -11,7 +11,7 @@ from deviceplugin.exporter.kubelet_check import KubeletRound
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import PatrolTally
+from deviceplugin.exporter.usage import OveruseTally
 from gpushare.kube.cluster import Json
 from tests.builders import page
 from tests.deviceplugin.scene import (
@@ -50,7 +50,7 @@ class Desk:
     site: Site = SITE
     pods: list[Json] | None = None
     kubelet: KubeletRound | None = None
-    tally: PatrolTally = field(default_factory=PatrolTally)
+    tally: OveruseTally = field(default_factory=OveruseTally)
     follows: bool = True
     heard_s: float | None = None
 
@@ -65,7 +65,7 @@ class Desk:
             self.site,
             lambda: self.now,
             book,
-            patrolled=lambda: self.tally,
+            overuse=lambda: self.tally,
             kubelet=lambda: self.kubelet,
             heard=lambda: self.heard_s,
         )

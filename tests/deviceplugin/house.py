@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
 from deviceplugin.kubelet.registration import Pace
-from deviceplugin.serve import Serving, assemble
+from deviceplugin.serve import PluginParts, assemble
 from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import (
@@ -127,7 +127,7 @@ class House:
         }
         self.settings = DevicePluginSettings(NODE, **(defaults | dict(settings or {})))
         self.stop = Event()
-        self.serving: Serving
+        self.serving: PluginParts
         self._stack = ExitStack()
         self._run = ExitStack()
 
@@ -200,7 +200,7 @@ class House:
     def cut_off(self) -> None:
         """Take the API server out of the plugin's reach, and wait until it noticed."""
         self.line.cut = True
-        wait_until(lambda: not self.serving.starter.in_touch(), "the watch to break")
+        wait_until(lambda: not self.serving.prestart.in_touch(), "the watch to break")
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
@@ -241,6 +241,16 @@ class House:
         for container in answer:
             self.devices.start(pod["metadata"]["uid"], container)
         return answer
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> None:
+        """Ask the admission as Allocate does, or raise ``DeniedError``."""
+        cards = self.serving.offer.cards()
+        self.serving.admission.allocate(cards, resource, ids)
+
+    def start_container(self, resource: str, ids: Sequence[str]) -> None:
+        """Make PreStartContainer's check, or raise ``NotYetError``."""
+        cards = self.serving.offer.cards()
+        self.serving.prestart.start(cards, resource, ids)
 
     def tell_running(self, *names: str) -> None:
         """Write what kubelet writes of pods that run, and let the plugin see it."""

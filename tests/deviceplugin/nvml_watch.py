@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
 from deviceplugin.telemetry.fields import FIELDS
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import CardUUID
@@ -56,13 +56,13 @@ def of_group(group: str) -> frozenset[str]:
 
 def says(
     telemetry: NvmlTelemetry, group: str, *names: str, card: StubCard = CARD
-) -> CardSays:
+) -> CardAnswer:
     """What a card answers to a group, or to some of its fields."""
     told = telemetry.read(group, names or of_group(group))
     return told[CardUUID(card.uuid)]
 
 
-def processes(telemetry: NvmlTelemetry, card: StubCard = CARD) -> ProcessesSay:
+def processes(telemetry: NvmlTelemetry, card: StubCard = CARD) -> ProcessesAnswer:
     return telemetry.processes()[CardUUID(card.uuid)]
 
 

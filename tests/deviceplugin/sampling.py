@@ -9,7 +9,7 @@ from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.snapshot import Snapshot
-from deviceplugin.exporter.snapshot_store import Board
+from deviceplugin.exporter.snapshot_store import SnapshotStore
 from deviceplugin.telemetry.fields import Group
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.scriptedtelemetry import A, ScriptedTelemetry
@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self, root: Path = Path("/"), flags: Flags | None = None) -> None:
         self.telemetry = ScriptedTelemetry()
-        self.board = Board()
+        self.board = SnapshotStore()
         self.sampler = Sampler(
             self.telemetry, self.board, ProcFs(root), look_every_s=QUICK
         )
@@ -49,7 +49,7 @@ def working(desk: Desk, *groups: Group) -> Iterator[Desk]:
     finally:
         stop.set()
         desk.telemetry.close()
-        desk.sampler.ring()
+        desk.sampler.wake()
         for thread in threads:
             thread.join(30)
         assert not [thread for thread in threads if thread.is_alive()]

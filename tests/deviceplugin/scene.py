@@ -8,7 +8,12 @@ from deviceplugin.cards.source import Found, FoundCard
 from deviceplugin.exporter.owners import Owner, Tenancy, tenant
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
 from deviceplugin.exporter.usage import ContainerUse, Usage
-from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.base import (
+    CardAnswer,
+    ProcessesAnswer,
+    ProcessUse,
+    SmSource,
+)
 from deviceplugin.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube.cluster import Json
@@ -99,7 +104,7 @@ def use(
 
 
 def processes(
-    by_card: Mapping[CardUUID, Sequence[ProcessUse] | ProcessesSay],
+    by_card: Mapping[CardUUID, Sequence[ProcessUse] | ProcessesAnswer],
     owners: Mapping[int, Owner | None] | None = None,
     *,
     at: float = AT,
@@ -108,7 +113,9 @@ def processes(
 ) -> ProcessRound:
     """A round; a card that is not named has none. Owner None: its cgroup was gone."""
     told = {
-        uuid: one if isinstance(one, ProcessesSay) else ProcessesSay(tuple(one), source)
+        uuid: one
+        if isinstance(one, ProcessesAnswer)
+        else ProcessesAnswer(tuple(one), source)
         for uuid, one in ({A: (), B: ()} | dict(by_card)).items()
     }
     known = {pid: one for pid, one in (owners or {}).items() if one is not None}
@@ -129,7 +136,7 @@ def rounds(
     found: dict[str, Round] = {}
     for group in {group_of[name] for name in named}:
         cards = {
-            uuid: CardSays(
+            uuid: CardAnswer(
                 {k: v for k, v in its.items() if group_of[k] == group},
                 frozenset(
                     name
@@ -140,7 +147,7 @@ def rounds(
             for uuid, its in values.items()
         }
         for uuid, why in (failures or {}).items():
-            cards[uuid] = CardSays(failure=why)
+            cards[uuid] = CardAnswer(failure=why)
         found[group] = Round(group, at, 0.02, cards)
     return found
 

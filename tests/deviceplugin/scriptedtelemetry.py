@@ -5,7 +5,7 @@ from queue import Empty, Queue
 from threading import Event
 
 from deviceplugin.cards.source import Found, FoundCard, NoCardsYet, XidEvent
-from deviceplugin.telemetry.base import CardSays, ProcessesSay, ProcessUse
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.house import UUIDS, found_card
 
@@ -22,7 +22,7 @@ class ScriptedTelemetry:
         self.away = ""
         self.exits = False
         self.breaks: dict[str, Exception] = {}
-        self.says: dict[CardUUID, CardSays] = {}
+        self.says: dict[CardUUID, CardAnswer] = {}
         self.uses: dict[CardUUID, tuple[ProcessUse, ...]] = {}
         self.holds: dict[str, Event] = {}
         self.asked: list[tuple[str, tuple[str, ...]]] = []
@@ -37,17 +37,19 @@ class ScriptedTelemetry:
     def driver_version(self) -> str:
         return "550.54.15"
 
-    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
         self.asked.append((group, tuple(fields)))
         self._check(group)
-        plain = CardSays(dict.fromkeys(fields, 1.0))
+        plain = CardAnswer(dict.fromkeys(fields, 1.0))
         return {one.uuid: self.says.get(one.uuid, plain) for one in self.found.cards}
 
-    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         self.asked.append(("processes", ()))
         self._check("processes")
         return {
-            one.uuid: ProcessesSay(self.uses.get(one.uuid, ()))
+            one.uuid: ProcessesAnswer(self.uses.get(one.uuid, ()))
             for one in self.found.cards
         }
 

@@ -6,8 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from deviceplugin.cards.devices import KINDS, Cards, part, pick, plan
-from deviceplugin.cards.source import device_ids
+from deviceplugin.cards.devices import KINDS, Cards, device_ids, part, pick, plan
 from deviceplugin.pods import Listed, NodePod, node_pod
 from gpushare.domain.model import Placement
 from gpushare.domain.request import Role
@@ -76,14 +75,14 @@ class Giver:
 
     def calls(self, pod: NodePod) -> Iterator[tuple[str, str, int]]:
         """Container, resource and count of each Allocate, in order."""
-        for asking in pod.asking:
+        for one in pod.gpu_containers:
             for resource in self.chance.sample(RESOURCES, 2):
-                if count := part(asking.amount, resource):
-                    yield asking.name, resource, count
+                if count := part(one.amount, resource):
+                    yield one.name, resource, count
 
     def give(self, pod: NodePod, placement: Placement) -> None:
         """Admit the pod with the ids that we would choose by its placement."""
-        ends = {one.name for one in pod.asking if one.role is Role.INIT}
+        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
         reusable: set[str] = set()
         for container, resource, count in self.calls(pod):
             kind = f"-{KINDS[resource]}"
@@ -115,7 +114,7 @@ class Giver:
 
     def listed(self, pod: NodePod) -> Mapping[str, Mapping[str, frozenset[str]]]:
         """What kubelet would list: init containers that end are not there."""
-        ends = {one.name for one in pod.asking if one.role is Role.INIT}
+        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
         return {name: held for name, held in self.held.items() if name not in ends}
 
 

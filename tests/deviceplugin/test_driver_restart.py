@@ -9,12 +9,12 @@ from threading import Event, Thread
 import pynvml
 import pytest
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.exporter import run
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.settings import DevicePluginSettings
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.addresses import free_address
 from gpushare.fakeapi.cluster import Embedded
@@ -61,7 +61,7 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
     stop, status = Event(), list[int]()
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json(NODE))
-    source = JoinedCards([NvmlCards(deadline_s=FOREVER_S, clock=clock)])
+    source = CombinedCards([NvmlCards(deadline_s=FOREVER_S, clock=clock)])
     settings = DevicePluginSettings(
         NODE,
         kubelet_dir=folder,
@@ -126,7 +126,7 @@ def test_the_exporter_ends_for_a_driver_upgrade(
     settings = ExporterSettings(
         NODE, pods=False, look_every_s=0.05, listen=free_address(), collect_listen=None
     )
-    telemetry = JoinedTelemetry(
+    telemetry = CombinedTelemetry(
         [NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S, clock=clock))]
     )
 

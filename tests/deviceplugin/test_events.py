@@ -5,8 +5,8 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.events import COMPONENT, Announcer
-from deviceplugin.pods import unlisted_pod
+from deviceplugin.pod_watch import COMPONENT, EventRecorder
+from deviceplugin.pods import pod_known_to_kubelet
 from gpushare.domain.model import Amount
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
@@ -43,12 +43,12 @@ def cluster() -> Embedded:
     return made
 
 
-def written(announcer: Announcer, cluster: Embedded) -> list[tuple[str, str]]:
+def written(recorder: EventRecorder, cluster: Embedded) -> list[tuple[str, str]]:
     """Let it write all that waits, and read the events."""
     stop = Event()
-    thread = Thread(target=announcer.run, args=(stop,))
+    thread = Thread(target=recorder.run, args=(stop,))
     thread.start()
-    while not announcer._queue.empty():
+    while not recorder._queue.empty():
         Event().wait(0.01)
     stop.set()
     thread.join()
@@ -64,42 +64,44 @@ def test_the_same_words_once_a_minute(
 ) -> None:
     """kubelet asks again every few seconds; the log is as quiet as the events."""
     clock = Clock()
-    announcer = Announcer(cluster, "n", clock)
+    recorder = EventRecorder(cluster, "n", clock)
     for now in (0, 1, 59.9, 60, 61, 119, 121):
         clock.now = now
-        announcer.warn(POD, "VcudaWaiting", "no room")
+        recorder.warn(POD, "VcudaWaiting", "no room")
     assert caplog.messages == ["VcudaWaiting"] * 3
-    assert written(announcer, cluster) == [("VcudaWaiting", "no room")] * 3
+    assert written(recorder, cluster) == [("VcudaWaiting", "no room")] * 3
 
 
 def test_other_words_are_another_event(cluster: Embedded) -> None:
     """As is the same about another pod or for another reason."""
-    announcer = Announcer(cluster, "n", Clock())
+    recorder = EventRecorder(cluster, "n", Clock())
     other = seen(pod_json("a", uid="second", units=1))
-    announcer.warn(POD, "VcudaWaiting", "no room")
-    announcer.warn(POD, "VcudaWaiting", "less room")
-    announcer.warn(POD, "VcudaDenied", "no room")
-    announcer.warn(other, "VcudaDenied", "no room")
-    assert len(written(announcer, cluster)) == 4
+    recorder.warn(POD, "VcudaWaiting", "no room")
+    recorder.warn(POD, "VcudaWaiting", "less room")
+    recorder.warn(POD, "VcudaDenied", "no room")
+    recorder.warn(other, "VcudaDenied", "no room")
+    assert len(written(recorder, cluster)) == 4
 
 
 def test_what_was_said_is_forgotten() -> None:
     """A node that lives for years does not fill up."""
     clock = Clock()
-    announcer = Announcer(Embedded(), "n", clock)
+    recorder = EventRecorder(Embedded(), "n", clock)
     for number in range(100):
         clock.now += 10
-        announcer.warn(POD, "VcudaWaiting", str(number))
-    assert len(announcer._said) <= 6
+        recorder.warn(POD, "VcudaWaiting", str(number))
+    assert len(recorder._said) <= 6
 
 
 def test_a_pod_known_to_kubelet_alone_has_a_log_line(
     cluster: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There is no object to write about."""
-    announcer = Announcer(cluster, "n", Clock())
-    announcer.warn(unlisted_pod(("d", "static"), Amount(1)), "VcudaDenied", "no room")
-    assert written(announcer, cluster) == []
+    recorder = EventRecorder(cluster, "n", Clock())
+    recorder.warn(
+        pod_known_to_kubelet(("d", "static"), Amount(1)), "VcudaDenied", "no room"
+    )
+    assert written(recorder, cluster) == []
     assert caplog.messages == ["VcudaDenied"]
 
 
@@ -107,9 +109,9 @@ def test_too_many_do_not_keep_anybody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """With the API server away, the log has to do."""
-    announcer = Announcer(Embedded(), "n", Clock())
+    recorder = EventRecorder(Embedded(), "n", Clock())
     for number in range(1002):
-        announcer.warn(POD, "VcudaWaiting", str(number))
+        recorder.warn(POD, "VcudaWaiting", str(number))
     assert caplog.messages.count("too many events waiting") == 2
 
 
@@ -117,9 +119,9 @@ def test_an_error_costs_one_event(caplog: pytest.LogCaptureFixture) -> None:
     """It is told, and the next ones are written."""
     caplog.set_level(logging.WARNING)
     cluster = Failing()
-    announcer = Announcer(cluster, "n", Clock())
-    announcer.warn(POD, "VcudaWaiting", "one")
-    announcer.warn(POD, "VcudaWaiting", "two")
-    assert written(announcer, cluster) == [("VcudaWaiting", "two")]
+    recorder = EventRecorder(cluster, "n", Clock())
+    recorder.warn(POD, "VcudaWaiting", "one")
+    recorder.warn(POD, "VcudaWaiting", "two")
+    assert written(recorder, cluster) == [("VcudaWaiting", "two")]
     [told] = [one for one in caplog.records if one.message == "event not written"]
     assert told.because == "no right to it"  # type: ignore[attr-defined]

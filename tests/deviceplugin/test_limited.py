@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.source import card_key
+from deviceplugin.cards.devices import Cards, card_key
 from gpushare.kube.names import MODELS
 from gpushare.kube.names import UUIDS as WANTED
 from gpusharectl.demo.devices import CannotStartYetError
@@ -25,7 +25,11 @@ def on_card(index: int) -> Callable[..., list[str]]:
     """kubelet's own choice: this card's ids, whatever was planned."""
 
     def prefer(
-        resource: str, available: Sequence[str], must: Sequence[str], size: int
+        _: Cards,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
         key = card_key(UUIDS[index])
         return [one for one in available if one.startswith(key)][:size]

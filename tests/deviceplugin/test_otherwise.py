@@ -7,7 +7,7 @@ from threading import get_ident
 import pytest
 
 from deviceplugin.allocation.preferred import Assigned
-from deviceplugin.cards.source import card_key
+from deviceplugin.cards.devices import Cards, card_key
 from deviceplugin.pods import node_pod
 from gpushare.domain.model import Card, CardUUID, Placement, PodRequest
 from gpushare.domain.placement import whole_shares
@@ -40,9 +40,13 @@ def prefers(house: House, uuid: CardUUID) -> None:
     real = house.serving.admission.prefer
 
     def prefer(
-        resource: str, available: Sequence[str], must: Sequence[str], size: int
+        cards: Cards,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
-        real(resource, available, must, size)
+        real(cards, resource, available, must, size)
         return [one for one in available if one.startswith(card_key(uuid))][:size]
 
     house.serving.admission.prefer = prefer  # type: ignore[method-assign]
@@ -110,15 +114,19 @@ def test_a_container_over_two_cards_keeps_its_pod_waiting(house: House) -> None:
     )
 
     def two_cards(
-        resource: str, available: Sequence[str], must: Sequence[str], size: int
+        cards: Cards,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
-        chosen = prefer(resource, available, must, size)
+        chosen = prefer(cards, resource, available, must, size)
         other = [one for one in available if one.startswith(card_key(UUIDS[1]))]
         return chosen if size < 8 else [*chosen[:4], *other[:4]]
 
-    def anyway(resource: str, ids: Sequence[str]) -> Assigned:
+    def anyway(cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
         on_first = [one for one in ids if one.startswith(card_key(UUIDS[0]))]
-        return allocate(resource, on_first)
+        return allocate(cards, resource, on_first)
 
     house.serving.admission.prefer = two_cards  # type: ignore[method-assign]
     house.serving.admission.allocate = anyway  # type: ignore[method-assign]
@@ -160,14 +168,16 @@ def test_devices_that_another_pod_holds(house: House) -> None:
     second = house.bind("b", 5, 1, card=0)
     house.run(second)
     with pytest.raises(Exception, match="default/a holds"):
-        house.serving.admission.allocate(M, sorted(held["main"][M])[:5])
+        house.serving.admission.allocate(
+            house.serving.offer.cards(), M, sorted(held["main"][M])[:5]
+        )
 
 
 @pytest.mark.parametrize("name", ["aaaaaaaa-m0029", "aaaaaaaa-c0000", "junk", ""])
 def test_ids_nobody_knows(house: House, name: str) -> None:
     """Refused with the id in the words."""
     with pytest.raises(Exception, match="no card of this node has"):
-        house.serving.admission.allocate(M, [name])
+        house.allocate(M, [name])
 
 
 def test_planned_card_has_too_few_left(house: House) -> None:
@@ -190,13 +200,17 @@ def test_half_admitted_pod_stays_together(house: House) -> None:
     asked: list[str] = []
 
     def once_elsewhere(
-        resource: str, available: Sequence[str], must: Sequence[str], size: int
+        cards: Cards,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
         asked.append(resource)
         if len(asked) == 1:
             key = card_key(UUIDS[1])
             return [one for one in available if one.startswith(key)][:size]
-        return prefer(resource, available, must, size)
+        return prefer(cards, resource, available, must, size)
 
     house.serving.admission.prefer = once_elsewhere  # type: ignore[method-assign]
     assert visible(house.run(pod)["main"]) == (UUIDS[1],)
@@ -235,9 +249,9 @@ def test_allocate_asks_nobody(house: House, monkeypatch: pytest.MonkeyPatch) -> 
     watched(house.serving.reporter.resources, "list")
     allocate = house.serving.admission.allocate
 
-    def alone(resource: str, ids: Sequence[str]) -> object:
+    def alone(cards: Cards, resource: str, ids: Sequence[str]) -> object:
         before = len(asked)
-        answer = allocate(resource, ids)
+        answer = allocate(cards, resource, ids)
         mine = [one for one, thread in asked[before:] if thread == get_ident()]
         assert not mine
         allocating.add(get_ident())

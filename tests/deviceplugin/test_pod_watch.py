@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 
 from deviceplugin.pod_watch import NodePods
-from deviceplugin.pods import NodePod, node_pod, unlisted_pod
+from deviceplugin.pods import NodePod, node_pod, pod_known_to_kubelet
 from gpushare.domain.model import Amount
 from gpushare.domain.request import Role
 from gpushare.fakeapi.cluster import Embedded
@@ -146,8 +146,8 @@ def test_without_an_answer_the_watch_has_to_do() -> None:
     pods.apply(event("ADDED", here()))
     with pytest.raises(ClusterError):
         pods.fetch(NAME)
-    assert found(pods.fresh(NAME)) == "uid-a"
-    assert pods.fresh(("default", "b")) is None
+    assert found(pods.fetch_or_find(NAME)) == "uid-a"
+    assert pods.fetch_or_find(("default", "b")) is None
 
 
 def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
@@ -169,12 +169,12 @@ def test_what_a_pod_asks_in_kubelets_order() -> None:
             ],
         )
     )
-    assert [(one.name, one.role, one.amount) for one in pod.asking] == [
+    assert [(one.name, one.role, one.amount) for one in pod.gpu_containers] == [
         ("once", Role.INIT, Amount(1, 3)),
         ("side", Role.SIDECAR, Amount(4, 0)),
         ("y", Role.APP, Amount(0, 2)),
     ]
-    assert pod.what_is_wrong() == ""
+    assert pod.why_refused() == ""
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_what_a_pod_asks_in_kubelets_order() -> None:
 )
 def test_a_request_that_cannot_be_met(pod: Json, words: str) -> None:
     """The pod is known, and what is wrong with it."""
-    assert words in node_pod(pod).what_is_wrong()
+    assert words in node_pod(pod).why_refused()
 
 
 def test_a_pod_without_a_name_is_malformed() -> None:
@@ -197,6 +197,6 @@ def test_a_pod_without_a_name_is_malformed() -> None:
 
 def test_a_pod_of_which_only_kubelet_knows() -> None:
     """It asks what kubelet asks for it; its UID is empty."""
-    pod = unlisted_pod(NAME, Amount(3, 0))
+    pod = pod_known_to_kubelet(NAME, Amount(3, 0))
     assert (pod.uid, pod.name, pod.placement) == ("", NAME, None)
-    assert [one.amount for one in pod.asking] == [Amount(3, 0)]
+    assert [one.amount for one in pod.gpu_containers] == [Amount(3, 0)]

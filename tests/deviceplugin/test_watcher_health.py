@@ -84,7 +84,7 @@ def test_a_fault_makes_its_card_sick(
         if hasattr(one, "xid")
     ]
     assert facts == [
-        ("a program's own fault", B, 13),
+        ("a program caused a fault; the card is well", B, 13),
         ("a card reported a fault", A, 79),
     ]
 
@@ -116,12 +116,12 @@ def test_an_operator_clears_a_fault(tower: Tower) -> None:
     tower.source.failures = {B: "lost"}
     tower.watcher.read()
     tower.write(clear=f"{A}, {B},unknown")
-    tower.watcher.heed()
+    tower.watcher.apply_annotations()
     assert tower.sick() == {B: "lost"}
     tower.see()
     assert tower.node.annotation(names.CLEAR) == "unknown"
     tower.write(clear=B)
-    tower.watcher.heed()
+    tower.watcher.apply_annotations()
     tower.see()
     assert tower.node.annotation(names.CLEAR) is None
 
@@ -133,10 +133,10 @@ def test_an_order_about_a_strange_card_stays(
     tower.watcher.look()
     tower.write(clear="unknown")
     for _ in range(3):
-        tower.watcher.heed()
+        tower.watcher.apply_annotations()
     tower.see()
     assert tower.node.annotation(names.CLEAR) == "unknown"
-    assert caplog.messages.count("order names cards that are not here") == 1
+    assert caplog.messages.count("no such cards to clear") == 1
 
 
 def test_an_order_that_cannot_be_taken_off(
@@ -152,10 +152,10 @@ def test_an_order_that_cannot_be_taken_off(
 
     with monkeypatch.context() as away:
         away.setattr(tower.cluster, "annotate", fail)
-        tower.watcher.heed()
+        tower.watcher.apply_annotations()
     assert tower.sick() == {}
-    assert told(caplog, "order not taken off") == ["no answer"]
-    tower.watcher.heed()
+    assert told(caplog, "annotation to clear faults not removed") == ["no answer"]
+    tower.watcher.apply_annotations()
     tower.see()
     assert tower.node.annotation(names.CLEAR) is None
 
@@ -164,10 +164,10 @@ def test_an_operator_cordons_a_card(tower: Tower) -> None:
     """And takes the cordon off again."""
     tower.watcher.look()
     tower.write(cordon=f"{A},")
-    tower.watcher.heed()
+    tower.watcher.apply_annotations()
     assert [card.cordoned for card in tower.offer.cards().all] == [True, False]
     tower.write(cordon=None)
-    tower.watcher.heed()
+    tower.watcher.apply_annotations()
     assert not any(card.cordoned for card in tower.offer.cards().all)
 
 
@@ -180,7 +180,7 @@ def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None
         run_a_round(tower)
         assert list(tower.sick()) == [B]
     assert f"nvidia.com/gpu={B}" in tower.sick()[B]
-    assert tower.watcher.injecting.chosen() == "cdi"
+    assert tower.watcher.chooser.chosen() == "cdi"
     tower.specify(A, B)
     run_a_round(tower)
     assert tower.sick() == {}

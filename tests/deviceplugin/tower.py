@@ -9,12 +9,11 @@ from threading import Event, Thread
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation.injection import Injecting
+from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.response import CDI_KIND
-from deviceplugin.cards.advertised import Offer
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.advertised import Offer, OwnNode
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.publisher import OwnNode
 from deviceplugin.cards.source import CardReading, Found, NoCardsYet
 from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
@@ -71,14 +70,14 @@ class Tower:
         file = HealthFile(self.folder / "health.json")
         file.load(self.health)
         self.watcher = Watcher(
-            JoinedCards([self.source]),
+            CombinedCards([self.source]),
             self.offer,
             self.health,
             file,
             self.node,
             NODE,
             self.cluster,
-            Injecting(self.inject, [self.folder / "cdi"], self.node.status),
+            InjectionChooser(self.inject, [self.folder / "cdi"], self.node.status),
             PluginMetrics(self.registry),
         )
 
@@ -107,7 +106,7 @@ class Tower:
     def hear(self, *faults: Xid) -> None:
         self.source.faults += faults
         stop = Event()
-        thread = Thread(target=self.watcher.hear, args=(stop, 0.01))
+        thread = Thread(target=self.watcher.watch_faults, args=(stop, 0.01))
         thread.start()
         wait_until(lambda: not self.source.faults, "the faults to be heard")
         stop.set()

@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.base import CardSays, ProcessUse, SmSource
+from deviceplugin.telemetry.base import CardAnswer, ProcessUse, SmSource
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from tests.machine import needs
 from tests.testbed.waiting import wait_until
@@ -55,7 +55,7 @@ def smi(*fields: str) -> list[str]:
     return [word.strip() for word in told.splitlines()[0].split(",")]
 
 
-def first(telemetry: NvmlTelemetry, group: str) -> CardSays:
+def first(telemetry: NvmlTelemetry, group: str) -> CardAnswer:
     names = [field.name for field in f.FIELDS if field.group == group]
     card = telemetry.cards().cards[0]
     return telemetry.read(group, names)[card.uuid]

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.exporter.collector import Exposition, Site
 from deviceplugin.exporter.kubelet_check import KubeletRound
-from deviceplugin.exporter.owners import NOBODY
+from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.snapshot import Snapshot, XidTally
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import PatrolTally
+from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
 from extender.main import CERTIFICATE_ENDS
@@ -55,7 +55,7 @@ PROCESSES = scene.processes(
     {
         1: scene.owner("bert-0"),
         2: scene.owner("bert-1"),
-        3: NOBODY,
+        3: NO_POD,
         4: scene.owner("cores"),
     },
 )
@@ -91,7 +91,7 @@ def exporter_page() -> str:
             site,
             lambda: snapshot,
             book,
-            patrolled=lambda: PatrolTally(1, 0),
+            overuse=lambda: OveruseTally(1, 0),
             kubelet=lambda: kubelet,
         )
     )

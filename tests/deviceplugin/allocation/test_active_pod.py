@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.active_pod import Served, Turn, candidates, steps_left
 from deviceplugin.cards.devices import Cards
-from deviceplugin.pods import Listed, NodePod, Step
+from deviceplugin.pods import (
+    ActivePod,
+    Allocated,
+    Listed,
+    NodePod,
+    Step,
+    candidates,
+    steps_left,
+)
 from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -46,9 +53,9 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
     A process that begins in the middle goes on where the one before it ended.
     """
     pod = seen(body)
-    passing = {a.name for a in pod.asking if a.role is Role.INIT}
-    turn = Turn(pod, placement(), pod.steps)
-    served: Served = set()
+    passing = {a.name for a in pod.gpu_containers if a.role is Role.INIT}
+    turn = ActivePod(pod, placement(), pod.steps)
+    served: Allocated = set()
     held: dict[str, dict[str, frozenset[str]]] = {}
     for container, resource, count in Giver(Cards([]), chance).calls(pod):
         assert steps_left(pod, listed_as(pod, held), served) == turn.left
@@ -64,7 +71,9 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
 
 def test_a_strange_call_is_no_step() -> None:
     """Another count, or the other resource's."""
-    turn = Turn(pod_of(units=4, cores=2), placement(), pod_of(units=4, cores=2).steps)
+    turn = ActivePod(
+        pod_of(units=4, cores=2), placement(), pod_of(units=4, cores=2).steps
+    )
     assert turn.step(M, 4) is not None
     assert turn.step(M, 2) is None
     assert turn.step(C, 4) is None
@@ -75,7 +84,7 @@ def test_containers_before_the_one_served_are_past() -> None:
     pod = seen(
         pod_json(containers=[container_json("x", 1, 2), container_json("y", 3, 4)])
     )
-    turn = Turn(pod, placement(), pod.steps)
+    turn = ActivePod(pod, placement(), pod.steps)
     after = turn.after(Step("y", M, 3))
     assert after.left == (Step("y", C, 4),)
 

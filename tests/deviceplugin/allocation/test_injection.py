@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.allocation.injection import Injecting, specified
+from deviceplugin.allocation.injection import InjectionChooser, specified
 from deviceplugin.settings import InjectionChoice
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
@@ -73,9 +73,9 @@ def test_auto(
 ) -> None:
     """The first that the node can do, and the reason why none before it."""
     caplog.set_level(logging.INFO)
-    injecting = Injecting("auto", [folder], lambda: node)
-    injecting.look([ONE, TWO])
-    assert injecting.chosen() == chosen
+    chooser = InjectionChooser("auto", [folder], lambda: node)
+    chooser.look([ONE, TWO])
+    assert chooser.chosen() == chosen
     [(by, because)] = said(caplog)
     assert by == chosen
     assert why in because
@@ -87,7 +87,7 @@ def test_a_runtime_of_unknown_ways_names_the_setting(
     """Its operator may know better."""
     caplog.set_level(logging.INFO)
     node = status(runtime="containerd://1.7.27")
-    Injecting("auto", [folder], lambda: node).look([ONE])
+    InjectionChooser("auto", [folder], lambda: node).look([ONE])
     assert "set GPUSHARE_INJECT=cdi" in said(caplog)[0][1]
 
 
@@ -97,12 +97,14 @@ def test_what_was_chosen_holds_while_the_node_is_not_told_of(
     """After a restart without the API server; its word is taken as soon as it comes."""
     told: dict[str, Json] = {"now": status()}
 
-    def injecting() -> Injecting:
-        return Injecting("auto", [folder], lambda: told["now"], tmp_path / "inject")
+    def chooser() -> InjectionChooser:
+        return InjectionChooser(
+            "auto", [folder], lambda: told["now"], tmp_path / "inject"
+        )
 
-    injecting().look([ONE])
+    chooser().look([ONE])
     told["now"] = {}
-    again = injecting()
+    again = chooser()
     assert again.chosen() == "cdi"
     again.look([ONE])
     assert again.chosen() == "cdi"
@@ -111,19 +113,19 @@ def test_what_was_chosen_holds_while_the_node_is_not_told_of(
         again.look([ONE])
     assert again.chosen() == "nodes"
     told["now"] = {}
-    assert injecting().chosen() == "nodes"
+    assert chooser().chosen() == "nodes"
 
 
 def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) -> None:
     """kubelet calls its version Unknown; pods that come then get their card as ever."""
     told = {"now": status()}
     file = tmp_path / "inject"
-    injecting = Injecting("auto", [folder], lambda: told["now"], file)
-    injecting.look([ONE])
+    chooser = InjectionChooser("auto", [folder], lambda: told["now"], file)
+    chooser.look([ONE])
     told["now"] = status(runtime="containerd://Unknown")
     for _ in range(4):
-        injecting.look([ONE])
-    assert injecting.chosen() == "cdi"
+        chooser.look([ONE])
+    assert chooser.chosen() == "cdi"
     assert file.read_text() == "cdi\n"
 
 
@@ -139,9 +141,9 @@ def test_a_specification_that_is_not_yet_there_after_a_reboot(
 ) -> None:
     """``/var/run/cdi`` is empty then; another runtime is another matter."""
     file = tmp_path / "inject"
-    Injecting("auto", [folder], status, file).look([ONE])
+    InjectionChooser("auto", [folder], status, file).look([ONE])
     (folder / "nvidia.json").unlink()
-    again = Injecting("auto", [folder], lambda: status(runtime=runtime), file)
+    again = InjectionChooser("auto", [folder], lambda: status(runtime=runtime), file)
     seen = []
     for _ in chosen:
         again.look([ONE])
@@ -152,27 +154,27 @@ def test_a_specification_that_is_not_yet_there_after_a_reboot(
 def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     """Alone: the node's way stays, and the card comes when it is specified."""
     new = CardUUID("GPU-3")
-    injecting = Injecting("auto", [folder, folder / "none"], status)
-    injecting.look([ONE, new])
-    assert injecting.chosen() == "cdi"
-    assert list(injecting.held()) == [new]
-    assert "has nvidia.com/gpu=GPU-3" in injecting.held()[new]
+    chooser = InjectionChooser("auto", [folder, folder / "none"], status)
+    chooser.look([ONE, new])
+    assert chooser.chosen() == "cdi"
+    assert list(chooser.held()) == [new]
+    assert "has nvidia.com/gpu=GPU-3" in chooser.held()[new]
     (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
-    injecting.look([ONE, new])
-    assert injecting.held() == {}
+    chooser.look([ONE, new])
+    assert chooser.held() == {}
 
 
 def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
     """Somebody may be writing the specification anew."""
-    injecting = Injecting("auto", [folder], status)
-    injecting.look([ONE, TWO])
+    chooser = InjectionChooser("auto", [folder], status)
+    chooser.look([ONE, TWO])
     (folder / "nvidia.json").write_text(json.dumps(spec_of(ONE)))
     held = []
     for _ in range(3):
-        injecting.look([ONE, TWO])
-        held.append(list(injecting.held()))
+        chooser.look([ONE, TWO])
+        held.append(list(chooser.held()))
     assert held == [[], [], [TWO]]
-    assert injecting.chosen() == "cdi"
+    assert chooser.chosen() == "cdi"
 
 
 def test_without_any_card_specified_there_is_another_way(
@@ -180,10 +182,10 @@ def test_without_any_card_specified_there_is_another_way(
 ) -> None:
     """And nothing is held back; the card is named."""
     caplog.set_level(logging.INFO)
-    injecting = Injecting("auto", [folder / "none"], status)
-    injecting.look([ONE, TWO])
-    assert injecting.chosen() == "env"
-    assert injecting.held() == {}
+    chooser = InjectionChooser("auto", [folder / "none"], status)
+    chooser.look([ONE, TWO])
+    assert chooser.chosen() == "env"
+    assert chooser.held() == {}
     assert "has nvidia.com/gpu=GPU-1" in said(caplog)[0][1]
 
 
@@ -193,10 +195,10 @@ def test_a_choice_of_the_operators_stands(
 ) -> None:
     """Even where CDI lacks a specification, and then it is said."""
     caplog.set_level(logging.INFO)
-    injecting = Injecting(choice, [tmp_path], dict)
-    injecting.look([ONE])
-    assert injecting.chosen() == choice
-    assert injecting.held() == {}
+    chooser = InjectionChooser(choice, [tmp_path], dict)
+    chooser.look([ONE])
+    assert chooser.chosen() == choice
+    assert chooser.held() == {}
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")
@@ -206,21 +208,21 @@ def test_it_is_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None
     """And again when it changes, which CDI does at the third look alone."""
     caplog.set_level(logging.INFO)
     node = status()
-    injecting = Injecting("auto", [folder], lambda: node)
-    injecting.look([ONE])
-    injecting.look([ONE])
+    chooser = InjectionChooser("auto", [folder], lambda: node)
+    chooser.look([ONE])
+    chooser.look([ONE])
     assert len(said(caplog)) == 1
     node["nodeInfo"]["kubeletVersion"] = "v1.30.0"
-    injecting.look([ONE])
-    injecting.look([ONE])
-    assert injecting.chosen() == "cdi"
-    injecting.look([ONE])
+    chooser.look([ONE])
+    chooser.look([ONE])
+    assert chooser.chosen() == "cdi"
+    chooser.look([ONE])
     assert [by for by, _ in said(caplog)] == ["cdi", "env"]
 
 
 def test_before_any_look() -> None:
     """Variables, which every runtime lets pass."""
-    assert Injecting("auto", [], dict).chosen() == "env"
+    assert InjectionChooser("auto", [], dict).chosen() == "env"
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.yml"])

@@ -48,19 +48,19 @@ def start(house: House, pod: Json, container: str = "main") -> None:
 def test_devices_that_nobody_holds(house: House) -> None:
     """Neither by kubelet's list nor by what was written down."""
     with pytest.raises(NotYetError, match="nobody is known to hold"):
-        house.serving.starter.start(M, ["aaaaaaaa-m0007"])
+        house.start_container(M, ["aaaaaaaa-m0007"])
 
 
 def test_kubelet_is_silent(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nobody knows whose they are; it asks again."""
     pod = house.bind("a", 4, 1)
     house.admit(pod)
-    resources = house.serving.starter.resources
+    resources = house.serving.prestart.resources
     with monkeypatch.context() as silent:
         silent.setattr(resources, "list", fails(KubeletSilentError("no answer")))
         silent.setattr(resources, "get", lambda *_: None)
-        with pytest.raises(NotYetError, match="does not say whose they are: no answer"):
-            house.serving.starter.start(M, ids_of_card(0, 4))
+        with pytest.raises(NotYetError, match="which container holds them: no answer"):
+            house.start_container(M, ids_of_card(0, 4))
     start(house, pod)
 
 
@@ -73,7 +73,7 @@ def test_an_older_kubelet_lists_all(
 ) -> None:
     """Before 1.34 it cannot be asked of one pod."""
     pod = house.bind("a", 4, 1, card=1)
-    monkeypatch.setattr(house.serving.starter.resources, "get", lambda *_: None)
+    monkeypatch.setattr(house.serving.prestart.resources, "get", lambda *_: None)
     assert inside(house.run(pod)["main"])["cards"][0]["uuid"] == UUIDS[1]
 
 
@@ -134,11 +134,11 @@ def test_what_has_ended_is_forgotten(house: House) -> None:
     """By the occupancy; records stay while they are young."""
     house.run(house.bind("a", 4, 1))
     uid = house.pod("a")["metadata"]["uid"]
-    assert house.serving.occupancy.was_served(uid)
+    assert house.serving.occupancy.has_allocation(uid)
     house.end_pod("a")
     house.serving.pods._drop(uid)
     house.serving.reporter.catch_up()
-    assert not house.serving.occupancy.was_served(uid)
+    assert not house.serving.occupancy.has_allocation(uid)
     assert any(one.uid == uid for one in house.serving.reporter.records.all())
 
 

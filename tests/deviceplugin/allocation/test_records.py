@@ -8,8 +8,8 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.allocation.records import ALLOCATION, Record, Records, key
-from deviceplugin.serve import only_one
+from deviceplugin.allocation.occupancy import ALLOCATION, Record, Records, key
+from deviceplugin.serve import instance_lock
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
 from tests.testbed.waiting import wait_until
@@ -209,12 +209,12 @@ def test_a_second_plugin_waits_for_the_first(
     stop, inside, leave = Event(), Event(), Event()
 
     def second() -> None:
-        with only_one(tmp_path, stop) as only:
+        with instance_lock(tmp_path, stop) as only:
             assert only
             inside.set()
             leave.wait()
 
-    with only_one(tmp_path, stop) as only:
+    with instance_lock(tmp_path, stop) as only:
         assert only
         thread = Thread(target=second)
         thread.start()
@@ -234,10 +234,10 @@ def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:
     found: list[bool] = []
 
     def second() -> None:
-        with only_one(tmp_path, stop) as only:
+        with instance_lock(tmp_path, stop) as only:
             found.append(only)
 
-    with only_one(tmp_path, Event()):
+    with instance_lock(tmp_path, Event()):
         thread = Thread(target=second)
         thread.start()
         stop.set()
@@ -247,14 +247,14 @@ def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:
 
 def test_no_file_of_the_folder_is_the_lock(tmp_path: Path) -> None:
     """kubelet removes files there, and the next plugin would lock a new one."""
-    with only_one(tmp_path, Event()) as only:
+    with instance_lock(tmp_path, Event()) as only:
         assert only
         assert not list(tmp_path.iterdir())
 
 
 def test_the_lock_is_let_go_of_whatever_happens(tmp_path: Path) -> None:
     """An exception inside does not shut the next one out."""
-    with pytest.raises(KeyError), only_one(tmp_path / "new", Event()):
+    with pytest.raises(KeyError), instance_lock(tmp_path / "new", Event()):
         raise KeyError
-    with only_one(tmp_path / "new", Event()) as only:
+    with instance_lock(tmp_path / "new", Event()) as only:
         assert only

@@ -10,9 +10,9 @@ from deviceplugin.allocation.response import (
     INJECTIONS,
     Injection,
     Mount,
-    given,
-    hints,
-    what_is_missing,
+    container_setup,
+    limit_env,
+    why_unusable,
 )
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
@@ -55,7 +55,7 @@ def test_nvidias_cards(
     injection: Injection, visible: str, nodes: tuple[str, ...], cdi: tuple[str, ...]
 ) -> None:
     """One way lets the container at them, and no other does so beside it."""
-    found = given(M, 4, NVIDIA, injection, "/state/x")
+    found = container_setup(M, 4, NVIDIA, injection, "/state/x")
     assert found.variables == {
         "VCUDA_CARDS": ",".join(UUIDS[:2]),
         "VCUDA_MEMORY_LIMIT_MIB": "1024",
@@ -68,7 +68,7 @@ def test_nvidias_cards(
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
     """Its own nodes and variables, whatever the way; NVIDIA's runtime injects none."""
-    found = given(C, 4, [OTHER], injection, "/x")
+    found = container_setup(C, 4, [OTHER], injection, "/x")
     assert found.nodes == OTHER.nodes
     assert found.cdi == ()
     assert found.variables[VISIBLE] == "void"
@@ -79,24 +79,24 @@ def test_a_card_of_the_inventory(injection: Injection) -> None:
 def test_a_simulated_card_has_no_nodes() -> None:
     """The shared nodes alone are of no use; it is given all the same."""
     card = FoundCard(UUIDS[0], 0, 4096, simulated=True)
-    assert given(M, 1, [card], "nodes", "/x").nodes == ()
-    assert not what_is_missing([card], "nodes")
+    assert container_setup(M, 1, [card], "nodes", "/x").nodes == ()
+    assert not why_unusable([card], "nodes")
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
     """Its node is not known, so nothing could let the container at it."""
     unknown = FoundCard(UUIDS[0], 0, 4096)
-    wrong = what_is_missing([*NVIDIA, OTHER, unknown], injection)
+    wrong = why_unusable([*NVIDIA, OTHER, unknown], injection)
     assert wrong.startswith("the driver does not tell the minor number of card") is (
         injection == "nodes"
     )
-    assert not what_is_missing([*NVIDIA, OTHER], injection)
+    assert not why_unusable([*NVIDIA, OTHER], injection)
 
 
 def test_no_card_is_none() -> None:
     """Nothing of an image's own ``all`` comes true."""
-    found = given(M, 1, [], "env", "/x")
+    found = container_setup(M, 1, [], "env", "/x")
     assert found.variables[VISIBLE] == "void"
     assert found.variables["VCUDA_CARDS"] == ""
 
@@ -119,8 +119,8 @@ def test_both_answers_agree(
 
     The folder alone differs by design: each has the same file.
     """
-    one = given(C, cores, cards, injection, "/x")
-    two = given(M, units, cards, injection, "/x")
+    one = container_setup(C, cores, cards, injection, "/x")
+    two = container_setup(M, units, cards, injection, "/x")
     for key in one.variables.keys() & two.variables.keys():
         assert one.variables[key] == two.variables[key]
     assert one.nodes == two.nodes
@@ -131,5 +131,5 @@ def test_both_answers_agree(
 
 def test_hints() -> None:
     """256 MiB a unit, hundredths of a card."""
-    assert hints(M, 20) == {"VCUDA_MEMORY_LIMIT_MIB": "5120"}
-    assert hints(C, 20) == {"VCUDA_CORES": "20"}
+    assert limit_env(M, 20) == {"VCUDA_MEMORY_LIMIT_MIB": "5120"}
+    assert limit_env(C, 20) == {"VCUDA_CORES": "20"}

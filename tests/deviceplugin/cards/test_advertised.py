@@ -134,5 +134,5 @@ def test_who_waits_is_woken() -> None:
 @pytest.mark.parametrize("uuid", [UUIDS[0], CardUUID("none")])
 def test_a_found_card_keeps_what_its_source_knows(uuid: CardUUID) -> None:
     """For what its container needs; a stranger is none."""
-    found = offer(found_card(0)).found(uuid)
-    assert found == (found_card(0) if uuid == UUIDS[0] else None)
+    found = offer(found_card(0)).cards().as_found([uuid])
+    assert found == ((found_card(0),) if uuid == UUIDS[0] else ())

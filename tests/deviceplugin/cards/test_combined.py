@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.source import (
     CardReading,
     DriverLost,
@@ -16,7 +16,7 @@ from deviceplugin.cards.source import (
     NoCardsYet,
     XidEvent,
 )
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from gpushare.domain.model import CardUUID
 
 
@@ -58,7 +58,7 @@ def indices(found: Found) -> dict[str, int]:
 
 def test_the_first_keeps_its_indices() -> None:
     """A later one keeps those that are free; the rest come after all."""
-    joined = JoinedCards([Played("a", 0, 2), Played("b", 0, 1, 5)])
+    joined = CombinedCards([Played("a", 0, 2), Played("b", 0, 1, 5)])
     assert indices(joined.cards()) == {"a0": 0, "b1": 1, "a2": 2, "b5": 5, "b0": 6}
     assert joined.cards() == joined.cards()
 
@@ -67,7 +67,7 @@ def test_a_source_without_cards_hides_no_other() -> None:
     """Inventory cards are offered where no driver is, and beside it once it is."""
     first, second = Played("a", 0), Played("b", 0)
     first.gone = "no driver"
-    joined = JoinedCards([first, second])
+    joined = CombinedCards([first, second])
     assert indices(joined.cards()) == {"b0": 0}
     assert [one.uuid for one in joined.readings()] == ["b0"]
     first.gone = ""
@@ -78,7 +78,7 @@ def test_no_card_anywhere_says_why() -> None:
     """An empty inventory does not make a node without a driver one without cards."""
     first, second = Played("a", 0), Played("b")
     first.gone = "no driver"
-    joined = JoinedCards([first, second])
+    joined = CombinedCards([first, second])
     for ask in (joined.cards, joined.readings):
         with pytest.raises(NoCardsYet, match=r"^no driver$"):
             ask()
@@ -89,7 +89,7 @@ def test_no_card_anywhere_says_why() -> None:
 def test_cards_stay_while_their_driver_is_gone() -> None:
     """They are listed under their indices, and their readings fail with the reason."""
     first, second = Played("a", 0), Played("b", 0)
-    joined = JoinedCards([first, second])
+    joined = CombinedCards([first, second])
     before = joined.cards()
     first.gone = "the driver was unloaded"
     assert joined.cards() == before
@@ -97,13 +97,13 @@ def test_cards_stay_while_their_driver_is_gone() -> None:
     assert failures == {"a0": "the driver was unloaded", "b0": ""}
 
 
-@pytest.mark.parametrize("make", [JoinedCards, JoinedTelemetry])
+@pytest.mark.parametrize("make", [CombinedCards, CombinedTelemetry])
 @pytest.mark.parametrize(
     ("had", "others", "ends"),
     [(1, 0, True), (1, 1, True), (0, 0, True), (0, 1, False)],
 )
 def test_a_driver_that_is_lost(
-    make: Callable[[list[Any]], JoinedCards | JoinedTelemetry],
+    make: Callable[[list[Any]], CombinedCards | CombinedTelemetry],
     had: int,
     others: int,
     *,
@@ -124,7 +124,7 @@ def test_a_driver_that_is_lost(
 def test_a_card_of_two_sources_is_the_first_s() -> None:
     """It is listed and read once, and said to be left out."""
     first, second = Played("a", 0), Played("a", 0, 1)
-    joined = JoinedCards([first, second])
+    joined = CombinedCards([first, second])
     found = joined.cards()
     assert indices(found) == {"a0": 0, "a1": 1}
     assert found.left_out == (LeftOut("a0", "another source has it already"),)
@@ -134,7 +134,7 @@ def test_a_card_of_two_sources_is_the_first_s() -> None:
 def test_events_come_from_any() -> None:
     """Each once."""
     first, second = Played("a", 0), Played("b", 0)
-    joined = JoinedCards([first, second])
+    joined = CombinedCards([first, second])
     event = XidEvent(None, 79)
     for source in (second, first):
         source.events.append(event)
@@ -146,12 +146,12 @@ def test_the_loading_is_the_first_s() -> None:
     """An inventory has no driver that could be loaded anew."""
     first, second = Played("a", 0), Played("b", 0)
     first.load = ""
-    assert JoinedCards([first, second]).driver_load() == ""
-    assert JoinedCards([second, first]).driver_load() == "load of b"
+    assert CombinedCards([first, second]).driver_load() == ""
+    assert CombinedCards([second, first]).driver_load() == "load of b"
 
 
 def test_all_are_closed() -> None:
     """The driver is let go of."""
     sources = [Played("a"), Played("b")]
-    JoinedCards(sources).close()
+    CombinedCards(sources).close()
     assert [source.closed for source in sources] == [1, 1]

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from deviceplugin.cards.deadline import Asking, Late
+from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from tests.testbed.waiting import wait_until
 
 FOREVER_S = 600.0
@@ -35,9 +35,9 @@ def hanging() -> Iterator[Hanging]:
 
 
 def test_each_gets_its_answer_or_what_it_raised() -> None:
-    """By name, in the order of asking."""
+    """By name, in the order of calls."""
     questions = {"good": partial(int, "1"), "bad": partial(int, "x")}
-    answers = Asking(FOREVER_S).ask(questions)
+    answers = DeadlineCalls(FOREVER_S).run(questions)
     assert list(answers) == ["good", "bad"]
     assert answers["good"] == 1
     assert isinstance(answers["bad"], ValueError)
@@ -49,45 +49,45 @@ def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
         "hangs": hanging,
         "answers": partial(str, "here"),
     }
-    asking = Asking(0.05)
+    calls = DeadlineCalls(0.05)
     answers = wait_until(
-        lambda: asking.ask(questions),
+        lambda: calls.run(questions),
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: seen["answers"] == "here",
     )
-    assert isinstance(answers["hangs"], Late)
+    assert isinstance(answers["hangs"], DeadlineExceeded)
     assert str(answers["hangs"]) == "it did not answer within 0.05 s"
 
 
 def test_one_that_hangs_is_not_asked_again(hanging: Hanging) -> None:
     """Not at any later call, until it has answered; the late answer is nobody's."""
-    asking = Asking(0.05)
+    calls = DeadlineCalls(0.05)
     for _ in range(3):
-        with pytest.raises(Late):
-            asking.ask_one("card", hanging)
+        with pytest.raises(DeadlineExceeded):
+            calls.run_one("card", hanging)
     wait_until(lambda: hanging.begun, "the question's own thread")
     assert hanging.begun == 1
     hanging.let_go.set()
-    assert patiently(asking) in ("fresh", "late answer")
-    assert patiently(asking) == "fresh"
+    assert patiently(calls) in ("fresh", "late answer")
+    assert patiently(calls) == "fresh"
     assert hanging.begun == 1
 
 
-def patiently(asking: Asking) -> str:
+def patiently(calls: DeadlineCalls) -> str:
     """Ask until there is an answer: a busy machine is late itself."""
     while True:
         try:
-            return asking.ask_one("card", lambda: "fresh")
-        except Late:
+            return calls.run_one("card", lambda: "fresh")
+        except DeadlineExceeded:
             continue
 
 
 def test_threads_share_one_question(hanging: Hanging) -> None:
     """Who asks what another has just asked gets the same answer."""
-    asking = Asking(FOREVER_S)
+    calls = DeadlineCalls(FOREVER_S)
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(asking.ask_one("card", hanging)))
+        threading.Thread(target=lambda: answers.append(calls.run_one("card", hanging)))
         for _ in range(3)
     ]
     for thread in threads:
@@ -99,9 +99,9 @@ def test_threads_share_one_question(hanging: Hanging) -> None:
 
 
 def test_what_one_raised_is_raised() -> None:
-    """``ask_one`` raises it as it came."""
+    """``run_one`` raises it as it came."""
     with pytest.raises(ValueError, match="invalid literal"):
-        Asking(FOREVER_S).ask_one("card", lambda: int("x"))
+        DeadlineCalls(FOREVER_S).run_one("card", lambda: int("x"))
 
 
 @contextmanager
@@ -116,24 +116,24 @@ def no_room_for_threads() -> Iterator[None]:
 
 def test_one_that_cannot_be_begun_is_late_just_now() -> None:
     """Not for good: it is asked as soon as there is a thread for it."""
-    asking = Asking(FOREVER_S)
+    calls = DeadlineCalls(FOREVER_S)
     with no_room_for_threads():
         for _ in range(2):
-            answer = asking.ask({"card": lambda: "told"})["card"]
-            assert isinstance(answer, Late)
+            answer = calls.run({"card": lambda: "told"})["card"]
+            assert isinstance(answer, DeadlineExceeded)
             assert str(answer) == "it was not asked: can't start new thread"
-    assert asking.ask_one("card", lambda: "told") == "told"
+    assert calls.run_one("card", lambda: "told") == "told"
 
 
 def test_nothing_asked_is_nothing_answered() -> None:
     """A node without cards."""
-    assert Asking(NOW_S).ask({}) == {}
+    assert DeadlineCalls(NOW_S).run({}) == {}
 
 
 def test_answers_that_come_at_once_cost_one_thread() -> None:
     """A thread costs more than most answers."""
     questions = dict.fromkeys(range(8), threading.get_ident)
-    answers = Asking(FOREVER_S, held_up_s=FOREVER_S).ask(questions)
+    answers = DeadlineCalls(FOREVER_S, held_up_s=FOREVER_S).run(questions)
     assert len(set(answers.values())) == 1
 
 
@@ -146,7 +146,7 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
         "hangs too": other,
         **{f"meets {number}": met.wait for number in range(3)},
     }
-    answers = Asking(5).ask(questions)
+    answers = DeadlineCalls(5).run(questions)
     other.let_go.set()
-    assert sum(isinstance(answer, Late) for answer in answers.values()) == 2
+    assert sum(isinstance(answer, DeadlineExceeded) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}

@@ -11,13 +11,14 @@ from deviceplugin.cards.devices import (
     Cards,
     Tally,
     amount_of,
+    card_key,
+    device_ids,
     pick,
     placement_from,
-    placement_of_stranger,
+    placement_of_unknown_pod,
     plan,
-    what_is_impossible,
+    why_impossible,
 )
-from deviceplugin.cards.source import card_key, device_ids
 from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRequest
 from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
@@ -95,7 +96,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
     planned = place(asked, node(*FOUR), policy)  # type: ignore[arg-type]
     assume(isinstance(planned, Placement) and planned.shares)
     assert isinstance(planned, Placement)
-    assert what_is_impossible(planned, pod, CARDS) == ""
+    assert why_impossible(planned, pod, CARDS) == ""
     kubelet = Giver(CARDS, chance)
     kubelet.give(pod, planned)
     listed = kubelet.listed(pod)
@@ -145,7 +146,7 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
     """Of ids of cards that are no more, nothing."""
     ids = frozenset([*device_ids(FOUR[3], "m")[:2], "deadbeef-m0000", "junk"])
     cores = frozenset(device_ids(FOUR[3], "c")[:7])
-    found = placement_of_stranger(ref(), N, {"x": {M: ids, C: cores}}, CARDS)
+    found = placement_of_unknown_pod(ref(), N, {"x": {M: ids, C: cores}}, CARDS)
     assert [(one.card, one.amount) for one in found.shares] == [
         (UUIDS[3], Amount(7, 2))
     ]
@@ -158,7 +159,10 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
         ([share("GPU-x", 4, 2)], "this node has no card GPU-x"),
         ([share(UUIDS[0], 11, 2)], "10 units, not 2 and 11"),
         ([share(UUIDS[0], 4, 101)], "100 cores and 10 units, not 101 and 4"),
-        ([share(UUIDS[0], 3, 2)], "main asks 2 cores and 4 units, the placement has 2"),
+        (
+            [share(UUIDS[0], 3, 2)],
+            "asks for 2 cores and 4 units, the placement has 2",
+        ),
         ([share(UUIDS[0], 4, 2, container="other")], "the placement has 0 and 0"),
         ([], "the placement has 0 and 0"),
     ],
@@ -167,7 +171,7 @@ def test_an_impossible_placement(shares: list[object], words: str) -> None:
     """The words name the card or the container, and both amounts."""
     pod = seen(pod_json(units=4, cores=2))
     found = placed(shares=shares)  # type: ignore[arg-type]
-    said = what_is_impossible(found, pod, CARDS)
+    said = why_impossible(found, pod, CARDS)
     assert words in said
     assert bool(words) is bool(said)
 

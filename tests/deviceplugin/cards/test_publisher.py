@@ -7,8 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards.advertised import Offer
-from deviceplugin.cards.publisher import OwnNode, Publisher
+from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards
@@ -83,8 +82,8 @@ def running(desk: Desk, *, at_once: bool = False) -> Iterator[Desk]:
     stop = Event()
     loops = [desk.publisher.run]
     if at_once:
-        desk.cluster.tell = desk.hear
-        desk.hear()
+        desk.cluster.tell = desk.watch_faults
+        desk.watch_faults()
     else:
         loops.append(Reflector(desk.cluster, Kind.NODES, desk.node).run)
     threads = [Thread(target=one, args=(stop,)) for one in loops]
@@ -129,7 +128,7 @@ def test_what_is_there_already_is_not_written(desk: Desk) -> None:
         desk.wait_there(ONE)
     again = Desk()
     again.cluster, again.offer = desk.cluster, desk.offer
-    again.hear()
+    again.watch_faults()
     Publisher(again.cluster, NODE, again.node, again.offer).publish()
     assert desk.cluster.writes == 1
 
@@ -142,10 +141,10 @@ def test_who_changes_it_is_overruled(
     with running(desk, at_once=True):
         desk.wait_there(ONE)
         Embedded.annotate(desk.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
-        desk.hear()
+        desk.watch_faults()
         wait_until(lambda: desk.cluster.writes == 2, "a second write")
         desk.wait_there(ONE)
-    removed = "somebody removed our annotation; writing it again"
+    removed = "the annotation of the cards was removed; writing it again"
     assert (removed in caplog.messages) is (text is None)
 
 

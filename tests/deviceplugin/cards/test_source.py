@@ -2,16 +2,16 @@
 
 import pytest
 
-from deviceplugin.cards.source import (
+from deviceplugin.cards.devices import (
     CORE_KIND,
     MEMORY_KIND,
     DeviceId,
-    FoundCard,
     card_key,
     colliding,
     device_ids,
     shared_card,
 )
+from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 
 P4 = FoundCard(

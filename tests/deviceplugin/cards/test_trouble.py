@@ -266,7 +266,7 @@ def test_the_state_folder_is_full(small_disk: Path, tmp_path: Path) -> None:
             assert inside(given[container])["cards"][0]["units"] == units
         house.end()
         house.start()
-        assert house.serving.occupancy.was_served(uid)
+        assert house.serving.occupancy.has_allocation(uid)
 
 
 def refused(house: House, call: str) -> float:

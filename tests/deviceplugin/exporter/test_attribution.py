@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.exporter.owners import NOBODY, Owner, owner_of, pods_above
+from deviceplugin.exporter.owners import NO_POD, Owner, owner_of, pods_above
 
 UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
 ESCAPED = UID.replace("-", "_")
@@ -99,7 +99,7 @@ def test_a_static_pod_is_named_by_its_config_hash(path: str) -> None:
 @pytest.mark.parametrize("layout", OUTSIDE)
 def test_what_is_outside_kubernetes_has_no_owner(layout: str) -> None:
     """A container of docker's own has an id, and is no pod's for that."""
-    assert owner_of(OUTSIDE[layout]) == NOBODY
+    assert owner_of(OUTSIDE[layout]) == NO_POD
 
 
 def test_a_pod_s_own_cgroup_has_no_container() -> None:
@@ -120,7 +120,7 @@ def test_kubernetes_within_kubernetes_names_the_inner_pod() -> None:
     assert pods_above(own) == 1
     process = f"9:cpu:/\n4:pids:{outer}/kubepods/pod{UID}/{CONTAINER}\n"
     assert owner_of(process, pods_above(own)) == OURS
-    assert owner_of(f"4:pids:{outer}", pods_above(own)) == NOBODY
+    assert owner_of(f"4:pids:{outer}", pods_above(own)) == NO_POD
 
 
 @pytest.mark.parametrize("own", ["", "0::/", f"0::/kubepods/pod{UID}/{CONTAINER}"])

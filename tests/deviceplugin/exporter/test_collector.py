@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 from deviceplugin.cards.source import Found
-from deviceplugin.exporter.owners import NOBODY
+from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.selection import parse
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import ProcessesSay
+from deviceplugin.telemetry.base import ProcessesAnswer
 from tests.builders import page
 from tests.deviceplugin.exposed import CARD_A, MAIN_OF_A, SITE, Desk, busy
 from tests.deviceplugin.house import found_card
@@ -87,7 +87,7 @@ def test_idle_is_zero_and_gone_is_nothing() -> None:
 
 def test_unknown_is_nothing_and_what_is_allotted_stays() -> None:
     """A failing card's containers have no use, and still their share."""
-    round_ = processes({A: ProcessesSay(failure="it hangs")})
+    round_ = processes({A: ProcessesAnswer(failure="it hangs")})
     desk = Desk(snapshot(round_=round_), pods=[held("a")])
     assert desk.samples("DCGM_CUSTOM_PROCESS_SM_UTIL") == []
     assert desk.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", PodName="a") == 2048
@@ -131,7 +131,7 @@ def test_who_is_over_its_share() -> None:
 
 def test_when_a_container_worked_last() -> None:
     """In seconds since 1970, none for what is no pod's."""
-    round_ = processes({A: [use(1, 100, 20), use(2, 5, 5)]}, {1: owner("a"), 2: NOBODY})
+    round_ = processes({A: [use(1, 100, 20), use(2, 5, 5)]}, {1: owner("a"), 2: NO_POD})
     desk = Desk(snapshot(round_=round_), pods=[held("a")])
     [(labels, value)] = desk.samples("vcuda_container_last_busy_timestamp_seconds")
     assert (labels["PodName"], value) == ("a", AT)
@@ -139,7 +139,7 @@ def test_when_a_container_worked_last() -> None:
 
 def test_processes_outside_kubernetes_have_empty_names() -> None:
     """Which Prometheus drops; nothing was allotted to them."""
-    round_ = processes({A: [use(1, 100, 20)]}, {1: NOBODY})
+    round_ = processes({A: [use(1, 100, 20)]}, {1: NO_POD})
     desk = Desk(snapshot(round_=round_), pods=[])
     [(labels, value)] = desk.samples("DCGM_CUSTOM_PROCESS_MEM_USED")
     empty = ("NamespaceName", "PodName", "ContainerName", "AllocateMode")

@@ -8,10 +8,10 @@ from threading import Event, Thread
 import pytest
 
 from deviceplugin.exporter.procfs import ProcFs
-from deviceplugin.exporter.run import CONFIG, Configuring
+from deviceplugin.exporter.run import CONFIG, FieldFileWatcher
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.selection import Flags, choose
-from deviceplugin.exporter.snapshot_store import Board
+from deviceplugin.exporter.snapshot_store import SnapshotStore
 from deviceplugin.telemetry.fields import FB_USED, FIELDS, GPU_TEMP, GPU_UTIL, NVLINK
 from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
 from tests.testbed.waiting import wait_until
@@ -22,13 +22,13 @@ DEFAULT = {one.name for one in choose(Flags()).fields}
 
 class Desk:
     def __init__(self, path: Path | None, flags: Flags | None = None) -> None:
-        self.board = Board()
+        self.board = SnapshotStore()
         sampler = Sampler(ScriptedTelemetry(), self.board, ProcFs())
-        self.configuring = Configuring(flags or Flags(), path, sampler, self.board)
+        self.watcher = FieldFileWatcher(flags or Flags(), path, sampler, self.board)
         self.look()
 
     def look(self) -> None:
-        self.configuring.look()
+        self.watcher.look()
 
     @property
     def shown(self) -> set[str]:
@@ -101,7 +101,7 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
         (b"nonsense\n", "line 1: 1 columns will not do; write: field, type, help"),
         (TEMP.encode() * 2, f"line 2: {GPU_TEMP} stands there twice; leave one out"),
         (b"", "it lists no field that is known here"),
-        (b"\xff\xfe", "it is no UTF-8 text"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
         (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),
     ],
 )
@@ -115,8 +115,8 @@ def test_a_bad_file_changes_nothing_and_is_told_once(
     for _ in range(3):
         desk.look()
     assert desk.shown == {GPU_UTIL}
-    assert desk.trouble == f"{path}: {because}; what was chosen before stays"
-    assert told(caplog, "the file of fields will not do") == 1
+    assert desk.trouble == f"{path}: {because}; the fields chosen before stay"
+    assert told(caplog, "the file of fields is not valid") == 1
     path.write_text(TEMP)
     desk.look()
     assert desk.shown == {GPU_TEMP}
@@ -183,7 +183,7 @@ def test_an_unchanged_file_is_no_news(path: Path) -> None:
 def test_it_looks_while_it_runs(path: Path) -> None:
     """Every so often, until it is stopped."""
     desk, stop = Desk(path), Event()
-    thread = Thread(target=desk.configuring.run, args=(stop, 0.01))
+    thread = Thread(target=desk.watcher.run, args=(stop, 0.01))
     thread.start()
     try:
         path.write_text(UTIL)

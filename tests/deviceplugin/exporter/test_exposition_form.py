@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from deviceplugin.exporter import catalog as own
 from deviceplugin.exporter.collector import Exposition
 from deviceplugin.exporter.kubelet_check import KubeletRound
-from deviceplugin.exporter.owners import NOBODY
+from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.snapshot import Snapshot, XidTally
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import PatrolTally
+from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.fields import FIELDS
 from gpushare.kube import names
@@ -73,7 +73,7 @@ def full() -> Desk:
         if one.name not in (fields.XID_ERRORS, fields.MEMORY_TEMP)
     }
     round_ = processes(
-        {A: [use(1, 3000, 20), use(2, 9, 1)]}, {1: owner("a"), 2: NOBODY}
+        {A: [use(1, 3000, 20), use(2, 9, 1)]}, {1: owner("a"), 2: NO_POD}
     )
     moved = held("b")
     actual = encode_placement(placement("b", B, 8, node=NODE), WRITTEN)
@@ -90,7 +90,7 @@ def full() -> Desk:
         now,
         pods=[held("a", 8, 50), moved],
         kubelet=KubeletRound(AT, 0.1, 2, (("default", "a"),)),
-        tally=PatrolTally(2, 1),
+        tally=OveruseTally(2, 1),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.exporter.kubelet_check import KubeletRound
 from deviceplugin.exporter.snapshot import Round, Snapshot, XidTally
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import CardSays
+from deviceplugin.telemetry.base import CardAnswer
 from deviceplugin.telemetry.fields import FIELDS, Field
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -157,7 +157,7 @@ def test_health_goes_by_what_was_asked_lately() -> None:
         ("environment", 19, 0),
         ("environment", 21, 1),
     ):
-        one = Round(group, AT - ago_s, 1.0, {A: CardSays(failure="it hung")})
+        one = Round(group, AT - ago_s, 1.0, {A: CardAnswer(failure="it hung")})
         rounds = {"utilization": desk.now.rounds["utilization"], group: one}
         desk.now = replace(desk.now, rounds=rounds)
         assert desk.value("vcuda_card_healthy", UUID=A) == healthy, (group, ago_s)
@@ -168,7 +168,7 @@ def test_a_lost_card_shows_no_value_from_before(*, driverless: bool) -> None:
     """Of a slow group, whose next round comes a minute later; others' are there."""
     seen = {fields.PCIE_REPLAY_COUNTER: 7.0}
     desk = busy(values={A: seen, B: seen}, at=AT - 40)
-    cards = {A: CardSays(failure="it is lost"), B: CardSays({fields.GPU_UTIL: 1.0})}
+    cards = {A: CardAnswer(failure="it is lost"), B: CardAnswer({fields.GPU_UTIL: 1.0})}
     lost = Round("utilization", AT, 0.1, cards)
     if driverless:
         lost = replace(lost, cards={}, failure="no driver")
@@ -181,7 +181,7 @@ def test_a_card_that_hangs_in_one_group_keeps_the_others_values() -> None:
     """They were read since, or are about of that moment."""
     desk = busy(values={A: {fields.GPU_UTIL: 1.0}})
     for ago_s in (-10, 0, 59):
-        hung = Round("faults", AT - ago_s, 5.0, {A: CardSays(failure="it hangs")})
+        hung = Round("faults", AT - ago_s, 5.0, {A: CardAnswer(failure="it hangs")})
         desk.now = replace(desk.now, rounds={**desk.now.rounds, "faults": hung})
         assert desk.value(fields.GPU_UTIL, UUID=A) == 1
         assert desk.value("vcuda_card_healthy", UUID=A) == 0

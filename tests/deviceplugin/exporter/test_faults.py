@@ -11,14 +11,14 @@ import pytest
 from deviceplugin.cards.source import Found, XidEvent
 from deviceplugin.exporter.sampler import XidTallies
 from deviceplugin.exporter.snapshot import XidTally
-from deviceplugin.exporter.snapshot_store import Board
+from deviceplugin.exporter.snapshot_store import SnapshotStore
 from tests.deviceplugin.house import found_card
 from tests.deviceplugin.scriptedtelemetry import A, B, ScriptedTelemetry
 from tests.testbed.waiting import wait_until
 
 
-def tallies() -> tuple[ScriptedTelemetry, Board, XidTallies]:
-    telemetry, board = ScriptedTelemetry(), Board()
+def tallies() -> tuple[ScriptedTelemetry, SnapshotStore, XidTallies]:
+    telemetry, board = ScriptedTelemetry(), SnapshotStore()
     return telemetry, board, XidTallies(telemetry, board, wait_s=0.05)
 
 
@@ -60,7 +60,7 @@ def test_without_cards_it_is_a_line_in_the_log(
 @contextmanager
 def hearing(made: XidTallies) -> Iterator[None]:
     stop = Event()
-    thread = Thread(target=made.hear, args=(stop,))
+    thread = Thread(target=made.watch_faults, args=(stop,))
     thread.start()
     try:
         yield
@@ -96,7 +96,7 @@ def test_errors_are_not_heard_in_a_hot_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After each it pauses, and the end cuts the pause short."""
-    telemetry, board = ScriptedTelemetry(), Board()
+    telemetry, board = ScriptedTelemetry(), SnapshotStore()
     for _ in range(10):
         telemetry.events.put(RuntimeError("odd"))
     with hearing(XidTallies(telemetry, board, wait_s=3600.0)):

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from deviceplugin.cards.source import Found
 from deviceplugin.exporter.http import ExporterPages, Request, Response
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
-from deviceplugin.telemetry.base import CardSays, ProcessesSay
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
 from tests.deviceplugin.house import found_card
 from tests.deviceplugin.scriptedtelemetry import A, B
@@ -30,8 +30,8 @@ SEED = Snapshot(
             1000.0,
             0.002,
             {
-                A: CardSays({FB_USED: 100.0, FB_TOTAL: 1000.0}),
-                B: CardSays({FB_USED: 101.0, FB_TOTAL: 1001.0}),
+                A: CardAnswer({FB_USED: 100.0, FB_TOTAL: 1000.0}),
+                B: CardAnswer({FB_USED: 101.0, FB_TOTAL: 1001.0}),
             },
         )
     },
@@ -196,8 +196,8 @@ def test_the_front_page_says_where_to_go() -> None:
 
 def test_health_names_what_is_missing() -> None:
     """Troubles, ages and failures; it is well as long as the process answers."""
-    says = {A: CardSays(), B: CardSays(failure="it was lost")}
-    used = ProcessRound(1000.0, 0.25, {A: ProcessesSay(failure="late")}, {}, "")
+    says = {A: CardAnswer(), B: CardAnswer(failure="it was lost")}
+    used = ProcessRound(1000.0, 0.25, {A: ProcessesAnswer(failure="late")}, {}, "")
     snapshot = replace(
         SEED,
         driver_version="550.54.15",

@@ -157,7 +157,7 @@ def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path) -> None:
     asked, misplaced, failure = checked(check_of(resources), pods)
     resources.close()
     assert (asked, misplaced) == (0, ())
-    assert failure.startswith("kubelet does not tell which devices a pod has: UNAVAIL")
+    assert failure.startswith("kubelet does not say which devices a pod has: UNAVAIL")
 
 
 class NoGet(WithGet):

@@ -5,11 +5,11 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.exporter.overuse import REASON, Patrol
+from deviceplugin.exporter.overuse import REASON, OveruseMonitor
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.exporter.usage import PatrolTally
+from deviceplugin.exporter.usage import OveruseTally
 from gpushare.kube.errors import Unreachable
 from tests.deviceplugin.beat import OVER, Beat
 from tests.deviceplugin.scene import (
@@ -36,7 +36,7 @@ def test_an_event_is_written_once_for_an_excess() -> None:
     beat.uses(304, a=OVER)
     beat.uses(364, a=OVER)
     assert len(beat.events()) == 2
-    assert beat.patrol.tally() == PatrolTally(reports=2)
+    assert beat.patrol.tally() == OveruseTally(reports=2)
     assert beat.pods() == ["a"]
 
 
@@ -73,7 +73,7 @@ def test_nobody_within_its_share_is_told_of() -> None:
     beat.uses(60, a=OVER, b=2048)
     assert [pod for pod, _, _ in beat.events()] == ["a"]
     assert beat.pods() == ["b"]
-    assert beat.patrol.tally() == PatrolTally(reports=1, evictions=1)
+    assert beat.patrol.tally() == OveruseTally(reports=1, evictions=1)
 
 
 def test_off_is_silent() -> None:
@@ -111,11 +111,11 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert beat.cluster.asked == 3
     refused = [one for one in caplog.records if "refused" in one.message]
     assert len(refused) == 1
-    assert beat.patrol.tally() == PatrolTally()
+    assert beat.patrol.tally() == OveruseTally()
     beat.cluster.refusal = None
     beat.uses(165, a=OVER)
     assert len(beat.events()) == 1
-    assert beat.patrol.tally() == PatrolTally(reports=1)
+    assert beat.patrol.tally() == OveruseTally(reports=1)
 
 
 class Stumbling:
@@ -142,7 +142,7 @@ def test_a_bug_ends_no_patrol(stop: Event, caplog: pytest.LogCaptureFixture) -> 
     """It is logged, and the next look comes."""
     stumbling = Stumbling()
     book = UsageBook(stumbling.read, Tenants().current)
-    patrol = Patrol(book, stumbling.read, None, "report", 60)
+    patrol = OveruseMonitor(book, stumbling.read, None, "report", 60)
     thread = Thread(target=patrol.run, args=(stop, 0.01))
     thread.start()
     wait_until(lambda: stumbling.reads >= 3, "a third look")

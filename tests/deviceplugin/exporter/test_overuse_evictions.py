@@ -1,7 +1,7 @@
 """Whom the watchdog evicts, each once for an excess, and who stays."""
 
 from deviceplugin.exporter.owners import CONFIG_MIRROR, Owner
-from deviceplugin.exporter.usage import PatrolTally
+from deviceplugin.exporter.usage import OveruseTally
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden
 from tests.deviceplugin.beat import OVER, Beat
@@ -30,7 +30,7 @@ def test_two_excesses_of_a_pod_are_one_eviction() -> None:
         beat.seconds = float(after_s)
         beat.patrol.step()
     assert beat.pods() == []
-    assert beat.patrol.tally() == PatrolTally(reports=2, evictions=1)
+    assert beat.patrol.tally() == OveruseTally(reports=2, evictions=1)
     # Two events and one eviction.
     assert beat.cluster.asked == 3
 
@@ -88,7 +88,7 @@ def test_a_budget_holds_the_eviction_back() -> None:
     assert beat.pods() == ["a"]
     beat.uses(95, a=OVER)
     assert beat.pods() == []
-    assert beat.patrol.tally() == PatrolTally(reports=1, evictions=1)
+    assert beat.patrol.tally() == OveruseTally(reports=1, evictions=1)
 
 
 def test_a_pod_that_came_back_to_its_share_is_spared() -> None:

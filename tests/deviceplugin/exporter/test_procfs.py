@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.exporter.owners import NOBODY, Owner, owner_of
+from deviceplugin.exporter.owners import NO_POD, Owner, owner_of
 from deviceplugin.exporter.procfs import ProcFs
 from tests.machine import needs
 from tests.testbed.kubeadm import cgroups
@@ -174,7 +174,7 @@ def test_a_pid_given_anew_is_another_process(tree: Tree, command: str) -> None:
     tree.process(7, INSIDE, 1000, command)
     assert procfs.owners([7]) == {7: OURS}
     tree.process(7, OUTSIDE, 2000, command)
-    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.owners([7]) == {7: NO_POD}
     tree.process(7, f"0::/kubepods/pod{UID}/{'c' * 64}", 3000, command)
     assert procfs.owners([7]) == {7: Owner(UID, "c" * 64)}
 
@@ -197,7 +197,7 @@ def test_a_pid_given_anew_while_it_is_read_is_nobody_we_know(tree: Tree) -> None
     assert told == [{}]
     held.unlink()
     tree.process(7, OUTSIDE, started=2000)
-    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.owners([7]) == {7: NO_POD}
 
 
 def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
@@ -208,14 +208,14 @@ def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
     (folder / "cgroup").write_text(OUTSIDE)
     assert procfs.owners([7]) == {7: OURS}
     assert procfs.owners([]) == {}
-    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.owners([7]) == {7: NO_POD}
 
 
 def test_a_process_outside_may_be_moved_into_a_container(tree: Tree) -> None:
     """So it is looked at each time."""
     procfs = ProcFs(tree.root)
     folder = tree.process(7, OUTSIDE)
-    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.owners([7]) == {7: NO_POD}
     (folder / "cgroup").write_text(INSIDE)
     assert procfs.owners([7]) == {7: OURS}
 
@@ -235,7 +235,7 @@ def test_what_may_not_be_read_is_told_once_and_recovers(
         assert procfs.trouble == f"{closed}: Is a directory"
     closed.rmdir()
     closed.write_text(OUTSIDE)
-    assert procfs.owners([7, 8]) == {7: OURS, 8: NOBODY}
+    assert procfs.owners([7, 8]) == {7: OURS, 8: NO_POD}
     assert procfs.trouble == ""
     assert [one.message for one in caplog.records] == [
         "processes have no owners",
@@ -270,13 +270,13 @@ def test_another_namespace_s_process_proves_nothing(tree: Tree) -> None:
     """A pid may be there by chance: what stays unseen beside it is trouble."""
     procfs = ProcFs(tree.root)
     tree.process(7, OUTSIDE)
-    assert procfs.owners([7, 8, 9]) == {7: NOBODY}
+    assert procfs.owners([7, 8, 9]) == {7: NO_POD}
     assert procfs.trouble == ""
-    assert procfs.owners([7, 9, 10]) == {7: NOBODY}
+    assert procfs.owners([7, 9, 10]) == {7: NO_POD}
     assert f"{HIDES} (9)" in procfs.trouble
-    assert procfs.owners([7, 10]) == {7: NOBODY}
+    assert procfs.owners([7, 10]) == {7: NO_POD}
     assert f"{HIDES} (10)" in procfs.trouble
-    assert procfs.owners([7]) == {7: NOBODY}
+    assert procfs.owners([7]) == {7: NO_POD}
     assert procfs.trouble == ""
 
 

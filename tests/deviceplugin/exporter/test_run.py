@@ -13,12 +13,12 @@ from prometheus_client.samples import Sample
 
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.exporter.http import Request
-from deviceplugin.exporter.run import Exporting, assemble, run, start
+from deviceplugin.exporter.run import ExporterParts, assemble, run, start
 from deviceplugin.exporter.sampler import groups_read
 from deviceplugin.exporter.selection import Flags
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.telemetry.amd import AmdTelemetry
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.fields import GPU_UTIL, XID_ERRORS
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.addresses import free_address, why_not_listen
@@ -48,15 +48,15 @@ def driver(tmp_path: Path) -> Iterator[StubDriver]:
 
 def assembled(
     *, deadline_s: float = FOREVER_S, **settings: Any
-) -> tuple[Exporting, JoinedTelemetry]:
+) -> tuple[ExporterParts, CombinedTelemetry]:
     given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1, **settings)
     nvml = NvmlTelemetry(NvmlCards(deadline_s=deadline_s))
-    telemetry = JoinedTelemetry([nvml])
+    telemetry = CombinedTelemetry([nvml])
     return assemble(given, telemetry, None), telemetry
 
 
 @contextmanager
-def exporting(driver: StubDriver, **settings: Any) -> Iterator[Exporting]:
+def exporting(driver: StubDriver, **settings: Any) -> Iterator[ExporterParts]:
     """All its threads at work; none of them is left afterwards."""
     made, telemetry = assembled(**settings)
     stop = Event()
@@ -67,24 +67,24 @@ def exporting(driver: StubDriver, **settings: Any) -> Iterator[Exporting]:
         driver.let_go()
         stop.set()
         telemetry.close()
-        made.sampler.ring()
+        made.sampler.wake()
         for thread in threads:
             thread.join(30)
         assert not [thread.name for thread in threads if thread.is_alive()]
 
 
-def page(made: Exporting, path: str = "/metrics") -> str:
+def page(made: ExporterParts, path: str = "/metrics") -> str:
     answer = made.pages.every(Request(path))
     assert answer.status == 200
     return answer.body.decode()
 
 
-def series(made: Exporting, name: str, label: str = "UUID") -> dict[str, float]:
+def series(made: ExporterParts, name: str, label: str = "UUID") -> dict[str, float]:
     """The values of a metric, by one of its labels."""
     return {one.labels[label]: one.value for one in samples(made, name)}
 
 
-def samples(made: Exporting, name: str) -> list[Sample]:
+def samples(made: ExporterParts, name: str) -> list[Sample]:
     return [
         one
         for family in text_string_to_metric_families(page(made))
@@ -98,7 +98,7 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
     made, telemetry = assembled(
         flags=Flags(on=frozenset({"pcie", "retired", "profiling"}))
     )
-    made.configuring.look()
+    made.file_watcher.look()
     made.sampler.look_once()
     for group in groups_read():
         assert made.sampler.sample_once(group.name), group.name
@@ -121,7 +121,7 @@ def test_a_file_of_amds_that_hangs_freezes_no_page(
     given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1)
     nvml = NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S))
     amd = AmdTelemetry(tree.root, deadline_s=SHORT_S)
-    telemetry = JoinedTelemetry([nvml, amd])
+    telemetry = CombinedTelemetry([nvml, amd])
     made, stop = assemble(given, telemetry, None), Event()
     threads = start(made, stop)
     try:
@@ -136,7 +136,7 @@ def test_a_file_of_amds_that_hangs_freezes_no_page(
         stop.set()
         hanging.let_go("mem_info_vram_total")
         telemetry.close()
-        made.sampler.ring()
+        made.sampler.wake()
         for thread in threads:
             thread.join(30)
     assert not [thread.name for thread in threads if thread.is_alive()]
@@ -146,7 +146,7 @@ def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
     """From the first moment on, when nothing was ever read."""
     driver.hang()
     with exporting(driver, deadline_s=SHORT_S) as made:
-        wait_until(lambda: made.board.read().no_cards, "the deadline's word")
+        wait_until(lambda: made.store.read().no_cards, "the deadline's word")
         for path in EVERY_PAGE:
             page(made, path)
         assert '"deviceNum": 0' in page(made, "/v1/collect")
@@ -185,7 +185,7 @@ def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
     made, telemetry = assembled(flags=Flags(on=frozenset({"pcie"})))
     refused = pynvml.NVML_ERROR_NO_PERMISSION
     driver.fail(ONE, "DeviceGetPcieThroughput", refused)
-    made.configuring.look()
+    made.file_watcher.look()
     made.sampler.look_once()
     made.sampler.sample_once("pcie")
     assert series(made, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT").keys() == {OTHER}
@@ -228,7 +228,7 @@ def test_a_driver_that_is_loaded_anew_is_opened_anew(driver: StubDriver) -> None
 def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     """From the reflector itself, as soon as it has listed the pods."""
     made = assemble(quiet(pods=True), ScriptedTelemetry(), Embedded())
-    made.configuring.look()
+    made.file_watcher.look()
     name, stop = "vcuda_collect_timestamp_seconds", Event()
     assert "allotment" not in series(made, name, "group")
     follow = dict(made.loops)["follow pods"]
@@ -280,7 +280,7 @@ def test_nothing_runs_until_it_is_started(driver: StubDriver) -> None:
     before = driver.calls()
     made, telemetry = assembled()
     assert driver.calls() == before
-    assert made.board.read().found is None
+    assert made.store.read().found is None
     telemetry.close()
 
 

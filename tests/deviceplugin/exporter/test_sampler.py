@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cards.source import Found, LeftOut
-from deviceplugin.exporter.owners import NOBODY
+from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.snapshot import XidTally
-from deviceplugin.telemetry.base import CardSays, ProcessUse
+from deviceplugin.telemetry.base import CardAnswer, ProcessUse
 from deviceplugin.telemetry.fields import (
     ENVIRONMENT,
     FAULTS,
@@ -27,7 +27,7 @@ from tests.deviceplugin.house import found_card
 from tests.deviceplugin.sampling import Desk
 from tests.deviceplugin.scriptedtelemetry import A, B
 
-LATE = CardSays(failure="it did not answer within 5 s")
+LATE = CardAnswer(failure="it did not answer within 5 s")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_what_a_card_does_not_have_is_told_once(
     """Once for each card and field, for good; it is no trouble."""
     caplog.set_level(logging.INFO)
     for lacking in ({GPU_TEMP}, {GPU_TEMP, POWER_USAGE}, {POWER_USAGE}):
-        desk.telemetry.says[A] = CardSays({}, frozenset(lacking))
+        desk.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
         desk.sampler.sample_once(ENVIRONMENT)
     told = lines(caplog, "a card does not have all metrics")
     assert [(one.card, one.metrics) for one in told] == [  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:
     (process / "cgroup").write_text("0::/user.slice\n")
     desk.sampler.sample_once(PROCESSES)
     assert desk.seen.troubles == {}
-    assert desk.seen.processes.owners == {7: NOBODY}
+    assert desk.seen.processes.owners == {7: NO_POD}
 
 
 def test_no_trouble_of_a_group_that_is_off(tmp_path: Path) -> None:
@@ -244,6 +244,6 @@ def test_no_trouble_of_a_group_that_is_off(tmp_path: Path) -> None:
 
 def test_cards_that_report_faults_have_none_so_far(desk: Desk) -> None:
     """Zero is a statement: a card that reports none has no tally."""
-    desk.telemetry.says[B] = CardSays({}, frozenset({XID_ERRORS}))
+    desk.telemetry.says[B] = CardAnswer({}, frozenset({XID_ERRORS}))
     desk.sampler.sample_once(FAULTS)
     assert desk.seen.xids == {A: XidTally()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.exporter.selection import Flags
-from deviceplugin.exporter.settings import ExporterSettings, Given
+from deviceplugin.exporter.settings import CommandLine, ExporterSettings
 from gpushare.domain.model import NodeName
 from gpushare.settings import Address
 
@@ -125,7 +125,7 @@ def test_two_listeners_cannot_share_an_address(
 def test_flags_beat_the_environment() -> None:
     """Each of them; a variable that is beaten is no stranger."""
     flags = Flags(frozenset({"pcie"}), frozenset({"nvlink"}))
-    settings, found = ExporterSettings.read(GOOD, Given(flags, "mib", "report"))
+    settings, found = ExporterSettings.read(GOOD, CommandLine(flags, "mib", "report"))
     assert found == []
     assert settings.flags == flags
     assert (settings.collect_unit, settings.watchdog) == ("mib", "report")
@@ -134,7 +134,7 @@ def test_flags_beat_the_environment() -> None:
 def test_a_group_cannot_be_both() -> None:
     """The sentence names both flags."""
     flags = Flags(frozenset({"pcie", "memory"}), frozenset({"pcie"}))
-    assert ExporterSettings.read(GOOD, Given(flags))[1] == [
+    assert ExporterSettings.read(GOOD, CommandLine(flags))[1] == [
         "--enable-pcie and --disable-pcie: give one of them"
     ]
 

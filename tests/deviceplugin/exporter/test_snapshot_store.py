@@ -3,8 +3,8 @@
 import pytest
 
 from deviceplugin.exporter.snapshot import ProcessRound, Round
-from deviceplugin.exporter.snapshot_store import LATE_S, Board, UsageBook
-from deviceplugin.telemetry.base import CardSays, ProcessesSay
+from deviceplugin.exporter.snapshot_store import LATE_S, SnapshotStore, UsageBook
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import (
     GPU_UTIL,
     PROCESSES,
@@ -23,17 +23,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def board(clock: Clock) -> Board:
-    made = Board(clock)
+def board(clock: Clock) -> SnapshotStore:
+    made = SnapshotStore(clock)
     made.change(lambda _: snapshot(groups=ALL))
     return made
 
 
 def told(group: str, name: str) -> Round:
-    return Round(group, AT, 0.1, {A: CardSays({name: 5.0})})
+    return Round(group, AT, 0.1, {A: CardAnswer({name: 5.0})})
 
 
-def test_a_round_in_time_is_as_it_was_put(board: Board, clock: Clock) -> None:
+def test_a_round_in_time_is_as_it_was_put(board: SnapshotStore, clock: Clock) -> None:
     """For its group's pace, and as long as a round may take beyond it."""
     one = told(UTILIZATION, GPU_UTIL)
     board.put_round(one)
@@ -42,7 +42,7 @@ def test_a_round_in_time_is_as_it_was_put(board: Board, clock: Clock) -> None:
     assert board.read() is board.read()
 
 
-def test_a_late_round_has_no_values(board: Board, clock: Clock) -> None:
+def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
     """It failed, and the page says what it lacks; the next round mends all."""
     board.put_round(told(UTILIZATION, GPU_UTIL))
     board.put_round(told(RETIRED, RETIRED_SBE))
@@ -63,9 +63,9 @@ def test_a_late_round_has_no_values(board: Board, clock: Clock) -> None:
     assert desk.samples("vcuda_exporter_trouble") == []
 
 
-def test_late_processes_are_nobodys(board: Board, clock: Clock) -> None:
+def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
     """What containers use is unknown, and no watchdog counts on."""
-    board.put_processes(ProcessRound(AT, 0.1, {A: ProcessesSay()}), "")
+    board.put_processes(ProcessRound(AT, 0.1, {A: ProcessesAnswer()}), "")
     book = UsageBook(board.read)
     assert book.now().at == AT
     clock.now += 3 + LATE_S
@@ -73,7 +73,7 @@ def test_late_processes_are_nobodys(board: Board, clock: Clock) -> None:
     assert "was not read for over 32 s" in board.read().troubles[PROCESSES]
 
 
-def test_a_group_that_is_off_is_never_late(board: Board, clock: Clock) -> None:
+def test_a_group_that_is_off_is_never_late(board: SnapshotStore, clock: Clock) -> None:
     """Its round went when it was switched off."""
     board.put_round(told(UTILIZATION, GPU_UTIL))
     board.change(lambda _: snapshot())

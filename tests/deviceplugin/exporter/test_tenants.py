@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.exporter.owners import (
     CONFIG_HASH,
     CONFIG_MIRROR,
-    NOBODY,
+    NO_POD,
     Holding,
     Owner,
     tenant,
@@ -117,7 +117,7 @@ def test_a_process_is_found_by_pod_and_container() -> None:
         assert found.name == ("default", "a")
         assert found.container_of(owner("a")) == "main"
     assert all_.whose(Owner("uid-nobody", cid("a/main"))) is None
-    assert all_.whose(NOBODY) is None
+    assert all_.whose(NO_POD) is None
 
 
 def test_containers_of_all_kinds_have_names() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from deviceplugin.exporter.owners import NOBODY, Owner, Tenancy
+from deviceplugin.exporter.owners import NO_POD, Owner, Tenancy
 from deviceplugin.exporter.snapshot import ProcessRound, Snapshot
-from deviceplugin.exporter.usage import ContainerUse, Usage, reckon
-from deviceplugin.telemetry.base import ProcessesSay, SmSource
+from deviceplugin.exporter.usage import ContainerUse, Usage, account_usage
+from deviceplugin.telemetry.base import ProcessesAnswer, SmSource
 from deviceplugin.telemetry.fields import (
     DEC_UTIL,
     ENC_UTIL,
@@ -37,7 +37,7 @@ from tests.deviceplugin.scene import (
 
 
 def reckoned(now: Snapshot, pods: Tenancy | None, before: Usage | None = None) -> Usage:
-    return reckon(now, pods, before or Usage())
+    return account_usage(now, pods, before or Usage())
 
 
 def test_processes_of_a_container_are_one() -> None:
@@ -89,8 +89,8 @@ def test_idle_is_zero() -> None:
     [
         None,
         processes({}, failure="no driver"),
-        processes({A: ProcessesSay(failure="it hangs")}),
-        processes({A: ProcessesSay(known=False)}),
+        processes({A: ProcessesAnswer(failure="it hangs")}),
+        processes({A: ProcessesAnswer(known=False)}),
     ],
 )
 def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
@@ -104,7 +104,7 @@ def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
 
 def test_another_cards_failure_is_its_own() -> None:
     """What is known of one card stays known."""
-    round_ = processes({A: ProcessesSay(failure="it hangs"), B: []})
+    round_ = processes({A: ProcessesAnswer(failure="it hangs"), B: []})
     pods = tenancy(held("a", on=A), held("b", on=B))
     usage = reckoned(snapshot(round_=round_), pods)
     assert of(usage, "a").sm is None
@@ -195,7 +195,7 @@ def test_one_who_works_alone_has_the_cards_own(source: SmSource) -> None:
     assert usage.cards[A].sm_source is SmSource.CARD
 
 
-@pytest.mark.parametrize("other", [owner("b"), NOBODY, Owner("uid-unknown", "0" * 64)])
+@pytest.mark.parametrize("other", [owner("b"), NO_POD, Owner("uid-unknown", "0" * 64)])
 def test_of_several_nobody_has_the_cards_own(other: Owner) -> None:
     """Another pod's, one outside Kubernetes, or one of a pod nobody knows."""
     round_ = processes(
@@ -227,7 +227,7 @@ def test_the_drivers_own_way_is_named() -> None:
 
 def test_processes_outside_kubernetes_are_one_entry() -> None:
     """On each card where there are any, with no name."""
-    round_ = processes({A: [use(1, 100, 20), use(2, 50, 3)]}, {1: NOBODY, 2: NOBODY})
+    round_ = processes({A: [use(1, 100, 20), use(2, 50, 3)]}, {1: NO_POD, 2: NO_POD})
     usage = reckoned(snapshot(round_=round_), tenancy())
     outside = ContainerUse(A, "", "", "", "", None, False, 150, 23, 0, 0, 0, AT)
     assert usage.containers == (outside,)
@@ -237,7 +237,7 @@ def test_what_nobody_accounts_for() -> None:
     """In use less what processes hold; those of pods nobody knows are not known."""
     round_ = processes(
         {A: [use(1, 100), use(2, 50), use(3, 30)]},
-        {1: owner("a"), 2: NOBODY, 3: owner("gone")},
+        {1: owner("a"), 2: NO_POD, 3: owner("gone")},
     )
     now = snapshot(round_=round_, values={A: {FB_USED: 500.0}, B: {FB_USED: 0.0}})
     usage = reckoned(now, tenancy(held("a")))
@@ -338,7 +338,7 @@ def contexts(
         its = [use(pid, mib, sm) for pid, (mib, sm) in running.items()]
         owners = {pid: owner("a") for pid in running}
         round_ = processes({A: its}, owners, at=AT + after_s)
-        usage = reckon(snapshot(round_=round_), tenancy(held("a")), usage, **how)
+        usage = account_usage(snapshot(round_=round_), tenancy(held("a")), usage, **how)
         found.append(of(usage, "a").contexts_mib)
     return found
 

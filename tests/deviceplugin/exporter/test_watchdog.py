@@ -4,13 +4,13 @@ import pytest
 
 from deviceplugin.exporter.usage import (
     ContainerUse,
-    Excesses,
+    Overuses,
     Usage,
+    detect_overuse,
     due,
     is_over,
-    look,
     may_evict,
-    words,
+    overuse_text,
 )
 from gpushare.domain.model import Amount
 from tests.deviceplugin.scene import AT, A
@@ -35,10 +35,10 @@ def at(after_s: float, *uses: ContainerUse) -> tuple[Usage, float]:
     return Usage(uses, {}, AT + after_s), after_s
 
 
-def follow(*rounds: tuple[Usage, float]) -> Excesses:
-    found: Excesses = {}
+def follow(*rounds: tuple[Usage, float]) -> Overuses:
+    found: Overuses = {}
     for usage, now in rounds:
-        found = look(found, usage, now)
+        found = detect_overuse(found, usage, now)
     return found
 
 
@@ -136,12 +136,12 @@ def test_the_words() -> None:
     """Numbers, the card, and for how long."""
     over = one(3000.4, contexts_mib=512)
     [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
-    assert words(excess, "card 0 (GPU-1)") == (
+    assert overuse_text(excess, "card 0 (GPU-1)") == (
         "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 "
         "MiB, beside 512 MiB allowed for CUDA's contexts"
     )
     [excess] = follow(at(0, one(99, units=None))).values()
-    assert words(excess, "card 0 (GPU-1)") == (
+    assert overuse_text(excess, "card 0 (GPU-1)") == (
         "container main uses 99 MiB of card 0 (GPU-1) without having asked for any "
         "part of it"
     )

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.source import DeviceId, Found
-from deviceplugin.kubelet.plugin import MostCards, QuotaPlugin
+from deviceplugin.cards.devices import DeviceId
+from deviceplugin.cards.source import Found
+from deviceplugin.kubelet.plugin import CardCountFile, QuotaPlugin
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.demo.devices import Devices
@@ -104,11 +105,11 @@ def test_a_broken_file_is_told_and_counted_anew(
     """It stops nobody."""
     path = tmp_path / "quota-cards"
     path.write_text(text)
-    most = MostCards(path)
+    most = CardCountFile(path)
     (record,) = caplog.records
     assert record.file == str(path)  # type: ignore[attr-defined]
     assert most.with_now(2) == 2
-    assert MostCards(path).with_now(1) == 2
+    assert CardCountFile(path).with_now(1) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_told(
@@ -116,7 +117,7 @@ def test_a_folder_that_cannot_be_written_is_told(
 ) -> None:
     """The number holds as long as the process."""
     (tmp_path / "file").touch()
-    most = MostCards(tmp_path / "file" / "quota-cards")
+    most = CardCountFile(tmp_path / "file" / "quota-cards")
     assert (most.with_now(2), most.with_now(1)) == (2, 2)
     assert "cannot be kept" in caplog.text
 

@@ -72,7 +72,7 @@ def end_the_stream(door: Door) -> None:
     ("trouble", "why"),
     [
         (remove_our_socket, "our socket was removed"),
-        (make_kubelets_socket_anew, "kubelet.sock was made anew"),
+        (make_kubelets_socket_anew, "kubelet.sock was created again"),
         (end_the_stream, "the stream ended"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.cards.source import Found, LeftOut, NoCardsYet
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.amd import AmdTelemetry
-from deviceplugin.telemetry.base import ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.amd_tree import UNIQUE, AmdFiles, AmdTree, full_card
 from tests.testbed.waiting import wait_until
@@ -166,11 +166,11 @@ def test_compute_processes_are_listed(tree: AmdTree, telemetry: AmdTelemetry) ->
     tree.process(900)  # it has just begun, or is ending
     (tree.kfd / "proc" / "self").mkdir()
     assert list(telemetry.processes().values()) == [
-        ProcessesSay((ProcessUse(700, 512), ProcessUse(800, 1.5)), SmSource.CARD),
-        ProcessesSay((ProcessUse(800, 384),), SmSource.CARD),
+        ProcessesAnswer((ProcessUse(700, 512), ProcessUse(800, 1.5)), SmSource.CARD),
+        ProcessesAnswer((ProcessUse(800, 384),), SmSource.CARD),
     ]
     shutil.rmtree(tree.kfd / "proc" / "800")
-    idle = ProcessesSay((), SmSource.CARD)
+    idle = ProcessesAnswer((), SmSource.CARD)
     assert telemetry.processes()[CardUUID("AMD-0000:04:00.0")] == idle
 
 
@@ -193,7 +193,7 @@ def test_without_amdkfd_processes_are_unknown(
 ) -> None:
     """Unknown, not none: also for a card that amdkfd does not drive."""
     tree.card(0)
-    unknown = ProcessesSay(known=False, sm_source=SmSource.CARD)
+    unknown = ProcessesAnswer(known=False, sm_source=SmSource.CARD)
     assert telemetry.processes()[ON_THE_CARD] == unknown
     tree.start_kfd()
     tree.kfd_card(1, 51, bus=9)

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.amd import AmdTelemetry
-from deviceplugin.telemetry.base import CardSays
+from deviceplugin.telemetry.base import CardAnswer
 from deviceplugin.telemetry.fields import FIELDS
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.amd_tree import AmdTree, full_card
@@ -25,7 +25,7 @@ def telemetry(tree: AmdTree) -> AmdTelemetry:
     return AmdTelemetry(tree.root)
 
 
-def says(telemetry: AmdTelemetry, *names: str) -> CardSays:
+def says(telemetry: AmdTelemetry, *names: str) -> CardAnswer:
     """What the only card says to some fields, or to all."""
     [found] = telemetry.read("any", names or NAMES).values()
     return found
@@ -129,7 +129,7 @@ def test_a_table_cut_short_tells_no_energy(
     path = card.device / "gpu_metrics"
     path.write_bytes(path.read_bytes()[:length])
     found = says(telemetry, fields.TOTAL_ENERGY_CONSUMPTION)
-    assert found == CardSays({}, frozenset({fields.TOTAL_ENERGY_CONSUMPTION}))
+    assert found == CardAnswer({}, frozenset({fields.TOTAL_ENERGY_CONSUMPTION}))
 
 
 def test_a_field_that_fails_now_is_missing(
@@ -139,7 +139,7 @@ def test_a_field_that_fails_now_is_missing(
     card = tree.card(0)
     card.spoil("gpu_busy_percent")
     found = says(telemetry, fields.GPU_UTIL, fields.FB_TOTAL)
-    assert found == CardSays({fields.FB_TOTAL: 16384}, frozenset(), "")
+    assert found == CardAnswer({fields.FB_TOTAL: 16384}, frozenset(), "")
 
 
 def test_a_card_that_tells_nothing_now_fails(
@@ -151,7 +151,7 @@ def test_a_card_that_tells_nothing_now_fails(
     card.spoil("gpu_busy_percent")
     found = telemetry.read("utilization", [fields.GPU_UTIL])
     reason = f"{card.device}/gpu_busy_percent: Is a directory"
-    assert found[ON_THE_CARD] == CardSays(failure=reason)
+    assert found[ON_THE_CARD] == CardAnswer(failure=reason)
     assert found[CardUUID("AMD-0000:04:00.0")].values == {fields.GPU_UTIL: 0}
     (card.device / "gpu_busy_percent").rmdir()
     card.write("gpu_busy_percent", 5)
@@ -165,4 +165,4 @@ def test_errors_are_not_counted_in_part(tree: AmdTree, telemetry: AmdTelemetry) 
     card.write("ras/umc_err_count", "Query currently inaccessible")
     names = (fields.ECC_SBE_VOL_TOTAL, fields.ECC_DBE_VOL_TOTAL, fields.GPU_UTIL)
     found = says(telemetry, *names)
-    assert found == CardSays({fields.GPU_UTIL: 87}, frozenset(), "")
+    assert found == CardAnswer({fields.GPU_UTIL: 87}, frozenset(), "")

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
 from deviceplugin.cards.source import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import (
-    CardSays,
+    CardAnswer,
     PlainTelemetry,
-    ProcessesSay,
+    ProcessesAnswer,
     ProcessUse,
     SmSource,
 )
-from deviceplugin.telemetry.combined import JoinedTelemetry
+from deviceplugin.telemetry.combined import CombinedTelemetry
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.amd_tree import AmdTree
 from tests.deviceplugin.cards.test_combined import Played as PlayedCards
@@ -36,8 +36,8 @@ class Played:
         self.gone = ""
         self.broken = ""
         self.version = ""
-        self.says = CardSays({USED: 7.0})
-        self.lists = ProcessesSay()
+        self.says = CardAnswer({USED: 7.0})
+        self.lists = ProcessesAnswer()
         self.events: list[XidEvent] = []
         self.closed = 0
 
@@ -51,10 +51,12 @@ class Played:
     def driver_version(self) -> str:
         return self.version
 
-    def read(self, group: str, fields: Collection[str]) -> Mapping[CardUUID, CardSays]:
+    def read(
+        self, group: str, fields: Collection[str]
+    ) -> Mapping[CardUUID, CardAnswer]:
         return dict.fromkeys((card.uuid for card in self.cards().cards), self.says)
 
-    def processes(self) -> Mapping[CardUUID, ProcessesSay]:
+    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         return dict.fromkeys((card.uuid for card in self.cards().cards), self.lists)
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
@@ -75,8 +77,8 @@ def test_indices_are_as_the_device_plugin_s(
     first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     """A card has one number in its placements and in its metrics."""
-    telemetry = JoinedTelemetry([Played("a", *first), Played("b", *second)])
-    source = JoinedCards([PlayedCards("a", *first), PlayedCards("b", *second)])
+    telemetry = CombinedTelemetry([Played("a", *first), Played("b", *second)])
+    source = CombinedCards([PlayedCards("a", *first), PlayedCards("b", *second)])
     assert indices(telemetry.cards()) == indices(source.cards())
     assert telemetry.cards() == telemetry.cards()
 
@@ -84,9 +86,9 @@ def test_indices_are_as_the_device_plugin_s(
 def test_every_source_is_read() -> None:
     """Cards and processes, each in its own words."""
     first, second = Played("a", 0), Played("b", 0)
-    second.says = CardSays(unsupported=frozenset({USED}))
-    second.lists = ProcessesSay(known=False)
-    joined = JoinedTelemetry([first, second])
+    second.says = CardAnswer(unsupported=frozenset({USED}))
+    second.lists = ProcessesAnswer(known=False)
+    joined = CombinedTelemetry([first, second])
     joined.cards()
     assert joined.read("memory", [USED]) == {"a0": first.says, "b0": second.says}
     assert joined.processes() == {"a0": first.lists, "b0": second.lists}
@@ -94,16 +96,16 @@ def test_every_source_is_read() -> None:
 
 def test_reading_looks_first() -> None:
     """Where nobody has looked yet."""
-    joined = JoinedTelemetry([Played("a", 0), Played("b", 0)])
+    joined = CombinedTelemetry([Played("a", 0), Played("b", 0)])
     assert set(joined.read("memory", [USED])) == {"a0", "b0"}
-    assert set(JoinedTelemetry([Played("a", 0)]).processes()) == {"a0"}
+    assert set(CombinedTelemetry([Played("a", 0)]).processes()) == {"a0"}
 
 
 def test_a_source_without_cards_hides_no_other() -> None:
     """It is asked again at each look, and joins when it has cards."""
     first, second = Played("a", 0), Played("b", 0)
     first.gone = "no driver"
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     assert indices(joined.cards()) == {"b0": 0}
     assert set(joined.read("memory", [USED])) == {"b0"}
     assert set(joined.processes()) == {"b0"}
@@ -116,7 +118,7 @@ def test_no_card_anywhere_says_all_reasons() -> None:
     """Whatever is asked; an empty inventory is no reason, and hides none."""
     first, second, third = Played("a", 0), Played("b"), Played("c", 0)
     first.gone, third.gone = "no driver", "no amdgpu"
-    joined = JoinedTelemetry([first, second, third])
+    joined = CombinedTelemetry([first, second, third])
     for ask in (joined.cards, joined.processes, lambda: joined.read("memory", [USED])):
         with pytest.raises(NoCardsYet, match=r"^no driver; no amdgpu$"):
             ask()
@@ -131,13 +133,13 @@ def test_no_card_anywhere_says_all_reasons() -> None:
 def test_cards_stay_while_their_source_is_gone() -> None:
     """They are listed under their indices, and fail with the reason; others do not."""
     first, second = Played("a", 0), Played("b", 0)
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     before = joined.cards()
     first.gone = "the driver was unloaded"
     assert joined.cards() == before
-    failed = CardSays(failure="the driver was unloaded")
+    failed = CardAnswer(failure="the driver was unloaded")
     assert joined.read("memory", [USED]) == {"a0": failed, "b0": second.says}
-    lost = ProcessesSay(known=False, failure="the driver was unloaded")
+    lost = ProcessesAnswer(known=False, failure="the driver was unloaded")
     assert joined.processes() == {"a0": lost, "b0": second.lists}
 
 
@@ -145,14 +147,17 @@ def test_a_source_that_breaks_fails_alone() -> None:
     """Whatever it raises, nobody having expected it: the others' cards are told of."""
     first, second = Played("a", 0), Played("b", 0)
     second.broken = "input/output error"
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     assert indices(joined.cards()) == {"a0": 0}
     second.broken = ""
     before = joined.cards()
     second.broken = "input/output error"
     assert joined.cards() == before
     words = "OSError: input/output error"
-    failed, lost = CardSays(failure=words), ProcessesSay(known=False, failure=words)
+    failed, lost = (
+        CardAnswer(failure=words),
+        ProcessesAnswer(known=False, failure=words),
+    )
     assert joined.read("memory", [USED]) == {"a0": first.says, "b0": failed}
     assert joined.processes() == {"a0": first.lists, "b0": lost}
 
@@ -162,7 +167,7 @@ def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "deviceplugin.telemetry.combined")
     first, second = Played("a", 0), Played("b", 0)
     second.gone = "no amdgpu"
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     for _ in range(3):
         joined.cards()
     first.gone = "the driver was unloaded"
@@ -180,34 +185,37 @@ def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_card_of_two_sources_is_one() -> None:
     """What the first cannot tell the second does; what both tell is the first's."""
     first, second = Played("a", 0), Played("a", 0, 1)
-    first.says = CardSays({USED: 1.0}, frozenset({UTIL, fields.GPU_TEMP}))
-    second.says = CardSays({USED: 2.0, UTIL: 50.0}, frozenset({fields.GPU_TEMP}))
-    joined = JoinedTelemetry([first, second])
+    first.says = CardAnswer({USED: 1.0}, frozenset({UTIL, fields.GPU_TEMP}))
+    second.says = CardAnswer({USED: 2.0, UTIL: 50.0}, frozenset({fields.GPU_TEMP}))
+    joined = CombinedTelemetry([first, second])
     found = joined.cards()
     assert indices(found) == {"a0": 0, "a1": 1}
     assert found.left_out == ()
     told = joined.read("memory", [USED, UTIL, fields.GPU_TEMP])
-    merged = CardSays({USED: 1.0, UTIL: 50.0}, frozenset({fields.GPU_TEMP}))
+    merged = CardAnswer({USED: 1.0, UTIL: 50.0}, frozenset({fields.GPU_TEMP}))
     assert told == {"a0": merged, "a1": second.says}
 
 
 def test_a_field_that_one_fails_to_tell_now_is_not_unsupported() -> None:
     """Somebody has it: it is missing until it comes back."""
     first, second = Played("a", 0), Played("a", 0)
-    first.says = CardSays({}, frozenset({UTIL}))
-    second.says = CardSays({USED: 2.0}, frozenset())
-    joined = JoinedTelemetry([first, second])
+    first.says = CardAnswer({}, frozenset({UTIL}))
+    second.says = CardAnswer({USED: 2.0}, frozenset())
+    joined = CombinedTelemetry([first, second])
     told = joined.read("memory", [USED, UTIL])
-    assert told == {"a0": CardSays({USED: 2.0}, frozenset())}
+    assert told == {"a0": CardAnswer({USED: 2.0}, frozenset())}
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_failure_of_either_is_the_card_s(failing: int) -> None:
     """A missing device node is one, however well its driver counts."""
     sources = [Played("a", 0), Played("a", 0)]
-    failed, lost = CardSays(failure="hung"), ProcessesSay(known=False, failure="hung")
+    failed, lost = (
+        CardAnswer(failure="hung"),
+        ProcessesAnswer(known=False, failure="hung"),
+    )
     sources[failing].says, sources[failing].lists = failed, lost
-    joined = JoinedTelemetry(sources)
+    joined = CombinedTelemetry(sources)
     assert joined.read("memory", [USED]) == {"a0": failed}
     assert joined.processes() == {"a0": lost}
 
@@ -215,11 +223,11 @@ def test_a_failure_of_either_is_the_card_s(failing: int) -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_processes_are_the_word_of_who_lists_them(order: int) -> None:
     """Not of one who does not know, or who merely saw no memory in use."""
-    listed = ProcessesSay((ProcessUse(7, 512),), SmSource.CARD)
-    for other in (ProcessesSay(known=False), ProcessesSay()):
+    listed = ProcessesAnswer((ProcessUse(7, 512),), SmSource.CARD)
+    for other in (ProcessesAnswer(known=False), ProcessesAnswer()):
         first, second = Played("a", 0), Played("a", 0)
         first.lists, second.lists = listed, other
-        joined = JoinedTelemetry([first, second][::order])
+        joined = CombinedTelemetry([first, second][::order])
         assert joined.processes() == {"a0": listed}
 
 
@@ -235,7 +243,7 @@ def test_an_amd_card_of_the_inventory_is_one_card(tmp_path: Path) -> None:
     cards = read_inventory(path)
     assert isinstance(cards, tuple)
     sources = [PlainTelemetry(InventoryCards(cards)), AmdTelemetry(tmp_path)]
-    joined = JoinedTelemetry(sources)
+    joined = CombinedTelemetry(sources)
     other, ours = joined.cards().cards
     assert (ours.uuid, ours.index) == (f"GPU-{UNIQUE}", 4)
     assert (ours.memory_mib, ours.model) == (16000, "AMD 73bf")
@@ -243,13 +251,13 @@ def test_an_amd_card_of_the_inventory_is_one_card(tmp_path: Path) -> None:
     assert (other.uuid, other.index) == ("other", 0)
     told = joined.read("any", [fields.FB_TOTAL, USED, UTIL, fields.GPU_TEMP])
     values = {fields.FB_TOTAL: 16000, USED: 100, UTIL: 0}
-    assert told[ours.uuid] == CardSays(values, frozenset({fields.GPU_TEMP}))
+    assert told[ours.uuid] == CardAnswer(values, frozenset({fields.GPU_TEMP}))
 
 
 def test_the_driver_s_version_is_the_first_there_is() -> None:
     """NVIDIA's, or that of the cards there are."""
     first, second = Played("a", 0), Played("b", 0)
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     assert joined.driver_version() == ""
     second.version = "6.3.6"
     assert joined.driver_version() == "6.3.6"
@@ -263,13 +271,13 @@ def test_what_is_left_out_is_everybody_s() -> None:
     left = [LeftOut("card 1", "it is in MIG mode"), LeftOut("b", "no memory")]
     first.found = Found(first.found.cards, (left[0],))
     second.found = Found(second.found.cards, (left[1],))
-    assert JoinedTelemetry([first, second]).cards().left_out == tuple(left)
+    assert CombinedTelemetry([first, second]).cards().left_out == tuple(left)
 
 
 def test_events_come_from_any() -> None:
     """Each once."""
     first, second = Played("a", 0), Played("b", 0)
-    joined = JoinedTelemetry([first, second])
+    joined = CombinedTelemetry([first, second])
     event = XidEvent(None, 79)
     for source in (second, first):
         source.events.append(event)
@@ -280,5 +288,5 @@ def test_events_come_from_any() -> None:
 def test_all_are_closed() -> None:
     """The driver is let go of."""
     sources = [Played("a"), Played("b")]
-    JoinedTelemetry(sources).close()
+    CombinedTelemetry(sources).close()
     assert [source.closed for source in sources] == [1, 1]

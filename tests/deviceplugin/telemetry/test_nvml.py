@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.cards.source import NoCardsYet, XidEvent
 from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.base import ProcessesSay, SmSource
+from deviceplugin.telemetry.base import ProcessesAnswer, SmSource
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.nvml_pair import FOREVER_S, wait_found
@@ -85,7 +85,7 @@ def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
     driver, telemetry = hasty
     wait_found(telemetry, 2)
     driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
-    idle = ProcessesSay(sm_source=SmSource.SAMPLES)
+    idle = ProcessesAnswer(sm_source=SmSource.SAMPLES)
     for _ in range(2):
         assert says(telemetry, f.UTILIZATION).failure == HANGS
         wait_until(

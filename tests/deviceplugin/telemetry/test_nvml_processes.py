@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from deviceplugin.telemetry.base import ProcessesSay, ProcessUse, SmSource
+from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from tests.deviceplugin.nvml_watch import (
     CARD,
     OTHER,
@@ -72,7 +72,7 @@ def test_all_kinds_of_processes_are_listed(one: Watch) -> None:
 
 def test_a_card_without_processes_is_known(one: Watch) -> None:
     """That nobody is there, is something that the driver told."""
-    assert processes(one[1]) == ProcessesSay((), SmSource.SAMPLES)
+    assert processes(one[1]) == ProcessesAnswer((), SmSource.SAMPLES)
 
 
 @pytest.mark.parametrize("age", ["", "middle", "old"])
@@ -90,7 +90,7 @@ def test_a_card_that_lists_nobody_is_unknown(one: Watch) -> None:
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
     fail(driver, NOT_SUPPORTED, *COMPUTE, *GRAPHICS)
-    assert processes(telemetry) == ProcessesSay(known=False)
+    assert processes(telemetry) == ProcessesAnswer(known=False)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
@@ -110,7 +110,7 @@ def test_a_list_that_fails_is_not_known(
     driver.process(OTHER.uuid, 7)
     fail(driver, UNKNOWN, *COMPUTE)
     for _ in range(3):
-        assert processes(telemetry) == ProcessesSay(known=False)
+        assert processes(telemetry) == ProcessesAnswer(known=False)
         assert uses(telemetry, OTHER) == {7: idle(7)}
     assert [vars(record)["field"] for record in caplog.records] == ["processes"]
 
@@ -121,7 +121,7 @@ def test_a_card_that_tells_nothing_at_all_has_failed(one: Watch) -> None:
     telemetry.cards()
     fail(driver, UNKNOWN, "*")
     failure = "NVML says: Unknown Error (999)"
-    assert processes(telemetry) == ProcessesSay(known=False, failure=failure)
+    assert processes(telemetry) == ProcessesAnswer(known=False, failure=failure)
 
 
 @pytest.mark.parametrize("lesser", [GRAPHICS, MPS])
@@ -135,7 +135,7 @@ def test_a_lesser_list_that_told_and_fails_is_not_known(
     driver.process(CARD.uuid, 8, 512, kind=kind)
     assert uses(telemetry).keys() == {7, 8}
     fail(driver, UNKNOWN, *lesser)
-    assert processes(telemetry) == ProcessesSay(known=False)
+    assert processes(telemetry) == ProcessesAnswer(known=False)
     fail(driver, pynvml.NVML_SUCCESS, *lesser)
     assert uses(telemetry).keys() == {7, 8}
 
@@ -149,7 +149,7 @@ def test_an_idle_card_is_no_failure(one: Watch, success: int) -> None:
     driver, telemetry = one
     driver.values(CARD.uuid, idle_is_success=success)
     driver.process(CARD.uuid, 7)
-    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
 
 
 def test_work_is_told_by_process(one: Watch) -> None:
@@ -229,10 +229,10 @@ def test_a_blind_call_is_replaced_by_the_newer_one(one: Watch) -> None:
     driver.process(CARD.uuid, 7)
     driver.busy(CARD.uuid, 7, 23, 11, encoder=3, decoder=2)
     driver.values(CARD.uuid, blind_samples=1, gpu_util=23)
-    told = ProcessesSay((ProcessUse(7, 256.0, 23.0, 11.0, 3.0, 2.0),), SmSource.INFO)
+    told = ProcessesAnswer((ProcessUse(7, 256.0, 23.0, 11.0, 3.0, 2.0),), SmSource.INFO)
     assert processes(telemetry) == told
     driver.busy(CARD.uuid, 7, 0)
-    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.INFO)
+    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.INFO)
 
 
 def test_what_no_call_tells_is_unknown(one: Watch) -> None:
@@ -241,11 +241,11 @@ def test_what_no_call_tells_is_unknown(one: Watch) -> None:
     driver.process(CARD.uuid, 7)
     driver.values(CARD.uuid, blind_samples=1, blind_info=1, gpu_util=23)
     unknown = (ProcessUse(7, 256.0),)
-    assert processes(telemetry) == ProcessesSay(unknown, SmSource.CARD)
+    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.CARD)
     driver.values(CARD.uuid, gpu_util=0)
-    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
     driver.values(CARD.uuid, gpu_util=None)
-    assert processes(telemetry) == ProcessesSay(unknown, SmSource.NONE)
+    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.NONE)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
@@ -255,16 +255,16 @@ def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
     driver.process(CARD.uuid, 7)
     fail(driver, code, SAMPLES, INFO)
     unknown = (ProcessUse(7, 256.0),)
-    assert processes(telemetry) == ProcessesSay(unknown, SmSource.CARD)
+    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.CARD)
     fail(driver, code, UTILIZATION)
-    assert processes(telemetry) == ProcessesSay(unknown, SmSource.NONE)
+    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.NONE)
 
 
 def test_an_older_driver_has_one_call_only(tmp_path: Path) -> None:
     """Its silence about an idle card is as good."""
     with watch(tmp_path, CARD, middle=True) as (driver, telemetry):
         driver.process(CARD.uuid, 7)
-        assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+        assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
         driver.busy(CARD.uuid, 7, 23)
         assert uses(telemetry)[7].sm == 23
 
@@ -277,7 +277,7 @@ def test_a_call_that_told_once_is_believed(one: Watch) -> None:
     driver.busy(CARD.uuid, 7, 23)
     assert uses(telemetry)[7].sm == 23
     driver.values(CARD.uuid, blind_samples=1, blind_info=1)
-    assert processes(telemetry) == ProcessesSay((idle(7),), SmSource.SAMPLES)
+    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
 
 
 def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
@@ -301,7 +301,7 @@ def test_a_card_put_into_mig_mode_is_no_failure(one: Watch) -> None:
     driver.process(CARD.uuid, 7)
     telemetry.cards()
     driver.change(0, mig=True)
-    unknown = ProcessesSay((ProcessUse(7, 256.0),), SmSource.NONE)
+    unknown = ProcessesAnswer((ProcessUse(7, 256.0),), SmSource.NONE)
     assert processes(telemetry) == unknown
     telemetry.cards()
     assert telemetry.processes().keys() == {OTHER.uuid}

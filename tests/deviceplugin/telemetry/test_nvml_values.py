@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.base import CardSays
+from deviceplugin.telemetry.base import CardAnswer
 from tests.deviceplugin.nvml_watch import (
     CARD,
     OTHER,
@@ -101,7 +101,7 @@ def test_each_field_is_told_in_its_unit(one: Watch) -> None:
 def test_an_idle_card_tells_zeros(one: Watch) -> None:
     """Idle is 0 and never a missing value."""
     answer = says(one[1], f.UTILIZATION)
-    assert answer == CardSays(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
+    assert answer == CardAnswer(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -130,10 +130,10 @@ def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
             driver.values(CARD.uuid, nvlink_tx=sent, nvlink_rx=2 * sent)
             found.append(says(telemetry, f.NVLINK))
     assert found == [
-        CardSays(),
-        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 30.0}),
-        CardSays({f.NVLINK_BANDWIDTH_TOTAL: 0.0}),
-        CardSays(),
+        CardAnswer(),
+        CardAnswer({f.NVLINK_BANDWIDTH_TOTAL: 30.0}),
+        CardAnswer({f.NVLINK_BANDWIDTH_TOTAL: 0.0}),
+        CardAnswer(),
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_card_without_a_vgpu_has_no_licence(one: Watch) -> None:
 def test_a_card_without_nvlink_says_so(one: Watch) -> None:
     """Half of the traffic is no traffic, or the counter would fall and rise."""
     driver, telemetry = one
-    unsupported = CardSays(unsupported=frozenset({f.NVLINK_BANDWIDTH_TOTAL}))
+    unsupported = CardAnswer(unsupported=frozenset({f.NVLINK_BANDWIDTH_TOTAL}))
     assert says(telemetry, f.NVLINK) == unsupported
     driver.values(CARD.uuid, nvlink_tx=100)
     assert says(telemetry, f.NVLINK) == unsupported
@@ -160,7 +160,7 @@ def test_unified_memory_is_not_told(one: Watch) -> None:
     telemetry.cards()
     for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
         driver.fail(CARD.uuid, function, NOT_SUPPORTED)
-    assert says(telemetry, f.MEMORY) == CardSays(unsupported=of_group(f.MEMORY))
+    assert says(telemetry, f.MEMORY) == CardAnswer(unsupported=of_group(f.MEMORY))
 
 
 @pytest.mark.parametrize("age", ["middle", "old"])
@@ -193,7 +193,7 @@ def test_a_blank_is_no_value(one: Watch, key: str) -> None:
     driver, telemetry = one
     driver.values(CARD.uuid, **{key: BLANK})
     [name] = [name for name, said in SAID.items() if said[0] == key]
-    assert says(telemetry, f.ENVIRONMENT, name) == CardSays(
+    assert says(telemetry, f.ENVIRONMENT, name) == CardAnswer(
         unsupported=frozenset({name})
     )
 
@@ -220,7 +220,7 @@ def test_another_call_stands_in(
 def test_another_vendors_field_is_unsupported(one: Watch) -> None:
     """It is no error to ask for it."""
     answer = says(one[1], f.MEMORY, f.FB_TOTAL, "AMD_ONLY")
-    assert answer == CardSays({f.FB_TOTAL: 7611.0}, frozenset({"AMD_ONLY"}))
+    assert answer == CardAnswer({f.FB_TOTAL: 7611.0}, frozenset({"AMD_ONLY"}))
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
@@ -247,7 +247,7 @@ def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
     telemetry.cards()
     driver.fail(CARD.uuid, "*", UNKNOWN)
     answer = says(telemetry, f.UTILIZATION)
-    assert answer == CardSays(failure="NVML says: Unknown Error (999)")
+    assert answer == CardAnswer(failure="NVML says: Unknown Error (999)")
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
@@ -257,7 +257,7 @@ def test_a_group_that_is_refused_whole_is_no_failure(one: Watch, code: int) -> N
     driver.fail(CARD.uuid, "DeviceGetPcieThroughput", code)
     driver.fail(CARD.uuid, "DeviceGetMemoryInfo_v2", code)
     for group in (f.PCIE, f.MEMORY):
-        assert says(telemetry, group) == CardSays()
+        assert says(telemetry, group) == CardAnswer()
 
 
 def test_a_field_that_fails_is_not_unsupported(one: Watch) -> None:
@@ -266,10 +266,10 @@ def test_a_field_that_fails_is_not_unsupported(one: Watch) -> None:
     driver.values(CARD.uuid, memory_temperature=40)
     driver.fail(CARD.uuid, MEMORY_TEMPERATURE, UNKNOWN)
     answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
-    assert answer == CardSays({f.POWER_USAGE: 20.0})
+    assert answer == CardAnswer({f.POWER_USAGE: 20.0})
     driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
     driver.fail(CARD.uuid, NVLINK_RECEIVED, UNKNOWN)
-    assert says(telemetry, f.NVLINK) == CardSays()
+    assert says(telemetry, f.NVLINK) == CardAnswer()
 
 
 def test_a_field_of_a_lost_card_is_a_failure(one: Watch) -> None:
@@ -278,7 +278,7 @@ def test_a_field_of_a_lost_card_is_a_failure(one: Watch) -> None:
     driver.fail(CARD.uuid, NVLINK_RECEIVED, LOST)
     driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
     failure = "the driver has lost it (GPU is lost)"
-    assert says(telemetry, f.NVLINK) == CardSays(failure=failure)
+    assert says(telemetry, f.NVLINK) == CardAnswer(failure=failure)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
@@ -287,7 +287,7 @@ def test_a_field_that_a_card_has_not_is_unsupported(one: Watch, code: int) -> No
     driver, telemetry = one
     driver.values(CARD.uuid, memory_temperature=40)
     driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
-    unsupported = CardSays(unsupported=frozenset({f.MEMORY_TEMP}))
+    unsupported = CardAnswer(unsupported=frozenset({f.MEMORY_TEMP}))
     assert says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP) == unsupported
 
 
@@ -297,8 +297,8 @@ def test_the_last_fault_is_never_read(tmp_path: Path) -> None:
         driver.fail(OTHER.uuid, "DeviceRegisterEvents", NOT_SUPPORTED)
         wanted = (f.XID_ERRORS, f.PCIE_REPLAY_COUNTER)
         values = {f.PCIE_REPLAY_COUNTER: 0.0}
-        assert says(telemetry, f.FAULTS, *wanted) == CardSays(values)
-        silent = CardSays(values, frozenset({f.XID_ERRORS}))
+        assert says(telemetry, f.FAULTS, *wanted) == CardAnswer(values)
+        silent = CardAnswer(values, frozenset({f.XID_ERRORS}))
         assert says(telemetry, f.FAULTS, *wanted, card=OTHER) == silent
 
 

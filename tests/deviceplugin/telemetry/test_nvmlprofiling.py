@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.cards import nvml
 from deviceplugin.telemetry import fields as f
-from deviceplugin.telemetry.base import CardSays
+from deviceplugin.telemetry.base import CardAnswer
 from deviceplugin.telemetry.nvml import Profiler
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, of_group, says, watch
@@ -35,7 +35,7 @@ def alive() -> int:
 def test_shares_and_bytes_are_told(hopper: Watch) -> None:
     """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB; it follows."""
     driver, telemetry = hopper
-    assert says(telemetry, f.PROFILING) == CardSays(dict.fromkeys(EVERY, 0.0))
+    assert says(telemetry, f.PROFILING) == CardAnswer(dict.fromkeys(EVERY, 0.0))
     driver.values(CARD.uuid, gpm_graphics=99.5, gpm_sm=50, gpm_occupancy=25)
     driver.values(CARD.uuid, gpm_tensor=12.5, gpm_dram=75)
     driver.values(CARD.uuid, gpm_pcie_tx=1.5, gpm_pcie_rx=2)
@@ -54,13 +54,13 @@ def test_shares_and_bytes_are_told(hopper: Watch) -> None:
 
 def test_a_card_before_hopper_has_none(hopper: Watch) -> None:
     """Nor has one under a driver that knows no GPM; that is no failure."""
-    unsupported = CardSays(unsupported=EVERY)
+    unsupported = CardAnswer(unsupported=EVERY)
     assert says(hopper[1], f.PROFILING, card=OTHER) == unsupported
 
 
 def test_an_older_driver_has_none(tmp_path: Path) -> None:
     with watch(tmp_path, CARD, middle=True) as (_, telemetry):
-        assert says(telemetry, f.PROFILING) == CardSays(unsupported=EVERY)
+        assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
 
 
 def test_a_metric_may_be_missing(hopper: Watch) -> None:
@@ -78,7 +78,7 @@ def test_profiling_that_is_refused_is_no_failure(hopper: Watch, code: int) -> No
     driver, telemetry = hopper
     driver.fail(CARD.uuid, "GpmQueryDeviceSupport", code)
     answer = says(telemetry, f.PROFILING, f.SM_ACTIVE, "OTHER")
-    assert answer == CardSays(unsupported=frozenset({"OTHER"}))
+    assert answer == CardAnswer(unsupported=frozenset({"OTHER"}))
 
 
 def test_a_metric_that_fails_is_not_unsupported(hopper: Watch) -> None:
@@ -87,23 +87,23 @@ def test_a_metric_that_fails_is_not_unsupported(hopper: Watch) -> None:
     tensor = f"GpmMetric/{pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL}"
     driver.fail(CARD.uuid, tensor, UNKNOWN)
     told = dict.fromkeys(EVERY - {f.PIPE_TENSOR_ACTIVE}, 0.0)
-    assert says(telemetry, f.PROFILING) == CardSays(told)
+    assert says(telemetry, f.PROFILING) == CardAnswer(told)
     driver.fail(CARD.uuid, tensor, LOST)
     failure = "the driver has lost it (GPU is lost)"
-    assert says(telemetry, f.PROFILING) == CardSays(failure=failure)
+    assert says(telemetry, f.PROFILING) == CardAnswer(failure=failure)
 
 
 def test_metrics_that_cannot_be_had_are_unsupported(hopper: Watch) -> None:
     """Of a card that takes samples and makes nothing of them."""
     driver, telemetry = hopper
     driver.fail(CARD.uuid, "GpmMetricsGet", NOT_SUPPORTED)
-    assert says(telemetry, f.PROFILING) == CardSays(unsupported=EVERY)
+    assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
 
 
 def test_only_what_is_wanted_is_told(hopper: Watch) -> None:
     """And what GPM does not know is unsupported."""
     answer = says(hopper[1], f.PROFILING, f.SM_ACTIVE, "OTHER")
-    assert answer == CardSays({f.SM_ACTIVE: 0.0}, frozenset({"OTHER"}))
+    assert answer == CardAnswer({f.SM_ACTIVE: 0.0}, frozenset({"OTHER"}))
 
 
 def test_samples_are_given_back(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_reading_that_fails_leaves_nothing_behind(
     driver, telemetry = hopper
     driver.fail(CARD.uuid, function, UNKNOWN)
     for _ in range(3):
-        assert says(telemetry, f.PROFILING) == CardSays()
+        assert says(telemetry, f.PROFILING) == CardAnswer()
         assert alive() <= 1
     driver.fail(CARD.uuid, function, pynvml.NVML_SUCCESS)
     assert says(telemetry, f.PROFILING).values.keys() == EVERY
@@ -136,7 +136,7 @@ def test_a_card_that_loses_gpm_is_unsupported(hopper: Watch) -> None:
     driver, telemetry = hopper
     says(telemetry, f.PROFILING)
     driver.values(CARD.uuid, gpm=0)
-    assert says(telemetry, f.PROFILING) == CardSays(unsupported=EVERY)
+    assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
     assert alive() == 0
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.combined import JoinedCards
+from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.cards.source import CardReading, NoCardsYet, XidEvent
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import CardSays, PlainTelemetry, ProcessesSay
+from deviceplugin.telemetry.base import CardAnswer, PlainTelemetry, ProcessesAnswer
 from deviceplugin.telemetry.fields import FIELDS, MEMORY, UTILIZATION
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.cards.test_combined import Played
@@ -38,10 +38,10 @@ def test_memory_is_told_and_nothing_else(tmp_path: Path) -> None:
     used.write_text("300\n")
     telemetry = inventory(tmp_path, used_mib_file=str(used))
     values = {fields.FB_USED: 300, fields.FB_FREE: 724, fields.FB_TOTAL: 1024}
-    assert telemetry.read(MEMORY, NAMES) == {ONE: CardSays(values, NAMES - TOLD)}
+    assert telemetry.read(MEMORY, NAMES) == {ONE: CardAnswer(values, NAMES - TOLD)}
     used.write_text("1024\n")
     found = telemetry.read(MEMORY, [fields.FB_FREE])
-    assert found == {ONE: CardSays({fields.FB_FREE: 0}, frozenset())}
+    assert found == {ONE: CardAnswer({fields.FB_FREE: 0}, frozenset())}
 
 
 def test_an_unknown_use_is_unsupported_and_no_zero(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_an_unknown_use_is_unsupported_and_no_zero(tmp_path: Path) -> None:
     telemetry = inventory(tmp_path, used_mib_file=str(used))
     unknown = frozenset({fields.FB_USED, fields.FB_FREE})
     found = telemetry.read(MEMORY, TOLD)
-    assert found == {ONE: CardSays({fields.FB_TOTAL: 1024}, unknown)}
+    assert found == {ONE: CardAnswer({fields.FB_TOTAL: 1024}, unknown)}
     used.write_text("0")
     assert telemetry.read(MEMORY, TOLD)[ONE].values[fields.FB_USED] == 0
 
@@ -60,8 +60,8 @@ def test_a_card_that_fails_fails(tmp_path: Path) -> None:
     telemetry = inventory(tmp_path, nodes=f"[{tmp_path}/accel0]")
     missing = f"{tmp_path}/accel0 is missing"
     for group in (MEMORY, UTILIZATION):
-        assert telemetry.read(group, NAMES) == {ONE: CardSays(failure=missing)}
-    assert telemetry.processes() == {ONE: ProcessesSay(known=False, failure=missing)}
+        assert telemetry.read(group, NAMES) == {ONE: CardAnswer(failure=missing)}
+    assert telemetry.processes() == {ONE: ProcessesAnswer(known=False, failure=missing)}
 
 
 @pytest.mark.parametrize(("used", "known"), [("0", True), ("1", False), ("?", False)])
@@ -72,7 +72,7 @@ def test_only_of_unused_memory_the_users_are_known(
     path = tmp_path / "used"
     path.write_text(used)
     telemetry = inventory(tmp_path, used_mib_file=str(path))
-    assert telemetry.processes() == {ONE: ProcessesSay(known=known)}
+    assert telemetry.processes() == {ONE: ProcessesAnswer(known=known)}
 
 
 def test_simulated_cards_are_idle() -> None:
@@ -81,9 +81,9 @@ def test_simulated_cards_are_idle() -> None:
     assert isinstance(cards, tuple)
     telemetry = PlainTelemetry(SimulatedCards(cards))
     values = {fields.FB_USED: 0, fields.FB_FREE: 24576, fields.FB_TOTAL: 24576}
-    idle = CardSays(values, frozenset())
+    idle = CardAnswer(values, frozenset())
     assert telemetry.read(MEMORY, TOLD) == {card.uuid: idle for card in cards}
-    nobody = ProcessesSay((), known=True)
+    nobody = ProcessesAnswer((), known=True)
     assert telemetry.processes() == {card.uuid: nobody for card in cards}
 
 
@@ -107,7 +107,7 @@ def test_a_source_without_cards_has_none() -> None:
 def test_the_source_s_events_come_through_and_it_is_closed() -> None:
     """Whatever source it is."""
     source = Played("a", 0)
-    telemetry = PlainTelemetry(JoinedCards([source]))
+    telemetry = PlainTelemetry(CombinedCards([source]))
     event = XidEvent(None, 79)
     source.events.append(event)
     assert telemetry.wait_for_event(600.0) == event

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from deviceplugin.exporter.collector import Exposition, Site
-from deviceplugin.exporter.owners import NOBODY, Tenancy
+from deviceplugin.exporter.owners import NO_POD, Tenancy
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
@@ -40,7 +40,7 @@ def seen(found: Snapshot, pods: Tenancy | None) -> PageSeen:
 def test_cards_and_containers() -> None:
     """Used, idle, over, outside, of nobody; what is not told is not there."""
     pods = tenancy(held("busy", 8), held("idle", 4))
-    owners = {1: owner("busy"), 2: NOBODY}
+    owners = {1: owner("busy"), 2: NO_POD}
     round_ = processes({A: (use(1, 3000, 33), use(2, 200, 1))}, owners)
     found = seen(snapshot(values=VALUES, round_=round_), pods)
     card = found.cards[A]
