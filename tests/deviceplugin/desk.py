@@ -131,5 +131,5 @@ class Desk:
         self.occupancy.forget_ended()
 
     def charged(self) -> dict[str, list[int]]:
-        page = self.occupancy.charged(self.listed(), self.cards)
-        return {str(uuid): list(pair) for uuid, pair in page.charged.items()}
+        node = self.occupancy.charged(self.listed(), self.cards)
+        return {str(uuid): list(pair) for uuid, pair in node.charged.items()}

@@ -68,8 +68,8 @@ class Burst:
         if (record.pod.namespace, record.pod.name) in taken:
             return
         assert isinstance(record.request, PodRequest)
-        page = self.desk.occupancy.page(self.desk.listed())
-        found = place(record.request, page, FIRST)
+        node = self.desk.occupancy.charged(self.desk.listed(), self.desk.cards)
+        found = place(record.request, node, FIRST)
         if planned and isinstance(found, Placement):
             self.waiting.append((self.desk.bind(body, found), body))
         elif not planned:
@@ -97,9 +97,9 @@ class Burst:
             assert set(cards) == plan(expected, container).keys()
 
     def check(self) -> None:
-        page = self.desk.occupancy.page(self.desk.listed())
+        node = self.desk.occupancy.charged(self.desk.listed(), self.desk.cards)
         for one in CARDS:
-            assert Amount(*page.charged.get(one.uuid, (0, 0))).fits(one.capacity)
+            assert Amount(*node.charged.get(one.uuid, (0, 0))).fits(one.capacity)
 
 
 @settings(max_examples=60)

@@ -71,11 +71,11 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
         listen=free_address(),
     )
 
-    def serve() -> None:
+    def run() -> None:
         status.append(serve.run(settings, source, cluster, stop))
 
     with Devices(folder) as devices:
-        thread = Thread(target=serve)
+        thread = Thread(target=run)
         thread.start()
         try:
             yield devices, thread, status

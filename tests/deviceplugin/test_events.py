@@ -90,7 +90,7 @@ def test_what_was_said_is_forgotten() -> None:
     for number in range(100):
         clock.now += 10
         recorder.warn(POD, "VcudaWaiting", str(number))
-    assert len(recorder._said) <= 6
+    assert len(recorder._written_at) <= 6
 
 
 def test_a_pod_known_to_kubelet_alone_has_a_log_line(

@@ -47,7 +47,7 @@ def start(house: House, pod: Json, container: str = "main") -> None:
 
 def test_devices_that_nobody_holds(house: House) -> None:
     """Neither by kubelet's list nor by what was written down."""
-    with pytest.raises(NotYetError, match="nobody is known to hold"):
+    with pytest.raises(NotYetError, match="not known which container holds"):
         house.start_container(M, ["aaaaaaaa-m0007"])
 
 

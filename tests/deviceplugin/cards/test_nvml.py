@@ -143,8 +143,8 @@ def test_strings_may_be_bytes(
 
 
 ALONE = """
-from deviceplugin.cards import NoCardsYet
-from deviceplugin.nvmlcards import NvmlCards
+from deviceplugin.cards.source import NoCardsYet
+from deviceplugin.cards.nvml_cards import NvmlCards
 try:
     print([card.uuid for card in NvmlCards().cards().cards])
 except NoCardsYet as error:

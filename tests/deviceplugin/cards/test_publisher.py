@@ -82,8 +82,8 @@ def running(desk: Desk, *, at_once: bool = False) -> Iterator[Desk]:
     stop = Event()
     loops = [desk.publisher.run]
     if at_once:
-        desk.cluster.tell = desk.watch_faults
-        desk.watch_faults()
+        desk.cluster.tell = desk.hear
+        desk.hear()
     else:
         loops.append(Reflector(desk.cluster, Kind.NODES, desk.node).run)
     threads = [Thread(target=one, args=(stop,)) for one in loops]
@@ -128,7 +128,7 @@ def test_what_is_there_already_is_not_written(desk: Desk) -> None:
         desk.wait_there(ONE)
     again = Desk()
     again.cluster, again.offer = desk.cluster, desk.offer
-    again.watch_faults()
+    again.hear()
     Publisher(again.cluster, NODE, again.node, again.offer).publish()
     assert desk.cluster.writes == 1
 
@@ -141,7 +141,7 @@ def test_who_changes_it_is_overruled(
     with running(desk, at_once=True):
         desk.wait_there(ONE)
         Embedded.annotate(desk.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
-        desk.watch_faults()
+        desk.hear()
         wait_until(lambda: desk.cluster.writes == 2, "a second write")
         desk.wait_there(ONE)
     removed = "the annotation of the cards was removed; writing it again"

@@ -128,7 +128,9 @@ def test_a_pod_gets_its_card_and_nothing_more(house: House) -> None:
     given = house.run(house.bind("half", containers=asked, card=1))["main"]
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["cards"][0]["units"] == 14
-    (held,) = house.serving.admission._whose.look().held(("default", "half")).values()
+    (held,) = (
+        house.serving.admission._finder.listed().held(("default", "half")).values()
+    )
     assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}
     bare = house.bind("bare", containers=[asking(14, 50, 50)], card=1)
     del bare["spec"]["containers"][0]["resources"]["limits"][C]
