@@ -13,6 +13,7 @@ from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.exporter import run
 from deviceplugin.exporter.settings import ExporterSettings
+from deviceplugin.serve import run as serve
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.nvml import NvmlTelemetry
@@ -72,7 +73,7 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
     )
 
     def run() -> None:
-        status.append(serve.run(settings, source, cluster, stop))
+        status.append(serve(settings, source, cluster, stop))
 
     with Devices(folder) as devices:
         thread = Thread(target=run)
