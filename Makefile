@@ -35,7 +35,8 @@ test: $(STAMP)  ## All tests, on a real control plane and a real cluster where t
 		&& rm -rf $$folder
 
 unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler; under a minute
-	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit \
+	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit --hypothesis-profile=unit \
+		--ignore=tests/cluster --ignore=tests/controlplane --ignore=tests/gpu \
 		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
 
 check: $(STAMP)  ## Format, lint, types, and the law of the floors

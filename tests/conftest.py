@@ -39,6 +39,8 @@ NEEDS = {"controlplane", "cluster", "gpu", "prometheus", "browser", "processes"}
 
 # A busy machine is late itself: that says nothing about what is tested.
 hypothesis.settings.register_profile("patient", deadline=None)
+# `make unit` loads it: see `fewer_examples`.
+hypothesis.settings.register_profile("unit", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
@@ -65,6 +67,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.unit)
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.no_cover)
+            if hypothesis.settings.get_current_profile_name() == "unit":
+                fewer_examples(item)
+
+
+def fewer_examples(item: pytest.Item) -> None:
+    """Let a test by hypothesis try a quarter of its examples, but 25 at least.
+
+    All of them are tried by ``make test``. Decorators win over profiles, so that a
+    profile alone does not reach the tests that say how many they want.
+    """
+    function = getattr(item.obj, "__func__", item.obj)  # type: ignore[attr-defined]
+    found = getattr(function, "_hypothesis_internal_use_settings", None)
+    if found is not None:
+        few = min(found.max_examples, max(25, found.max_examples // 4))
+        function._hypothesis_internal_use_settings = hypothesis.settings(
+            found, max_examples=few
+        )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

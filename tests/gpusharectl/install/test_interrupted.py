@@ -86,10 +86,14 @@ def test_install_goes_on_from_any_call(
     numbers = calls_of(act, world, objects, writes=writes)
     whole = world.picture(EVERY_KIND)
     assert len(numbers) > 10
+    tried = set()
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
         objects.fails(number, failure, done=done)
         _ends_in_words(act, world, objects.calls)
+        if (state := _state(world)) in tried:
+            continue
+        tried.add(state)
         assert act(world) == Exit.DONE, (objects.calls[-1], world.screen.text)
         assert world.files.read(SCHEDULER) == AFTER
         again = world.picture(EVERY_KIND)
@@ -107,6 +111,7 @@ def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
     numbers = calls_of(uninstall, world, objects, writes=writes)
     assert world.picture(EVERY_KIND) == before
     assert len(numbers) > 10
+    tried = set()
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
         objects.kept.clear()
@@ -114,6 +119,9 @@ def test_uninstall_goes_on_from_any_call(tmp_path: Path, how: str) -> None:
         world.files.write(SCHEDULER, AFTER)
         objects.fails(number, failure, done=done)
         _ends_in_words(uninstall, world, objects.calls)
+        if (state := _state(world)) in tried:
+            continue
+        tried.add(state)
         assert uninstall(world) == Exit.DONE, (number, world.screen.text)
         assert world.picture(EVERY_KIND) == before, number
         assert world.files.read(SCHEDULER) == BEFORE
@@ -179,6 +187,30 @@ def _ends_in_words(
     assert "Stopped at " in text
     assert "Not done: " in text
     assert "To go on: gpusharectl " in text
+
+
+def _state(world: InstalledCluster) -> str:
+    """All that the same command reads when it is run again, so once from each state.
+
+    Keys are random: only whether they are there can be compared.
+    """
+    objects = []
+    for ref, body in world.picture(EVERY_KIND).items():
+        found = copied(body)
+        if "data" in found and ref.kind == "Secret":
+            found["data"] = sorted(found["data"])
+        for one in found.get("webhooks", ()):
+            one["clientConfig"]["caBundle"] = bool(one["clientConfig"].get("caBundle"))
+        if ref == DEPLOYMENT:
+            stamped = found["spec"]["template"]["metadata"]["annotations"]
+            stamped[STAMP] = bool(stamped.get(STAMP))
+        objects.append(found)
+    files = {
+        path.relative_to(world.root): path.read_bytes()
+        for path in sorted(world.root.rglob("*"))
+        if path.is_file()
+    }
+    return repr((objects, files))
 
 
 def _uids_apart(picture: dict[Ref, dict[str, object]]) -> dict[Ref, dict[str, object]]:
