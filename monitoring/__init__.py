@@ -1,5 +1,5 @@
-"""Dashboards and alerts as Python data, and what is written of them.
+"""Dashboards and alerts as Python data.
 
-For development alone, like ``bench``: ``python -m monitoring`` writes the files of
-``manifests/monitoring`` that say at their head that they are generated.
+Only for development, like ``bench``: ``python -m monitoring`` writes the generated files
+of ``manifests/monitoring`` and ``docs/alerts.md``.
 """

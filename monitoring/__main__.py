@@ -6,7 +6,7 @@ from monitoring.writing import write
 
 
 def main() -> int:
-    """Write them, and say what has changed."""
+    """Write the files, and print the paths of those that changed."""
     for path in write():
         sys.stdout.write(f"wrote {path}\n")
     return 0

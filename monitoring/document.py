@@ -1,4 +1,4 @@
-"""docs/alerts.md: what each alert means, and what to do."""
+"""The text of docs/alerts.md: what each alert means, and what to do."""
 
 import re
 from collections.abc import Iterable
@@ -7,23 +7,23 @@ from monitoring.alerts.alert import Alert, Group
 
 _HEAD = """\
 # Alerts
-Written by `python -m monitoring` of the same data as the rules: change it there.
+`python -m monitoring` writes this page from the data of the rules: change it there.
 
-They are in `manifests/monitoring/`: `prometheusrule.yaml` for the Prometheus operator,
-`alerts.yaml` for the `rule_files` of a plain Prometheus. `alertmanager.yaml` beside
-them sends them to Discord, by severity; its head says how. An alert is silent where the
-metric that it asks for is not there: unknown is never 0, and no reason to wake anybody.
-So a fields file that lists few metrics silences the alerts on all others. Who does not
-answer at all has alerts of its own: exporter, extender and device plugin each have one
-for a pod that is down and one for none that answers. Of NVIDIA's dcgm-exporter beside
-ours nothing is counted: what has no `NodeName` is not ours.
+The rules are in `manifests/monitoring/`: `prometheusrule.yaml` for the Prometheus
+operator, `alerts.yaml` for the `rule_files` of a plain Prometheus.
+`alertmanager.yaml` is an example that sends alerts to Discord by severity; the
+comment at its beginning says how. An alert does not fire if its metric is absent: an
+unknown value is never 0. So a list of metrics with few fields disables the alerts on
+all others. Processes that do not answer have their own alerts: exporter, extender and
+device plugin each have one for a pod that is down and one if none answers. Metrics of
+NVIDIA's own dcgm-exporter are not used: series without `NodeName` are not ours.
 
-In the words below ⟨…⟩ stands for a label.
+In the texts below ⟨…⟩ stands for a label.
 """
 
 
 def document(groups: Iterable[Group]) -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     return _HEAD + "".join(_section(group) for group in groups)
 
 
@@ -43,7 +43,7 @@ def _entry(alert: Alert) -> str:
 
 
 def _plain(text: str) -> str:
-    """Put a name where Prometheus puts a label's value."""
-    text = re.sub(r"\{\{ range .*\{\{ end \}\}", "⟨their names⟩", text)
+    """Replace the template of a label by the label's name."""
+    text = re.sub(r"\{\{ range .*\{\{ end \}\}", "⟨names of the pods⟩", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"⟨\1⟩", text)
     return re.sub(r"\{\{ \$value.*?\}\}", "⟨value⟩", text)

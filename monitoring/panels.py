@@ -1,7 +1,6 @@
-"""The few kinds of panels that our dashboards are made of.
+"""The kinds of panels of our dashboards.
 
-A panel shows what it is asked for and no more: where nothing is known it stays empty,
-because a 0 there would be a lie.
+A panel without data stays empty, because a 0 would be wrong.
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ Panel = bargauge.Panel | stat.Panel | table.Panel | timeseries.Panel
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression; ``legend`` as Grafana writes it: ``card {{gpu}}``."""
+    """One expression; ``legend`` in Grafana's form: ``card {{gpu}}``."""
 
     expr: str
     legend: str = ""
@@ -66,7 +65,7 @@ def number(
     *,
     bad_from: float | None = None,
 ) -> stat.Panel:
-    """Show one number as it is now; red from ``bad_from`` on."""
+    """Return a panel with one current number; red from ``bad_from`` on."""
     shown = (
         stat.Panel()
         .title(title)
@@ -92,7 +91,7 @@ def lines(
     span: int = HALF,
     top: float | None = None,
 ) -> timeseries.Panel:
-    """Show lines over time; ``top`` is where the axis ends, if it is known."""
+    """Return a panel with lines over time; ``top`` is the end of the axis."""
     legend = (
         common.VizLegendOptions()
         .display_mode(LegendDisplayMode.TABLE)
@@ -133,7 +132,7 @@ def bars(
     *,
     span: int = HALF,
 ) -> bargauge.Panel:
-    """Show one bar for each series, as they are now."""
+    """Return a panel with one bar for each series, for the current value."""
     shown = (
         bargauge.Panel()
         .title(title)
@@ -156,7 +155,7 @@ def bars(
 def rows_of(
     title: str, columns: Sequence[Query], what: str, *, keys: Sequence[str]
 ) -> table.Panel:
-    """Show a table: a row for each set of ``keys``, a column for each query.
+    """Return a table: a row for each set of ``keys``, a column for each query.
 
     ``keys`` are the labels that the queries keep; a column is named by its legend.
     """

@@ -1,4 +1,4 @@
-"""The files that are made of the Python data, by their paths in the repository."""
+"""The generated files, by their paths in the repository."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _LABELS = {
 
 
 def rendered() -> Mapping[str, str]:
-    """Give every generated file's text."""
+    """Return the text of every generated file."""
     files = {
         f"{_FOLDER}/dashboards/{board.name}.json": board.json(indent=1)
         for board in BOARDS
@@ -30,7 +30,8 @@ def rendered() -> Mapping[str, str]:
         **files,
         f"{_FOLDER}/dashboards.yaml": _object(_dashboards()),
         f"{_FOLDER}/alerts.yaml": _text(
-            groups, "For Prometheus' own rule_files; the operator's are beside it."
+            groups,
+            "For rule_files of Prometheus; prometheusrule.yaml is for the operator.",
         ),
         f"{_FOLDER}/prometheusrule.yaml": _object(_rule(groups)),
         "docs/alerts.md": document(GROUPS),
@@ -38,7 +39,7 @@ def rendered() -> Mapping[str, str]:
 
 
 def write(root: Path = ROOT) -> list[str]:
-    """Write what differs; give the paths of what did."""
+    """Write the files that differ; return their paths."""
     changed = []
     for name, text in rendered().items():
         path = root / name
@@ -50,10 +51,10 @@ def write(root: Path = ROOT) -> list[str]:
 
 
 def _dashboards() -> dict[str, Any]:
-    """Give the ConfigMap; Grafana's sidecar looks for its label.
+    """Return the ConfigMap, with the label that Grafana's sidecar looks for.
 
-    Without spaces in the JSON: kubectl keeps a copy of the whole in an annotation, and
-    annotations end at 256 KiB.
+    The JSON has no spaces, because kubectl keeps a copy of the object in an annotation,
+    and annotations are limited to 256 KiB.
     """
     data = {f"gpushare-{board.name}.json": board.json() for board in BOARDS}
     labels = {**_LABELS, "grafana_dashboard": "1"}

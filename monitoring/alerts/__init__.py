@@ -1,4 +1,4 @@
-"""All alerts, by what they are about. docs/alerts.md is made of them."""
+"""All alerts, by subject. docs/alerts.md is written from them."""
 
 from monitoring.alerts.alert import Alert, Group
 from monitoring.alerts.cards import CARDS
@@ -9,4 +9,4 @@ from monitoring.alerts.shares import SHARES
 __all__ = ["GROUPS", "Alert", "Group"]
 
 GROUPS = (CARDS, SHARES, SCHEDULING, EXPORTER)
-"""In the order of the documents."""
+"""In the order of docs/alerts.md."""

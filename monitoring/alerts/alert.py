@@ -1,4 +1,4 @@
-"""What an alert is made of."""
+"""Alerts, groups of them, and expressions that several alerts share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ Severity = Literal["critical", "warning", "info"]
 class Alert:
     """One rule.
 
-    ``summary`` and ``cure`` are Prometheus' templates: what is wrong, in one line, and
-    what the reader of it should do. ``hold`` is how long it has to be so.
+    ``summary`` and ``cure`` are Prometheus templates: what is wrong, in one line, and
+    what to do. ``hold`` is how long the expression must be true.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Alert:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def rule(self) -> dict[str, object]:
-        """Give it as Prometheus' rules files have it."""
+        """Return the rule in the form of Prometheus' rules files."""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -35,10 +35,10 @@ class Alert:
 
 
 def down(*names: str) -> str:
-    """Tell which pods of these names Prometheus gets no answer from.
+    """Return an expression for pods of these names that do not answer Prometheus.
 
-    By the job that the operator gives them, or by the pods' labels, where annotations
-    say what to scrape.
+    They are found by the job that the operator sets, or by the pods' labels, if
+    annotations select what is scraped.
     """
     one_of = "|".join(names)
     return named_node(
@@ -47,19 +47,19 @@ def down(*names: str) -> str:
 
 
 def named_node(expr: str) -> str:
-    """Add NodeName where the scrape knows it: pages of our own without it."""
+    """Add NodeName from the scrape, for pages that do not have it themselves."""
     inner = "\n".join(f"  {line}" for line in expr.splitlines())
     return f'label_replace(\n{inner},\n  "NodeName", "$1", "node", "(.+)"\n)'
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Alerts that are looked at together; ``what`` heads them in the document."""
+    """Alerts on one subject; ``what`` is the heading in the document."""
 
     name: str
     what: str
     alerts: tuple[Alert, ...]
 
     def rules(self) -> dict[str, object]:
-        """Give it as Prometheus' rules files have it."""
+        """Return the group in the form of Prometheus' rules files."""
         return {"name": self.name, "rules": [one.rule() for one in self.alerts]}

@@ -1,7 +1,7 @@
-"""A card that is sick, hot, full, or about to be.
+"""Alerts on cards that are sick, hot or full, or will be soon.
 
-The XID numbers are of NVIDIA's catalogue. Never the gauge DCGM_FI_DEV_XID_ERRORS: it
-keeps the last one for ever.
+The XID numbers are from NVIDIA's catalogue. The gauge DCGM_FI_DEV_XID_ERRORS is never
+used, because it keeps the last XID forever.
 """
 
 from deviceplugin.telemetry import fields
@@ -9,9 +9,9 @@ from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import CARD, healthy_by_books, healthy_by_exporter, ours
 
 APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
-"""The fault of the program on the card, not of the card."""
+"""XIDs that are the fault of a program on the card."""
 PAGED_XIDS = (48, 63, 64, 74, 79, 94, 95, 119, 120)
-"""The card, its memory or its link is damaged, or it is gone."""
+"""XIDs of a card that is lost, or whose memory or link is damaged."""
 
 _XIDS = "vcuda_xid_errors_total"
 _WHERE = "card {{ $labels.gpu }} of {{ $labels.NodeName }}"
@@ -21,13 +21,13 @@ _THROTTLED = 1e9
 """Nanoseconds in a second: the rate of a violation counter that never pauses."""
 
 
-def _told(matcher: str) -> str:
-    """Tell which XIDs came within 5 minutes.
+def _recent(matcher: str) -> str:
+    """Return an expression for XIDs of the last 5 minutes.
 
-    The counter of an XID that the exporter does not know by name is there from its
-    first time on, and of one that was not there before, increase() says 0. The card has
-    to have been seen 5 minutes ago, or all old XIDs would be new ones to a Prometheus
-    that has just begun.
+    The counter of an XID that the exporter does not know by name appears with the first
+    such XID, and increase() of a new series is 0. So a new series counts too, but only
+    if the card was seen 5 minutes ago: otherwise all old XIDs would be new to a
+    Prometheus that has just started.
     """
     return (
         f"increase({_XIDS}{{{matcher}}}[5m]) > 0\n"
@@ -45,28 +45,29 @@ def _one_of(xids: tuple[int, ...], *, is_not: bool = False) -> str:
 _XID_ALERTS = (
     Alert(
         "VcudaGpuXid",
-        _told(_one_of(PAGED_XIDS)),
+        _recent(_one_of(PAGED_XIDS)),
         "critical",
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
-        f"The card, its memory or its link is damaged. {_CORDON}, move its pods, reset "
-        "it or restart the node; see it replaced if it comes back so. It is "
-        "{{ $labels.UUID }}.",
+        f"The card, its memory or its link is damaged. Run {_CORDON}, move its pods, "
+        "and reset the card or restart the node. Replace the card if the fault "
+        "returns. Its UUID is {{ $labels.UUID }}.",
         labels={"page": "true"},
     ),
     Alert(
         "VcudaGpuXid",
-        _told(_one_of((*APPLICATION_XIDS, *PAGED_XIDS), is_not=True)),
+        _recent(_one_of((*APPLICATION_XIDS, *PAGED_XIDS), is_not=True)),
         "critical",
         f"XID {{{{ $labels.xid }}}} on {_WHERE}",
-        "Look it up in NVIDIA's catalogue of XID errors, and dmesg on the node for the "
-        f"process. It is {_WHICH}.",
+        "NVIDIA's catalogue of XID errors explains the number. dmesg on the node shows "
+        f"the process. The card is {_WHICH}.",
     ),
     Alert(
         "VcudaGpuXidApp",
-        _told(_one_of(APPLICATION_XIDS)),
+        _recent(_one_of(APPLICATION_XIDS)),
         "info",
         f"A program failed on {_WHERE}: XID {{{{ $labels.xid }}}}",
-        "Most likely the program's own fault; dmesg on the node names the process.",
+        "Most likely this is a fault of the program. dmesg on the node shows the "
+        "process.",
     ),
 )
 
@@ -75,10 +76,10 @@ _FAULT_ALERTS = (
         "VcudaGpuLost",
         f"{healthy_by_books()} == 0",
         "critical",
-        "A card of {{ $labels.NodeName }} is sick or gone: its device plugin says so",
-        "It gets no new pods; those on it may hang. gpusharectl inspect says why. Once "
-        "you have seen to it: `gpusharectl clear-card {{ $labels.NodeName }} "
-        "{{ $labels.UUID }}`.",
+        "A card of {{ $labels.NodeName }} is sick or lost, says its device plugin",
+        "The card gets no new pods. Pods on it may hang. `gpusharectl inspect` shows "
+        "the reason. When the card is repaired, run `gpusharectl clear-card {{ "
+        "$labels.NodeName }} {{ $labels.UUID }}`.",
         "2m",
         {"by": "books"},
     ),
@@ -86,10 +87,10 @@ _FAULT_ALERTS = (
         "VcudaGpuLost",
         f"{healthy_by_exporter()} == 0\nunless on ({CARD}) {healthy_by_books()} == 0",
         "critical",
-        f"It does not answer the exporter: {_WHERE}",
-        "Those on it may hang, and the books still give it new pods: "
-        f"{_CORDON}. The exporter's log says which question failed, nvidia-smi on the "
-        "node what the driver sees. It is {{ $labels.UUID }}.",
+        f"No answer to the exporter: {_WHERE}",
+        "Pods on the card may hang, and the extender still places new pods on it: run "
+        f"{_CORDON}. The exporter's log shows which query failed; nvidia-smi on the "
+        "node shows what the driver sees. The UUID is {{ $labels.UUID }}.",
         "2m",
         {"by": "exporter"},
     ),
@@ -101,8 +102,9 @@ _FAULT_ALERTS = (
         f"or {ours(fields.ROW_REMAP_FAILURE)} > 0",
         "critical",
         f"Memory errors that cannot be corrected on {_WHERE}",
-        f"What its pods compute may be wrong. {_CORDON}, move its pods and reset it; "
-        "if a row cannot be remapped it has to be replaced. It is {{ $labels.UUID }}.",
+        f"The results of its pods may be wrong. Run {_CORDON}, move its pods and reset "
+        "the card. If a row cannot be remapped, replace the card. Its UUID is "
+        "{{ $labels.UUID }}.",
     ),
     Alert(
         "VcudaEcc",
@@ -110,16 +112,17 @@ _FAULT_ALERTS = (
         f"or {ours(fields.RETIRED_PENDING)} > 0",
         "warning",
         f"Memory errors on {_WHERE}",
-        "Corrected so far: more than 10 in an hour, or pages that wait to be retired, "
-        "which a reset of the card does once you could move its pods. It is "
-        f"{_WHICH}.",
+        "The errors were corrected: more than 10 in an hour, or memory pages wait to "
+        "be retired. A reset of the card retires them; move its pods first. The card "
+        f"is {_WHICH}.",
     ),
     Alert(
         "VcudaHot",
         f"{ours(fields.GPU_TEMP)} > 85",
         "warning",
         f"{{{{ $value }}}} °C: {_WHERE}",
-        "It throttles soon. Look at fans, air flow and the neighbours' load.",
+        "The card will soon reduce its clock. Check fans, air flow and the load of "
+        "other cards nearby.",
         "5m",
     ),
     Alert(
@@ -128,7 +131,7 @@ _FAULT_ALERTS = (
         "warning",
         f"Slowed down for heat {{{{ $value | humanizePercentage }}}} of the time: "
         f"{_WHERE}",
-        "Its pods are slower than they should be. Look at fans and air flow.",
+        "Its pods are slower than they should be. Check fans and air flow.",
         "5m",
         {"cause": "heat"},
     ),
@@ -138,7 +141,8 @@ _FAULT_ALERTS = (
         "warning",
         f"Slowed down for power {{{{ $value | humanizePercentage }}}} of the time: "
         f"{_WHERE}",
-        "Some of it is usual under full load. This much: look at the power limit.",
+        "A little of this is normal under full load. This is much: check the power "
+        "limit.",
         "5m",
         {"cause": "power"},
     ),
@@ -147,8 +151,8 @@ _FAULT_ALERTS = (
         f"{ours(fields.FB_USED)} / {ours(fields.FB_TOTAL)} > 0.95",
         "warning",
         f"{{{{ $value | humanizePercentage }}}} of the memory is in use: {_WHERE}",
-        "The next allocation fails, whosever it is. Is a pod over its share? "
-        "gpusharectl top --by pod.",
+        "The next allocation of memory on the card fails. `gpusharectl top --by pod` "
+        "shows whether a pod is over its share.",
         "10m",
     ),
 )

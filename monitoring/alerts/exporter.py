@@ -1,4 +1,4 @@
-"""An exporter that is gone or does not see: the other alerts are then silent."""
+"""Alerts on exporters that are down or cannot read: other alerts then do not fire."""
 
 from itertools import groupby
 
@@ -17,7 +17,7 @@ def _stale_after_s(every_s: float) -> float:
 
 
 def _blind() -> str:
-    """Tell which groups fail or have stopped, each by its own interval."""
+    """Return an expression for groups that fail or are late for their own interval."""
     lines = ["vcuda_collector_success == 0"]
     late = sorted((_stale_after_s(one.every_s), one.name) for one in READINGS)
     for after_s, groups in groupby(late, key=lambda pair: pair[0]):
@@ -37,7 +37,7 @@ EXPORTER = Group(
             "critical",
             "The exporter of {{ $labels.NodeName }} ({{ $labels.instance }}) does not "
             "answer",
-            f"Nothing is known of the cards of its node. {_LOOK}",
+            f"The state of the node's cards is unknown. {_LOOK}",
             "2m",
         ),
         Alert(
@@ -45,16 +45,17 @@ EXPORTER = Group(
             "absent(vcuda_exporter_info)",
             "critical",
             "No exporter answers at all",
-            f"Nothing is known of any card, or Prometheus does not ask. {_LOOK}",
+            f"The state of all cards is unknown, or Prometheus does not scrape. {_LOOK}",
             "2m",
         ),
         Alert(
             "VcudaCardUnseen",
             f"{booked(UNITS)} unless on ({CARD}) vcuda_card_info",
             "warning",
-            "No exporter tells of a card of {{ $labels.NodeName }}",
-            "The books have {{ $labels.UUID }}. Does an exporter run there, and does "
-            "it see the driver? Its page's vcuda_exporter_trouble says.",
+            "No exporter reports a card of {{ $labels.NodeName }}",
+            "The extender knows the card {{ $labels.UUID }}. Check that an exporter "
+            "runs on the node and reaches the driver: vcuda_exporter_trouble on its "
+            "page.",
             "10m",
         ),
         Alert(
@@ -62,26 +63,25 @@ EXPORTER = Group(
             _blind(),
             "warning",
             "The exporter of {{ $labels.NodeName }} has no {{ $labels.group }}",
-            "Some card does not answer these questions, or none does. Its page's "
-            "/healthz and its log say which and why.",
+            "One or all cards do not answer queries of this group. /healthz and the "
+            "log of the exporter show which cards and why.",
             "5m",
         ),
         Alert(
             "VcudaExporterTrouble",
             'vcuda_exporter_trouble{about!="config"} == 1',
             "warning",
-            "The exporter of {{ $labels.NodeName }} lacks something: "
-            "{{ $labels.about }}",
-            "What is missing from its page, and why, is in its /healthz and log.",
+            "The exporter of {{ $labels.NodeName }} cannot read: {{ $labels.about }}",
+            "/healthz and the log of the exporter show what is missing on its page and "
+            "why.",
             "10m",
         ),
         Alert(
             "VcudaExporterConfig",
             "vcuda_exporter_config_ok == 0",
             "warning",
-            "The exporter of {{ $labels.NodeName }} was given fields that it cannot "
-            "read",
-            "It goes on with those from before. Its log names the line of the "
+            "The list of metrics of the exporter of {{ $labels.NodeName }} is invalid",
+            "The exporter keeps the previous list. Its log names the line of the "
             "ConfigMap gpushare-exporter-fields.",
             "5m",
         ),

@@ -1,4 +1,4 @@
-"""What pods do with the part of a card that they were allotted."""
+"""Alerts on pods and what they do with their share of a card."""
 
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import (
@@ -27,49 +27,50 @@ SHARES = Group(
     (
         Alert(
             "VcudaMemoryOverAllocation",
-            # Who has a card alone takes nothing from anybody. The exporter judges: it
-            # knows what of the memory is CUDA's contexts.
+            # A pod with a whole card takes nothing from other pods. The exporter decides
+            # who is over: it knows how much of the memory is CUDA contexts.
             used_of_allotted(by(CONTAINER, USED), by(CONTAINER, ALLOTTED, _SHARED))
             + f"\nand max by ({CONTAINER}) (vcuda_container_over_share) == 1",
             "warning",
             f"{_WHO} uses {{{{ $value | humanizePercentage }}}} of its share",
-            "It takes memory that others of its card were promised: on "
-            "{{ $labels.NodeName }}. Give it a larger share or less to do; the "
+            "It takes memory that is promised to other pods on its card, on "
+            "{{ $labels.NodeName }}. Give it a larger share or less work. The "
             "exporter's watchdog can evict such pods.",
             "2m",
         ),
         Alert(
             "VcudaIdleAllocation",
-            # By labels alone: a new exporter pod must not make every pod young.
+            # By these labels only: a restart of the exporter must not reset the time.
             f"{by(_ON_CARD, ALLOTTED)} > 0\n"
             f"and max by ({_ON_CARD}) (max_over_time({SM}[{_IDLE_FOR}])) == 0\n"
             f"and max by ({_ON_CARD}) ({SM} offset {_IDLE_FOR}) == 0\n"
             f"and sum by ({_ON_CARD}) ({ALLOTTED} offset {_IDLE_FOR}) > 0",
             "info",
             f"{_WHO} has held {{{{ $value }}}} MiB for two hours without using it",
-            "Nothing ran on its part of {{ $labels.UUID }} on {{ $labels.NodeName }}. "
-            "Ask its owner, or scale it down.",
+            "Nothing ran on its part of the card {{ $labels.UUID }} on "
+            "{{ $labels.NodeName }}. Ask its owner, or scale it down.",
         ),
         Alert(
             "VcudaUnattributedMemory",
             f"vcuda_card_unattributed_memory_bytes > {512 * 2**20}",
             "warning",
             "{{ $value | humanize1024 }}B of card {{ $labels.gpu }} of "
-            "{{ $labels.NodeName }} belong to no pod that runs",
-            "Some of it is the driver's own. Ask nvidia-smi on the node first: a "
-            "process of a pod that is gone can be ended there. Only if it lists none, "
-            "a reset of the card gives the memory back, and ends all others on it.",
+            "{{ $labels.NodeName }} belong to no running pod",
+            "Some of it belongs to the driver. First run nvidia-smi on the node: if it "
+            "lists a process of a pod that is gone, end the process. If it lists none, "
+            "only a reset of the card frees the memory; it ends all pods on the card.",
             "15m",
         ),
         Alert(
             "VcudaDrift",
             "max by (NodeName, what) (vcuda_placement_disagreements) > 0",
             "warning",
-            "{{ $value }} pods of {{ $labels.NodeName }} are not where the books say "
-            "(by {{ $labels.what }})",
-            f"The extender's plan and the node's record differ: {_MISPLACED}. By "
-            "actual the books follow the node; by kubelet a pod may use another card "
-            "than the one that it is charged for. Delete it, and it is placed anew.",
+            "{{ $value }} pods of {{ $labels.NodeName }} are not on their recorded "
+            "cards (by {{ $labels.what }})",
+            f"The extender's plan and the node's record differ: {_MISPLACED}. With "
+            "`actual` the extender uses the node's record. With `kubelet` a pod may "
+            "use another card than the one that is charged. Delete the pod; it is then "
+            "placed again.",
             "10m",
         ),
     ),

@@ -1,4 +1,4 @@
-"""The dashboards, by the name of the file that each is written to."""
+"""All dashboards."""
 
 from monitoring.boards.board import Board
 from monitoring.boards.card import CARD_BOARD
@@ -9,4 +9,4 @@ from monitoring.boards.pod import POD_BOARD
 __all__ = ["BOARDS", "Board"]
 
 BOARDS = (CLUSTER_BOARD, NODE_BOARD, CARD_BOARD, POD_BOARD)
-"""From the whole to the part; each has links to the others."""
+"""From the cluster to the pod; each has links to the others."""

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and how it becomes Grafana's JSON."""
+"""A dashboard as data, and its JSON for Grafana."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TAG = "gpushare"
 class Choice:
     """A list at the top: the values of a label in the series ``of``.
 
-    ``several`` lets more than one be chosen, and all of them.
+    With ``several``, more than one or all values can be selected.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard; ``name`` is its file's, and part of its address in Grafana."""
+    """One dashboard; ``name`` is its file name and part of its address in Grafana."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ class Board:
     sections: tuple[Section, ...]
 
     def json(self, *, indent: int | None = None) -> str:
-        """Give what Grafana imports, always in the same order."""
+        """Return the JSON that Grafana imports, always in the same order."""
         built = self._built().build()
         for number, panel in enumerate(built.panels or (), 1):
             panel.id_val = number

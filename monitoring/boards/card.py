@@ -1,4 +1,4 @@
-"""One card: who has it, who uses it, and how it is."""
+"""The dashboard of one card: its shares, its use and its condition."""
 
 from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
@@ -19,30 +19,46 @@ from monitoring.queries import ALLOTTED, CONTAINER, SM, USED
 def _now() -> tuple[Panel, ...]:
     return (
         number(
-            "Healthy", f"min({of('vcuda_card_healthy')})", "1 while all call it well."
+            "Healthy",
+            f"min({of('vcuda_card_healthy')})",
+            "1 while device plugin and exporter call it healthy.",
         ),
-        number("Memory", most(fields.FB_TOTAL), "As the driver counts it.", MIB),
+        number(
+            "Memory", most(fields.FB_TOTAL), "Total, as the driver reports it.", MIB
+        ),
         number(
             "Allotted",
             most("vcuda_card_memory_allocated_bytes"),
-            "Promised to pods.",
+            "Allotted to pods.",
             BYTES,
         ),
-        number("Used", most(fields.FB_USED), "By whomever.", MIB),
+        number("Used", most(fields.FB_USED), "In use by all processes.", MIB),
         number(
-            "Nobody's",
+            "Unattributed",
             most("vcuda_card_unattributed_memory_bytes"),
-            "In use, and of no pod that runs: the driver's own, of a pod that is gone, "
-            "or of no process that the driver lists.",
+            "In use, but not by a running pod: by the driver, by a pod that is gone, "
+            "or by no listed process.",
             BYTES,
             bad_from=512 * 2**20,
         ),
-        number("Busy", most(fields.GPU_UTIL), "Of the last moments.", PERCENT),
-        number("Temperature", most(fields.GPU_TEMP), "Now.", "celsius", bad_from=85),
+        number(
+            "Busy",
+            most(fields.GPU_UTIL),
+            "Utilization of the card in the last moments.",
+            PERCENT,
+        ),
+        number(
+            "Temperature",
+            most(fields.GPU_TEMP),
+            "The current value.",
+            "celsius",
+            bad_from=85,
+        ),
         number(
             "Last XID",
             most(fields.XID_ERRORS),
-            "The last fault since the exporter began; 0 for none. It stays.",
+            "The last XID since the exporter started; 0 for none. It does not go back "
+            "to 0.",
             bad_from=1,
         ),
     )
@@ -51,15 +67,15 @@ def _now() -> tuple[Panel, ...]:
 def _shares() -> tuple[Panel, ...]:
     return (
         lines(
-            "Memory: allotted beside used",
+            "Memory: allotted and used",
             (
-                *plain((fields.FB_TOTAL, "all")),
+                *plain((fields.FB_TOTAL, "total")),
                 Query(
                     f"{most('vcuda_card_memory_allocated_bytes')} / 2^20", "allotted"
                 ),
                 *plain((fields.FB_USED, "used")),
             ),
-            "Used above allotted: somebody takes more than was promised.",
+            "If used is above allotted, a pod takes more than its share.",
             MIB,
         ),
         lines(
@@ -68,13 +84,13 @@ def _shares() -> tuple[Panel, ...]:
                 Query(f"sum by ({CONTAINER}) ({of(USED)})", f"{WHO} used"),
                 Query(f"sum by ({CONTAINER}) ({of(ALLOTTED)})", f"{WHO} allotted"),
             ),
-            "Without names: outside Kubernetes.",
+            "Series without names are processes outside Kubernetes.",
             MIB,
         ),
         lines(
             "Busy, by container",
             (Query(f"sum by ({CONTAINER}) ({of(SM)})", WHO),),
-            "Of the whole card. A container that is missing here is unknown, not idle.",
+            "In percent of the whole card. A missing container is unknown, not idle.",
             PERCENT,
             top=100,
         ),
@@ -86,7 +102,7 @@ def _shares() -> tuple[Panel, ...]:
                 (fields.ENC_UTIL, "encoder"),
                 (fields.DEC_UTIL, "decoder"),
             ),
-            "Part of the time in which each did anything.",
+            "The part of the time in which each of them worked.",
             PERCENT,
             top=100,
         ),
@@ -96,7 +112,7 @@ def _shares() -> tuple[Panel, ...]:
 CARD_BOARD = Board(
     "card",
     "GPU sharing / Card",
-    "One card: who has which part of it, who uses it, and how it is.",
+    "One card: its shares, its use and its condition.",
     (
         Choice("node", "Node", "NodeName", "vcuda_card_info"),
         Choice("card", "Card", "UUID", 'vcuda_card_info{NodeName=~"$node"}'),
@@ -105,6 +121,6 @@ CARD_BOARD = Board(
         Section("Now", _now),
         Section("Shares", _shares),
         Section("Condition", condition_panels),
-        Section("Closer", closer_panels),
+        Section("Details", closer_panels),
     ),
 )

@@ -1,4 +1,4 @@
-"""The whole cluster: what there is, what is promised, what is used, who waits."""
+"""The dashboard of the cluster: capacity, allotment, use and waiting pods."""
 
 from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Section
@@ -43,42 +43,45 @@ _OF_ALLOTTED = used_of_allotted(by(POD, USED, _PODS), by(POD, ALLOTTED))
 
 def _now() -> tuple[Panel, ...]:
     return (
-        number("Cards", f"count({booked('vcuda_card_info')})", "That exporters see."),
+        number(
+            "Cards", f"count({booked('vcuda_card_info')})", "Cards that exporters see."
+        ),
         number(
             "Sick cards",
             f"sum(1 - {healthy()})",
-            "That their node's device plugin or exporter calls sick.",
+            "Cards that the device plugin or the exporter of their node calls sick.",
             bad_from=1,
         ),
-        number("Memory", f"sum({_TOTAL})", "Of all cards.", MIB),
+        number("Memory", f"sum({_TOTAL})", "Memory of all cards.", MIB),
         number(
             "Allotted",
             f"sum({_ALLOTTED_MIB}) / sum({_TOTAL})",
-            "Part of all memory that pods were promised.",
+            "The part of all memory that is allotted to pods.",
             RATIO,
         ),
         number(
             "Used",
             f"sum({_IN_USE}) / sum({_TOTAL})",
-            "Part of all memory that is really in use.",
+            "The part of all memory that is in use.",
             RATIO,
         ),
         number(
             "Largest free block",
             f"max({LARGEST_FREE}) * {UNIT_MIB}",
-            "The most that one pod could still get, on one card.",
+            "The most that one pod can still get on one card.",
             MIB,
         ),
         number(
-            "Pods that wait",
+            "Waiting pods",
             f"max({PENDING})",
-            "They ask for cards and have no node. gpusharectl why tells each reason.",
+            "Pods that ask for cards and have no node. gpusharectl why shows the "
+            "reasons.",
             bad_from=1,
         ),
         number(
             "Alerts",
             'count(ALERTS{alertname=~"Vcuda.+", alertstate="firing"})',
-            "Of ours that are firing; empty where none is, or none are loaded.",
+            "Firing alerts of this project; empty if none fires or none is loaded.",
             bad_from=1,
         ),
     )
@@ -87,17 +90,17 @@ def _now() -> tuple[Panel, ...]:
 def _over_time() -> tuple[Panel, ...]:
     return (
         lines(
-            "Memory: allotted beside used",
+            "Memory: allotted and used",
             (
-                Query(f"sum({_TOTAL})", "all"),
+                Query(f"sum({_TOTAL})", "total"),
                 Query(f"sum({_ALLOTTED_MIB})", "allotted"),
                 Query(f"sum({_IN_USE})", "used"),
             ),
-            "Used above allotted: somebody takes more than was promised.",
+            "If used is above allotted, a pod takes more than its share.",
             MIB,
         ),
         lines(
-            "Compute: allotted beside used",
+            "Compute: allotted and used",
             (
                 Query(
                     f"sum({booked('vcuda_card_placed_cores')})"
@@ -111,34 +114,34 @@ def _over_time() -> tuple[Panel, ...]:
             top=1,
         ),
         lines(
-            "Free: in all, and at most on one card",
+            "Free memory: total, and largest on one card",
             (
-                Query(f"{free_units()} * {UNIT_MIB}", "free in all"),
+                Query(f"{free_units()} * {UNIT_MIB}", "total free"),
                 Query(f"max({LARGEST_FREE}) * {UNIT_MIB}", "largest block"),
                 Query(
                     f"max by (NodeName) ({LARGEST_FREE}) * {UNIT_MIB}",
                     "{{NodeName}}",
                 ),
             ),
-            "Far apart: the cluster is fragmented.",
+            "If they are far apart, the cluster is fragmented.",
             MIB,
         ),
         lines(
-            "Pods that wait, and refusals",
+            "Waiting pods, and refusals",
             (
-                Query(f"max({PENDING})", "pods that wait"),
+                Query(f"max({PENDING})", "waiting pods"),
                 Query(
                     "sum by (reason)"
                     " (increase(vcuda_extender_refusals_total[$__rate_interval]))",
                     "{{reason}}",
                 ),
             ),
-            "A refusal is one node's answer to one look at a pod.",
+            "A refusal is one node that one filter call refuses for a pod.",
         ),
     )
 
 
-def _who() -> tuple[Panel, ...]:
+def _pods() -> tuple[Panel, ...]:
     pod = "{{NamespaceName}}/{{PodName}}"
     return (
         bars(
@@ -150,7 +153,7 @@ def _who() -> tuple[Panel, ...]:
         bars(
             "Busiest",
             (Query(f"topk(10, {by(POD, SM, _PODS)})", pod),),
-            "The ten pods that take the most time of their cards; of whole cards.",
+            "The ten pods with the highest utilization, in percent of whole cards.",
             PERCENT,
         ),
         bars(
@@ -161,7 +164,8 @@ def _who() -> tuple[Panel, ...]:
                     pod,
                 ),
             ),
-            "Memory used over memory allotted; above 100 % they take others'.",
+            "Memory used divided by memory allotted. Above 100 % a pod takes other "
+            "pods' memory.",
             RATIO,
         ),
         bars(
@@ -173,7 +177,7 @@ def _who() -> tuple[Panel, ...]:
                     pod,
                 ),
             ),
-            "They hold a share of a card that nothing runs on.",
+            "Pods with a share of a card on which none of their programs works.",
             SECONDS,
         ),
     )
@@ -191,22 +195,25 @@ def _nodes() -> tuple[Panel, ...]:
             f"max by ({node}) ({LARGEST_FREE}) * {UNIT_MIB}",
             "Largest free block (MiB)",
         ),
-        Query(f"sum by ({node}) ({booked(PLACED)}) * {UNIT_MIB}", "In books (MiB)"),
+        Query(
+            f"sum by ({node}) ({booked(PLACED)}) * {UNIT_MIB}",
+            "Allotted by extender (MiB)",
+        ),
         Query(f"avg by ({node}) ({_BUSY})", "Busy (%)"),
     )
-    what = "Allotted is by the exporter on the node, in books is by the extender."
+    what = "Allotted is reported by the node's exporter; the extender's value is beside it."
     return (rows_of("Nodes", columns, what, keys=[node]),)
 
 
 CLUSTER_BOARD = Board(
     "cluster",
     "GPU sharing / Cluster",
-    "What the cluster's cards have, what is allotted of it, what is used, who waits.",
+    "The cluster's cards: capacity, allotment, use and waiting pods.",
     (),
     (
         Section("Now", _now),
         Section("Over time", _over_time),
-        Section("Who", _who),
+        Section("Pods", _pods),
         Section("Nodes", _nodes),
         Section("Extender", extender_panels),
     ),

@@ -1,4 +1,4 @@
-"""How one card is: the lower half of its dashboard."""
+"""The lower half of a card's dashboard: its condition."""
 
 from deviceplugin.telemetry import fields
 from monitoring.boards.cardqueries import WHO, most, of, plain, rates
@@ -7,12 +7,12 @@ from monitoring.queries import CONTAINER
 
 
 def condition_panels() -> tuple[Panel, ...]:
-    """Give how the card is: warm, slow, faulty."""
+    """Return the panels about temperature, clocks and faults."""
     return (
         lines(
             "Temperature",
             plain((fields.GPU_TEMP, "card"), (fields.MEMORY_TEMP, "memory")),
-            "Not every card measures its memory's.",
+            "Not every card measures the temperature of its memory.",
             "celsius",
             span=THIRD,
         ),
@@ -22,7 +22,7 @@ def condition_panels() -> tuple[Panel, ...]:
                 *plain((fields.POWER_USAGE, "drawn")),
                 *rates((fields.TOTAL_ENERGY_CONSUMPTION, "by energy"), scale=" / 1000"),
             ),
-            "Drawn now, and on average by the energy counter.",
+            "The current power, and the average by the energy counter.",
             "watt",
             span=THIRD,
         ),
@@ -32,7 +32,7 @@ def condition_panels() -> tuple[Panel, ...]:
                 Query(f"{most(fields.SM_CLOCK)} * 1e6", "processors"),
                 Query(f"{most(fields.MEM_CLOCK)} * 1e6", "memory"),
             ),
-            "As they are set at the moment.",
+            "The current clocks.",
             "hertz",
             span=THIRD,
         ),
@@ -43,7 +43,7 @@ def condition_panels() -> tuple[Panel, ...]:
                 (fields.POWER_VIOLATION, "for power"),
                 scale=" / 1e9",
             ),
-            "Part of the time.",
+            "The part of the time in which the clock was reduced.",
             RATIO,
             span=THIRD,
             top=1,
@@ -58,7 +58,8 @@ def condition_panels() -> tuple[Panel, ...]:
                 (fields.RETIRED_SBE, "pages, corrected"),
                 (fields.RETIRED_DBE, "pages, not corrected"),
             ),
-            "Since the driver was loaded; rows and pages of its whole life.",
+            "Errors since the driver was loaded; rows and pages of the card's whole "
+            "life.",
             PLAIN,
             span=THIRD,
         ),
@@ -76,7 +77,7 @@ def condition_panels() -> tuple[Panel, ...]:
                     "PCIe replays",
                 ),
             ),
-            "NVIDIA's catalogue says what an XID means.",
+            "NVIDIA's catalogue explains the XIDs.",
             PLAIN,
             span=THIRD,
         ),
@@ -84,7 +85,7 @@ def condition_panels() -> tuple[Panel, ...]:
 
 
 def closer_panels() -> tuple[Panel, ...]:
-    """Give what only some cards tell, and only if asked."""
+    """Return the panels of metrics that only some cards have, or that are off."""
     return (
         lines(
             "Inside the card",
@@ -95,7 +96,7 @@ def closer_panels() -> tuple[Panel, ...]:
                 (fields.PIPE_TENSOR_ACTIVE, "tensor pipes"),
                 (fields.DRAM_ACTIVE, "memory"),
             ),
-            "Hopper and newer, with --enable-profiling; empty else.",
+            "Hopper and newer, with --enable-profiling; otherwise empty.",
             RATIO,
             span=THIRD,
             top=1,
@@ -110,14 +111,14 @@ def closer_panels() -> tuple[Panel, ...]:
                     (fields.PROF_PCIE_RX_BYTES, "received (profiling)"),
                 ),
             ),
-            "With --enable-pcie or --enable-profiling; empty else.",
+            "With --enable-pcie or --enable-profiling; otherwise empty.",
             "Bps",
             span=THIRD,
         ),
         lines(
             "NVLink",
             (Query(f"{most(fields.NVLINK_BANDWIDTH_TOTAL)} * 1024000", "all links"),),
-            "Empty on cards without.",
+            "Empty on cards without NVLink.",
             "Bps",
             span=THIRD,
         ),
@@ -130,7 +131,7 @@ def closer_panels() -> tuple[Panel, ...]:
                     WHO,
                 ),
             ),
-            "How long nothing of each container has run.",
+            "How long each container has not worked on the card.",
             SECONDS,
             span=HALF,
         ),

@@ -1,10 +1,10 @@
-"""The extender at work: the last section of the cluster's dashboard."""
+"""The last section of the cluster's dashboard: the extender."""
 
 from monitoring.panels import HALF, SECONDS, Panel, Query, lines
 
 
 def extender_panels() -> tuple[Panel, ...]:
-    """Give what the extender tells of its own work."""
+    """Return the panels about the extender's own work."""
     return (
         lines(
             "The extender's answers, 99th percentile",
@@ -16,7 +16,7 @@ def extender_panels() -> tuple[Panel, ...]:
                     "{{verb}}",
                 ),
             ),
-            "kube-scheduler waits for these.",
+            "kube-scheduler waits for these answers.",
             SECONDS,
             span=HALF,
         ),
@@ -29,7 +29,7 @@ def extender_panels() -> tuple[Panel, ...]:
                     "{{outcome}}",
                 ),
             ),
-            "conflict: the card was taken since filter; the pod is tried again.",
+            "conflict: the card was taken after filter. The pod is tried again.",
         ),
         lines(
             "Plan and node disagree",
@@ -43,17 +43,17 @@ def extender_panels() -> tuple[Panel, ...]:
                     "bound without the extender",
                 ),
             ),
-            "Anything but 0 wants a look: gpusharectl inspect -o wide.",
+            "If a value is not 0, run gpusharectl inspect -o wide.",
         ),
         lines(
-            "Age of the extender's books",
+            "Age of the extender's data",
             (
                 Query(
                     "max by (instance, kind) (vcuda_extender_ledger_age_seconds)",
                     "{{instance}} {{kind}}",
                 ),
             ),
-            "Since the API server last said anything of this kind.",
+            "Time since the API server last sent anything of this kind.",
             SECONDS,
         ),
     )

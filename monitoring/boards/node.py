@@ -1,4 +1,4 @@
-"""One node: its cards beside one another, its containers, its exporter."""
+"""The dashboard of one node: its cards, its containers and its exporter."""
 
 from deviceplugin.telemetry import fields
 from monitoring.boards.board import Board, Choice, Section
@@ -38,39 +38,46 @@ def _now() -> tuple[Panel, ...]:
     total = f"sum({_of(fields.FB_TOTAL)})"
     return (
         number(
-            "Cards", f"count({_each('vcuda_card_info')})", "That its exporter sees."
+            "Cards",
+            f"count({_each('vcuda_card_info')})",
+            "Cards that the node's exporter sees.",
         ),
         number(
             "Sick cards",
             f"sum(1 - min by (UUID) ({_of('vcuda_card_healthy')}))",
-            "Those that the device plugin calls sick get no new pods; those that only "
-            "do not answer the exporter still do.",
+            "Cards that the device plugin calls sick get no new pods. Cards that only "
+            "do not answer the exporter still get new pods.",
             bad_from=1,
         ),
-        number("Memory", total, "Of all its cards.", MIB),
+        number("Memory", total, "Memory of all its cards.", MIB),
         number(
             "Allotted",
             f"sum({_ALLOTTED_MIB}) / {total}",
-            "Part of the memory that pods were promised.",
+            "The part of the memory that is allotted to pods.",
             RATIO,
         ),
         number(
             "Used",
             f"sum({_of(fields.FB_USED)}) / {total}",
-            "Part of the memory that is really in use.",
+            "The part of the memory that is in use.",
             RATIO,
         ),
         number(
             "Largest free block",
             f"max({_of(LARGEST_FREE)}) * {UNIT_MIB}",
-            "The most that one pod could still get here, on one card.",
+            "The most that one pod can still get on one card of the node.",
             MIB,
         ),
-        number("Power", f"sum({_of(fields.POWER_USAGE)})", "Of all its cards.", "watt"),
+        number(
+            "Power",
+            f"sum({_of(fields.POWER_USAGE)})",
+            "Power of all its cards.",
+            "watt",
+        ),
         number(
             "Hottest",
             f"max({_of(fields.GPU_TEMP)})",
-            "Of its cards.",
+            "The highest temperature of its cards.",
             "celsius",
             bad_from=85,
         ),
@@ -84,21 +91,21 @@ def _cards() -> tuple[Panel, ...]:
             (
                 Query(f"max by ({_PER_CARD}) ({_ALLOTTED_MIB})", f"{_CARD} allotted"),
                 Query(_each(fields.FB_USED), f"{_CARD} used"),
-                Query(_each(fields.FB_TOTAL), f"{_CARD} of"),
+                Query(_each(fields.FB_TOTAL), f"{_CARD} total"),
             ),
-            "What was promised of each card, beside what is in use.",
+            "For each card: what is allotted, and what is in use.",
             MIB,
         ),
         lines(
             "Memory in use",
             (Query(_each(fields.FB_USED), _CARD),),
-            "As the driver counts it.",
+            "As the driver reports it.",
             MIB,
         ),
         lines(
             "Busy",
             (Query(_each(fields.GPU_UTIL), _CARD),),
-            "Part of the time in which anything ran on the card.",
+            "The part of the time in which a program ran on the card.",
             PERCENT,
             span=THIRD,
             top=100,
@@ -106,7 +113,7 @@ def _cards() -> tuple[Panel, ...]:
         lines(
             "Temperature",
             (Query(_each(fields.GPU_TEMP), _CARD),),
-            "Above 85 °C most cards slow down.",
+            "Above 85 °C most cards reduce their clock.",
             "celsius",
             span=THIRD,
         ),
@@ -134,31 +141,31 @@ def _containers() -> tuple[Panel, ...]:
         column("vcuda_container_core_use_ratio", "Busy (of its cores)"),
         column("vcuda_container_over_share", "Over its share"),
     )
-    what = "Empty: unknown, or nothing was allotted. Without names: outside Kubernetes."
+    what = "Empty: unknown, or nothing allotted. Rows without names: not in Kubernetes."
     return (rows_of("Containers", columns, what, keys=keys),)
 
 
 def _exporter() -> tuple[Panel, ...]:
     return (
         lines(
-            "Time that each round of readings took",
+            "Duration of each round of readings",
             (Query(_of("vcuda_collect_duration_seconds"), "{{group}}"),),
-            "A card that hangs shows here.",
+            "A card that hangs makes its rounds longer.",
             SECONDS,
             span=THIRD,
         ),
         lines(
             "Rounds in which every card answered",
             (Query(_of("vcuda_collector_success"), "{{group}}"),),
-            "1, or 0.",
+            "1 if every card answered, otherwise 0.",
             PLAIN,
             span=THIRD,
             top=1,
         ),
         lines(
-            "What is amiss",
+            "Problems",
             (
-                Query(_of("vcuda_exporter_trouble"), "lacks {{about}}"),
+                Query(_of("vcuda_exporter_trouble"), "cannot read {{about}}"),
                 Query(
                     f"max by (what) ({_of('vcuda_placement_disagreements')})",
                     "misplaced by {{what}}",
@@ -169,7 +176,7 @@ def _exporter() -> tuple[Panel, ...]:
                     "XID {{xid}} on card {{gpu}}",
                 ),
             ),
-            "What the exporter lacks, pods where they were not planned, faults.",
+            "What the exporter cannot read, pods on other cards than planned, faults.",
             PLAIN,
             span=THIRD,
         ),
@@ -179,7 +186,7 @@ def _exporter() -> tuple[Panel, ...]:
 NODE_BOARD = Board(
     "node",
     "GPU sharing / Node",
-    "The cards of one node beside one another, and the containers on them.",
+    "The cards of one node, and the containers on them.",
     (Choice("node", "Node", "NodeName", "vcuda_card_info"),),
     (
         Section("Now", _now),

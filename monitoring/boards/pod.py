@@ -1,4 +1,4 @@
-"""One workload: what its pods were promised, and what they make of it."""
+"""The dashboard of a workload: what its pods were allotted and what they use."""
 
 from monitoring.boards.board import Board, Choice, Section
 from monitoring.panels import (
@@ -37,28 +37,41 @@ def _each(metric: str) -> str:
 
 def _now() -> tuple[Panel, ...]:
     return (
-        number("Pods", f"count(count by (PodName) ({_of(ALLOTTED)}))", "With a share."),
-        number("Allotted", f"sum({_of(ALLOTTED)})", "Memory promised to them.", MIB),
-        number("Used", f"sum({_of(USED)})", "Memory that they use.", MIB),
+        number(
+            "Pods",
+            f"count(count by (PodName) ({_of(ALLOTTED)}))",
+            "Pods with a share of a card.",
+        ),
+        number(
+            "Allotted", f"sum({_of(ALLOTTED)})", "Memory allotted to these pods.", MIB
+        ),
+        number("Used", f"sum({_of(USED)})", "Memory that these pods use.", MIB),
         number(
             "Used of allotted",
             used_of_allotted(f"sum({_of(USED)})", f"sum({_of(ALLOTTED)})"),
-            "Above 100 % they take what others were promised.",
+            "Above 100 % they take memory of other pods.",
             RATIO,
             bad_from=1.05,
         ),
-        number("Cores", f"sum({_of(_CORES)})", "Of whole cards.", RATIO),
-        number("Busy", f"avg({_of(SM)})", "Of whole cards, on average.", PERCENT),
+        number(
+            "Cores", f"sum({_of(_CORES)})", "Allotted cores, in whole cards.", RATIO
+        ),
+        number(
+            "Busy",
+            f"avg({_of(SM)})",
+            "Average utilization, in percent of whole cards.",
+            PERCENT,
+        ),
         number(
             "Idle for",
             f"min(time() - {_of(_LAST_BUSY)})",
-            "Since anything of theirs last ran.",
+            "Time since one of their programs last worked.",
             SECONDS,
         ),
         number(
             "Over their share",
             f"sum({_of(_OVER)})",
-            "Containers, as the exporter's watchdog sees them.",
+            "Number of containers over their share, by the exporter's watchdog.",
             bad_from=1,
         ),
     )
@@ -67,37 +80,37 @@ def _now() -> tuple[Panel, ...]:
 def _over_time() -> tuple[Panel, ...]:
     return (
         lines(
-            "Memory: allotted beside used",
+            "Memory: allotted and used",
             (
                 Query(_each(USED), f"{_WHO} used"),
                 Query(_each(ALLOTTED), f"{_WHO} allotted"),
             ),
-            "Nothing but the watchdog holds them to it.",
+            "Only the watchdog enforces the share.",
             MIB,
         ),
         lines(
             "Busy, of the whole card",
             (Query(_each(SM), _WHO),),
-            "What is missing is unknown, not idle.",
+            "A missing container is unknown, not idle.",
             PERCENT,
         ),
         lines(
             "Busy, of their cores",
             (Query(_each(_BUSY_OF_CORES), _WHO),),
-            "Above 100 %: more of the card's time than they asked for.",
+            "Above 100 % a container uses more of the card's time than it asked for.",
             RATIO,
         ),
         lines(
             "Memory used of allotted",
             (Query(used_of_allotted(_each(USED), _each(ALLOTTED)), _WHO),),
-            "Above 100 % they take what others were promised.",
+            "Above 100 % they take memory of other pods.",
             RATIO,
             span=HALF,
         ),
         lines(
             "Memory copies",
             (Query(_each("DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL"), _WHO),),
-            "Of the whole card.",
+            "In percent of the whole card.",
             PERCENT,
             span=THIRD,
         ),
@@ -107,14 +120,14 @@ def _over_time() -> tuple[Panel, ...]:
                 Query(_each("DCGM_CUSTOM_PROCESS_ENCODE_UTIL"), f"{_WHO} encoder"),
                 Query(_each("DCGM_CUSTOM_PROCESS_DECODE_UTIL"), f"{_WHO} decoder"),
             ),
-            "Of the whole card.",
+            "In percent of the whole card.",
             PERCENT,
             span=THIRD,
         ),
         lines(
             "Over their share",
             (Query(_each(_OVER), _WHO),),
-            "1 while it is so.",
+            "1 while a container is over its share.",
             PLAIN,
             span=THIRD,
         ),
@@ -136,15 +149,21 @@ def _where() -> tuple[Panel, ...]:
     )
     idle = Query(f"time() - max by (PodName, ContainerName) ({_of(_LAST_BUSY)})", _WHO)
     return (
-        rows_of("Where they are", columns, "Empty: unknown.", keys=keys),
-        bars("Idle for", (idle,), "Since anything last ran.", SECONDS, span=24),
+        rows_of("Where they are", columns, "Empty cells are unknown.", keys=keys),
+        bars(
+            "Idle for",
+            (idle,),
+            "Time since the container last worked.",
+            SECONDS,
+            span=24,
+        ),
     )
 
 
 POD_BOARD = Board(
     "pod",
     "GPU sharing / Pod",
-    "What pods were allotted of their cards beside what they use.",
+    "What pods were allotted of their cards, and what they use.",
     (
         Choice("namespace", "Namespace", "NamespaceName", ALLOTTED),
         Choice(

@@ -74,8 +74,8 @@ BY_EXPORTER = {**CRITICAL, "by": "exporter"}
 HEALTHY = card("vcuda_card_healthy", "1x20")
 SICK = card("vcuda_card_healthy", "0x20")
 BOOKED_SICK = booked("vcuda_card_healthy", "0x20")
-GONE = "A card of n is sick or gone: its device plugin says so"
-MUTE = f"It does not answer the exporter: {OF}"
+GONE = "A card of n is sick or lost, says its device plugin"
+MUTE = f"No answer to the exporter: {OF}"
 
 FAULTS = (
     Case(LOST, "the exporter alone says so", 3, SICK, MUTE, BY_EXPORTER),

@@ -69,7 +69,7 @@ CASES = (
         "the books have it",
         11,
         booked("vcuda_card_units", "29x20"),
-        "No exporter tells of a card of n",
+        "No exporter reports a card of n",
         {"NodeName": "n", "UUID": "GPU-0", **WARNING},
     ),
     Case("VcudaCardUnseen", "it starts", 9, booked("vcuda_card_units", "29x20")),
@@ -120,7 +120,7 @@ CASES = (
         "no pods",
         11,
         of_node(TROUBLE, "1x20", about="pods"),
-        "The exporter of n lacks something: pods",
+        "The exporter of n cannot read: pods",
         {"NodeName": "n", "about": "pods", **WARNING},
     ),
     Case(
@@ -137,7 +137,7 @@ CASES = (
         "a broken file",
         6,
         of_node("vcuda_exporter_config_ok", "0x20"),
-        "The exporter of n was given fields that it cannot read",
+        "The list of metrics of the exporter of n is invalid",
         {"NodeName": "n", **WARNING},
     ),
     Case(

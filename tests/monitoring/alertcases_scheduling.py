@@ -73,7 +73,7 @@ SECOND = {
     "NodeName": "cp-2",
 }
 NAME = "VcudaFragmented"
-TORN = "A whole card's worth of units is free, 14 of them at most on one card"
+TORN = "Free units would fill a card, but at most 14 of them are on one card"
 WAIT = "Pods wait for a card: 2"
 READY = "vcuda_extender_ready"
 LISTENS = {
@@ -185,7 +185,7 @@ CASES = (
         "for long",
         6,
         {one("vcuda_plugin_registered", LISTENS): "0x20"},
-        "kubelet does not listen to the device plugin of n (10.0.0.5:39997): "
+        "Not registered with kubelet: the device plugin of n (10.0.0.5:39997): "
         "baidu.com/vcuda-memory",
         {**LISTENS, "NodeName": "n", **WARNING},
     ),
@@ -206,7 +206,7 @@ CASES = (
         "in 59 days",
         0,
         extender(ENDS, f"{59 * DAY}x20", "10.0.0.2:39998", file="server", node="cp-2"),
-        "A certificate of the extender ends in 59d 0h 0m 0s",
+        "A certificate of the extender expires in 59d 0h 0m 0s",
         {**SECOND, "file": "server", **WARNING},
     ),
     Case(
@@ -231,7 +231,7 @@ CASES = (
         "in 59 days on one of two",
         0,
         {**expiring(59, 1), **expiring(300, 2)},
-        "The webhook's certificate ends in 59d 0h 0m 0s",
+        "The webhook's certificate expires in 59d 0h 0m 0s",
         WARNING,
     ),
     Case("VcudaWebhookCertificateEnds", "in 61 days", 1, expiring(61, 1)),

@@ -116,7 +116,7 @@ def drift(actual: int) -> Series:
 
 
 DRIFT_LABELS = {"NodeName": "n", "what": "actual", "severity": "warning"}
-DRIFT_SAYS = "1 pods of n are not where the books say (by actual)"
+DRIFT_SAYS = "1 pods of n are not on their recorded cards (by actual)"
 BYTES = "vcuda_card_unattributed_memory_bytes"
 
 OTHER_CASES = (
@@ -125,7 +125,7 @@ OTHER_CASES = (
         "600 MiB",
         16,
         card(BYTES, f"{600 * MIB}x20"),
-        "600MiB of card 0 of n belong to no pod that runs",
+        "600MiB of card 0 of n belong to no running pod",
         {**CARD, "severity": "warning"},
     ),
     Case(NOBODYS, "600 MiB for a moment", 14, card(BYTES, f"{600 * MIB}x20")),
