@@ -27,8 +27,8 @@ SHARES = Group(
     (
         Alert(
             "VcudaMemoryOverAllocation",
-            # A pod with a whole card takes nothing from other pods. The exporter decides
-            # who is over: it knows how much of the memory is CUDA contexts.
+            # A pod with a whole card takes nothing from other pods. The exporter
+            # decides who is over: it knows how much of the memory is CUDA contexts.
             used_of_allotted(by(CONTAINER, USED), by(CONTAINER, ALLOTTED, _SHARED))
             + f"\nand max by ({CONTAINER}) (vcuda_container_over_share) == 1",
             "warning",

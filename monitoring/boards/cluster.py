@@ -201,7 +201,7 @@ def _nodes() -> tuple[Panel, ...]:
         ),
         Query(f"avg by ({node}) ({_BUSY})", "Busy (%)"),
     )
-    what = "Allotted is reported by the node's exporter; the extender's value is beside it."
+    what = "Allotted is from the node's exporter; the extender's value is beside it."
     return (rows_of("Nodes", columns, what, keys=[node]),)
 
 
