@@ -45,7 +45,8 @@ EXPORTER = Group(
             "absent(vcuda_exporter_info)",
             "critical",
             "No exporter answers at all",
-            f"The state of all cards is unknown, or Prometheus does not scrape. {_LOOK}",
+            f"The state of all cards is unknown, or Prometheus does not scrape."
+            f" {_LOOK}",
             "2m",
         ),
         Alert(

@@ -80,7 +80,8 @@ _BOOKS = (
         f"max({LARGEST_FREE}) < 0.5 * max({UNITS})\n"
         f"and on () {free_units()} >= max({UNITS})",
         "info",
-        "Free units would fill a card, but at most {{ $value }} of them are on one card",
+        "Free units would fill a card, but at most {{ $value }} of them are on one "
+        "card",
         "Large pods wait while small ones fit. Move small pods together: delete them "
         "one by one under the policy best-fit.",
         "15m",
@@ -135,8 +136,8 @@ def _of_webhook(wrapped: str) -> str:
 _ADMISSION = (
     Alert(
         "VcudaWebhookDown",
-        # Without any pod no series is 0. Then the API server must still be configured to
-        # call it or, if that is unknown, its pods must have ended recently.
+        # Without any pod no series is 0. Then the API server must still be configured
+        # to call it or, if that is unknown, its pods must have ended recently.
         f"max(\n  {_of_webhook('{}')}\n) == 0\n"
         f"or absent(\n  {_of_webhook('{}')}\n) and on() (\n"
         f"  max(\n  {_of_webhook('max_over_time({}[30m])')}\n  )\n"

@@ -130,11 +130,11 @@ def test_no_text_has_a_gap(alert: Alert) -> None:
 
 
 def test_no_alert_has_a_card_reset_under_its_pods() -> None:
-    """A reset ends all that runs there: its pods come first, or its price is told."""
+    """A reset ends all that runs there: the text says to move its pods, or warns."""
     resets = [one for one in ALERTS if re.search(r"\breset\b", one.cure)]
     assert len(resets) == 4
     for one in resets:
-        assert re.search("move its pods|ends all others", one.cure), one.name
+        assert re.search("move its pods|ends all pods", one.cure), one.name
 
 
 def test_a_drift_names_the_pods(promtool: Promtool, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_drift_names_the_pods(promtool: Promtool, tmp_path: Path) -> None:
     said = promtool.run("test", "rules", path)
     # It prints the description that the test does not expect.
     assert said.returncode == 1
-    assert "differ: a/bert-0 . By actual" in said.stdout + said.stderr
+    assert "differ: a/bert-0 . With `actual`" in said.stdout + said.stderr
 
 
 def test_promtool_likes_the_rules(promtool: Promtool) -> None:

@@ -174,7 +174,7 @@ def test_dashboard_12239_has_an_answer(asked: Prometheus, name: str, expr: str) 
 def test_what_12239_lacks_by_default_is_documented() -> None:
     """The fields of a group that is off: docs/monitoring.md says how to have them."""
     page = (FOLDER.parent / "docs" / "monitoring.md").read_text()
-    paragraph = page[page.index("Grafana's 12239") :].partition("\n\n")[0]
+    paragraph = page[page.index("dashboard 12239") :].partition("\n\n")[0]
     shown = {field.name for field in choose(Flags()).fields}
     group_of = {field.name: field.group for field in FIELDS}
     wanted = {name for expr in THE_12239.values() for name, _ in selectors(expr)}
