@@ -1,9 +1,9 @@
-"""gunicorn's settings: one worker, many threads, long keep-alive.
+"""Configure gunicorn for the extender: one worker, many threads, long keep-alive.
 
-One worker, because the ledger is memory and two would be two books for the same cards;
-so the signals by which gunicorn adds or exchanges workers are ignored. Long keep-alive,
-because a connection that we close while kube-scheduler sends a POST on it costs a
-scheduling cycle: Go does not send a POST again.
+One worker, because the ledger is in memory, and two would place pods on the same cards.
+So the signals with which gunicorn adds or exchanges workers are ignored. Long
+keep-alive, because Go does not repeat a POST: if the connection is closed while
+kube-scheduler sends one, a scheduling cycle is lost.
 """
 
 import os
@@ -22,24 +22,25 @@ _settings, _ = ExtenderSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-# gunicorn's threaded one, but no thread waits for a slow client, and each is quicker to
-# take up a client's next request.
+# gunicorn's threaded worker, except that no thread waits for a slow client and a
+# client's next request is answered sooner.
 worker_class = "extender.server.workers.LingeringWorker"
-# With the public listener's 64 within 1,024, the most descriptors by default: without
-# one left, gunicorn's worker ends.
+# With the 64 of the public listener below 1,024, the usual limit of descriptors:
+# without a free one, gunicorn's worker ends.
 worker_connections = 900
 threads = _settings.threads
 keepalive = 3600
 graceful_timeout = 10
 timeout = 60
-# Nobody stands between: what a client says of a proxy before us is not true.
+# There is no proxy in front: headers that claim one are not true.
 secure_scheme_headers: dict[str, str] = {}
 forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"
 if Path("/dev/shm").is_dir():  # noqa: S108
-    # A read-only root has no other place for the worker's heartbeat (contracts 1.9).
+    # With a read-only root file system there is no other place for gunicorn's heartbeat
+    # file (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
 if _settings.tls:
     certfile, keyfile = _settings.tls.cert, _settings.tls.key
@@ -50,7 +51,7 @@ if _settings.tls:
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
-    """Stop with every complaint at once, before anything starts."""
+    """Exit with all complaints before anything starts."""
     found = complaints(os.environ)
     if found:
         sys.stderr.write("The extender cannot start:\n")
@@ -59,6 +60,6 @@ def on_starting(_server: Any) -> None:  # noqa: ANN401
 
 
 def when_ready(_server: Any) -> None:  # noqa: ANN401
-    """Ignore the signals that would make a second worker."""
+    """Ignore the signals that would start a second worker."""
     for name in ("SIGHUP", "SIGTTIN", "SIGTTOU", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)

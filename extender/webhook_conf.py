@@ -1,8 +1,8 @@
-"""gunicorn's settings for the webhook: one worker, many threads, the server's TLS.
+"""Configure gunicorn for the webhook: one worker, many threads, TLS.
 
-The API server closes what it has not used for 90 s (client-go's ``IdleConnTimeout``),
-so the server waits longer than that: it must not be the one that hangs up, since Go
-does not send a POST again.
+The API server closes connections that it has not used for 90 s (client-go's
+``IdleConnTimeout``). The server keeps them longer, since Go does not repeat a POST that
+is lost when the server closes first.
 """
 
 import gc
@@ -20,7 +20,7 @@ _settings, _ = WebhookSettings.read(os.environ)
 
 bind = [str(_settings.listen)]
 workers = 1
-# gunicorn's threaded one, but for those who take long to say what they want.
+# gunicorn's threaded worker, except that no thread waits for a slow client.
 worker_class = "extender.server.workers.WaitingWorker"
 worker_connections = 900
 threads = _settings.threads
@@ -28,14 +28,15 @@ keepalive = 120
 backlog = 2048
 graceful_timeout = 10
 timeout = 60
-# Nobody stands between: what a client says of a proxy before us is not true.
+# There is no proxy in front: headers that claim one are not true.
 secure_scheme_headers: dict[str, str] = {}
 forwarded_allow_ips = ""
 control_socket_disable = True
 accesslog = None
 loglevel = "warning"
 if Path("/dev/shm").is_dir():  # noqa: S108
-    # A read-only root has no other place for the worker's heartbeat (contracts 1.9).
+    # With a read-only root file system there is no other place for gunicorn's heartbeat
+    # file (contracts 1.9).
     worker_tmp_dir = "/dev/shm"  # noqa: S108
 certfile, keyfile = _settings.tls_cert, _settings.tls_key
 ssl_context = ServerTls(_settings.tls, WholeRequestTlsSocket).context
@@ -43,7 +44,7 @@ do_handshake_on_connect = False
 
 
 def on_starting(_server: Any) -> None:  # noqa: ANN401
-    """Stop with every complaint at once, before anything starts."""
+    """Exit with all complaints before anything starts."""
     found = webhook_complaints(os.environ)
     if found:
         sys.stderr.write("The webhook cannot start:\n")
@@ -52,6 +53,6 @@ def on_starting(_server: Any) -> None:  # noqa: ANN401
 
 
 def post_worker_init(_worker: Any) -> None:  # noqa: ANN401
-    """Spare what lives as long as the process from being looked through again."""
+    """Keep objects that live as long as the process from the garbage collector."""
     gc.collect()
     gc.freeze()

@@ -1,11 +1,11 @@
-"""TLS: mutual for the verbs, so that whoever has no certificate cannot bind pods.
+"""Set up TLS: mutual for the verbs, so that only clients with a certificate can bind.
 
-The webhook's listener lets in clients without one: it knows nothing, and gives nothing
-away that its client did not bring.
+The webhook lets in clients without one: it has no secrets, and answers only about the
+pod that it was sent.
 
-The files are looked at for each new connection, so that renewed ones count from there
-on, without a restart. While they do not fit together, as between the writes of a
-certificate and its key, the last that did are used.
+The files are checked for each new connection, so renewed ones are used without a
+restart. While they do not match, as between the writes of a certificate and its key,
+the last matching ones stay in use.
 """
 
 import logging
@@ -34,16 +34,16 @@ class TlsFiles:
     cert: str
     key: str
     client_ca: str | None = None
-    """Whose client certificates are let in; None lets in clients without one."""
+    """CA of the clients' certificates; None lets in clients without one."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """In the order of their settings."""
+        """The paths in the order of ``SETTINGS``."""
         always = (self.cert, self.key)
         return always if self.client_ca is None else (*always, self.client_ca)
 
     def stamp(self) -> Stamp:
-        """Return what is another after one of them was replaced; ``OSError``."""
+        """Return a value that changes when a file is replaced; ``OSError``."""
         seen = [Path(path).stat() for path in self.paths]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
 
@@ -51,12 +51,10 @@ class TlsFiles:
 def server_context(
     files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
 ) -> ssl.SSLContext:
-    """Make a server's context, which wants a client's certificate if the files say so.
+    """Make a server's context; it requires client certificates if there is a CA.
 
-    Its connections are of the class ``sockets``.
-
-    ``OSError`` where a file cannot be read, ``ssl.SSLError`` where it is not what it
-    should be or the files do not belong together.
+    Its connections are of the class ``sockets``. ``OSError`` if a file cannot be read,
+    ``ssl.SSLError`` if it has the wrong content or the files do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -69,7 +67,7 @@ def server_context(
 
 
 class ServerTls:
-    """Gives gunicorn the context for each new connection."""
+    """Give gunicorn the context for each new connection."""
 
     def __init__(
         self, files: TlsFiles, sockets: type[ssl.SSLSocket] = ssl.SSLSocket
@@ -77,12 +75,13 @@ class ServerTls:
         self._files = files
         self._sockets = sockets
         self._current: tuple[Stamp, ssl.SSLContext] | None = None
-        self._told = ""
+        self._logged = ""
 
     def context(self, _config: object, _default: object) -> ssl.SSLContext:
-        """Be gunicorn's ``ssl_context``; ``OSError`` while there was never a good one.
+        """Return the context, as gunicorn's ``ssl_context``.
 
-        Called by many threads: what it keeps is put in place whole, in one step.
+        ``OSError`` if the files were never usable. Called by many threads: the stamp
+        and the context are replaced in one step.
         """
         last = self._current
         try:
@@ -90,33 +89,33 @@ class ServerTls:
         except OSError as error:
             if last is None:
                 raise
-            self._tell(str(error))
+            self._log_once(str(error))
             return last[1]
 
     def _newest(self, last: tuple[Stamp, ssl.SSLContext] | None) -> ssl.SSLContext:
-        # Before they are read, so that a change meanwhile is seen the next time.
+        # Before they are read, so that a change meanwhile is noticed the next time.
         stamp = self._files.stamp()
         if last is not None and last[0] == stamp:
             return last[1]
         made = server_context(self._files, self._sockets)
         self._current = stamp, made
-        self._told = ""
+        self._logged = ""
         if last is not None:
             logger.info("new certificates", extra={"cert": self._files.cert})
         return made
 
-    def _tell(self, because: str) -> None:
+    def _log_once(self, because: str) -> None:
         """Warn once, not at each connection."""
-        if because != self._told:
-            self._told = because
+        if because != self._logged:
+            self._logged = because
             logger.warning(
-                "the files for TLS cannot be used; the ones before still are",
+                "new TLS files cannot be used; the previous ones stay in use",
                 extra={"cert": self._files.cert, "because": because},
             )
 
 
 def complaints(files: TlsFiles) -> list[str]:
-    """Say what is wrong with the files, each with its setting and a fix."""
+    """Return what is wrong with the files, each with its setting and a remedy."""
     unreadable = [
         _unreadable(*each) for each in zip(SETTINGS, files.paths, strict=False)
     ]
@@ -134,7 +133,7 @@ def complaints(files: TlsFiles) -> list[str]:
 
 
 def expires_at(path: str) -> datetime:
-    """Say when a file's certificates expire, the soonest; ``OSError, ValueError``."""
+    """Return when a file's first certificate expires; ``OSError, ValueError``."""
     found = x509.load_pem_x509_certificates(Path(path).read_bytes())
     return min(each.not_valid_after_utc for each in found)
 
@@ -152,7 +151,7 @@ def _no_certificate(path: str) -> str:
     try:
         expires_at(path)
     except ValueError:
-        return "holds no certificate; give a PEM file with the server's own first"
+        return "has no certificate; give a PEM file with the server's own first"
     return ""
 
 
@@ -161,9 +160,9 @@ def _no_key(files: TlsFiles) -> str:
         _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            return f"is not the key of the certificate in {files.cert}; give its own"
+            return f"is not the key of the certificate in {files.cert}; give that"
         if not _no_certificate(files.cert):
-            return "holds no key; give a PEM file that needs no password"
+            return "has no key; give a PEM file without a password"
     return ""
 
 
@@ -175,7 +174,7 @@ def _no_authority(path: str | None) -> str:
         context.load_verify_locations(path)
     if context.cert_store_stats()["x509_ca"]:
         return ""
-    return "holds no certificate of an authority; give the one that signs clients"
+    return "has no CA certificate; give the CA that signs the clients' certificates"
 
 
 def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:

@@ -1,7 +1,7 @@
-"""The page at /ui: one file for a browser, and what it shows, as JSON.
+"""Serve the page /ui and the state that it shows, as JSON.
 
-The page is the same for everybody; ``state`` is ``/snapshot`` with what an operator
-asks next: why a pod waits, who is leaving, and whether the books can be trusted.
+The page is one file. ``state`` is ``/snapshot`` with what an operator asks next: why a
+pod waits, which pods are terminating, and whether the ledger is up to date.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +22,13 @@ from gpushare.kube.codec import PodRecord
 from gpushare.page_policy import page_headers
 
 MOST_REASONS = 32
-"""Requests that differ, for which a reason is looked up at a time: each is a look at
-all nodes, some 20 ms at 1,000 of them."""
+"""Different requests for which a reason is computed at a time; each takes a look at all
+nodes, about 20 ms at 1,000 of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is served: the file with its headers, and the state whenever it is asked."""
+    """The file with its headers, and a function that returns the state."""
 
     html: bytes
     headers: Mapping[str, str]
@@ -37,11 +37,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the page is made of, taken at one time.
+    """What the page shows, read at one time.
 
-    ``not_ready`` are sentences; ``broken`` the nodes whose annotation cannot be read,
-    with what is wrong; ``heard_s`` how long ago the API server last said anything, by
-    what it was about.
+    ``not_ready`` are sentences. ``broken`` tells by node why its annotation cannot be
+    read. ``heard_s`` is the seconds since the last news of nodes and of pods.
     """
 
     nodes: Sequence[Node]
@@ -54,7 +53,7 @@ class Seen:
 
 
 def make_page(books: Books, readiness: Readiness) -> Page:
-    """Read the file, which is part of the package, and bind it to the books."""
+    """Read the page's file from the package, and connect it to the ledger."""
     html = (
         resources.files("extender.server").joinpath("page", "index.html").read_bytes()
     )
@@ -75,18 +74,18 @@ def make_page(books: Books, readiness: Readiness) -> Page:
 
 
 def state(seen: Seen) -> dict[str, Any]:
-    """Write what the page shows.
+    """Return what the page shows.
 
-    Shape: ``/snapshot``'s, and beside it ``{at, unit_mib, not_ready: [sentence],
-    broken: {node: sentence}, heard_s: {what: seconds}, leaving: [uid]}``; a pod of
-    ``pending`` has ``asks``, ``because`` and ``room`` more, the last two null where
-    there are too many different ones to say. The first in line stands first.
+    That is ``/snapshot`` and ``{at, unit_mib, not_ready: [sentence], broken: {node:
+    sentence}, heard_s: {what: seconds}, leaving: [uid]}``. A pod of ``pending`` has
+    ``asks``, ``because`` and ``room`` too; the last two are null if there are too many
+    different requests. Pods of ``pending`` are in the order in which they are tried.
     """
     shown = snapshot(seen.nodes, seen.pods, seen.choice)
     held = {uid for node in seen.nodes for uid in node.placements}
     records = {record.pod.uid: record for record in seen.pods}
     reasons = Reasons(seen.nodes, seen.choice)
-    # A pod on the books may not have been seen bound yet.
+    # The watch may not have brought the binding of a pod in the ledger yet.
     pending = (pod for pod in shown["pending"] if pod["uid"] not in held)
     shown["pending"] = [
         pod | reasons.of(records[pod["uid"]]) for pod in sorted(pending, key=_in_line)
@@ -102,13 +101,13 @@ def state(seen: Seen) -> dict[str, Any]:
 
 
 class Reasons:
-    """Why pods wait; found once for all that ask the same."""
+    """Why pods wait; computed once for all that ask for the same."""
 
     def __init__(self, nodes: Iterable[Node], choice: Choice) -> None:
-        self._pages = sorted(
+        self._nodes = sorted(
             (node for node in nodes if node.cards), key=lambda node: node.name
         )
-        self._kept = {uid for node in self._pages for uid in node.nominations}
+        self._kept = {uid for node in self._nodes for uid in node.nominations}
         self._choice = choice
         self._found: dict[object, Shortage] = {}
 
@@ -116,7 +115,7 @@ class Reasons:
         """Return ``asks``, ``because`` and ``room`` for one pod."""
         request = record.request
         if not isinstance(request, PodRequest):
-            found: Shortage | None = shortage(record, self._pages, self._choice)
+            found: Shortage | None = shortage(record, self._nodes, self._choice)
             asks = words.NOT_KNOWN
         else:
             found = self._shared(record, request)
@@ -128,14 +127,14 @@ class Reasons:
         }
 
     def _shared(self, record: PodRecord, request: PodRequest) -> Shortage | None:
-        # For its own sake room may be kept, which nobody else's answer knows of.
+        # Room may be kept for this very pod: then it shares no answer with others.
         own = request.pod.uid if request.pod.uid in self._kept else ""
         claims = tuple(claim.amount for claim in request.claims)
         same = (claims, request.policy, request.cards, request.pod.priority, own)
         if same not in self._found:
             if len(self._found) >= MOST_REASONS:
                 return None
-            self._found[same] = shortage(record, self._pages, self._choice)
+            self._found[same] = shortage(record, self._nodes, self._choice)
         return self._found[same]
 
 

@@ -1,20 +1,14 @@
-"""gunicorn's threaded worker, with a room where half a request waits for the rest.
+"""Extend gunicorn's threaded worker: a thread gets a request only when it is complete.
 
-gunicorn's own hands a connection to a thread with its first byte, and the thread waits
-for the others: as many slow clients as there are threads keep everybody else waiting.
-Here the main loop hears all of them, and a thread gets a request that is whole.
+gunicorn passes a connection to a thread with its first byte, and the thread waits for
+the rest. So as many slow clients as there are threads block all others. Here the main
+loop reads from all connections, into sockets that keep the bytes of a request.
 
-Sockets that keep what they hear until a whole request is there.
-
-Who answers requests in threads must not wait in one of them for somebody's next byte:
-a few clients that send half a request would take all the threads.
-
-The worker of the verbs: its threads await a client's next request themselves.
-
-gunicorn's own gives a connection back to the main loop after each request: the loop
-wakes, waits for it, and wakes a thread anew, and all of them want the interpreter's one
-lock. While kube-scheduler works on a queue of pods its next call comes within
-milliseconds, and that was a third of all that the extender did.
+``LingeringWorker``, for the verbs, also lets a thread wait for a client's next request.
+gunicorn returns the connection to the main loop after each request; the loop then wakes
+another thread, and all of them compete for the interpreter's lock. While kube-scheduler
+works on a queue of pods, its next call comes within milliseconds, and that was a third
+of the extender's time.
 """
 
 import errno
@@ -39,18 +33,18 @@ if TYPE_CHECKING:
 from threading import Semaphore
 
 MOST_HEAD = 64 << 10
-"""Bytes of a request line and its headers; more the parser may judge."""
+"""Bytes of a request line and its headers; the parser refuses longer ones."""
 _RECORD = 64 << 10
 _RECORDS = 64
-"""Heard at a time, so that nobody has the main loop for himself."""
+"""Read at a time, so that no client blocks the main loop."""
 _END = b"\r\n\r\n"
 _MOST_DIGITS = 15
-_UNHEARD = {b"transfer-encoding", b"expect"}
-"""Fields of requests whose body is not waited for; no API server sends one."""
+_BODY_COMES_LATER = {b"transfer-encoding", b"expect"}
+"""Headers of requests whose body is not waited for; no API server sends them."""
 
 
 class Heard(Enum):
-    """How much of a request has come."""
+    """How much of a request has arrived."""
 
     NOTHING = "nothing"
     """The handshake is done, and no byte came after it."""
@@ -59,21 +53,21 @@ class Heard(Enum):
 
 
 class Pieces:
-    """The bytes of a request, one after the other; ``kept`` are those not read yet.
+    """The bytes of a request as they arrive; ``kept`` are those not read yet.
 
-    Of a body longer than ``most_body`` none is kept: its length alone is answered. One
-    whose end the head does not tell is not waited for.
+    No byte of a body longer than ``most_body`` is kept, since its length is enough to
+    refuse it. A body whose length is not in the head is not waited for.
     """
 
     def __init__(self, most_body: int) -> None:
         self.kept = bytearray()
         self._most_body = most_body
         self.cut = False
-        """Whether some was thrown away, so that no other request can follow."""
+        """Whether bytes were dropped, so that no other request can follow."""
         self._left: int | None = None
 
     def add(self, piece: bytes) -> None:
-        """Take over what came."""
+        """Add what arrived."""
         if self._left is None:
             self.kept += piece
             self._look_for_head()
@@ -83,7 +77,7 @@ class Pieces:
             self.kept += piece
 
     def heard(self) -> Heard:
-        """Say whether there is enough to answer, if only that it is refused."""
+        """Tell whether there is enough for an answer, even if it is an error."""
         if self._left is not None:
             return Heard.WHOLE if self._left <= 0 else Heard.PART
         if not self.kept:
@@ -91,7 +85,7 @@ class Pieces:
         return Heard.WHOLE if len(self.kept) > MOST_HEAD else Heard.PART
 
     def take(self, most: int) -> bytes:
-        """Return the next bytes; none where all were given."""
+        """Remove and return the next bytes; empty if there are none."""
         with memoryview(self.kept) as kept:
             found = bytes(kept[:most])
         del self.kept[:most]
@@ -104,7 +98,7 @@ class Pieces:
         fields = dict(_field(line) for line in self.kept[:end].split(b"\r\n")[1:])
         length = fields.get(b"content-length", b"0")
         right = length.isdigit() and len(length) <= _MOST_DIGITS
-        known = right and not fields.keys() & _UNHEARD
+        known = right and not fields.keys() & _BODY_COMES_LATER
         body = int(length) if known else 0
         self._left = body - (len(self.kept) - end - len(_END))
         self.cut = not known or body > self._most_body
@@ -118,26 +112,26 @@ def _field(line: bytes | bytearray) -> tuple[bytes, bytes]:
 
 
 class _Whole(socket.socket):
-    """What both kinds of sockets do."""
+    """What the plain and the TLS socket have in common."""
 
     most_body = 8 << 20
-    """Bytes of a body that is kept."""
+    """The most bytes of a body."""
     answer_s = 1.0
-    """In which an answer has to go out, from its first byte on to its last."""
+    """Within which an answer has to be sent, from its first to its last byte."""
     _until: float | None = None
     _pieces: Pieces | None = None
     _read = False
-    """Whether some of what is kept was read."""
+    """Whether a part of the request was read."""
 
     @property
     def pieces(self) -> Pieces:
-        """What came and was not read."""
+        """What arrived and was not read."""
         if self._pieces is None:
             self._pieces = Pieces(self.most_body)
         return self._pieces
 
     def begin_anew(self, unread: bytes) -> bool:
-        """Wait for another request; True where some of it came with the one before."""
+        """Expect another request; True if a part of it came with the previous one."""
         if self._read:
             begun = unread + self.pieces.kept
             self._pieces = Pieces(self.most_body)
@@ -147,9 +141,9 @@ class _Whole(socket.socket):
         return bool(self.pieces.kept)
 
     def hear(self) -> Heard:
-        """Take over what came, without waiting for more; ``OSError`` if he hung up."""
+        """Read what arrived without waiting; ``OSError`` if the client hung up."""
         with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            # Of TLS each is one record, so what is left shows as readable again.
+            # With TLS each read is one record; the rest shows as readable again.
             for _ in range(_RECORDS):
                 if self.pieces.heard() is Heard.WHOLE:
                     break
@@ -167,17 +161,17 @@ class _Whole(socket.socket):
             self.settimeout(0)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return what is kept; nothing where the request was not whole after all."""
+        """Return what is kept; empty if the request was not complete after all."""
         del flags
         self._read = True
         return self.pieces.take(buflen)
 
     def takes_answers(self) -> bool:
-        """Tell whether there is room for one; else he reads none, and has many."""
+        """Tell whether the client takes answers, or lets them pile up."""
         return self._is_ready(select.POLLOUT, 0)
 
     def sendall(self, data: Any, flags: int = 0) -> None:  # noqa: ANN401
-        """Send; ``ConnectionResetError`` for who does not take his answer."""
+        """Send; ``ConnectionResetError`` if the client does not take the answer."""
         del flags
         if self._until is None:
             self._until = time.monotonic() + self.answer_s
@@ -197,24 +191,24 @@ class _Whole(socket.socket):
 
 
 class WholeRequestSocket(_Whole):
-    """Hears without waiting, and is read without waiting: ``recv`` gives what is kept.
+    """A socket that never waits: ``recv`` returns what ``hear`` has kept.
 
-    gunicorn takes an empty answer for a client that hung up.
+    For gunicorn an empty result means that the client hung up.
     """
 
     @classmethod
     def of(cls, accepted: socket.socket) -> Self:
-        """Take over a connection."""
+        """Take over an accepted connection."""
         return cls(fileno=accepted.detach())
 
 
 class WholeRequestTlsSocket(_Whole, ssl.SSLSocket):
-    """The same over TLS; shakes hands without waiting, too."""
+    """The same over TLS, with a handshake that does not wait either."""
 
     _shaken = False
 
     def hear(self) -> Heard:
-        """Shake hands, then take over what came; ``OSError`` for who hung up."""
+        """Do the handshake, then read what arrived; ``OSError`` on hang-up."""
         if not self._shaken:
             try:
                 self.do_handshake()
@@ -225,41 +219,40 @@ class WholeRequestTlsSocket(_Whole, ssl.SSLSocket):
 
 
 def _went_away(words: str) -> ConnectionResetError:
-    """Return the error that gunicorn takes for a client that went away."""
+    """Return the error by which gunicorn knows that a client went away."""
     return ConnectionResetError(errno.ECONNRESET, words)
 
 
 REQUEST_S = 5.0
-"""In which a handshake with the first request, or another request, has to come in. The
-API server itself gives a review no longer, as the configurations say."""
+"""Within which a handshake and the first request, or a later one, has to arrive. The
+API server itself does not wait longer for a review, as the configurations say."""
 _SPARE = 8
-"""Connections kept free, so that the next one always finds a place."""
+"""Connections kept free for the next client."""
 _MOST_KEPT = 64 << 20
-"""Bytes of requests that are kept at a time, half ones and those that wait their
-turn."""
+"""Bytes of all requests that are incomplete or wait for a thread."""
 _ALWAYS_KEPT = 1 << 20
-"""Bytes that anyone may have there, however full it is."""
+"""Bytes that every client address may use, however many others use."""
 
 
 class WaitingWorker(ThreadWorker):  # type: ignore[misc]
-    """Serves connections whose sockets hear without waiting (``wholerequest``).
+    """Serve connections without waiting for their clients.
 
-    Where there are too many, or too many bytes of them, whoever has most gives way:
-    the API server is another address than who floods it.
+    If there are too many, or too many bytes of them, those of the address with the most
+    are closed: a client that floods the server does not displace the API server.
     """
 
     answer_s = 1.0
-    """In which a client has to take an answer: until then he has a thread."""
+    """Within which a client has to take an answer, since it occupies a thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
-        # By when each came, so that the first is the first to be late.
+        # Until when each may take to send a request, the earliest first.
         self._guests: dict[TConn, float] = {}
         self._busy: dict[TConn, Future[bool]] = {}
         self._sizes: dict[TConn, int] = {}
 
     def accept(self, listener: socket.socket) -> None:
-        """Let a client in, without waiting for anything he is to say."""
+        """Accept a client without waiting for its first byte."""
         try:
             client, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -281,15 +274,15 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         self._hear(conn)
 
     def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
-        """Hear the next request of one who was let in before."""
+        """Read the next request of a known client."""
         self.poller.unregister(client)
         self.keepalived_conns.remove(conn)
         self._hear(conn)
 
     def finish_request(self, conn: TConn, fs: Any) -> None:  # noqa: ANN401
-        """Keep who may ask again, and close the others at once.
+        """Keep the connection for another request, or close it at once.
 
-        gunicorn waits for them to close first, two seconds each, in the main loop.
+        gunicorn waits two seconds in the main loop for the client to close first.
         """
         self._sizes.pop(conn, None)
         sent_away = self._busy.pop(conn, None) is None
@@ -302,31 +295,31 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
             super().finish_request(conn, fs)
 
     def enqueue_req(self, conn: TConn) -> None:
-        """Have a thread answer."""
+        """Let a thread answer."""
         fs = self._busy[conn] = self.tpool.submit(self.handle, conn)
         fs.add_done_callback(
             partial(self.method_queue.defer, self.finish_request, conn)
         )
 
     def handle_request(self, req: Any, conn: TConn) -> Any:  # noqa: ANN401
-        """Answer; the last time, where what came after the head was thrown away."""
+        """Answer; for the last time if what followed the head was dropped."""
         if conn.sock.pieces.cut:
             req.force_close()
-            # Else gunicorn would ask for the body before we refuse it.
+            # Otherwise gunicorn would ask for the body before it is refused.
             req._expected_100_continue = False  # noqa: SLF001
         return super().handle_request(req, conn)
 
     def murder_keepalived(self, force: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Close who has not asked for long, or with *force* all who are silent."""
+        """Close connections silent for too long, or with ``force`` all silent ones."""
         now = time.monotonic()
         silent = self.keepalived_conns
         while silent and (force or silent[0].timeout <= now):
             self._leave(silent[0])
 
     def murder_pending(self) -> None:
-        """Close who is late or too many; gunicorn's loop calls it after all news.
+        """Close what is late or too much; gunicorn's loop calls it after all events.
 
-        Not before: what was closed must not be among the news.
+        Not before, since no event may be about a closed connection.
         """
         now = time.monotonic()
         for conn in [one for one, until in self._guests.items() if until <= now]:
@@ -339,7 +332,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
                 break
 
     def _hear(self, conn: TConn, _client: object = None) -> None:
-        """Take over what came; hand over what is whole, wait for the rest of a half."""
+        """Read; pass a complete request to a thread, or wait for the rest."""
         try:
             heard = conn.sock.hear()
         except OSError:
@@ -367,7 +360,7 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
             self.poller.unregister(conn.sock)
 
     def _send_away(self, weigh: Callable[[TConn], int], least: int = 0) -> bool:
-        """Close one connection of the address that has most; False where none has."""
+        """Close one connection of the address with the most; False if there is none."""
         everybody = self._everybody()
         weights: Counter[str] = Counter()
         for conn in everybody:
@@ -380,18 +373,18 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         return True
 
     def _everybody(self) -> tuple[TConn, ...]:
-        """Return all connections, those first that are missed least.
+        """Return all connections in the order in which they may be closed.
 
-        Who is heard, who is silent between two requests, and who is being answered,
-        him whose turn is last before the others. Not who is sent away already.
+        First those that send a request, then those silent between two requests, then
+        those being answered, the latest first. Not those that are closing already.
         """
         return (*self._guests, *self.keepalived_conns, *reversed(self._busy))
 
     def _leave(self, conn: TConn) -> None:
-        """Close a connection; one that a thread answers by now, after its answer."""
+        """Close a connection; if a thread answers it, after the answer."""
         self._unwait(conn)
         if fs := self._busy.pop(conn, None):
-            # Either way ``finish_request`` is called, and closes it.
+            # Either way ``finish_request`` is called and closes it.
             fs.cancel()
             return
         if conn in self.keepalived_conns:
@@ -400,21 +393,20 @@ class WaitingWorker(ThreadWorker):  # type: ignore[misc]
         self._close(conn)
 
     def _close(self, conn: TConn) -> None:
-        # Where its turn has not come, the queue of the threads still knows it.
+        # A request that waits for a thread is still in the queue.
         conn.sock.pieces.kept.clear()
         self.nr_conns -= 1
         conn.close()
 
 
 LINGER_S = 0.05
-"""How long a thread awaits the next request before the main loop does."""
+"""How long a thread waits for the next request before the main loop does."""
 
 
 class LingeringWorker(WaitingWorker):
-    """Half of its threads may stay with a client; the others answer whoever comes.
+    """Let up to half of the threads stay with a client; the others answer any client.
 
-    So as many clients as there are threads, each busy all the time, keep nobody else
-    waiting for longer than a request takes.
+    So busy clients, as many as there are threads, delay others by one request at most.
     """
 
     answer_s = 30.0
@@ -425,13 +417,13 @@ class LingeringWorker(WaitingWorker):
         self._seats = Semaphore(self.cfg.threads // 2)
 
     def is_parent_alive(self) -> bool:
-        """Tell it to those who linger, too: a new master starts a worker of its own."""
+        """Check the master, and stop lingering threads if it is gone."""
         alive = bool(super().is_parent_alive())
         self.alive &= alive
         return alive
 
     def handle(self, conn: TConn) -> Any:  # noqa: ANN401
-        """Answer a request, and those that follow closely; say whether to keep it."""
+        """Answer a request and those that follow closely; return whether to keep it."""
         kept = super().handle(conn)
         if not self._seats.acquire(blocking=False):
             return kept
@@ -444,19 +436,19 @@ class LingeringWorker(WaitingWorker):
 
 
 def _asks_again(conn: TConn) -> bool:
-    """Wait a moment for the whole next request; what came of a half one is kept."""
+    """Wait a moment for the complete next request; keep what has arrived of it."""
     sock, until = conn.sock, time.monotonic() + LINGER_S
     sock.begin_anew(conn.parser.unreader.take_buffered())
     sock.setblocking(False)  # noqa: FBT003
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     try:
-        # Before the poll, which does not see what TLS has decrypted already.
+        # Before the poll, which does not see bytes that TLS has already decrypted.
         while sock.hear() is not Heard.WHOLE:
             left_s = until - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
                 return False
     except OSError:
-        # The main loop will see it too.
+        # The main loop will notice it too.
         return False
     return bool(sock.takes_answers())

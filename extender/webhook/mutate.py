@@ -1,7 +1,7 @@
-"""What a new pod is given that it did not say. Pure, but for the pod it is handed.
+"""Add to a new pod what it did not specify. Pure, except for the pod it gets.
 
-Each of these changes the pod in place, since ``admission`` hands out its own copy, and
-leaves what it has done before as it is: the API server may ask twice about one pod.
+Each function changes the pod in place, since ``rules`` passes a copy. Each is
+idempotent: the API server may ask twice about one pod.
 """
 
 from collections.abc import Container
@@ -18,27 +18,28 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.request_cache import Unmeetable, containers
 
 DEFAULT_CORES = 1
-"""Of a container that asks memory and says nothing of cores (seed 001)."""
+"""Cores of a container that asks for memory only (seed 001)."""
 _USUAL_SCHEDULER = "default-scheduler"
 _NVIDIAS_RESOURCES = "nvidia.com/"
 
 
 def asks(pod: Json) -> bool:
-    """Tell whether any container names a part of a card."""
+    """Tell whether any container names a resource of cards."""
     return any(spot.is_ours for spot in spots(pod, INIT, APP))
 
 
 def lacks_cores(pod: Json) -> bool:
-    """Tell whether any container asks memory and says nothing of cores."""
+    """Tell whether any container asks for memory and does not mention cores."""
     return any(map(_lacks, spots(pod, INIT, APP)))
 
 
 def default_cores(pod: Json, *, even_zero: bool = False) -> None:
-    """Return each container that asks memory alone one core.
+    """Set one core in each container that asks for memory only.
 
-    With ``even_zero`` those too that ask 0 in words. None gets it where that would turn
-    the pod's share into whole cards, or into what is neither: 0 cores are in order too.
-    But a pod never asks memory and no core at all, which no quota of cores would count.
+    With ``even_zero`` also in those that ask for 0 cores. No container gets it if the
+    sum would become whole cards or an invalid number: 0 cores are valid too. But at
+    least one gets it if the pod would otherwise ask for memory and no core, which no
+    quota of cores would count.
     """
     places = _places(pod)
     lacking = [
@@ -56,9 +57,9 @@ def default_cores(pod: Json, *, even_zero: bool = False) -> None:
 
 
 def memory_of_whole_cards(pod: Json, card_units: int) -> None:
-    """Have whole cards ask their memory as well, each as much as the smallest card has.
+    """Set the memory of whole cards: as much per card as the smallest card has.
 
-    So they fit on the same cards as before. Who asks more has his way.
+    So the pod fits on the same cards as before. A larger request is kept.
     """
     places = _places(pod)
     for group in [[each] for each in places] if _apart(pod) else [places]:
@@ -75,11 +76,11 @@ def memory_of_whole_cards(pod: Json, card_units: int) -> None:
 
 
 def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
-    """Show no card to containers under nvidia's RuntimeClass that ask for none.
+    """Hide all cards from containers under nvidia's RuntimeClass that ask for none.
 
-    ``classes`` are more RuntimeClasses that bring cards, by whatever name. Gives a
-    warning for each variable of a pod's own that it wrote over. In a pod that asks for
-    a card such a variable is left for the rules to deny.
+    ``classes`` are more RuntimeClasses that bring cards. Return a warning for each of
+    the pod's own variables that is replaced. In a pod that asks for a card such a
+    variable is kept, and the rules deny it.
     """
     if not brings_cards(pod, classes):
         return []
@@ -97,14 +98,14 @@ def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
             spot.container["env"] = _voided(spot.variables)
         if told:
             warnings.append(
-                f"{spot.path}: {VISIBLE} is now {VOID}, as the container asks for no "
-                f"{names.MEMORY}"
+                f"{spot.path}: {VISIBLE} was set to {VOID}, because the container asks "
+                f"for no {names.MEMORY}"
             )
     return warnings
 
 
 def scheduler(pod: Json, name: str) -> list[str]:
-    """Have the pod scheduled by this one; a warning where it names a third."""
+    """Set the pod's scheduler; return a warning if it names another one."""
     spec = pod["spec"]
     own = spec.get("schedulerName") or _USUAL_SCHEDULER
     if own == name:
@@ -112,18 +113,18 @@ def scheduler(pod: Json, name: str) -> list[str]:
     if own == _USUAL_SCHEDULER:
         spec["schedulerName"] = name
         return []
-    return [f"spec.schedulerName: only {name} knows which card has room"]
+    return [f"spec.schedulerName: only {name} knows which cards have room"]
 
 
 def runtime_class(pod: Json, name: str) -> None:
-    """Have the pod run under this RuntimeClass, where it names none."""
+    """Set the pod's RuntimeClass, if it names none."""
     spec = pod["spec"]
     if not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = name
 
 
 def _voided(variables: list[Json]) -> list[Json]:
-    """Return the variables with the one that shows no card, where it stood or last."""
+    """Return the variables with the one that hides all cards, in its place or last."""
     none = {"name": VISIBLE, "value": VOID}
     found = [none if one["name"] == VISIBLE else one for one in variables]
     return found if none in found else [*found, none]
@@ -135,7 +136,7 @@ def _lacks(spot: Spot) -> bool:
 
 
 def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
-    """Return the containers and what each asks; none where that is not in order."""
+    """Return the containers with what each asks for; empty if that is not valid."""
     try:
         specs = containers(pod)
     except (Malformed, Unmeetable):
@@ -148,7 +149,7 @@ def _apart(pod: Json) -> bool:
 
 
 def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
-    """Return who asks cores: whole cards before parts of one, and who stays before."""
+    """Return the containers that ask for cores: whole cards first, init ones last."""
 
     def rank(index: int) -> tuple[bool, bool, int]:
         spec = group[index][1]
@@ -162,11 +163,11 @@ def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
 def _lack_of_units(
     group: list[tuple[Spot, ContainerSpec]], index: int, wanted: int
 ) -> int:
-    """Tell how many units more this container must ask for the pod to hold so many."""
+    """Return the units that this container lacks for the pod to hold so many."""
     specs = [spec for _, spec in group]
     if effective(specs).units >= wanted:
         return 0
-    # Of the sums at each moment the largest counts: so it is one with this container.
+    # The largest sum over time counts: with so many units it includes this container.
     specs[index] = _with_units(specs[index], wanted)
     return 2 * wanted - effective(specs).units
 
@@ -193,7 +194,7 @@ def _give_cores(spot: Spot) -> None:
 
 
 def _asks_nothing(spot: Spot) -> bool:
-    """Tell whether neither we nor NVIDIA's own plugin or driver give it a card."""
+    """Tell whether it gets no card from us, or from NVIDIA's plugin or driver."""
     if (spot.container.get("resources") or {}).get("claims"):
         return False
     return not any(
@@ -204,7 +205,7 @@ def _asks_nothing(spot: Spot) -> bool:
 
 
 def _is_none(quantity: object) -> bool:
-    """Tell whether it is 0, for which kubelet asks no plugin (contracts 2.4)."""
+    """Tell whether it is 0: kubelet then asks no plugin (contracts 2.4)."""
     try:
         return whole(quantity) == 0
     except (NotAQuantity, NotWhole):

@@ -1,7 +1,7 @@
-"""The shape of a new pod: where its containers stand, and that it is one at all. Pure.
+"""Check the types of a new pod's fields, and find its containers. Pure.
 
-An API server sends pods that are in order. What is not comes from somebody else, and
-is told by its field, once, so that no rule needs to look twice at what it reads.
+An API server sends valid pods only. Other objects are refused here, by field, so that
+the rules need no checks of types.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ PARTS = ("requests", "limits")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One container and where it stands, such as ``spec.containers[0]``."""
+    """One container and its path, such as ``spec.containers[0]``."""
 
     kind: str
     path: str
@@ -32,7 +32,7 @@ class Spot:
 
     @property
     def variables(self) -> list[Json]:
-        """Its environment variables, as they stand in the pod."""
+        """Its environment variables, as written in the pod."""
         return self.container.get("env") or []
 
     def asked(self, part: str) -> Json:
@@ -40,12 +40,12 @@ class Spot:
         return (self.container.get("resources") or {}).get(part) or {}
 
     def resources(self) -> set[str]:
-        """Return the names of all resources that it asks or limits."""
+        """Return the names of all resources in its requests and limits."""
         return {name for part in PARTS for name in self.asked(part)}
 
     @property
     def is_ours(self) -> bool:
-        """Whether it names cores or units of a card, be it 0 of them."""
+        """Whether it names cores or units of a card, even 0 of them."""
         return any(
             names.CORE in asked or names.MEMORY in asked
             for asked in map(self.asked, PARTS)
@@ -53,7 +53,7 @@ class Spot:
 
 
 def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
-    """Return the containers of these kinds, or of all, in kubelet's order."""
+    """Yield the containers of these kinds, or all, in kubelet's order."""
     spec = pod.get("spec") or {}
     for kind in kinds or _KINDS:
         for place, container in enumerate(spec.get(kind) or ()):
@@ -61,7 +61,7 @@ def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
 
 
 def opened(pod: Json) -> Json:
-    """Copy a pod as far down as ``defaults`` changes it: all else is shared."""
+    """Copy the parts of a pod that ``mutate`` may change; all else is shared."""
     spec = {**pod["spec"]}
     for kind in _KINDS:
         if spec.get(kind):
@@ -80,9 +80,9 @@ def _opened(container: Json) -> Json:
 
 
 def insist_on_shape(pod: Json) -> None:
-    """Raise ``Malformed`` unless all that the rules read is of the right type.
+    """Raise ``Malformed`` unless every field that the rules read has the right type.
 
-    Quantities are left out: they have complaints of their own.
+    Except quantities: ``validate`` reports those.
     """
     top = Reader(pod)
     metadata = top.optional_object("metadata")
@@ -105,13 +105,13 @@ def _container(container: Reader) -> None:
     _optional_texts(container, "name", "image", "restartPolicy")
     _list_of_texts(container, "command")
     _list_of_texts(container, "args")
-    for variable in _worth_a_look(container, "env", _is_plain_variable):
+    for variable in _unusual(container, "env", _is_plain_variable):
         variable.text("name")
         variable.optional_text("value")
         variable.optional_object("valueFrom")
     for source in container.optional_objects("envFrom"):
         source.optional_text("prefix")
-    for mount in _worth_a_look(container, "volumeMounts", _is_plain_mount):
+    for mount in _unusual(container, "volumeMounts", _is_plain_mount):
         _optional_texts(mount, "name", "mountPath", "subPath")
     if container.raw.get("resources") is not None:
         resources = container.object("resources")
@@ -120,12 +120,11 @@ def _container(container: Reader) -> None:
             resources.optional_object(part)
 
 
-def _worth_a_look(
-    reader: Reader, key: str, is_plain: Callable[[Any], bool]
-) -> list[Reader]:
-    """Read a list of objects, of which some pods have hundreds; none if all are plain.
+def _unusual(reader: Reader, key: str, is_plain: Callable[[Any], bool]) -> list[Reader]:
+    """Read a list of objects for a closer check; empty if all are plain.
 
-    This is asked of every pod, and reading costs ten times as much as a quick look.
+    Every pod is checked, some have hundreds, and a ``Reader`` costs ten times as much
+    as a check of types.
     """
     found = reader.raw.get(key)
     if found is None or (type(found) is list and all(map(is_plain, found))):

@@ -1,4 +1,4 @@
-"""The rules for one new pod: what is put right, denied, and warned of. Pure."""
+"""Judge one new pod: what is changed, denied and warned of. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -23,31 +23,31 @@ from gpushare.kube.facts import SYSTEM_NAMESPACES
 from gpushare.kube.json_reader import Malformed
 
 _MIRROR = "kubernetes.io/config.mirror"
-"""Annotation by which kubelet tells that a pod is a static one of its own."""
+"""Annotation with which kubelet marks its static pods."""
 _KUBELET = "system:node:"
-"""What the names of kubelets' users begin with; anybody can write the annotation."""
+"""Prefix of kubelets' user names; anybody can write the annotation."""
 MOST_DENIALS = 20
-"""Told at once; a pod may have a thousand containers, each wrong in its own way."""
+"""Reported at once; a pod may have a thousand containers."""
 MOST_OF_A_WARNING = 120
-"""Characters; what is longer some API servers cut in the middle of a word."""
+"""Characters; some API servers cut longer ones in the middle of a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an operator chose for new pods."""
+    """The operator's settings for new pods."""
 
     void: bool = False
-    """Whether containers under nvidia's RuntimeClass that ask for nothing see none."""
+    """Whether containers without a card see none, under a RuntimeClass for cards."""
     set_scheduler: str = ""
-    """Who schedules pods that ask for cards; empty leaves it to the pod."""
+    """Scheduler of pods that ask for cards; empty to leave it to the pod."""
     set_runtime_class: str = ""
     """RuntimeClass of pods that ask for cards and name none; empty for none."""
     env_from: EnvFrom = "auto"
-    """Whether ``envFrom`` is denied: where it could hide a pod's card, or as said."""
+    """Whether ``envFrom`` is denied; auto: if it could hide a pod's card."""
     runtime_classes: frozenset[str] = frozenset()
-    """More RuntimeClasses that bring cards, where their names do not tell."""
+    """More RuntimeClasses that bring cards, without nvidia in their names."""
     quotas: bool = False
-    """Whether pods ask for all that they hold, so that quotas count it."""
+    """Whether pods must ask for all that they hold, so that quotas count it."""
     bitfusion: BitfusionRules = field(default_factory=BitfusionRules)
 
     @property
@@ -57,7 +57,7 @@ class Rules:
 
     @property
     def may_change(self) -> bool:
-        """Whether they change pods that have said all themselves."""
+        """Whether pods that specify everything may be changed too."""
         return bool(
             self.void or self.set_scheduler or self.set_runtime_class or self.quotas
         )
@@ -65,10 +65,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one review.
+    """The result of one review.
 
-    ``pod`` is the pod as it is to be; ``denials`` say all that is wrong at once, one
-    a line; ``warnings`` what may yet work.
+    ``pod`` is the changed pod; ``denials`` are all that is wrong, each one line;
+    ``warnings`` are about what is allowed but may not work.
     """
 
     pod: Json
@@ -87,19 +87,19 @@ def review(  # noqa: PLR0913
     user: str = "",
     old: Json | None = None,
 ) -> Verdict:
-    """Judge a new pod, and where ``mutating``, give it what it did not say.
+    """Judge a new pod; if ``mutating``, add what it did not specify.
 
-    ``namespace`` is the request's, since a controller's pod may not name its own;
-    ``mode`` is how the namespace's pods for Bitfusion are translated, empty where only
-    a pod's own annotation counts. ``old`` is the pod as it was, where a debugging
-    container is added to it: then only that container is looked at.
+    ``namespace`` is the request's, since a controller's pod may not name its own.
+    ``mode`` tells how Bitfusion pods of the namespace are translated; if it is empty,
+    only a pod's own annotation counts. ``old`` is the pod before a debugging container
+    is added to it: then only that container is judged.
     """
     if namespace in SYSTEM_NAMESPACES:
         return Verdict(pod)
     try:
         insist_on_shape(pod)
         if user.startswith(_KUBELET) and _MIRROR in _annotations(pod):
-            # kubelet runs what its own file says, whatever stands here.
+            # kubelet runs what is in its own file, whatever is answered here.
             return Verdict(pod)
         if old is not None:
             insist_on_shape(old)
@@ -109,12 +109,12 @@ def review(  # noqa: PLR0913
         told = translate(
             pod, namespace=namespace, mode=mode, rules=rules.bitfusion, pool=pool
         )
-        return _put_right(pod, told, rules, pool)
+        return _mutated(pod, told, rules, pool)
     except Malformed as error:
         return Verdict(pod, denials=(str(error),))
 
 
-def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
+def _mutated(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdict:
     translated = told.pod is not pod
     after, warnings = told.pod, list(told.warnings)
     if rules.may_change or mutate.lacks_cores(after):
@@ -126,7 +126,7 @@ def _put_right(pod: Json, told: Translation, rules: Rules, pool: Pool) -> Verdic
         denials.append(told.sharing)
     if not denials:
         warnings += [*unknown_resources(after), *codec.unknown_annotations(after)]
-    # Of a translated pod its own warnings speak of the pool already, each container's.
+    # The warnings of a translated pod are about the pool already, per container.
     if (told.sharing or not translated) and judged.request is not None:
         warnings += pool_warnings(judged.request, pool)
     return _verdict(pod, after, denials, warnings)
@@ -142,7 +142,7 @@ def _debugging(pod: Json, old: Json, rules: Rules, *, mutating: bool) -> Verdict
 
 
 def _improve(pod: Json, rules: Rules, pool: Pool) -> list[str]:
-    """Return the pod what it did not say; its warnings."""
+    """Add what the pod did not specify; return warnings."""
     warnings = []
     if mutate.asks(pod):
         mutate.default_cores(pod, even_zero=rules.quotas)
@@ -174,7 +174,7 @@ def _verdict(
         told = denials[:MOST_DENIALS]
         if more > 0:
             told.append(f"and {more} more")
-        # Whatever was put right meanwhile: what is denied stays as it came.
+        # A denied pod stays as it arrived.
         after = pod
     else:
         told = []

@@ -1,12 +1,11 @@
-"""What is wrong with what a pod asks of cards, field by field. Pure.
+"""Find what is wrong with a pod's request for cards, field by field. Pure.
 
-What a request means, and which one no card can meet, the extender judges: here each of
-its complaints is put to the field that a person wrote, all of them at once.
+The extender's own code (``kube.codec``) judges a request. Here each of its complaints
+is assigned to the field that a person wrote, and all are reported at once.
 
-What a pod must not bring along: forged annotations, and the card variables. Pure.
-
-The device plugin tells a container its card and its share by variables. A pod's own
-variables win over those, so they would lift the pod's own limit.
+Also what a pod must not bring: annotations that only we write, and variables or volumes
+that would override those by which the device plugin tells a container its card and its
+share, and so lift the pod's limit.
 """
 
 import math
@@ -34,19 +33,19 @@ _MOST_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a pod asks, or all that makes it a request that no card can meet."""
+    """What a pod asks for, or all reasons why no card can meet it."""
 
     request: PodRequest | None
-    """None where there are complaints."""
+    """None if there are complaints."""
     complaints: tuple[str, ...] = ()
     summed: bool = False
-    """Whether one of them is about the sum of what several containers ask."""
+    """Whether one of them is about the sum of several containers."""
 
 
 def judged_request(pod: Json) -> Judged:
-    """Judge what a pod asks, and put each complaint to the field that says it.
+    """Judge what a pod asks for, with each complaint assigned to its field.
 
-    Cores are judged together, or each container's alone where they are *apart*.
+    Cores are judged as a sum, or per container if the containers are *apart*.
     """
     found = list(_policy(pod))
     try:
@@ -59,7 +58,7 @@ def judged_request(pod: Json) -> Judged:
 
 
 def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
-    """Say all that is wrong, of which the refusal is the first that was found."""
+    """Return all that is wrong; the refusal is only the first that was found."""
     before = len(found)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
     chosen = card_selector(_annotations(pod))
@@ -67,7 +66,7 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
         wrong.append(chosen.detail)
     found += [_of_annotation(detail, pod) for detail in wrong]
     quantities = _quantities(pod)
-    # Where a quantity is none, there is nothing to add up.
+    # Quantities that cannot be read cannot be added.
     cores = [] if quantities else list(_cores(pod, containers(pod)))
     found += quantities or [_of_cores(*each) for each in cores]
     if len(found) == before:
@@ -77,7 +76,7 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
 
 
 def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
-    """Say why a pod that is in order may wait for long: no card, or none so large."""
+    """Warn that a valid pod may wait for long: there is no card, or none so large."""
     if not request.claims:
         return
     if pool.has_resource is False:
@@ -92,18 +91,18 @@ def pool_warnings(request: PodRequest, pool: Pool) -> Iterator[str]:
 
 
 def unknown_resources(pod: Json) -> Iterator[str]:
-    """Warn of resources that are called like ours and are none."""
+    """Warn of unknown resources with our prefix."""
     for spot in spots(pod, INIT, APP):
         for name in spot.asked("limits"):
             if name.startswith(names.PREFIX) and name not in _RESOURCES:
                 known = " and ".join(_RESOURCES)
-                yield f"{spot.path}: {name} is unknown here; known are {known}"
+                yield f"{spot.path}: {name} is not a known resource; known are {known}"
 
 
 def _too_large(claim: Claim, most: int) -> str:
     cards = claim.whole_cards
     where = f"the {cards} largest cards have" if cards > 1 else "the largest card has"
-    return f"{names.MEMORY}: {claim.amount.units} units asked, {where} {most}"
+    return f"{names.MEMORY}: {claim.amount.units} units are asked, but {where} {most}"
 
 
 def _policy(pod: Json) -> Iterator[str]:
@@ -122,7 +121,7 @@ def _quantities_of(spot: Spot) -> Iterator[str]:
     for part in ("limits", "requests"):
         asked = spot.asked(part)
         for resource in _RESOURCES:
-            # The API server copies limits into requests: once is enough.
+            # The API server copies limits into requests: report them once.
             copied = part == "requests" and limits.get(resource) == asked.get(resource)
             if asked.get(resource) is None or copied:
                 continue
@@ -131,19 +130,19 @@ def _quantities_of(spot: Spot) -> Iterator[str]:
 
 
 def _unmeetable(resource: str, value: object) -> str:
-    """Have the extender's own reading judge one quantity; empty where it is well."""
+    """Judge one quantity by the extender's own code; return empty if it is valid."""
     alone = {"name": "any", "resources": {"limits": {resource: value}}}
     try:
         containers({"spec": {"containers": [alone]}})
     except Malformed as error:
-        return f"{users_words(str(value))} will not do: {error.problem}"
+        return f"{users_words(str(value))} is not valid: {error.problem}"
     except Unmeetable as error:
         return _less_its_name(str(error), resource) + _as_written(value)
     return ""
 
 
 def _as_written(value: object) -> str:
-    """Say what a fraction was, which the API server has written in thousandths."""
+    """Return the fraction that the API server has written in thousandths."""
     number, thousandths, rest = str(value).partition("m")
     if not thousandths or rest or not (number.isascii() and number.isdigit()):
         return ""
@@ -156,7 +155,7 @@ def _as_written(value: object) -> str:
 def _cores(
     pod: Json, specs: list[ContainerSpec]
 ) -> Iterator[tuple[list[str], Refusal]]:
-    """Return what is wrong with cores, each with the fields that ask them."""
+    """Yield what is wrong with cores, each with the fields that ask for them."""
     asking = [
         (spot, spec)
         for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)
@@ -174,7 +173,7 @@ def _cores(
 
 
 def _of_cores(fields: list[str], found: Refusal) -> str:
-    """Name the one field that says so many cores, or tell that it is their sum."""
+    """Return a complaint that names the field, or says that it is about a sum."""
     where = " + ".join(fields)
     if len(fields) != 1:
         where = f"the containers of a pod share one card, and {where}"
@@ -182,7 +181,7 @@ def _of_cores(fields: list[str], found: Refusal) -> str:
 
 
 def _of_annotation(detail: str, pod: Json) -> str:
-    """Put a complaint of the whole pod to the annotation that it is about."""
+    """Assign a complaint about the whole pod to the annotation that it names."""
     about = [name for name in _annotations(pod) if detail.startswith(f"{name} ")]
     if about:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
@@ -191,8 +190,8 @@ def _of_annotation(detail: str, pod: Json) -> str:
     asking = ", ".join(s.path for s in spots(pod, INIT) if s.is_ours)
     if asking:
         detail = (
-            f"{detail} for a card, as {asking} does; take the annotation out, or let "
-            "it ask for none"
+            f"{detail} for a card, as {asking} does; remove the annotation, or let it "
+            "ask for none"
         )
     return f"{_annotation(names.CONTAINERS)}: {detail}"
 
@@ -217,9 +216,9 @@ EnvFrom = Literal["auto", "allow", "deny"]
 ENV_FROM: tuple[EnvFrom, ...] = ("auto", "allow", "deny")
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""What the nvidia container runtime goes by."""
+"""The variable that tells the NVIDIA container runtime which cards to show."""
 VOID = "void"
-"""Its value for no card at all, whatever the image says."""
+"""Its value for no card, which overrides the image's."""
 NONE_VISIBLE = frozenset({"", VOID, "none"})
 """Values that show no card."""
 _FAMILIES = ("CUDA_MPS_", "NVIDIA_GPU_MEMORY_", "VCUDA_")
@@ -228,26 +227,26 @@ _NVIDIA = "nvidia"
 
 
 def forged(pod: Json) -> Iterator[str]:
-    """Say which annotations a new pod brings that are for others to write."""
+    """Yield a denial for each annotation of a new pod that only we may write."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     for name, writer in _WRITTEN_BY.items():
         if name in annotations:
             yield (
-                f'metadata.annotations["{name}"]: only the {writer} of vcuda writes '
-                "it; leave it out of a new pod, as when it is made from a copy"
+                f'metadata.annotations["{name}"]: only the vcuda {writer} may write '
+                "it; remove it from a new pod, also if the pod is a copy of another"
             )
 
 
 def covered(pod: Json) -> Iterator[str]:
-    """Say which volumes of a pod would hide what a container is told of its share."""
+    """Yield a denial for each mount that would hide a container's share."""
     for spot in spots(pod, INIT, APP):
         for place, mount in enumerate(spot.container.get("volumeMounts") or ()):
-            # kubelet takes a path without its first / for the same.
+            # For kubelet a path without its first / is the same.
             inside = normpath(f"/{(mount.get('mountPath') or '').lstrip('/')}")
             if spot.is_ours and f"{inside}/".startswith(f"{names.SHARE_FOLDER}/"):
                 yield (
-                    f"{spot.path}.volumeMounts[{place}].mountPath: the device plugin "
-                    f"of vcuda tells a container its share in {names.SHARE_FOLDER}; "
+                    f"{spot.path}.volumeMounts[{place}].mountPath: the vcuda device "
+                    f"plugin tells a container its share in {names.SHARE_FOLDER}; "
                     "mount the volume elsewhere"
                 )
 
@@ -255,10 +254,10 @@ def covered(pod: Json) -> Iterator[str]:
 def card_variables(
     pod: Json, env_from: EnvFrom, classes: Container[str], old: Json | None = None
 ) -> Iterator[str]:
-    """Say which variables of a pod that asks for a card could lift its limit.
+    """Yield a denial for each variable that could lift the limit of a pod with a card.
 
-    ``classes`` are the RuntimeClasses that bring cards and are not called by nvidia's
-    name. Debugging containers that ``old`` has already are nobody's business any more.
+    ``classes`` are the RuntimeClasses that bring cards and do not have nvidia in their
+    names. Debugging containers that ``old`` already has are not judged again.
     """
     if not any(spot.is_ours for spot in spots(pod, INIT, APP)):
         return
@@ -273,13 +272,13 @@ def card_variables(
 
 
 def brings_cards(pod: Json, classes: Container[str]) -> bool:
-    """Tell whether the pod's RuntimeClass shows its containers the cards they name."""
+    """Tell whether the pod's RuntimeClass gives containers the cards they name."""
     own = (pod.get("spec") or {}).get("runtimeClassName") or ""
     return bool(own) and (_NVIDIA in own.lower() or own in classes)
 
 
 def shows_none(variable: Json) -> bool:
-    """Tell whether a variable is no more than a refusal to see any card."""
+    """Tell whether a variable only says that no card is to be shown."""
     plain = variable.get("valueFrom") is None
     return (
         plain
@@ -296,8 +295,8 @@ def _named(spot: Spot) -> Iterator[str]:
         if not spot.is_ours and shows_none(variable):
             continue
         yield (
-            f"{spot.path}.env[{place}]: {users_words(name)} is for the device plugin "
-            "of vcuda to set, and would lift the pod's own limit; leave it out"
+            f"{spot.path}.env[{place}]: only the vcuda device plugin may set "
+            f"{users_words(name)}, because it can lift the pod's limit; remove it"
         )
 
 
@@ -305,14 +304,14 @@ def _from_elsewhere(spot: Spot) -> Iterator[str]:
     for place, source in enumerate(spot.container.get("envFrom") or ()):
         if _could_name_one(source.get("prefix") or ""):
             yield (
-                f"{spot.path}.envFrom[{place}]: could set {VISIBLE}, and so hide the "
-                "pod's card or show it others; give it a prefix such as APP_, or name "
-                "its variables one by one under env"
+                f"{spot.path}.envFrom[{place}]: it could set {VISIBLE}, and so hide "
+                "the pod's card or show others; give it a prefix such as APP_, or list "
+                "its variables under env"
             )
 
 
 def _could_name_one(prefix: str) -> bool:
-    """Tell whether some variable of that prefix is one of the card's."""
+    """Tell whether a variable with this prefix could be one of the card's."""
     return VISIBLE.startswith(prefix) or any(
         family.startswith(prefix) or prefix.startswith(family) for family in _FAMILIES
     )

@@ -171,9 +171,9 @@ def test_good_files_give_no_complaint(held: Certificates) -> None:
 @pytest.mark.parametrize(
     ("file", "setting", "content", "words"),
     [
-        ("server.crt", "TLS_CERT", b"", "holds no certificate"),
-        ("server.key", "TLS_KEY", b"nonsense", "holds no key"),
-        ("ca.crt", "TLS_CLIENT_CA", b"", "holds no certificate of an authority"),
+        ("server.crt", "TLS_CERT", b"", "has no certificate"),
+        ("server.key", "TLS_KEY", b"nonsense", "has no key"),
+        ("ca.crt", "TLS_CLIENT_CA", b"", "has no CA certificate"),
     ],
 )
 def test_a_file_that_is_none(
@@ -223,7 +223,7 @@ def test_a_key_with_a_password(held: Certificates) -> None:
     )
     held.replace("server.key", locked)
     (complaint,) = complaints(files(held))
-    assert "needs no password" in complaint
+    assert "without a password" in complaint
 
 
 def test_a_clients_certificate_is_no_authority(held: Certificates) -> None:
@@ -258,7 +258,7 @@ def test_settings_give_all_files_or_none() -> None:
         others = {key: path for key, path in all_three.items() if key != name}
         (complaint,) = complained(**others)
         assert complaint == (
-            f"GPUSHARE_{name}: is missing; TLS needs it beside "
+            f"GPUSHARE_{name}: is missing; TLS needs it together with "
             + " and ".join(f"GPUSHARE_{key}" for key in others)
         )
         assert len(complained(**{name: "/x"})) == 2

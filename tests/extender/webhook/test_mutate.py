@@ -226,7 +226,7 @@ def test_a_variable_of_its_own_is_written_over(own: Json) -> None:
     env = [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES"} | own]
     pod = under("nvidia", container_json("a") | {"env": env})
     (warning,) = mutate.void(pod, (), None)
-    assert warning.startswith("spec.containers[0]: NVIDIA_VISIBLE_DEVICES is now void")
+    assert warning.startswith("spec.containers[0]: NVIDIA_VISIBLE_DEVICES was set to void")
     assert pod["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}, VOID]
     assert mutate.void(pod, (), None) == []
 
@@ -269,7 +269,7 @@ def test_a_scheduler_of_the_pods_own_stays_and_is_told() -> None:
     pod = pod_json(units=1)
     pod["spec"]["schedulerName"] = "volcano"
     (warning,) = mutate.scheduler(pod, "vcuda")
-    assert "only vcuda knows which card has room" in warning
+    assert "only vcuda knows which cards have room" in warning
     assert pod["spec"]["schedulerName"] == "volcano"
 
 

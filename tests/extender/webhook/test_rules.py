@@ -163,7 +163,7 @@ def test_warnings_where_it_may_yet_work() -> None:
     pool = Pool(largest_units=29, has_resource=True)
     pod = pod_json(units=30, cores=1)
     (warning,) = judged(pod, pool=pool).warnings
-    assert "30 units asked, the largest card has 29" in warning
+    assert "30 units are asked, but the largest card has 29" in warning
     assert judged(pod, pool=pool, mutating=False).warnings == ()
 
 

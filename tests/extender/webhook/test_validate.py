@@ -59,9 +59,9 @@ def test_cores_between_cards(cores: int, fix: str) -> None:
             f"{UNITS}: it is 16Gi, but it counts units of 256 MiB; ask 64",
         ),
         ("5G", f"{UNITS}: it is 5G; no node has so much"),
-        ("-1", f"{UNITS}: -1 will not do: it is below zero"),
-        ("many", f"{UNITS}: many will not do: it is not a Kubernetes quantity"),
-        ("x" * 999, f"{UNITS}: {'x' * 99}… will not do: it is not"),
+        ("-1", f"{UNITS}: -1 is not valid: it is below zero"),
+        ("many", f"{UNITS}: many is not valid: it is not a Kubernetes quantity"),
+        ("x" * 999, f"{UNITS}: {'x' * 99}… is not valid: it is not"),
     ],
 )
 def test_units_that_no_card_can_meet(units: str, words: str) -> None:
@@ -180,7 +180,7 @@ def test_apart_with_an_init_container_that_asks() -> None:
     assert complaint == (
         'metadata.annotations["baidu.com/vcuda-containers"]: containers cannot be '
         "apart when an init container asks for a card, as spec.initContainers[1] does; "
-        "take the annotation out, or let it ask for none"
+        "remove the annotation, or let it ask for none"
     )
 
 
@@ -234,9 +234,9 @@ def test_more_than_the_largest_card_has() -> None:
     ]
     assert warned == [
         [],
-        ["baidu.com/vcuda-memory: 30 units asked, the largest card has 29"],
+        ["baidu.com/vcuda-memory: 30 units are asked, but the largest card has 29"],
         [],
-        ["baidu.com/vcuda-memory: 59 units asked, the 2 largest cards have 58"],
+        ["baidu.com/vcuda-memory: 59 units are asked, but the 2 largest cards have 58"],
     ]
 
 
@@ -254,7 +254,7 @@ def test_a_misspelt_resource() -> None:
     pod = pod_json(units=1)
     pod["spec"]["containers"][0]["resources"]["limits"]["baidu.com/vcuda-mem"] = "1"
     (warning,) = unknown_resources(pod)
-    assert warning.startswith("spec.containers[0]: baidu.com/vcuda-mem is unknown here")
+    assert "baidu.com/vcuda-mem is not a known resource" in warning
     assert names.CORE in warning
     assert names.MEMORY in warning
     assert list(unknown_resources(pod_json(units=1, cores=1))) == []
