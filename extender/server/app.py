@@ -210,14 +210,17 @@ def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
 def _filter(parts: Parts, body: bytes) -> bytes:
     args = wire.extender_args(body)
     reasons = parts.readiness.why_not()
-    with about(pod=str(args.pod)):
-        if reasons:
-            result = FilterResult(error=_not_ready(reasons))
-        else:
-            result = parts.verbs.filter(args)
-        parts.metrics.filtered(result)
-        facts = {"kept": len(result.kept), "refused": len(result.refused or ())}
-        logger.debug("filtered", extra=facts)
+    if reasons:
+        result = FilterResult(error=_not_ready(reasons))
+    else:
+        result = parts.verbs.filter(args)
+    parts.metrics.filtered(result)
+    facts = {
+        "pod": f"{args.pod.namespace}/{args.pod.name}",
+        "kept": len(result.kept),
+        "refused": len(result.refused or ()),
+    }
+    logger.debug("filtered", extra=facts)
     return wire.filter_reply(result)
 
 

@@ -90,10 +90,13 @@ class Fitting:
             (policy.name, policy.card_order) if several else None,
             request.cards,
         )
-        return self.judged(shape, Decider(request, policy).refusal)
+        return self._answer(shape, lambda: Decider(request, policy).refusal)
 
     def judged(self, shape: Shape, judge: Judge) -> Answer:
         """Return the answer of a judge; equal shapes must have equal judges."""
+        return self._answer(shape, lambda: judge)
+
+    def _answer(self, shape: Shape, make_judge: Callable[[], Judge]) -> Answer:
         kept = self._kept(shape)
         with kept.lock:
             position, names = self._ledger.changed_since(kept.position)
@@ -101,9 +104,10 @@ class Fitting:
             if names is None:
                 answer = Answer()
                 names = _in_one_region(node.name for node in self._ledger.nodes())
-            kept.answer = answer.updated(self._verdicts(names, judge))
-            kept.position = position
-            return kept.answer
+            if names:
+                answer = answer.updated(self._verdicts(names, make_judge()))
+            kept.answer, kept.position = answer, position
+            return answer
 
     def _verdicts(
         self, names: Iterable[NodeName], judge: Judge

@@ -143,7 +143,8 @@ def _request(
         return invalid(str(error))
     if isinstance(found, Refusal):
         return found
-    chosen = card_selector(annotations)
+    # Most pods have no annotation of ours, and filter reads many pods.
+    chosen = card_selector(annotations) if annotations else None
     if isinstance(chosen, Refusal):
         return chosen
     policy = annotations.get(names.POLICY)

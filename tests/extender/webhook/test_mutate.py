@@ -226,7 +226,7 @@ def test_a_variable_of_its_own_is_written_over(own: Json) -> None:
     env = [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES"} | own]
     pod = under("nvidia", container_json("a") | {"env": env})
     (warning,) = mutate.void(pod, (), None)
-    assert warning.startswith("spec.containers[0]: NVIDIA_VISIBLE_DEVICES was set to void")
+    assert "spec.containers[0]: NVIDIA_VISIBLE_DEVICES was set to void" in warning
     assert pod["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}, VOID]
     assert mutate.void(pod, (), None) == []
 
