@@ -1,64 +1,122 @@
-"""Count the files of ours that take part in one operation.
+"""Count the product's files that take part in one operation.
 
-``python -m tests.flows filter`` runs the operation once more after a first, warm run,
-and counts the product's files of which a function is called meanwhile. ``--names``
-lists them.
+``python -m tests.flows filter`` runs the operation twice and counts the files of which
+a function is called the second time; ``--names`` lists them. Stand-ins, generated stubs
+and threads that follow the cluster meanwhile do not count.
 """
 
 import argparse
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
+from gpusharectl.state.render import draw, source
+from gpusharectl.state.view import survey
+from gpusharectl.why.explain import why
+from gpusharectl.why.render import draw_answer
+from tests.builders import pod_json
+from tests.deviceplugin.house import House
+from tests.extender.server.test_app import Running
+from tests.gpusharectl.golden import drawn
+from tests.gpusharectl.pictures import NOW
+from tests.gpusharectl.scenes import SCENES
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("deviceplugin", "extender", "gpushare", "gpusharectl", "manifests")
-GENERATED = "gpushare/kube/proto/"
+NOT_COUNTED = ("gpushare/kube/proto/", "gpushare/fakeapi/")
 
 Operation = Callable[[], object]
 
 
 @contextmanager
-def filtering() -> Iterator[Operation]:
-    """Ask an assembled extender for one filter through its HTTP application."""
-    from extender.settings import ExtenderSettings  # noqa: F401
-    from tests.extender.server.test_app import Running
-
-    stop = Event()
+def filtering(*, new: bool) -> Iterator[Operation]:
+    """Answer a filter about a pod like the one before, or the first of its kind."""
+    stop, units = Event(), iter(range(4, 20))
     running = Running(stop)
-    pod = running.pod("counted", units=4)
-    args = {"Pod": pod, "Nodes": None, "NodeNames": ["n", "gone"]}
-    yield lambda: running.post("filter", args)
+
+    def ask() -> None:
+        pod = pod_json(units=next(units) if new else 4)
+        body = {"Pod": pod, "Nodes": None, "NodeNames": ["n", "gone"]}
+        assert (running.post("filter", body).json or {})["NodeNames"] == ["n"]
+
+    yield ask
     stop.set()
 
 
-OPERATIONS = {
-    "filter": filtering,
+@contextmanager
+def allocating() -> Iterator[Operation]:
+    """Answer kubelet's Allocate and PreStartContainer for one pod."""
+    with tempfile.TemporaryDirectory() as folder, House(Path(folder)) as node:
+        bound = [node.bind(f"pod-{number}", units=4) for number in range(2)]
+        yield lambda: node.run(bound.pop())
+
+
+def explaining() -> AbstractContextManager[Operation]:
+    """Explain a pending pod as ``gpusharectl why`` does, from what was read."""
+    seen = SCENES["small"]()
+    pod = next(pod for pod in seen.pods if pod["metadata"]["name"] == "big")
+
+    def ask() -> None:
+        answer, books = why(seen, pod), source(seen.books)
+        drawn(partial(draw_answer, answer=answer, now=NOW, source=books))
+
+    return nullcontext(ask)
+
+
+def inspecting() -> AbstractContextManager[Operation]:
+    """Draw the cluster as ``gpusharectl inspect`` does, from what was read."""
+    seen = SCENES["small"]()
+    return nullcontext(lambda: drawn(partial(draw, seen=survey(seen))))
+
+
+MAIN = "MainThread"
+PLUGIN = "baidu.com_vcuda"
+OPERATIONS: dict[str, tuple[Callable[[], AbstractContextManager[Operation]], str]] = {
+    "filter": (partial(filtering, new=False), MAIN),
+    "filter-new": (partial(filtering, new=True), MAIN),
+    "allocate": (allocating, PLUGIN),
+    "why": (explaining, MAIN),
+    "inspect": (inspecting, MAIN),
 }
+"""By name: the operation, and the prefix of the threads that do its work."""
 
 
-def files_of(operation: Operation) -> set[str]:
+def files_of(name: str) -> set[str]:
     """Return the product's files with a function that the operation calls."""
-    seen: set[str] = set()
+    make, threads = OPERATIONS[name]
+    called: set[str] = set()
+    counting = Event()
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
-        if event == "call":
-            seen.add(frame.f_code.co_filename)
+        if event == "call" and counting.is_set():
+            called.add(frame.f_code.co_filename)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    def begin(*_: object) -> None:
+        mine = threading.current_thread().name.startswith(threads)
+        sys.setprofile(note if mine else None)
+
+    # Threads inherit no hook, so it must be there before they start.
+    threading.setprofile(begin)
     try:
-        operation()
+        with make() as operation:
+            operation()
+            counting.set()
+            begin()
+            operation()
+            sys.setprofile(None)
+            counting.clear()
     finally:
-        sys.setprofile(None)
         threading.setprofile(None)
-    paths = (Path(name) for name in seen)
+    paths = (Path(path) for path in called)
     inside = (path.relative_to(ROOT) for path in paths if path.is_relative_to(ROOT))
     names = {path.as_posix() for path in inside if path.parts[0] in PRODUCT}
-    return {name for name in names if not name.startswith(GENERATED)}
+    return {name for name in names if not name.startswith(NOT_COUNTED)}
 
 
 def main() -> None:
@@ -67,9 +125,7 @@ def main() -> None:
     parser.add_argument("--names", action="store_true", help="list the files")
     arguments = parser.parse_args()
     for name in arguments.operations or OPERATIONS:
-        with OPERATIONS[name]() as operation:
-            operation()
-            found = files_of(operation)
+        found = files_of(name)
         print(f"{name}: {len(found)} files")
         if arguments.names:
             print("".join(f"  {file}\n" for file in sorted(found)), end="")
