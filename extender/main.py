@@ -39,7 +39,8 @@ from extender.server.webhook_app import (
 from extender.settings import ExtenderSettings, WebhookSettings
 from gpushare import logs
 from gpushare.addresses import why_not_listen
-from gpushare.cache.pods import UNFINISHED, NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import UNFINISHED, PodBook
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.cache import Fitting, Scores
 from gpushare.domain.frag.policy import Packer

@@ -1,4 +1,4 @@
-"""Addresses to listen on: whether one can be had, asked before anything starts."""
+"""Addresses to listen on: bind them, test them, and pick free ones."""
 
 import secrets
 import socket
@@ -10,11 +10,11 @@ from gpushare.settings import Address
 LOOPBACK = "127.0.0.1"
 _LOWEST = 20_000
 _HIGHEST = 30_000
-"""Where Kubernetes' own ports for services begin."""
+"""The start of Kubernetes' node ports."""
 
 
 def socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Return an address as the socket interface wants it, an IPv6 one without brackets.
+    """Return the family and address for ``socket``, IPv6 without brackets.
 
     >>> socket_address(Address("[::1]", 80))[1]
     ('::1', 80)
@@ -25,7 +25,7 @@ def socket_address(address: Address) -> tuple[socket.AddressFamily, tuple[str, i
 
 
 def listen(address: Address, backlog: int | None = None) -> socket.socket:
-    """Begin to listen there; ``[::]`` takes IPv4 too. ``OSError`` where one cannot."""
+    """Listen on an address; ``[::]`` accepts IPv4 too. Raises ``OSError``."""
     family, where = socket_address(address)
     both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(
@@ -34,9 +34,9 @@ def listen(address: Address, backlog: int | None = None) -> socket.socket:
 
 
 def why_not_listen(address: Address) -> str:
-    """Return why nobody can listen there now; empty where one can."""
+    """Return why nobody can listen on an address now; empty if it is free."""
     try:
-        # A host that is no name at all, such as "a..b", is told by its encoding.
+        # An invalid host, such as "a..b", is detected by its encoding.
         address.host.strip("[]").encode("idna")
         listen(address).close()
     except (OSError, UnicodeError) as error:
@@ -45,10 +45,10 @@ def why_not_listen(address: Address) -> str:
 
 
 def free_address() -> Address:
-    """Pick an address on loopback that nobody has, for a server that starts later."""
+    """Return a free address on loopback, for a server that starts later."""
     ports = ports_to_pick_from()
     while True:
-        # Not by the seed of a test: two programs would pick the same.
+        # Not seeded by tests, or two programs would pick the same port.
         address = Address(LOOPBACK, secrets.choice(ports))
         if not why_not_listen(address):
             return address
@@ -57,8 +57,7 @@ def free_address() -> Address:
 def ports_to_pick_from() -> range:
     """Return the ports below the range of outgoing connections.
 
-    One of those could otherwise take the port before its server does, or while the
-    server is down.
+    An outgoing connection could otherwise take the port before the server does.
     """
     return range(_LOWEST, max(_lowest_outgoing(), _LOWEST + 1000))
 

@@ -1,8 +1,7 @@
-"""One event a line, with its facts as fields, as JSON or as text.
+"""Log one event a line, with its facts as fields, as JSON or text.
 
-``logger.info("bound", extra={"card": ..., "units": ...})`` is all that a room does. The
-pod and node that a request is about are bound once, with ``about()``, and stand on
-every line of that request.
+Modules call ``logger.info("bound", extra={"card": ..., "units": ...})``. ``about()``
+adds the pod and node of a request to every line of that request.
 """
 
 import json
@@ -27,7 +26,7 @@ _NOT_FACTS = frozenset(
 
 @contextmanager
 def about(**facts: str) -> Iterator[None]:
-    """Put these facts on every line logged inside the block, by this thread."""
+    """Add facts to every line that this thread logs inside the block."""
     token = _ABOUT.set({**(_ABOUT.get() or {}), **facts})
     try:
         yield
@@ -36,7 +35,7 @@ def about(**facts: str) -> Iterator[None]:
 
 
 def configure(level: str, form: LogFormat, stream: TextIO = sys.stderr) -> None:
-    """Log everything from ``level`` up to a stream, in place of what was there."""
+    """Log everything from ``level`` up to a stream; replace earlier handlers."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()

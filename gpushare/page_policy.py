@@ -1,6 +1,6 @@
-"""What a browser is told about our page, beside the page: whose code may run. Pure.
+"""HTTP headers of our page, which limit the code that a browser runs. Pure.
 
-For the two that serve it: the extender, and ``gpusharectl ui`` in front of it.
+The extender serves the page, and ``gpusharectl ui`` in front of it.
 """
 
 import base64
@@ -18,19 +18,19 @@ _CLOSED = (
     "frame-ancestors 'none'",
     "require-trusted-types-for 'script'",
 )
-"""Nothing from elsewhere, nothing into a frame, and no text of a pod's ever as code."""
+"""No foreign content, no frames, and no text of a pod as code."""
 
 STATE_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-"""For what the page reads; its type is ``application/json``."""
+"""Headers of the data that the page reads, of type ``application/json``."""
 
 
 def page_headers(html: bytes) -> Mapping[str, str]:
     """Return the headers of a page that may run only its own style and script.
 
-    They are named by their hashes, so no ``unsafe-inline`` is needed.
+    Style and script are named by their hashes, so ``unsafe-inline`` is not needed.
     """
     hashes: dict[bytes, list[str]] = {b"style": [], b"script": []}
     for kind, text in _INLINE.findall(html):

@@ -1,7 +1,7 @@
-"""Environment variables into values, with every complaint at once.
+"""Read settings from environment variables, and report all errors at once.
 
-A settings dataclass reads its fields through one ``Reading``; what is wrong is
-collected, not raised, so that an operator mends a manifest in one go.
+A settings dataclass reads its fields through one ``Reading``. Errors are collected and
+not raised, so that an operator can repair a manifest in one step.
 """
 
 import difflib
@@ -20,7 +20,7 @@ _LIKE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Address:
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over an environment; ``complaints`` are sentences for a person."""
+    """One pass over an environment; ``complaints`` are messages for the operator."""
 
     environ: Mapping[str, str]
     complaints: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Reading:
         return self.environ.get(PREFIX + name) or default
 
     def one_of(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
-        """Read one of a few words."""
+        """Read one of some fixed values."""
         raw = self.text(name)
         for choice in choices:
             if raw == choice:
@@ -95,11 +95,11 @@ class Reading:
         return Address(host, int(port))
 
     def complain(self, name: str, problem: str) -> None:
-        """Add a complaint about a setting, in words that name the fix."""
+        """Add a complaint about a setting, with what to do."""
         self.complaints.append(f"{PREFIX}{name}: {problem}")
 
     def misspelt(self) -> None:
-        """Complain of variables that look like a setting asked for, but are none."""
+        """Complain about variables that look like a misspelt setting."""
         for name in sorted(self.environ):
             if name.startswith(PREFIX) and name not in self._asked:
                 close = difflib.get_close_matches(name, self._asked, 1, _LIKE)
@@ -113,5 +113,5 @@ class Reading:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether text is a whole number of a length that any setting may have."""
+    """Return whether text is a whole number with a length that a setting may have."""
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS

@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Fitting
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (

@@ -15,7 +15,8 @@ import yaml
 from extender.scheduling.bind import Binder, Books
 from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
 from gpushare.domain.placement import place, refusal, score

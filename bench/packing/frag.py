@@ -25,7 +25,7 @@ class Frag:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        """Begin with empty nodes, and nothing learnt."""
+        """Begin with empty nodes, and nothing learned."""
         self._cluster = cluster
         self._ledger, self._hosts = Ledger(), Hosts()
         self._packer = Packer(self._ledger, self._hosts)

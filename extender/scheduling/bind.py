@@ -11,7 +11,8 @@ from threading import Condition
 
 from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
 from gpushare.domain.policies import Choice

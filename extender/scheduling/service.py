@@ -206,7 +206,9 @@ class Verbs:
             return node and expected.on(node)
 
         chosen = preempt(request, args.proposals, node_after, policy, facts)
-        self.pods.doom(uid for victims in chosen.values() for uid in victims.uids)
+        self.pods.mark_preempted(
+            uid for victims in chosen.values() for uid in victims.uids
+        )
         return chosen
 
     def _again(self, asked: _Asked, node: NodeName) -> FilterResult:

@@ -17,7 +17,8 @@ from extender.scheduling.inflight import Inflight
 from extender.scheduling.lessons import Lessons
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles, expires_at
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node

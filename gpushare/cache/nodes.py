@@ -1,4 +1,4 @@
-"""What the API server says of nodes, written into the ledger."""
+"""Nodes of the API server, followed into the ledger."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,12 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class NodeBook:
-    """Sink for nodes: their cards, into the ledger.
+    """The sink for nodes: record their cards in the ledger.
 
-    A node whose annotation is broken shares no cards until it is mended; the log says
-    what is wrong with it. ``set_cards`` writes them down: a ``PodBook``'s does so with
-    what is held of them. ``hosts`` is the book of their own CPU and memory, where
-    somebody wants to know.
+    A node whose annotation is broken shares no cards until it is repaired; the log says
+    what is wrong. ``set_cards`` records the cards; that of a ``PodBook`` also records
+    what is held of them. ``hosts`` records CPU and memory; None if not needed.
     """
 
     def __init__(
@@ -38,13 +37,13 @@ class NodeBook:
         self._known: set[NodeName] = set()
 
     def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all nodes."""
+        """Apply a whole list of nodes."""
         seen = {self._take(node) for page in pages for node in page.items}
         for name in self._known - seen:
             self._forget(name)
 
     def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
+        """Apply one change."""
         if event.type == "DELETED":
             name = NodeName(event.object["metadata"]["name"])
             self._forget(name)
@@ -52,7 +51,7 @@ class NodeBook:
             self._take(event.object)
 
     def knows(self, name: NodeName) -> bool:
-        """Return whether there is such a node, with cards or without."""
+        """Return whether the node exists, with cards or without."""
         return name in self._known
 
     def broken(self) -> dict[NodeName, str]:
@@ -71,15 +70,15 @@ class NodeBook:
                 logger.warning("node annotation not understood", extra=facts)
             self._broken[name] = str(error)
         if cards:
-            self._look_for_strays(name, codec.cordon(node) - {c.uuid for c in cards})
+            self._log_strays(name, codec.cordon(node) - {c.uuid for c in cards})
         self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(node))
         self._known.add(name)
         return name
 
-    def _look_for_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
-        """Tell once of a cordon on cards that are not there: mostly a slip of a key."""
+    def _log_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
+        """Log once that a cordon names cards that the node does not have."""
         if strays and strays != self._strays.get(name):
             facts = {"node": name, "cards": ",".join(sorted(strays))}
             logger.warning("cordon on cards that the node does not have", extra=facts)

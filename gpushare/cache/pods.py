@@ -1,12 +1,7 @@
-"""What the API server says of pods, written into the ledger.
+"""Pods of the API server, followed into the ledger: requests, placements, nominations.
 
-What each bound pod is charged, as far as what stands on it can be believed.
-
-Room kept on a card for pods whose victims are on their way out.
-
-kube-scheduler keeps room for a nominated pod by a node's totals; which card it is
-about, only we know. Without this, another pod would take the card while its old tenants
-leave.
+``PodBook`` is the sink of the pods' reflector. ``Charges`` decides which placement of a
+pod is believed; ``Nominations`` keeps capacity for pods whose victims are leaving.
 """
 
 import logging
@@ -15,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
-from gpushare.cache.nodes import NodeBook
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
@@ -30,16 +24,17 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.request_cache import Asked
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
-"""Gives the pods of a node that are terminating."""
+"""Return the pods of a node that are leaving."""
 
 
 class Nominations:
-    """Which pods are nominated to which node, and what the ledger keeps for them.
+    """Keep capacity on a card for nominated pods, whose victims are leaving.
 
-    A function of what the API server holds, so that it survives our restart:
-    terminating pods of lower priority count as gone, and the most important nominee
-    chooses first. One for which that is not yet room enough keeps nothing; the cards
-    are still full then.
+    kube-scheduler keeps capacity by a node's totals and does not know the card; without
+    this class another pod would take the card meanwhile. The result depends only on the
+    API server's objects, so it survives a restart. Leaving pods of lower priority count
+    as gone, and the most important nominee chooses first. A nominee for which that is
+    not enough keeps nothing.
     """
 
     def __init__(self, ledger: Ledger, choice: Choice) -> None:
@@ -52,7 +47,7 @@ class Nominations:
     def follow(
         self, before: PodRecord | None, after: PodRecord | None, leaving: Leaving
     ) -> None:
-        """Take note of one pod's change; None for a pod that was or is not there."""
+        """Apply one pod's change; None for a pod that did not or does not exist."""
         touched: set[NodeName] = set()
         for record in (before, after):
             if record is not None:
@@ -67,7 +62,7 @@ class Nominations:
                 self._reconsider(name, leaving)
 
     def reconsider(self, name: NodeName, leaving: Leaving) -> None:
-        """Work out anew what is kept on one node; mostly nothing."""
+        """Compute again what is kept on one node, which is usually nothing."""
         with self._lock:
             self._reconsider(name, leaving)
 
@@ -114,14 +109,20 @@ def _most_important_first(record: PodRecord) -> tuple[int, str]:
 
 logger = logging.getLogger(__name__)
 
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector; a pod that ends arrives as DELETED (contracts 7)."""
+_MOST_ENDED = 10_000
+_PREEMPTED_FOR_S = 5.0
+"""How long a victim counts as leaving before its deletion is seen."""
+
 
 class Charges:
-    """Writes the placements of pods into the ledger, the most believable of each.
+    """Record the placements of pods in the ledger, the most credible one of each.
 
-    The actual placement wins over the plan, but only where the node has all its cards:
-    one that names others would free what the pod holds. A pod without a placement to
-    believe is charged on every card of its node. An actual one that was believed stays
-    when its card goes: the pod holds nothing of the cards that are left.
+    The actual placement replaces the planned one only if the node has all its cards;
+    one with other cards would free what the pod holds. A pod without a credible
+    placement is charged on every card of its node. A believed actual placement stays
+    when its card disappears: the pod holds nothing of the remaining cards.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -133,22 +134,22 @@ class Charges:
         self._doubted: set[PodUID] = set()
 
     def follow(self, record: PodRecord) -> None:
-        """Charge a pod by what stands on it now."""
+        """Charge a pod by its current placements."""
         if not record.node:
             return
         with self._lock:
             uid = record.pod.uid
-            self._let_go(uid)
+            self._forget(uid)
             if record.placement is not record.plan:
                 self._with_actual.setdefault(record.node, {})[uid] = record
                 self._where[uid] = record.node
             self._charge(record, self._ledger.node(record.node))
 
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
-        """Write down a node's cards, and first what is held of them by now.
+        """Record what is held of a node's new cards, then the cards.
 
-        In this order, since a bind may come at any moment: one that saw the new cards
-        with a plan that they have made obsolete would give away a card that is held.
+        The order matters, because a bind can come at any moment: if it saw the new
+        cards with an obsolete plan, it would place a pod on a card that is held.
         """
         with self._lock:
             for record in self._with_actual.get(name, {}).values():
@@ -156,13 +157,13 @@ class Charges:
             self._ledger.set_cards(name, cards)
 
     def end(self, uid: PodUID) -> Placement | None:
-        """Free what the pod held; give its placement, if it had one."""
+        """Free what the pod held; return its placement, if it had one."""
         with self._lock:
-            self._let_go(uid)
+            self._forget(uid)
             self._doubted.discard(uid)
             return self._ledger.release(uid)
 
-    def _let_go(self, uid: PodUID) -> None:
+    def _forget(self, uid: PodUID) -> None:
         name = self._where.pop(uid, None)
         if name is not None:
             del self._with_actual[name][uid]
@@ -170,7 +171,7 @@ class Charges:
                 del self._with_actual[name]
 
     def _charge(self, record: PodRecord, node: Node | None) -> None:
-        """Charge a pod on its node, which has the cards given or is not heard of."""
+        """Charge a pod on its node; None if the node is unknown."""
         placement = record.plan
         actual = record.placement
         if actual is not None and self._is_believed(actual, record, node):
@@ -188,7 +189,7 @@ class Charges:
             self._doubted.discard(uid)
             return True
         if node is None or not node.cards:
-            # Not heard of yet, or not understood: there is nothing to give anyway.
+            # Unknown or unreadable node: it has no capacity anyway.
             return False
         if node.could_hold(placement):
             self._doubted.discard(uid)
@@ -200,28 +201,14 @@ class Charges:
         return False
 
 
-__all__ = ["UNFINISHED", "NodeBook", "PodBook"]
-
-
-UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector: a pod that ends arrives as DELETED (contracts 7)."""
-
-_MOST_ENDED = 10_000
-
-
-_DOOMED_FOR_S = 5.0
-"""How long a victim counts as leaving before its deletion is seen."""
-
-
 class PodBook:
-    """Sink for pods: who asks for cards, who holds what, into the ledger.
+    """The sink for pods: record in the ledger who asks for cards and who holds what.
 
-    A bound pod is charged until its phase is terminal or it is gone, and on every card
-    of its node while no placement of it can be believed; a deletion timestamp frees
-    nothing; an event without our annotation never erases a reservation.
-    ``on_gone`` is called with the UID of each pod that has left, ``on_new`` with each
-    request for cards when it is first heard of. ``hosts`` is the book of the nodes' own
-    CPU and memory, of which pods without cards have their part, if somebody wants it.
+    A bound pod is charged until its phase is terminal or it is deleted; a deletion
+    timestamp alone frees nothing. An event without our annotation never removes a
+    reservation. ``on_gone`` is called with each UID that has left, ``on_new``
+    with each new request for cards. ``hosts`` records CPU and memory, also of pods
+    without cards; None if that is not needed.
     """
 
     def __init__(
@@ -246,57 +233,56 @@ class PodBook:
         self._charges = Charges(ledger)
         self._nominations = Nominations(ledger, choice)
         self._ended: OrderedDict[PodUID, None] = OrderedDict()
-        self._doomed: dict[PodUID, float] = {}
+        self._preempted: dict[PodUID, float] = {}
 
     def find(self, namespace: str, name: str) -> PodRecord | None:
-        """Return what is known of a pod that asks for cards, or None."""
+        """Return the record of a pod that asks for cards, or None."""
         with self._lock:
             uid = self._by_name.get((namespace, name))
             return None if uid is None else self._records.get(uid)
 
     def records(self) -> tuple[PodRecord, ...]:
-        """Return all pods that ask for cards, or hold some, and have not ended."""
+        """Return all pods that ask for cards or hold some, and have not ended."""
         with self._lock:
             return tuple(self._records.values())
 
     def started(self, uid: PodUID) -> str:
-        """Return the time when a pod that is on record started, as text that sorts."""
+        """Return the time when a recorded pod started, as sortable text."""
         with self._lock:
             record = self._records.get(uid)
         return (record and record.started) or NOT_STARTED
 
     def leaving(self, name: NodeName) -> tuple[PodRecord, ...]:
-        """Return the pods of a node that are on their way out and still hold a share.
+        """Return the pods of a node that are leaving and still hold a share.
 
-        Those are terminating, or were chosen as victims a moment ago.
+        They are terminating, or were chosen as victims a moment ago.
         """
         with self._lock:
             now = self._clock()
             here = [r for r in self._records.values() if r.node == name]
-            doomed = {uid for uid, until in self._doomed.items() if until > now}
-        return tuple(r for r in here if r.terminating or r.pod.uid in doomed)
+            preempted = {uid for uid, until in self._preempted.items() if until > now}
+        return tuple(r for r in here if r.terminating or r.pod.uid in preempted)
 
-    def doom(self, uids: Iterable[PodUID]) -> None:
-        """Note victims: kube-scheduler deletes them one by one in the next moments."""
+    def mark_preempted(self, uids: Iterable[PodUID]) -> None:
+        """Record victims, which kube-scheduler deletes within the next seconds."""
         with self._lock:
             now = self._clock()
-            kept = {uid: until for uid, until in self._doomed.items() if until > now}
-            self._doomed = kept | dict.fromkeys(uids, now + _DOOMED_FOR_S)
+            kept = {uid: until for uid, until in self._preempted.items() if until > now}
+            self._preempted = kept | dict.fromkeys(uids, now + _PREEMPTED_FOR_S)
 
     def without_placement(self) -> tuple[PodRecord, ...]:
-        """Return the pods that were bound without us.
+        """Return the pods that were bound without the extender.
 
-        The sign that somebody's upgrade took our stanza out of kube-scheduler, or that
-        a pod named its node itself. One whose request is invalid does not count: the
-        device plugin turns it away.
+        Either an upgrade removed our stanza from kube-scheduler's configuration, or a
+        pod named its node itself. Invalid requests do not count, because the device
+        plugin rejects them.
         """
         return tuple(filter(self._is_unplaced, self.records()))
 
     def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods.
+        """Apply a whole list of pods.
 
-        Whoever was on record, or held anything, before the list began and is not in it
-        has gone.
+        Pods that were known before the list began and are not in it are gone.
         """
         with self._lock:
             before = self._records.keys() | self._ledger.holders()
@@ -311,22 +297,22 @@ class PodBook:
             self._drop(uid)
 
     def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
+        """Apply one change."""
         if event.type == "DELETED":
             self._drop(PodUID(event.object["metadata"]["uid"]))
         else:
             self._take(event.object)
 
     def set_cards(self, name: NodeName, cards: tuple[Card, ...]) -> None:
-        """Write down a node's cards, with what is held and kept of them."""
+        """Record a node's cards, with what is held and kept of them."""
         self._charges.set_cards(name, cards)
         self._nominations.reconsider(name, self.leaving)
 
     def settle(self, record: PodRecord) -> bool:
-        """Charge a pod by what somebody else than the watch has read of it.
+        """Charge a pod by a record that was not read from the watch.
 
-        False where it has no placement to believe, and for a pod of which the watch has
-        told the end meanwhile: it would stay on the books for ever.
+        Return False if it has no credible placement, or if the watch has reported its
+        end meanwhile; such a pod would be charged forever.
         """
         uid = record.pod.uid
         with self._lock:
@@ -363,7 +349,7 @@ class PodBook:
             before = self._records.get(uid)
             self._records[uid] = record
             self._by_name[record.pod.namespace, record.pod.name] = uid
-            # Under the lock, since ``settle`` does the same.
+            # Under the lock, because ``settle`` does the same.
             self._charges.follow(record)
         if before is None and isinstance(record.request, PodRequest):
             self._on_new(record.request)

@@ -1,4 +1,4 @@
-"""Why a pod waits, in one line over all nodes. Pure."""
+"""Why a pod waits, in one line for all nodes. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why it waits, as far as cards go; ``fits`` names the nodes that have room."""
+    """Why a pod waits, as far as cards matter; ``fits`` names the nodes that fit."""
 
     because: str
     fits: tuple[NodeName, ...] = ()
@@ -24,7 +24,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The room on one open card."""
+    """The free amount of one open card."""
 
     node: NodeName
     card: Card
@@ -34,48 +34,48 @@ class Block:
         return f"{self.node} card {self.card.index}"
 
 
-def blocks(pages: Iterable[Node]) -> tuple[Block, ...]:
-    """Return the room of every open card that has any, in order of nodes."""
+def blocks(nodes: Iterable[Node]) -> tuple[Block, ...]:
+    """Return the free amount of every open card that has any, in order of nodes."""
     return tuple(
-        Block(page.name, card, page.free[card.uuid])
-        for page in pages
-        for card in page.cards
-        if card.open and page.free[card.uuid] and NOTHING.fits(page.free[card.uuid])
+        Block(node.name, card, node.free[card.uuid])
+        for node in nodes
+        for card in node.cards
+        if card.open and node.free[card.uuid] and NOTHING.fits(node.free[card.uuid])
     )
 
 
-def largest_block(pages: Iterable[Node]) -> Block | None:
-    """Return the card with the most free units, None where no card has any."""
-    found = blocks(pages)
+def largest_block(nodes: Iterable[Node]) -> Block | None:
+    """Return the card with the most free units; None if no card has any."""
+    found = blocks(nodes)
     return max(found, key=lambda block: block.free.units, default=None)
 
 
-def shortage(record: PodRecord, pages: Sequence[Node], choice: Choice) -> Shortage:
-    """Return what keeps a pod waiting, or where there is room for it."""
+def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shortage:
+    """Return why a pod waits, or where it fits."""
     request = record.request
     if isinstance(request, Refusal):
         return Shortage(refusal_text(request))
     policy = choice.policy(request.policy)
     if isinstance(policy, Refusal):
         return Shortage(refusal_text(policy))
-    seen = [page.as_seen_by(request.pod) for page in pages]
+    seen = [node.as_seen_by(request.pod) for node in nodes]
     fits = _fitting(request, seen, policy)
     if fits:
         where = words.listed(fits, _MOST_NAMES)
         return Shortage(f"there is room on {where}; see kube-scheduler's words", fits)
-    left = [page.as_limited_by(request) for page in seen]
-    return Shortage(_too_little(request, left) + _excluded(request, pages))
+    left = [node.as_limited_by(request) for node in seen]
+    return Shortage(_too_little(request, left) + _excluded(request, nodes))
 
 
 def _fitting(
-    request: PodRequest, pages: Iterable[Node], policy: Policy
+    request: PodRequest, nodes: Iterable[Node], policy: Policy
 ) -> tuple[NodeName, ...]:
-    return tuple(page.name for page in pages if refusal(request, page, policy) is None)
+    return tuple(node.name for node in nodes if refusal(request, node, policy) is None)
 
 
-def _excluded(request: PodRequest, pages: Iterable[Node]) -> str:
-    """Return how many cards the pod's own lists shut out; empty where none."""
-    cards = [card for page in pages for card in page.cards]
+def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
+    """Return how many cards the pod's lists exclude; empty if none."""
+    cards = [card for node in nodes for card in node.cards]
     shut = [limits for card in cards if (limits := request.limits(card))]
     if not shut:
         return ""
@@ -84,9 +84,9 @@ def _excluded(request: PodRequest, pages: Iterable[Node]) -> str:
     return f"; {some} {words.excluded_by(by)}"
 
 
-def _too_little(request: PodRequest, pages: Sequence[Node]) -> str:
-    found = blocks(pages)
-    if not any(card.open for page in pages for card in page.cards):
+def _too_little(request: PodRequest, nodes: Sequence[Node]) -> str:
+    found = blocks(nodes)
+    if not any(card.open for node in nodes for card in node.cards):
         whose = " to it" if request.cards else ""
         return f"no node has a card that is open{whose}"
     if len(request.claims) > 1:
@@ -94,12 +94,12 @@ def _too_little(request: PodRequest, pages: Sequence[Node]) -> str:
         return f"no node has room for its {asked} containers apart at the same time"
     (claim,) = request.claims
     if claim.whole_cards:
-        return _too_few_cards(claim.whole_cards, claim.amount.units, pages)
+        return _too_few_cards(claim.whole_cards, claim.amount.units, nodes)
     return _on_no_card(claim.amount, found)
 
 
-def _too_few_cards(cards: int, units: int, pages: Sequence[Node]) -> str:
-    best = max(pages, key=lambda page: len(page.untouched))
+def _too_few_cards(cards: int, units: int, nodes: Sequence[Node]) -> str:
+    best = max(nodes, key=lambda node: len(node.untouched))
     have = len(best.untouched)
     if have >= cards:
         asked = f"{words.counted(cards, 'untouched card')} with {words.units(units)}"

@@ -1,4 +1,4 @@
-"""The ledger as JSON, for inspect, why and simulate. Pure."""
+"""Write the ledger as JSON, for inspect, why and simulate. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ VERSION = 1
 def snapshot(
     nodes: Iterable[Node], pods: Iterable[PodRecord], choice: Choice
 ) -> dict[str, Any]:
-    """Write all pages, sorted by name, and the pods that wait for a card.
+    """Return all nodes, sorted by name, and the pods that wait for a card.
 
     Shape: ``{v, policy, card_order, nodes: [{name, cards, pods, unplaced,
     nominations}], pending: [{uid, namespace, name, priority, claims | refusal,

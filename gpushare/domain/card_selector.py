@@ -1,4 +1,4 @@
-"""Which cards a pod may have at all: those of some models, or some cards by name."""
+"""Which cards a pod may have: cards of some models, or cards by UUID."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -7,20 +7,20 @@ from enum import StrEnum
 from functools import cached_property
 
 ANY = "*"
-"""First or last in a model's name: whatever stands there."""
+"""First or last in a model's name: any text."""
 NOT = "!"
 """Before an entry: not these cards."""
 
 _BEGINNING = re.compile(r"(gpu-|mig-)?[0-9a-f]{8}[-0-9a-f]*", re.ASCII)
-"""Of a UUID: at least as many digits as a device id has of it."""
+"""The start of a UUID: at least as many digits as a device id has of it."""
 _KINDS = ("gpu-", "mig-")
-"""What UUIDs begin with, and people leave out."""
+"""Prefixes of UUIDs that users leave out."""
 _VENDOR = "nvidia "
-"""What models begin with, and people leave out."""
+"""A prefix of models that users leave out."""
 
 
 class Limit(StrEnum):
-    """A list by which a pod limits its cards; its annotation stands in ``kube``."""
+    """A list by which a pod limits its cards; see ``kube.annotations``."""
 
     MODELS = "models"
     UUIDS = "uuids"
@@ -28,7 +28,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Entries of a list by what they mean, since filter asks of all cards there are."""
+    """Entries of a list, sorted by meaning, because filter tests every card."""
 
     whole: frozenset[str]
     starts: tuple[str, ...]
@@ -70,7 +70,7 @@ class _Names:
 
 
 class _Remembered(dict[str, bool]):
-    """What was answered of each name: there are few models and many cards."""
+    """The answers for each name, because there are few models and many cards."""
 
     def __init__(self, answer: Callable[[str], bool]) -> None:
         super().__init__()
@@ -83,11 +83,11 @@ class _Remembered(dict[str, bool]):
 
 @dataclass(frozen=True)
 class CardSelector:
-    """The cards that a pod allows itself: each list that is not empty must agree.
+    """The cards that a pod may have: every list that is not empty must allow a card.
 
-    A list agrees to the cards that it names, or to all where it names none, but to
-    none of those that it names with a ``!``. ``of`` makes one of what people write,
-    such that equal wishes are equal values.
+    A list allows the cards that it names, or all cards if it names none, except those
+    that it names with a ``!``. ``of`` normalizes what users write, so that equal
+    selections are equal values.
     """
 
     models: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class CardSelector:
     def of(
         cls, models: Collection[str] = (), uuids: Collection[str] = ()
     ) -> "CardSelector":
-        """Make one, whatever the case, the blanks and the order.
+        """Create a selector, ignoring case, repeated blanks and order.
 
         >>> CardSelector.of(models=["Tesla  T4", "tesla t4", "! A10"]).models
         ('!a10', 'tesla t4')
@@ -106,15 +106,15 @@ class CardSelector:
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """Which lists there are."""
+        """The lists that are not empty."""
         lists = ((Limit.MODELS, self.models), (Limit.UUIDS, self.uuids))
         return tuple(limit for limit, entries in lists if entries)
 
     def against(self, uuid: str, model: str) -> tuple[Limit, ...]:
-        """Return the lists that shut a card out; none where the pod may have it.
+        """Return the lists that exclude a card; empty if the pod may have it.
 
-        A card whose model nobody knows is of no model that a list names, and may be of
-        each that a list denies.
+        A card of unknown model matches no model that a list names, and is excluded by
+        every list that denies a model.
         """
         found = []
         if not self._allowed_models[model]:
@@ -124,7 +124,7 @@ class CardSelector:
         return tuple(found)
 
     def allows(self, uuid: str, model: str) -> bool:
-        """Return whether the pod may have a card, as filter asks of all there are."""
+        """Return whether the pod may have a card."""
         return self._allowed_models[model] and (
             not self.uuids or self._allows_card(uuid)
         )
@@ -165,7 +165,7 @@ class CardSelector:
 
 
 def divided(entries: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Divide a list into what is wanted, and what is denied, without its ``!``.
+    """Split a list into wanted entries and denied ones, without their ``!``.
 
     >>> divided(["!p4", "t4"])
     (['t4'], ['p4'])
@@ -196,5 +196,5 @@ def _plain_entry(entry: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Take blanks and case for what they are to people: nothing."""
+    """Normalize blanks and case."""
     return " ".join(text.split()).casefold()

@@ -1,7 +1,7 @@
-"""The book of the nodes' own CPU and memory, beside their cards.
+"""CPU and memory of the nodes, and what pods hold of them.
 
-A card that is free is of no use where its node has no CPU left for a pod. So the policy
-``frag`` looks at both. All bound pods count here, also those that ask for no card.
+A free card is useless if its node has no CPU left for a pod, so the policy ``frag``
+looks at both. All bound pods count here, also those that ask for no card.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ _MOST_CHANGES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a pod holds of its node, and how important it is to kube-scheduler."""
+    """What a pod holds of its node, and its priority."""
 
     amount: HostAmount
     priority: int = 0
 
 
 class Hosts:
-    """What each node can give its pods, and what is left of it.
+    """What each node has for its pods, and what is free of it.
 
-    Never a source of truth: written from what the API server says of nodes and pods.
-    The same value, the very one, is given until it changes. 100,000 pods take some
-    20 MB here: a name, a node and one of few kinds each.
+    It is filled from nodes and pods of the API server, which is the source of truth.
+    ``free`` returns the same object until the value changes. 100,000 pods need about
+    20 MB: a UID, a node and one of few distinct amounts each.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Hosts:
         self._changed: set[NodeName] | None = set()
 
     def free(self, name: NodeName) -> HostAmount | None:
-        """Return what a node has left, below zero where it is over-committed.
+        """Return what a node has free, below zero if it is over-committed.
 
-        None where nobody has told what the node has.
+        None if the node's capacity is not known.
         """
         found = self._free.get(name)
         if found is not None:
@@ -58,7 +58,7 @@ class Hosts:
             return found
 
     def allocatable(self, name: NodeName) -> HostAmount | None:
-        """Return what a node has for all its pods together; None if that is unknown."""
+        """Return what a node has for all its pods together; None if unknown."""
         return self._allocatable.get(name)
 
     def pod(self, uid: PodUID) -> Held | None:
@@ -67,12 +67,12 @@ class Hosts:
         return None if found is None else found[1]
 
     def holders(self) -> frozenset[PodUID]:
-        """Return all pods that are on some node."""
+        """Return all pods that are bound to a node."""
         with self._lock:
             return frozenset(self._pods)
 
     def set_allocatable(self, name: NodeName, amount: HostAmount | None) -> None:
-        """Write down what a node has; None for a node that is gone, or does not say."""
+        """Record what a node has; None if the node is deleted or does not say."""
         with self._lock:
             if self._allocatable.get(name) == amount:
                 return
@@ -85,36 +85,36 @@ class Hosts:
     def hold(
         self, uid: PodUID, name: NodeName, amount: HostAmount, priority: int = 0
     ) -> None:
-        """Write down a pod that is bound to a node, and what it asks now."""
+        """Record a pod that is bound to a node, and what it asks now."""
         held = Held(amount, priority)
         with self._lock:
             before = self._pods.get(uid)
             if before == (name, held):
                 return
             if before is not None:
-                self._let_go(before[0], before[1].amount)
+                self._subtract(before[0], before[1].amount)
             name = self._names.setdefault(name, name)
-            self._pods[uid] = (name, self._one(held))
+            self._pods[uid] = (name, self._shared(held))
             self._held[name] = self._held.get(name, _NOTHING) + amount
             self._touch(name)
 
     def release(self, uid: PodUID) -> None:
-        """Strike out a pod that has ended or is gone."""
+        """Remove a pod that has ended or was deleted."""
         with self._lock:
             before = self._pods.pop(uid, None)
             if before is not None:
-                self._let_go(before[0], before[1].amount)
+                self._subtract(before[0], before[1].amount)
 
     def changes(self) -> frozenset[NodeName] | None:
-        """Return the nodes that changed since the one reader asked before.
+        """Return the nodes that changed since the last call; there is one reader.
 
-        None where they were too many to write down: look at all nodes then.
+        None if they were too many to keep: read all nodes then.
         """
         with self._lock:
             found, self._changed = self._changed, set()
             return None if found is None else frozenset(found)
 
-    def _let_go(self, name: NodeName, amount: HostAmount) -> None:
+    def _subtract(self, name: NodeName, amount: HostAmount) -> None:
         left = self._held.get(name, _NOTHING) - amount
         if left == _NOTHING:
             self._held.pop(name, None)
@@ -129,11 +129,11 @@ class Hosts:
         if self._changed is not None:
             self._changed.add(name)
             if len(self._changed) > _MOST_CHANGES:
-                # Nobody reads them where nobody asks for frag, and nodes come and go.
+                # There is no reader if no pod asks for frag.
                 self._changed = None
 
-    def _one(self, held: Held) -> Held:
-        """Return one value for all pods that ask the same."""
+    def _shared(self, held: Held) -> Held:
+        """Return one shared value for all pods that ask the same."""
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds.clear()
         return self._kinds.setdefault(held, held)

@@ -1,4 +1,4 @@
-"""The nouns of the house. All are frozen; a change is a new value."""
+"""The values of the domain: cards, amounts, requests and placements. All immutable."""
 
 from dataclasses import dataclass, field
 from typing import NewType
@@ -17,7 +17,7 @@ PodUID = NewType("PodUID", str)
 
 
 def units_of(memory_mib: int) -> int:
-    """Return the units of one card, floored: never round over a sum of cards.
+    """Return the units of one card, rounded down; never apply it to a sum of cards.
 
     >>> units_of(24259), units_of(7611), units_of(2002)
     (94, 29, 7)
@@ -27,7 +27,7 @@ def units_of(memory_mib: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So many cores and so many units of 256 MiB; either may be below zero."""
+    """Cores and units of 256 MiB; either may be below zero."""
 
     cores: int = 0
     units: int = 0
@@ -46,7 +46,7 @@ class Amount:
         return self.cores <= room.cores and self.units <= room.units
 
     def peak(self, other: "Amount") -> "Amount":
-        """Return the larger of each part: what two that never run together need."""
+        """Return the maximum of each part: the need of two that never run together."""
         return Amount(max(self.cores, other.cores), max(self.units, other.units))
 
 
@@ -55,7 +55,7 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class HostAmount:
-    """So much CPU, in thousandths, and memory, in MiB, of the node itself."""
+    """CPU in thousandths and memory in MiB of the node itself."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -84,9 +84,9 @@ class HostAmount:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One physical GPU; ``index`` is for people and for order, never a key.
+    """One physical GPU; ``index`` is for display and order, never a key.
 
-    ``cordoned``: an operator wants nothing new on it; what runs there goes on.
+    ``cordoned``: an operator allows no new placements on it; running pods continue.
     """
 
     uuid: CardUUID
@@ -103,13 +103,13 @@ class Card:
 
     @property
     def capacity(self) -> Amount:
-        """All that the card has to give."""
+        """The whole card: 100 cores and all units."""
         return Amount(CORES_PER_CARD, self.units)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAmount:
-    """What one container asks, or what it has of one card."""
+    """What one container asks, or what it holds of one card."""
 
     name: str
     amount: Amount
@@ -117,11 +117,11 @@ class ContainerAmount:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What must be found on one card, or so many whole cards from 100 cores on.
+    """What must be placed on one card, or on several whole cards from 100 cores on.
 
     ``containers`` in the order in which kubelet admits them, init containers first.
-    ``passing`` names the init containers that end before the next container starts, so
-    that later ones may have the same cores and units (contracts 2.3, 5).
+    ``passing`` names the init containers that end before the next container starts;
+    later containers reuse their cores and units (contracts 2.3, 5).
     """
 
     amount: Amount
@@ -130,13 +130,13 @@ class Claim:
 
     @property
     def whole_cards(self) -> int:
-        """How many untouched cards the claim wants for itself; 0 for a share."""
+        """The number of untouched cards that the claim needs; 0 for a share."""
         return self.amount.cores // CORES_PER_CARD
 
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Which pod; ``priority`` as kube-scheduler resolved it, 0 where none is set."""
+    """Identify a pod; ``priority`` as kube-scheduler resolved it, 0 if none is set."""
 
     uid: PodUID
     namespace: str
@@ -149,12 +149,11 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """A pod's claims; none at all for a pod that asks zero.
+    """A pod's claims; none for a pod that asks for nothing.
 
-    ``policy`` is the name that the pod asks for, or None for the cluster's own;
-    ``cards`` are those that it may have, None where it does not say; ``host`` is what
-    it asks of the node beside cards, None where that is not known; for taste alone, so
-    it does not tell requests apart.
+    ``policy`` is the policy that the pod names, None for the cluster's. ``cards``
+    selects the cards that it may have, None for all. ``host`` is its CPU and memory,
+    None if unknown; it affects preference only, so it does not count in comparisons.
     """
 
     pod: PodRef
@@ -164,11 +163,11 @@ class PodRequest:
     host: HostAmount | None = field(default=None, compare=False)
 
     def allows(self, card: Card) -> bool:
-        """Return whether the pod may have the card, as far as its own lists go."""
+        """Return whether the pod's lists allow the card."""
         return self.cards is None or self.cards.allows(card.uuid, card.model)
 
     def limits(self, card: Card) -> tuple[Limit, ...]:
-        """Return the pod's lists that shut the card out; none where it may have it."""
+        """Return the pod's lists that exclude the card; empty if it may have it."""
         if self.cards is None:
             return ()
         return self.cards.against(card.uuid, card.model)
@@ -178,8 +177,8 @@ class PodRequest:
 class Share:
     """What one pod holds of one card.
 
-    ``amount`` is what is charged, a whole card's full capacity; ``containers`` says
-    what each of them asked of this card.
+    ``amount`` is what is charged; for a whole card its full capacity. ``containers``
+    has what each container asked of this card.
     """
 
     card: CardUUID
@@ -196,5 +195,5 @@ class Placement:
     shares: tuple[Share, ...]
 
     def cards(self) -> tuple[CardUUID, ...]:
-        """The cards that the pod holds a share of, in the order of its claims."""
+        """Return the cards of the shares, in the order of the pod's claims."""
         return tuple(share.card for share in self.shares)

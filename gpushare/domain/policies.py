@@ -1,7 +1,7 @@
-"""Which card, and which node, is liked best where several would do.
+"""Policies: the preference among several cards, and among several nodes.
 
-One policy is one card key and one node score. To add one: write the two functions, add
-a line to ``POLICIES``, and a row to the tables in
+A policy is one card key and one node score. To add one, write the two functions, add a
+line to ``POLICIES``, and a row to the tables in
 ``tests/gpushare/domain/test_policies.py``.
 """
 
@@ -37,7 +37,7 @@ def _most_left(_card: Card, room: Amount) -> SortKey:
 
 
 def _fuller(node: Node) -> int:
-    """0 for an empty node, else 1 to 10: rounded up, so that any use counts."""
+    """Return 0 for an empty node, else 1 to 10, rounded up so that any use counts."""
     return math.ceil(HIGHEST_SCORE * node.fullness)
 
 
@@ -46,14 +46,14 @@ def _emptier(node: Node) -> int:
 
 
 class Chooser(Protocol):
-    """Who has learnt what each place costs, and so knows better than a fixed key."""
+    """Choose by learned costs instead of a fixed key."""
 
     def best(
         self, request: PodRequest, names: Sequence[NodeName], policy: "Policy"
     ) -> NodeName | None:
-        """Name the node, of these on which the pod fits, where it costs least.
+        """Return the node with the least cost, of those on which the pod fits.
 
-        None while too little has been learnt.
+        None while too little was learned.
         """
         ...
 
@@ -73,11 +73,11 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How to choose among what fits; whether something fits is never its business.
+    """How to choose among cards and nodes that fit; it never decides what fits.
 
-    ``card_key`` takes a card and what it has free and gives a sort key, least first;
-    ``node_score`` takes a node as it is now and gives 0 to 10, most first. A
-    ``chooser`` goes before both, as soon as it has something to say.
+    ``card_key`` returns a sort key of a card and its free amount; the least is best.
+    ``node_score`` returns 0 to 10 for a node; the most is best. A ``chooser`` comes
+    before both, as soon as it has learned enough.
     """
 
     name: str
@@ -87,13 +87,13 @@ class Policy:
     chooser: Chooser | None = None
 
     def rank(self, card: Card, room: Amount) -> Rank:
-        """Return the card's place in the choice: the key, then the card order."""
+        """Return the card's sort key: the policy's key, then the card order."""
         last = card.uuid if self.card_order == "uuid" else card.index
         return (self.card_key(card, room), last)
 
 
 FRAG = "frag"
-"""Learns what is asked, and keeps free what the rest of it needs (decision 0038)."""
+"""Learns what pods ask, and keeps free what the others need (decision 0038)."""
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
@@ -108,9 +108,9 @@ DEFAULT_POLICY = "first-fit"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The cluster's own policy and card order, and how a pod's wish bears on them.
+    """The cluster's policy and card order, and the policy of a single pod.
 
-    ``packer`` is who chooses for ``frag``; without one, ``frag`` is best-fit.
+    ``packer`` chooses for ``frag``; without it, ``frag`` is best-fit.
     """
 
     default: str = DEFAULT_POLICY

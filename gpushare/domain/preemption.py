@@ -1,7 +1,7 @@
-"""Which pods to evict so that one card, not merely one node, comes free.
+"""Which pods to evict so that a card becomes free, not only the node's total.
 
-kube-scheduler picks victims by a node's totals (contracts 1.8). Where its victims sit
-on the wrong cards, evicting them would free no card: then others are chosen here.
+kube-scheduler chooses victims by a node's totals (contracts 1.8). If its victims are on
+the wrong cards, their eviction frees no card; then other victims are chosen here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,15 +26,15 @@ from gpushare.domain.policies import Policy
 Cost = tuple[int, int, int, int]
 
 NOT_STARTED = "~"
-"""Sorts behind every time: a pod that has not started counts as the youngest."""
+"""Sorts after every time: a pod that has not started counts as the youngest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to evict from one node, and how many disruption budgets that breaks.
+    """The pods to evict from one node, and how many disruption budgets that violates.
 
-    The most important pod comes first: kube-scheduler takes its priority for the
-    highest of them all when it compares nodes (contracts 1.8).
+    The most important pod comes first, because kube-scheduler takes its priority as the
+    highest when it compares nodes (contracts 1.8).
     """
 
     uids: tuple[PodUID, ...]
@@ -43,7 +43,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: the pods that it covers, and how many may go now."""
+    """A PodDisruptionBudget: the pods that it covers, and the allowed disruptions."""
 
     pods: frozenset[PodUID]
     allowed: int
@@ -55,12 +55,12 @@ def _unknown(_uid: PodUID) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of pods beside the cards that they hold.
+    """What is known of pods besides their cards.
 
-    ``hosts`` tells what CPU and memory each pod holds, and its priority. ``reserved``
-    are the pods whose binding nobody has seen: kube-scheduler may not know them on
-    that node, and an answer that names one fails for all nodes (contracts 1.8).
-    ``started`` gives the time when a pod started, as text that sorts.
+    ``hosts`` has the CPU, memory and priority of each pod. ``reserved`` are the pods
+    whose binding was not yet seen: kube-scheduler may not know them on that node, and
+    an answer that names one fails for all nodes (contracts 1.8). ``started`` returns
+    the time when a pod started, as sortable text.
     """
 
     hosts: Hosts = field(default_factory=Hosts)
@@ -71,7 +71,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A pod that could be evicted, and what would come free; no cards where none."""
+    """A pod that could be evicted, and the cards and host resources that it holds."""
 
     priority: int
     started: str
@@ -80,7 +80,7 @@ class Tenant:
 
 
 def violating(uids: Iterable[PodUID], budgets: Collection[Budget]) -> frozenset[PodUID]:
-    """Return which evictions, made in this order, go beyond a budget."""
+    """Return the evictions that, in this order, violate a budget."""
     left = {id(budget): budget.allowed for budget in budgets}
     beyond: set[PodUID] = set()
     for uid in uids:
@@ -99,11 +99,11 @@ def choose_victims(
     policy: Policy,
     facts: Facts | None = None,
 ) -> Victims | None:
-    """Keep the proposal if it makes room for the pod, better it if not, or give None.
+    """Return the proposal if it frees the cards, else better victims, or None.
 
-    Of the proposal's pods those stay victims whose CPU, memory or other things of the
-    node are needed. Pods whose eviction breaks a disruption budget come last, as with
-    kube-scheduler. None: evicting pods of lower priority from this node does not help.
+    The proposal's pods stay victims if their CPU, memory or other node resources are
+    needed. Pods whose eviction violates a disruption budget are chosen last, as by
+    kube-scheduler. None means that evicting pods of lower priority does not help.
     """
     node = node.as_seen_by(request.pod)
     search = _Search(request, node, proposal, policy, facts or Facts())
@@ -113,7 +113,7 @@ def choose_victims(
 
 
 class _Search:
-    """Looks for the pods to evict from one node for one pod."""
+    """Search for the pods to evict from one node for one pod."""
 
     def __init__(
         self,
@@ -143,17 +143,17 @@ class _Search:
         own = violating(self._in_order(self._named), self._budgets)
         self._others_violations = max(0, proposal.budget_violations - len(own))
         self._host_free = facts.hosts.free(node.name)
-        # Where our book says that not even the proposal frees enough of the host, it
-        # is not the one that kube-scheduler has.
+        # If our data says that even the proposal does not free enough CPU and memory,
+        # it differs from kube-scheduler's, and is not used.
         self._host_known = self._frees_host(self._named)
         self._kept = self._taken_for_something_else()
 
     def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
-        """Return whether the claims fit on the cards once these pods are gone."""
+        """Return whether the claims fit on the cards without these pods."""
         return refusal(request, self._node.without(gone), self._policy) is None
 
     def victims(self) -> Victims | None:
-        """Return the cheapest victims that are enough, most important first."""
+        """Return the cheapest sufficient victims, the most important first."""
         starts = [self._kept]
         if self._host_known and not self._frees_host(self._kept):
             starts.append(self._named)
@@ -164,7 +164,7 @@ class _Search:
             if best is None or self._cost(single) < self._cost(best):
                 best = single if self._enough(self._request, single) else best
         if best is None and self._enough(self._request, self._lower):
-            # What one claim left on a card may have been in the way of another.
+            # A pod that stayed for one claim may block another claim.
             best = self._reprieved(self._request, self._lower, self._kept)
         if not best:
             return None
@@ -172,10 +172,10 @@ class _Search:
         return Victims(tuple(uids), self._violations(uids))
 
     def _cleared(self, start: frozenset[PodUID]) -> frozenset[PodUID] | None:
-        """Evict for one claim after the other, each on the card where it costs least.
+        """Evict for one claim after the other, each on its cheapest card.
 
-        ``start`` are gone from the beginning; at the end those of them come back whose
-        room is not needed.
+        ``start`` is evicted from the beginning; those whose room is not needed are
+        reprieved at the end.
         """
         gone: frozenset[PodUID] | None = start
         for count in range(1, len(self._request.claims) + 1):
@@ -188,7 +188,7 @@ class _Search:
     def _for_last_claim(
         self, request: PodRequest, gone: frozenset[PodUID]
     ) -> frozenset[PodUID] | None:
-        """Evict from the cheapest cards so that the last claim fits beside the rest."""
+        """Evict from the cheapest cards so that the last claim fits too."""
         whole = len(request.claims) == len(self._request.claims)
         stay = self._kept if whole else gone
         ways = []
@@ -201,7 +201,7 @@ class _Search:
     def _ways(
         self, claim: Claim, gone: AbstractSet[PodUID]
     ) -> Iterable[frozenset[CardUUID]]:
-        """Return the sets of cards worth clearing: each, or the cheapest N and more."""
+        """Return the sets of cards to try: each card, or the N cheapest and more."""
         usable = [card for card in self._node.cards if card.open]
         if not claim.whole_cards:
             return [frozenset({card.uuid}) for card in usable]
@@ -229,9 +229,9 @@ class _Search:
         victims: AbstractSet[PodUID],
         stay: AbstractSet[PodUID],
     ) -> frozenset[PodUID]:
-        """Let every victim live that need not go, the most important first.
+        """Drop every victim that is not needed, the most important first.
 
-        But those under a budget before all others; and not those in ``stay``.
+        Victims under a budget are tried before all others; those in ``stay`` never.
         """
         ranked = self._in_order(victims)
         protected = violating(ranked, self._budgets)
@@ -249,7 +249,7 @@ class _Search:
         return self.frees_cards(request, gone)
 
     def _frees_host(self, gone: Collection[PodUID]) -> bool:
-        """Return whether CPU and memory suffice without these; False if unknown."""
+        """Return whether CPU and memory suffice without the pods; False if unknown."""
         asked, room = self._request.host, self._host_free
         if asked is None or room is None:
             return False
@@ -264,12 +264,11 @@ class _Search:
         return asked.fits(sum(left, NOTHING))
 
     def _taken_for_something_else(self) -> frozenset[PodUID]:
-        """Name the proposal's pods that must go for what is not seen here.
+        """Return the proposal's pods that are evicted for something not known here.
 
-        kube-scheduler names nobody whose room it does not need. So where the host's
-        CPU and memory and the sum of the cards suffice without a pod, it was chosen
-        for something else, such as a port or an affinity. All of them are kept where
-        the host's book cannot tell.
+        kube-scheduler names only pods that it needs. So if CPU, memory and the sum of
+        the cards suffice without a pod, it was chosen for something else, such as a
+        port or an affinity. If CPU and memory are not known, all pods are kept.
         """
         if not self._host_known:
             return self._named
@@ -284,17 +283,17 @@ class _Search:
         return [uid for uid in self._ranked if uid in uids]
 
     def _violations(self, uids: Collection[PodUID]) -> int:
-        """Count evictions beyond a budget, as far as is known.
+        """Count the evictions that violate a budget, as far as it is known.
 
-        Budgets of pods without shares are not known here; kube-scheduler counted them
-        in the proposal, and they count as long as such pods stay victims.
+        Budgets of pods without shares are not known here. kube-scheduler counted them
+        in the proposal; they count as long as such pods stay victims.
         """
         own = violating(self._in_order(uids), self._budgets)
         others = [uid for uid in uids if not self._tenants[uid].cards]
         return len(own) + min(len(others), self._others_violations)
 
     def _cost(self, uids: Collection[PodUID]) -> Cost:
-        """Order as kube-scheduler orders nodes: budgets, top priority, sum, number."""
+        """Return kube-scheduler's sort key: budgets, top priority, sum, number."""
         priorities = [self._tenants[uid].priority for uid in uids]
         return (
             self._violations(uids),
@@ -307,11 +306,11 @@ class _Search:
 def _tenants(
     request: PodRequest, node: Node, proposal: Victims, facts: Facts
 ) -> dict[PodUID, Tenant]:
-    """Return the proposal's pods, in its order, and all that have shares of the node.
+    """Return the proposal's pods, in its order, and all that hold shares of the node.
 
-    A pod of which nobody knows the card sits on all of them. One without shares keeps
-    its place in the proposal; where nobody knows its priority it counts as important
-    as the pod before it, which it is at most.
+    An unplaced pod counts on every card. A pod without shares keeps its position in the
+    proposal; if its priority is unknown, it gets that of the pod before it, which is
+    its maximum.
     """
     everywhere = frozenset(card.uuid for card in node.cards)
     cards = dict.fromkeys(node.unplaced, everywhere)

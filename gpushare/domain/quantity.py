@@ -1,4 +1,4 @@
-"""Kubernetes quantities, as whole numbers of what we count in."""
+"""Parse Kubernetes quantities into whole numbers of our units."""
 
 import math
 import re
@@ -19,25 +19,25 @@ _MEBIBYTES = {"Mi": 1, "Gi": 1 << 10, "Ti": 1 << 20}
 
 
 class NotAQuantity(ValueError):
-    """The text is no Kubernetes quantity, or one below zero; the message says which."""
+    """The text is not a Kubernetes quantity, or it is below zero."""
 
 
 class NotWhole(ValueError):
-    """The quantity is in order, but not a whole number."""
+    """The quantity is valid but not a whole number."""
 
 
 def whole(quantity: object) -> int:
-    """Read a quantity such as ``"4"``, ``"1k"``, ``"4000m"`` or ``4``.
+    """Parse a quantity such as ``"4"``, ``"1k"``, ``"4000m"`` or ``4``.
 
-    Raises ``NotAQuantity`` for what the API server would not let through, ``NotWhole``
-    for a fraction. Source of the format: ``apimachinery/pkg/api/resource``.
+    Raises ``NotAQuantity`` for what the API server rejects, ``NotWhole`` for a
+    fraction. Source of the format: ``apimachinery/pkg/api/resource``.
     """
     if isinstance(quantity, bool) or not isinstance(quantity, int | str):
         kind = type(quantity).__name__
         raise NotAQuantity(f"a quantity is a string or a whole number, not {kind}")
     text = str(quantity)
     if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-        # Nearly all are so, and filter is asked thousands of times.
+        # The common case, because filter parses thousands.
         return int(text)
     value = _value(text)
     if value < 0:
@@ -48,7 +48,7 @@ def whole(quantity: object) -> int:
 
 
 def thousandths(quantity: object) -> int:
-    """Read CPU such as ``"500m"``, ``"2"`` or ``0.5``, rounded up to thousandths.
+    """Parse CPU such as ``"500m"``, ``"2"`` or ``0.5``, rounded up to thousandths.
 
     Raises ``NotAQuantity``.
 
@@ -63,7 +63,7 @@ def thousandths(quantity: object) -> int:
 
 
 def mebibytes(quantity: object) -> int:
-    """Read memory such as ``"16Gi"``, ``"512M"`` or bytes, rounded up to MiB.
+    """Parse memory such as ``"16Gi"``, ``"512M"`` or bytes, rounded up to MiB.
 
     Raises ``NotAQuantity``.
 
@@ -79,7 +79,7 @@ def mebibytes(quantity: object) -> int:
 
 
 def is_in_bytes(quantity: object) -> bool:
-    """Return whether somebody wrote bytes, such as ``16Gi``, where units are meant."""
+    """Return whether a quantity is in bytes, such as ``16Gi``, instead of units."""
     match = _SHAPE.fullmatch(str(quantity))
     return match is not None and match["suffix"] in _BINARY
 

@@ -1,4 +1,4 @@
-"""From a pod's containers to its claims: what must be found on one card."""
+"""Turn a pod's containers into its claims: what must be placed on one card."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from gpushare.domain.model import (
 from gpushare.domain.refusal import Refusal, invalid, users_words
 
 MOST_APART = 16
-"""Containers of a pod that may each have a card of their own: as many as the largest
-nodes have cards. Filter looks for room for all of them on every node."""
+"""Most containers of a pod that may have a card each: as many as the largest nodes have
+cards. Filter searches every node for capacity for all of them."""
 
 
 class Role(Enum):
@@ -24,13 +24,13 @@ class Role(Enum):
     INIT = "init"
     """Ends before the next one starts."""
     SIDECAR = "sidecar"
-    """An init container with ``restartPolicy: Always``: starts first, and stays."""
+    """An init container with ``restartPolicy: Always``: it keeps running."""
     APP = "app"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container of a pod's spec and what it asks; zero for most."""
+    """One container of a pod's spec and what it asks, usually nothing."""
 
     name: str
     role: Role
@@ -42,11 +42,11 @@ def claims(
 ) -> tuple[Claim, ...] | Refusal:
     """Turn containers, init containers first, into the pod's claims.
 
-    Together (the default) they are one claim by the formula of contracts 5; *apart*
-    each container that asks anything is a claim of its own. No claims where nothing is
-    asked. Refused: cores that are neither a share nor whole cards; *apart* with an
-    init container that asks, whose ids kubelet hands on to containers of other cards,
-    or with more than ``MOST_APART`` containers that ask.
+    By default all containers are one claim by the formula of contracts 5; with *apart*
+    each container that asks is a claim of its own. The result is empty if none asks.
+    Refused are cores that are neither a share nor whole cards, *apart* with more than
+    ``MOST_APART`` containers that ask, and *apart* with an init container that asks,
+    because kubelet reuses its device ids for containers on other cards.
     """
     asking = [spec for spec in containers if spec.amount]
     if not apart:
@@ -64,7 +64,7 @@ def claims(
 
 
 def effective(containers: Sequence[ContainerSpec]) -> Amount:
-    """Return what a pod holds at its peak: kube-scheduler's formula (contracts 5)."""
+    """Return a pod's peak need by kube-scheduler's formula (contracts 5)."""
     app = side = initmax = NOTHING
     for spec in containers:
         if spec.role is Role.APP:

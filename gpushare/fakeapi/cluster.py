@@ -1,9 +1,7 @@
-"""A cluster in memory, for the demo and the simulator: no processes, no network.
+"""An API server in memory, for the demo, the simulator and tests.
 
-It keeps to the rules of a real API server that the house relies on, and one contract
-suite (``tests/contract/test_cluster.py``) holds both to the same behaviour.
-
-Following a store's changes as one who sees only what a selector chooses.
+It implements the rules of a real API server that our processes rely on. One contract
+suite (``tests/contract/test_cluster.py``) tests both.
 """
 
 import time
@@ -15,7 +13,6 @@ from datetime import UTC, datetime
 import orjson
 
 from gpushare.fakeapi import rules
-from gpushare.fakeapi import rules as eviction
 from gpushare.fakeapi.rules import SHAPES, merge
 from gpushare.fakeapi.selectors import Selector
 from gpushare.fakeapi.store import Change, Key, Store, Stored, stamped, start_of
@@ -23,10 +20,13 @@ from gpushare.kube.cluster import Json, Kind, Page, Target, WatchEvent, pod_even
 from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
 
+HISTORY = 50_000
+"""Changes kept of each collection; the limit bounds a long simulation's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to watch, for how long, and how often to say that all is quiet."""
+    """What to watch, for how long, and how often to send a bookmark."""
 
     kind: Kind
     selector: Selector
@@ -41,9 +41,9 @@ def follow(
     version: int,
     clock: Callable[[], float],
 ) -> Iterator[WatchEvent]:
-    """Tell what is there, then what changes after a version; ``Gone`` if that is lost.
+    """Yield what is there, then the changes after a version; ``Gone`` if it is too old.
 
-    Bookmarks come at their interval, however much happens, and just before the end.
+    Bookmarks come at their interval, also between events, and just before the end.
     """
     end = clock() + wanted.timeout_s
     due = clock() + wanted.bookmark_every_s
@@ -61,7 +61,7 @@ def follow(
 
 
 def _events(changes: list[Change], selector: Selector) -> Iterator[WatchEvent]:
-    """Tell changes as one who sees only what the selector chooses."""
+    """Yield the changes as a watch with this selector sees them."""
     for change in changes:
         was = change.before is not None and change.before.chosen(selector)
         if change.after is not None and change.after.chosen(selector):
@@ -77,25 +77,21 @@ def _bookmark(kind: Kind, version: int) -> WatchEvent:
     return WatchEvent("BOOKMARK", stamped(bare, version))
 
 
-HISTORY = 50_000
-"""Changes kept of each collection, so that a long simulation does not fill memory."""
-
-
 def utc_now() -> datetime:
-    """Return the time of day for timestamps."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def random_uid() -> str:
-    """Return a UID as the API server does."""
+    """Return a random UID, as the API server does."""
     return str(uuid.uuid4())
 
 
 class Embedded:
-    """``Cluster`` in memory, for any number of threads; what it hands out are copies.
+    """``Cluster`` in memory. It is thread-safe, and returns copies of its objects.
 
-    ``bookmark_every_s`` is how often a quiet watch says so; the last bookmark comes
-    just before the watch's end. Namespaces need not be created.
+    ``bookmark_every_s`` is the interval of bookmarks; the last one comes just before
+    the watch's end. Namespaces need not be created.
     """
 
     def __init__(
@@ -122,7 +118,7 @@ class Embedded:
         field_selector: str = "",
         label_selector: str = "",
     ) -> Page:
-        """Read one page, all pages of a list from one moment; ``limit`` 0 is all."""
+        """Read one page; all pages have one version. ``limit`` 0 is no limit."""
         selector = Selector.parse(kind, field_selector, label_selector)
         start = start_of(continue_token)
         found = self._store.slice(kind, selector, limit, start)
@@ -138,9 +134,9 @@ class Embedded:
         field_selector: str = "",
         label_selector: str = "",
     ) -> Iterator[WatchEvent]:
-        """Follow changes; see ``Cluster``. Complaints about the arguments come at once.
+        """Follow changes; see ``Cluster``. Errors in the arguments are raised at once.
 
-        Version ``""`` or ``"0"`` begins with what is there, as ``ADDED``.
+        Version ``""`` or ``"0"`` begins with all objects, as ``ADDED``.
         """
         selector = Selector.parse(kind, field_selector, label_selector)
         there, version = self._store.begin(kind, selector, resource_version)
@@ -157,25 +153,25 @@ class Embedded:
         return _present(kind, name, self._store.read(kind, _key(kind, namespace, name)))
 
     def create(self, kind: Kind, body: Json) -> Json:
-        """Add an object and give it as stored; ``AlreadyExists``, ``Invalid``.
+        """Store a new object and return it; ``AlreadyExists``, ``Invalid``.
 
-        A pod begins ``Pending`` whatever its status says, and asks for its limits
-        where it has no requests.
+        A pod is ``Pending`` whatever its status says; its requests default to its
+        limits.
         """
         copy = orjson.loads(orjson.dumps(body))
-        made = rules.created(kind, copy, self._new_uid(), self._now())
-        metadata = made["metadata"]
+        new = rules.created(kind, copy, self._new_uid(), self._now())
+        metadata = new["metadata"]
 
         def rule(current: Json | None) -> Json:
             if current is not None:
                 raise AlreadyExists(f'{kind} "{metadata["name"]}" already exists')
-            return made
+            return new
 
         key = _key(kind, metadata.get("namespace", ""), metadata["name"])
         return self._store.write(kind, key, rule)
 
     def replace(self, kind: Kind, body: Json, *, subresource: str = "") -> Json:
-        """Write a whole object over the one of its name.
+        """Replace the object of the same name.
 
         ``uid`` and ``resourceVersion`` in it, if any, are preconditions: ``Conflict``.
         """
@@ -195,11 +191,11 @@ class Embedded:
         subresource: str = "",
         strategic: bool = False,
     ) -> Json:
-        """Merge a patch into an object and give the object.
+        """Merge a patch into an object and return the object.
 
         ``metadata.uid`` and ``metadata.resourceVersion`` in the patch are
         preconditions: ``Conflict``. ``subresource="status"`` writes the status, which
-        pods and nodes let be written in no other way.
+        is the only way for pods and nodes.
         """
         meant = patch.get("metadata")
         wanted = meant if isinstance(meant, dict) else {}
@@ -220,11 +216,10 @@ class Embedded:
         grace_period_s: int | None = None,
         uid: str = "",
     ) -> Json:
-        """Delete an object and give its last state; ``NotFound``, ``Conflict`` by uid.
+        """Delete an object and return its last state; ``NotFound``, ``Conflict``.
 
-        A bound pod with grace only gets its deletion timestamp, and goes when it is
-        deleted with grace 0, which is kubelet's part. None is the pod's own grace,
-        30 s where it names none.
+        A bound pod with a grace period only gets its deletion timestamp. kubelet later
+        deletes it with grace 0. None is the pod's own grace period, 30 s by default.
         """
 
         def rule(current: Json | None) -> Json | None:
@@ -232,7 +227,7 @@ class Embedded:
             rules.precondition(found, uid)
             if kind is not Kind.PODS:
                 return None
-            return rules.dying(found, grace_period_s, self._now())
+            return rules.terminating(found, grace_period_s, self._now())
 
         return self._store.write(kind, _key(kind, namespace, name), rule)
 
@@ -244,7 +239,7 @@ class Embedded:
         *,
         timeout_s: float = 0.0,  # noqa: ARG002
     ) -> None:
-        """Bind and annotate in one write; see ``Cluster``. It never takes time."""
+        """Bind and annotate in one write; see ``Cluster``."""
 
         def rule(current: Json | None) -> Json:
             found = _present(Kind.PODS, pod.name, current)
@@ -268,15 +263,15 @@ class Embedded:
         """Delete by the Eviction API; see ``Cluster``."""
         found = self.get(Kind.PODS, pod.namespace, pod.name)
         rules.precondition(found, pod.uid)
-        if not eviction.spares_budgets(found):
+        if not rules.spares_budgets(found):
             budgets = self.list_page(Kind.BUDGETS, limit=0).items
-            covering = eviction.budget_over(found, budgets)
+            covering = rules.budget_over(found, budgets)
             if covering is not None:
                 name = covering["metadata"]["name"]
 
                 def rule(current: Json | None) -> Json:
                     there = _present(Kind.BUDGETS, name, current)
-                    return eviction.spent(there, found, self._now())
+                    return rules.spent(there, found, self._now())
 
                 self._store.write(Kind.BUDGETS, (pod.namespace, name), rule)
         self.delete(Kind.PODS, pod.namespace, pod.name, uid=pod.uid)
@@ -293,11 +288,11 @@ class Embedded:
     ) -> None:
         """Write an event about a pod; see ``Cluster``."""
         source = {"component": component, "host": host}
-        made = pod_event(pod, kind, reason, message, source, self._now())
-        self.create(Kind.EVENTS, made)
+        body = pod_event(pod, kind, reason, message, source, self._now())
+        self.create(Kind.EVENTS, body)
 
     def compact(self) -> None:
-        """Forget old versions: watches from them and pages of them get ``Gone``."""
+        """Drop old versions: their watches and pages get ``Gone``."""
         self._store.compact()
 
     def _change(
@@ -308,7 +303,7 @@ class Embedded:
         change: Callable[[Json], Json],
         subresource: str,
     ) -> Json:
-        """Change what is there; ``wanted`` is metadata: namespace and preconditions."""
+        """Change an object; ``wanted`` is metadata with namespace and preconditions."""
         uid, version = wanted.get("uid", ""), wanted.get("resourceVersion", "")
 
         def rule(current: Json | None) -> Json:

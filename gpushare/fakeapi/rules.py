@@ -1,22 +1,10 @@
-"""What the API server lets a write change, and what it makes of it. Pure.
+"""The API server's rules for creating, changing, binding, evicting and deleting. Pure.
 
 The sources are Kubernetes 1.36: ``pkg/registry/core/pod/strategy.go`` (status, graceful
-deletion) and ``pkg/registry/core/pod/storage/storage.go`` (binding).
-
-What the API server insists on and fills in before it stores a new object. Pure.
-
-The sources are Kubernetes 1.36: ``pkg/registry/core/pod/strategy.go`` (the status of a
-new pod) and ``pkg/apis/core/v1/defaults.go`` (requests from limits).
-
-Merging a patch into an object, without changing either. Pure.
-
-JSON merge patch is RFC 7396. Of the strategic one there is what clients send for pods
-and nodes: lists of objects are merged by their key, directives for order are dropped
-(``k8s.io/apimachinery/pkg/util/strategicpatch``, keys from ``k8s.io/api/core/v1``).
-
-What an eviction asks of PodDisruptionBudgets, and takes from them. Pure.
-
-The source is Kubernetes 1.36: ``pkg/registry/core/pod/storage/eviction.go``.
+deletion), ``pkg/registry/core/pod/storage`` (binding, eviction) and
+``pkg/apis/core/v1/defaults.go`` (requests from limits). JSON merge patch is RFC 7396.
+Of the strategic merge patch, lists of objects are merged by their key, and directives
+for order are ignored (``k8s.io/apimachinery/pkg/util/strategicpatch``).
 """
 
 import re
@@ -37,13 +25,13 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a collection's objects call themselves."""
+    """The ``apiVersion``, ``kind`` and other properties of a collection's objects."""
 
     api_version: str
     name: str
     namespaced: bool = True
     status_apart: bool = True
-    """Status is written through the subresource ``status`` alone."""
+    """The status is written only through the subresource ``status``."""
 
 
 SHAPES: Mapping[Kind, Shape] = {
@@ -55,12 +43,12 @@ SHAPES: Mapping[Kind, Shape] = {
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment as the API writes it, in whole seconds."""
+    """Return a time as the API writes it, in whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
-    """Make a new object of what a user sent; ``Invalid`` says what is wrong."""
+    """Return the new object for what a user sent; ``Invalid`` says what is wrong."""
     try:
         metadata = dict(Reader(body).object("metadata").raw)
         name = metadata.get("name") or _generated(metadata, uid)
@@ -82,7 +70,7 @@ def created(kind: Kind, body: Json, uid: str, moment: datetime) -> Json:
 
 
 def check(kind: Kind, thing: Json) -> None:
-    """Raise ``Invalid`` for a shape that no typed API would let through."""
+    """Raise ``Invalid`` for an object that a typed API rejects."""
     try:
         metadata = Reader(thing).object("metadata")
         _check_name(metadata, "name")
@@ -112,7 +100,7 @@ def containers(spec: Reader) -> Iterator[Reader]:
 
 
 def with_requests(spec: Json) -> Json:
-    """Return a pod's spec with requests, where missing, from limits; all as text."""
+    """Return a pod's spec with missing requests set from limits; all as text."""
     return spec | {
         key: [_with_requests(container) for container in spec[key]]
         for key in ("initContainers", "containers")
@@ -159,13 +147,13 @@ _KEPT = (
     "deletionGracePeriodSeconds",
     "resourceVersion",
 )
-"""Metadata that no write of a user's changes."""
+"""Metadata that users cannot change."""
 
 
 def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
-    """Let through of a write what it may change; ``Invalid`` where that is nothing.
+    """Return the object after a write; ``Invalid`` if the write is not allowed.
 
-    A write to ``status`` changes nothing else, and other writes leave it alone.
+    A write to ``status`` changes nothing else, and other writes do not change it.
     """
     check(kind, after)
     _check_same_thing(before["metadata"], after["metadata"])
@@ -187,7 +175,7 @@ def updated(kind: Kind, before: Json, after: Json, subresource: str) -> Json:
 
 
 def precondition(thing: Json, uid: str, version: str = "") -> None:
-    """Raise ``Conflict`` unless this is the object, and the version, that was meant."""
+    """Raise ``Conflict`` unless UID and version match, as far as given."""
     metadata = thing["metadata"]
     for what, wanted, found in (
         ("UID", uid, metadata["uid"]),
@@ -200,11 +188,11 @@ def precondition(thing: Json, uid: str, version: str = "") -> None:
             )
 
 
-def dying(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | None:
-    """Return the pod as it waits for its end, or None when it goes at once.
+def terminating(pod: Json, grace_period_s: int | None, moment: datetime) -> Json | None:
+    """Return the terminating pod, or None if it is deleted at once.
 
-    ``grace_period_s`` None is the pod's own wish. A pod that waits already can only be
-    told to hurry.
+    ``grace_period_s`` None is the pod's own grace period. The period of a terminating
+    pod can only be shortened.
     """
     grace = _grace(pod) if grace_period_s is None else max(0, grace_period_s)
     terminal = pod.get("status", {}).get("phase") in TERMINAL
@@ -227,7 +215,7 @@ def bound(
 ) -> Json:
     """Return the pod bound to a node, annotations merged; ``Conflict`` if forbidden.
 
-    Whether there is such a node is not asked (contracts 1.5).
+    The node need not exist (contracts 1.5).
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if problem := _unbindable(metadata, spec):
@@ -303,7 +291,7 @@ _DIRECTIVE = "$"
 
 
 def merge(target: Json, patch: Json, *, strategic: bool = False) -> Json:
-    """Return the target with the patch laid over it; null takes a key away."""
+    """Return the target with the patch applied; null removes a key."""
     merged = dict(target)
     for key, value in patch.items():
         if strategic and key.startswith(_DIRECTIVE):
@@ -329,7 +317,7 @@ def _objects(found: object) -> bool:
 
 
 def _merged_lists(old: Any, new: Any, by: str) -> list[Json]:  # noqa: ANN401
-    """Merge members of the same key in place; new ones go behind, deleted ones out."""
+    """Merge members by key; append new ones, remove deleted ones."""
     found = {one.get(by): one for one in old}
     for one in new:
         key = one.get(by)
@@ -341,12 +329,12 @@ def _merged_lists(old: Any, new: Any, by: str) -> list[Json]:  # noqa: ANN401
 
 
 RETRY_AFTER_S = 10.0
-"""What the API server tells whoever a budget turned away."""
+"""``Retry-After`` of the API server when a budget forbids an eviction."""
 _DISRUPTS_NOBODY = ("Pending", "Succeeded", "Failed")
 
 
 def spares_budgets(pod: Json) -> bool:
-    """Return whether no budget is asked: nothing runs in the pod, or not for long."""
+    """Return whether budgets are ignored: the pod does not run, or is terminating."""
     phase = (pod.get("status") or {}).get("phase")
     return phase in _DISRUPTS_NOBODY or "deletionTimestamp" in pod["metadata"]
 
@@ -369,7 +357,7 @@ def budget_over(pod: Json, found: Iterable[Json]) -> Json | None:
 def spent(budget: Json, pod: Json, moment: datetime) -> Json:
     """Return the budget after the pod's eviction; ``Throttled`` if it allows none.
 
-    A pod that is not ready costs nothing while enough others are.
+    A pod that is not ready does not count while enough others are ready.
     """
     status = Reader(budget).optional_object("status")
     if not is_ready(pod) and _is_at_strength(status):

@@ -1,4 +1,4 @@
-"""Field and label selectors, read as the API server reads them. Pure.
+"""Parse field and label selectors as the API server does. Pure.
 
 The source of both grammars: ``k8s.io/apimachinery/pkg/{fields,labels}/selector.go``.
 """
@@ -32,7 +32,7 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     Kind.BUDGETS: _NAMESPACED,
 }
-"""What a field selector may name; another field is ``Invalid``, as on the real one."""
+"""The fields that a selector may name; others are ``Invalid``, as in Kubernetes."""
 
 _COMMA = re.compile(r",(?![^(]*\))")
 _EQUALITY = re.compile(r"([^\s!=,()]+)\s*(==|=|!=)\s*([^\s!=()]*)")
@@ -42,28 +42,28 @@ _PRESENCE = re.compile(r"(!?)\s*([^\s!=,()]+)")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One term: the value is among ``values`` (None: there is any), or is not."""
+    """One term: the value is, or is not, one of ``values`` (None: any value)."""
 
     key: str
     values: frozenset[str] | None
     wanted: bool
 
     def holds(self, found: str | None) -> bool:
-        """Return whether a value, None where there is none, meets the term."""
+        """Return whether a value, None if missing, meets the term."""
         among = found is not None if self.values is None else found in self.values
         return among == self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All terms on fields and labels that an object must meet."""
+    """All terms on fields and labels, which an object must meet."""
 
     fields: tuple[Requirement, ...] = ()
     labels: tuple[Requirement, ...] = ()
 
     @classmethod
     def parse(cls, kind: Kind, fields: str, labels: str = "") -> Self:
-        """Read both selectors, either may be empty; ``Invalid`` says what is wrong."""
+        """Parse both selectors; either may be empty; ``Invalid`` says what is wrong."""
         terms = _terms(fields, _equality)
         for term in terms:
             if term.key not in FIELDS[kind]:
@@ -71,14 +71,14 @@ class Selector:
         return cls(terms, _terms(labels, _label))
 
     def matches(self, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-        """Return whether an object of these fields and labels is chosen."""
+        """Return whether an object with these fields and labels is chosen."""
         return all(
             term.holds(fields.get(term.key, "")) for term in self.fields
         ) and all(term.holds(labels.get(term.key)) for term in self.labels)
 
 
 def fields_of(kind: Kind, thing: Json) -> dict[str, str]:
-    """Read the fields that selectors of this kind may name, empty where missing."""
+    """Return the fields that selectors of this kind may name, empty if missing."""
     return {field: _text(thing, field) for field in FIELDS[kind]}
 
 

@@ -1,11 +1,7 @@
-"""Objects with versions, a history and watchers, in memory: what etcd is to the API.
+"""Versioned collections of objects with history and watches, as etcd has them.
 
-It knows nothing of pods.
-
-One collection of objects with the history of its changes, in memory.
-
-Objects are kept as JSON text and parsed anew for each reader, so that nobody can change
-what is kept. Nothing here is thread-safe: the ``Store`` has the lock.
+Objects are kept as JSON text and parsed for each reader, so that nobody can change what
+is stored. The store knows nothing about pods.
 """
 
 import base64
@@ -23,14 +19,14 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Gone, Invalid
 
 Key = tuple[str, str]
-"""Namespace, empty for nodes, and name; lists are sorted by it."""
+"""Namespace (empty for nodes) and name; lists are sorted by it."""
 
 _version_of = attrgetter("version")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object at one version, and that by which selectors choose it."""
+    """An object at one version, with the fields and labels for selectors."""
 
     raw: bytes
     fields: Mapping[str, str]
@@ -41,14 +37,14 @@ class Stored:
         return selector.matches(self.fields, self.labels)
 
     def parsed(self) -> Json:
-        """Return a copy of the object that its owner may change."""
+        """Return a copy of the object that the caller may change."""
         found: Json = orjson.loads(self.raw)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write: what was there and what is, None for nothing."""
+    """One write: the object before and after it, None for none."""
 
     version: int
     key: Key
@@ -58,7 +54,7 @@ class Change:
 
 @dataclass(slots=True)
 class VersionedCollection:
-    """One collection: ``keys`` sorted, ``dropped`` the last change forgotten."""
+    """One collection; not thread-safe. ``dropped`` is the last dropped version."""
 
     now: dict[Key, Stored] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
@@ -66,7 +62,7 @@ class VersionedCollection:
     dropped: int = 0
 
     def put(self, change: Change) -> None:
-        """Take over a write, which is the newest."""
+        """Apply the newest write."""
         if change.after is None:
             del self.now[change.key]
             del self.keys[bisect_left(self.keys, change.key)]
@@ -77,31 +73,31 @@ class VersionedCollection:
         self.history.append(change)
 
     def since(self, version: int) -> list[Change]:
-        """Return what changed after a version, the oldest first."""
+        """Return the changes after a version, the oldest first."""
         return self.history[bisect_right(self.history, version, key=_version_of) :]
 
     def at(self, version: int) -> tuple[list[Key], dict[Key, Stored | None]]:
-        """Return all keys of then and now, and what stood under those changed since."""
+        """Return all keys of then and now, and the old objects of changed keys."""
         then: dict[Key, Stored | None] = {}
         for change in self.since(version):
             then.setdefault(change.key, change.before)
         return (sorted({*self.keys, *then}) if then else self.keys), then
 
     def forget(self, count: int) -> None:
-        """Forget the oldest changes."""
+        """Drop the oldest changes."""
         if count:
             self.dropped = self.history[count - 1].version
             del self.history[:count]
 
 
 def stamped(thing: Json, version: int) -> Json:
-    """Return the object with this resource version."""
+    """Return the object with a resource version."""
     metadata = {**thing["metadata"], "resourceVersion": str(version)}
     return {**thing, "metadata": metadata}
 
 
 Rule = Callable[[Json | None], Json | None]
-"""Sees an object, or None where there is none; gives it anew, or None to delete it."""
+"""Return the new object for the old one; None for no object, before or after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +129,12 @@ class Store:
         self._changed = Condition()
         self._version = 1
         self._compacted = 1
-        self._shelves = {kind: VersionedCollection() for kind in Kind}
+        self._collections = {kind: VersionedCollection() for kind in Kind}
 
     def read(self, kind: Kind, key: Key) -> Json | None:
         """Read one object, None where there is none."""
         with self._changed:
-            found = self._shelves[kind].now.get(key)
+            found = self._collections[kind].now.get(key)
         return None if found is None else found.parsed()
 
     def write(self, kind: Kind, key: Key, rule: Rule) -> Json:
@@ -148,7 +144,7 @@ class Store:
         nothing makes no version, as on the real one.
         """
         with self._changed:
-            before = self._shelves[kind].now.get(key)
+            before = self._collections[kind].now.get(key)
             old = None if before is None else before.parsed()
             new = rule(None if before is None else before.parsed())
             if new is None and old is None:
@@ -157,8 +153,8 @@ class Store:
                 return new
             self._version += 1
             after = None if new is None else self._stored(kind, new)
-            self._shelves[kind].put(Change(self._version, key, before, after))
-            self._trim(self._shelves[kind])
+            self._collections[kind].put(Change(self._version, key, before, after))
+            self._trim(self._collections[kind])
             self._changed.notify_all()
             left: Json = new or old or {}
             return stamped(left, self._version)
@@ -170,12 +166,12 @@ class Store:
         with self._changed:
             version, after = start or (self._version, None)
             self._check(version)
-            shelf = self._shelves[kind]
-            keys, then = shelf.at(version)
+            collection = self._collections[kind]
+            keys, then = collection.at(version)
             items: list[Stored] = []
             last: Key | None = None
             for key in keys[0 if after is None else bisect_right(keys, after) :]:
-                found = then[key] if key in then else shelf.now[key]
+                found = then[key] if key in then else collection.now[key]
                 if found is None or not found.chosen(selector):
                     continue
                 if limit and len(items) == limit:
@@ -187,10 +183,10 @@ class Store:
     def begin(
         self, kind: Kind, selector: Selector, version: str
     ) -> tuple[list[Stored], int]:
-        """Return what a watch tells first, and the version to go on from.
+        """Return the first objects of a watch, and the version to continue from.
 
-        That is nothing, or all there is where the version is empty or ``"0"``.
-        ``Gone`` where changes since are not known, ``Invalid`` if it is no version.
+        These are none, or all objects if the version is empty or ``"0"``. ``Gone`` if
+        the version is too old, ``Invalid`` if it is not a version.
         """
         if version in ("", "0"):
             found = self.slice(kind, selector, 0, None)
@@ -204,37 +200,40 @@ class Store:
     def since(
         self, kind: Kind, version: int, timeout_s: float
     ) -> tuple[list[Change], int]:
-        """Wait for changes after a version; give them and the version to go on from.
+        """Wait for changes; return them and the version to continue from.
 
-        ``Gone`` when some have been forgotten while nobody looked.
+        ``Gone`` if some of them were dropped.
         """
-        shelf = self._shelves[kind]
+        collection = self._collections[kind]
         with self._changed:
             self._changed.wait_for(
-                lambda: bool(shelf.history) and shelf.history[-1].version > version,
+                lambda: (
+                    bool(collection.history)
+                    and collection.history[-1].version > version
+                ),
                 timeout_s,
             )
-            if version < shelf.dropped:
+            if version < collection.dropped:
                 raise Gone(_too_old(version, self._compacted))
-            return shelf.since(version), self._version
+            return collection.since(version), self._version
 
     def compact(self) -> None:
-        """Forget all changes up to now."""
+        """Drop all changes up to now."""
         with self._changed:
-            for shelf in self._shelves.values():
-                shelf.forget(len(shelf.history))
+            for collection in self._collections.values():
+                collection.forget(len(collection.history))
             self._compacted = self._version
 
     def _check(self, version: int) -> None:
-        # A version from before a restart may lie ahead: listing again cures that, too.
+        # A version from before a restart may be higher: listing again helps too.
         if not self._compacted <= version <= self._version:
             raise Gone(_too_old(version, self._compacted))
 
-    def _trim(self, shelf: VersionedCollection) -> None:
-        # In bulk, because each drop moves the whole list.
-        if len(shelf.history) > 2 * self._keep:
-            shelf.forget(len(shelf.history) - self._keep)
-            self._compacted = max(self._compacted, shelf.dropped)
+    def _trim(self, collection: VersionedCollection) -> None:
+        # Many at once, because each removal moves the whole list.
+        if len(collection.history) > 2 * self._keep:
+            collection.forget(len(collection.history) - self._keep)
+            self._compacted = max(self._compacted, collection.dropped)
 
     def _stored(self, kind: Kind, thing: Json) -> Stored:
         raw = orjson.dumps(stamped(thing, self._version))
@@ -243,7 +242,7 @@ class Store:
 
 
 def start_of(token: str) -> tuple[int, Key] | None:
-    """Read a slice's token, None for an empty one; ``Invalid`` for any other text."""
+    """Parse a slice's token, None for an empty one; ``Invalid`` for other text."""
     if not token:
         return None
     try:

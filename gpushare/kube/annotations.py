@@ -1,6 +1,7 @@
-"""Our two JSON annotations, read and written: ``docs/protocol.md``. Pure.
+"""Read and write our annotations, which ``docs/protocol.md`` describes. Pure.
 
-The annotations by which a pod says which cards it may have. Pure.
+Two are JSON: a node's cards and a pod's placement. Two are lists by which a pod limits
+its cards.
 """
 
 import re
@@ -28,7 +29,7 @@ from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
-"""Of both annotations; readers ignore fields that they do not know."""
+"""The version of both JSON formats; readers ignore unknown fields."""
 
 
 def decode_cards(text: str) -> tuple[Card, ...]:
@@ -49,7 +50,7 @@ def decode_cards(text: str) -> tuple[Card, ...]:
 def encode_cards(shared: Iterable[Card]) -> str:
     """Write cards as the node annotation ``vcuda-cards``.
 
-    Without the cordon, which is the operator's and has an annotation of its own.
+    The cordon is not written, because operators set it by an annotation of its own.
     """
     listed = [
         {
@@ -85,9 +86,9 @@ def encode_placement(placement: Placement, at: str) -> str:
 def decode_placement(
     text: str, pod: PodRef, node: NodeName, key: str = names.PLACEMENT
 ) -> Placement | None:
-    """Read a placement; None when it speaks of another pod's UID.
+    """Read a placement; None if it has another pod's UID, because it was copied.
 
-    Such a one was copied or invented and counts for nothing. ``Malformed`` when broken.
+    Raises ``Malformed`` if it is broken.
     """
     body = Reader.parse(text, key)
     body.version(VERSION)
@@ -103,11 +104,10 @@ def placements(
     request: PodRequest | Refusal,
     node: NodeName,
 ) -> tuple[dict[str, Placement], str]:
-    """Read the planned placement and the actual one, each by its key.
+    """Read the planned placement and the actual one by key, and what is wrong.
 
-    One that cannot be read, or charges less than the pod asks, must not free the pod's
-    card, since users may write into their own pods: it is left out, and what was wrong
-    is told.
+    A placement is left out if it cannot be read or charges less than the pod asks:
+    users can write annotations of their own pods and must not free a card by them.
     """
     found: dict[str, Placement] = {}
     complaint = ""
@@ -159,7 +159,7 @@ def _pair(share: Reader, name: str, pair: object) -> Amount:
 
 
 def _is_amount(number: int) -> bool:
-    """Return whether JSON's number is 0 or more, and no ``true`` or ``false``."""
+    """Return whether a JSON number is 0 or more; ``true`` is no number."""
     return type(number) is int and number >= 0
 
 
@@ -169,17 +169,16 @@ LIMITS: Mapping[Limit, str] = MappingProxyType(
 """The annotation of each list."""
 
 MOST_ENTRIES = 32
-"""Entries of a list: filter looks them up for every card of the cluster."""
+"""Most entries of a list, because filter tests them for every card."""
 _EXAMPLES = {Limit.MODELS: "Tesla T4", Limit.UUIDS: "GPU-9f12f917"}
 _UUID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,99}", re.ASCII)
 
 
 def card_selector(annotations: Mapping[str, str]) -> CardSelector | Refusal | None:
-    """Read a pod's own lists; None where it has none, and may have every card.
+    """Read a pod's lists; None if it has none and may have every card.
 
-    An entry with a ``!`` before it says which cards it may not have. Refused: an
-    annotation without an entry, which would shut out every card or none, and an entry
-    that can be the name of no card.
+    An entry that begins with ``!`` excludes cards. Refused are an annotation without
+    entries, whose meaning would be unclear, and an entry that cannot name a card.
     """
     lists: dict[Limit, tuple[str, ...]] = {}
     for limit, key in LIMITS.items():

@@ -1,10 +1,8 @@
-"""How the house knows the API server: one Protocol, raw JSON in and out.
+"""The Protocol ``Cluster``: an API server as the processes use it, raw JSON in and out.
 
-``ApiServer`` speaks to a real one, ``Embedded`` is one in memory; one contract suite
-(``tests/contract/test_cluster.py``) holds both to the same behaviour. Objects are plain
-dicts in the shape of the Kubernetes API; only ``codec`` reads them.
-
-Events about pods, as ``kubectl describe pod`` shows them. Pure.
+``ApiServer`` uses a real one and ``Embedded`` is one in memory; one contract suite
+(``tests/contract/test_cluster.py``) tests both. Objects are plain dicts in the shape of
+the Kubernetes API; ``codec`` and ``facts`` read them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,11 +17,11 @@ Json = dict[str, Any]
 """One Kubernetes object, or a part of one, as JSON gives it."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
-"""What a watch says of an object; a bookmark only moves the resource version on."""
+"""The type of a watch event; a bookmark only brings a newer resource version."""
 
 
 class Kind(StrEnum):
-    """The collections that the house reads, by their plural in the API's paths."""
+    """The collections that we read, by their plural in the API's paths."""
 
     PODS = "pods"
     NODES = "nodes"
@@ -54,7 +52,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The pod that a write is about; ``uid`` is a precondition of the write."""
+    """The pod of a write; ``uid`` is a precondition of the write."""
 
     namespace: str
     name: str
@@ -86,9 +84,9 @@ class Cluster(Protocol):
         """Follow changes after a version, bookmarks included, for ``timeout_s``.
 
         The iterator ends when the server ends the watch. ``Gone`` when the version is
-        too old, at once or later; ``Unavailable`` when the connection breaks or has
-        been silent for longer than ``timeout_s`` and a grace. Closing the iterator
-        (``.close()``) ends the watch from our side.
+        too old, at once or later; ``Unavailable`` when the connection breaks or is
+        silent for longer than ``timeout_s`` and a grace. ``.close()`` of the iterator
+        ends the watch.
         """
         ...
 
@@ -107,9 +105,9 @@ class Cluster(Protocol):
         """Bind the pod and merge the annotations into it, in one write.
 
         ``Conflict`` when the pod is bound already or has another UID; ``NotFound``
-        when it is gone; ``Unavailable`` when no answer came within ``timeout_s``, and
-        then nobody knows. A binding to a node that does not exist is accepted, as the
-        real API server does (contracts 1.5).
+        when it is gone; ``Unavailable`` when no answer came within ``timeout_s``, so
+        that the result is unknown. A binding to a node that does not exist is accepted,
+        as by the real API server (contracts 1.5).
         """
         ...
 
@@ -122,7 +120,7 @@ class Cluster(Protocol):
     ) -> None:
         """Merge annotations into a pod or node; ``namespace`` is empty for nodes.
 
-        None for a value takes the annotation away.
+        None as a value removes the annotation.
         """
         ...
 
@@ -146,7 +144,7 @@ class Cluster(Protocol):
     ) -> None:
         """Write an event about a pod; ``kind`` is ``Normal`` or ``Warning``.
 
-        ``component`` on node ``host`` is who says it; people see both under From.
+        ``component`` on node ``host`` is the source; kubectl shows both under From.
         """
         ...
 
@@ -159,7 +157,7 @@ def pod_event(
     source: Mapping[str, str],
     at: datetime,
 ) -> Json:
-    """Write an event about a pod; ``source`` is shown under From."""
+    """Return an event about a pod; kubectl shows ``source`` under From."""
     now = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",

@@ -43,27 +43,26 @@ _USERS = {
     key.removeprefix(f"{names.PREFIX}-"): key
     for key in (names.POLICY, names.CONTAINERS, names.MODELS, names.UUIDS)
 }
-"""The pod annotations that users write, by their last word."""
+"""The pod annotations that users write, by the last part of the name."""
 _KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL})
 _OURS = names.PREFIX.removeprefix(f"{names.DOMAIN}/")
 _ALL = ", ".join(f"{_OURS}-{word}" for word in _USERS)
 _MOST_UNKNOWN = 5
 _LIKE = 0.8
-"""How alike two names must be for one to be taken for a misspelt other."""
+"""How similar a misspelt name must be to a known one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """All that the house keeps of a pod.
+    """What is kept of a pod.
 
-    ``node`` is empty before the binding; ``terminal`` once its containers have ended
-    for good; ``terminating`` while it has a deletion timestamp and still holds its
-    share; ``nominated`` the node whose victims make room for it, mostly empty;
-    ``complaint`` what is wrong with a placement that cannot be read; ``plan`` the
-    planned placement, which is not ``placement`` where an actual one wins over it;
-    ``started`` the time since which kubelet knows the pod, empty before;
-    ``charged`` what it asks of cards, once bound by its spec alone where its
-    annotations are broken; None for nothing, or what no card can meet.
+    ``node`` is empty before the binding. ``terminal`` means that its containers have
+    ended for good; ``terminating`` that it has a deletion timestamp and still holds its
+    share. ``nominated`` is the node whose victims make room for it, usually empty.
+    ``complaint`` says why a placement cannot be read. ``plan`` is the planned one;
+    ``placement`` is the actual one if there is one, else the plan. ``started`` is the
+    time since when kubelet knows the pod, empty before. ``charged`` is what it asks of
+    cards; of a bound pod with broken annotations what its spec asks; None if nothing.
     """
 
     pod: PodRef
@@ -81,12 +80,12 @@ class PodRecord:
 
     @property
     def asks(self) -> bool:
-        """Return whether the pod asks for any part of a card."""
+        """Whether the pod asks for any part of a card."""
         return self.charged is not None
 
 
 def refusal_text(refusal: Refusal) -> str:
-    """Return the fixed words of a refusal, as ``kubectl describe pod`` shows them."""
+    """Return the fixed text of a refusal, which ``kubectl describe pod`` shows."""
     if refusal.reason is Reason.INVALID:
         return f"Invalid vcuda request: {refusal.detail}"
     if not refusal.limits:
@@ -97,7 +96,7 @@ def refusal_text(refusal: Refusal) -> str:
 
 
 def pod_ref(pod: Json) -> PodRef:
-    """Read which pod this is; ``Malformed`` names what is missing."""
+    """Read a pod's identity; ``Malformed`` names what is missing."""
     metadata = Reader(pod).object("metadata")
     spec = Reader(pod).optional_object("spec")
     return PodRef(
@@ -109,10 +108,7 @@ def pod_ref(pod: Json) -> PodRef:
 
 
 def scheduling_group(pod: Json) -> str:
-    """Read which pods this one is scheduled together with; empty for most.
-
-    The name of a PodGroup, after its namespace.
-    """
+    """Read the namespace and name of a pod's PodGroup; usually empty."""
     spec = Reader(pod).optional_object("spec")
     name = spec.optional_object("schedulingGroup").optional_text("podGroupName")
     namespace = Reader(pod).optional_object("metadata").optional_text("namespace")
@@ -120,10 +116,10 @@ def scheduling_group(pod: Json) -> str:
 
 
 def pod_request(pod: Json, ref: PodRef) -> PodRequest | Refusal:
-    """Read what a pod, of which ``pod_ref`` has told the name, asks of cards.
+    """Read what a pod asks of cards; ``ref`` is its ``pod_ref``.
 
-    ``Malformed`` for what no API server would send; an invalid ``Refusal`` for what one
-    would let through and no card can meet.
+    Raises ``Malformed`` for what no API server would send. Returns an invalid
+    ``Refusal`` for what an API server accepts and no card can meet.
     """
     return _request(pod, ref, _annotations(pod))
 
@@ -152,7 +148,7 @@ def _request(
 
 
 def pod_record(pod: Json) -> PodRecord:
-    """Read all that the house keeps of a pod; ``Malformed`` as with the parts."""
+    """Read all that is kept of a pod; ``Malformed`` as for the parts."""
     ref = pod_ref(pod)
     status = Reader(pod).optional_object("status")
     spec = Reader(pod).optional_object("spec")
@@ -184,9 +180,9 @@ def pod_record(pod: Json) -> PodRecord:
 def _by_spec(
     pod: Json, ref: PodRef, request: PodRequest | Refusal
 ) -> PodRequest | Refusal:
-    """Return what a bound pod asks, where its annotations make that invalid, without.
+    """Return what a bound pod asks, ignoring annotations that make it invalid.
 
-    Its user may have written them since. Apart only where it cannot be together.
+    A user may have written them after the binding. ``apart`` is tried last.
     """
     for notes in ({}, {names.CONTAINERS: names.APART}):
         if isinstance(request, Refusal):
@@ -195,9 +191,9 @@ def _by_spec(
 
 
 def unknown_annotations(pod: Json) -> Iterator[str]:
-    """Return which annotations of a pod look like ours and mean nothing, a few of them.
+    """Yield messages about a few annotations that look like ours and are unknown.
 
-    Those of ours under another name, and our names under another domain or none.
+    Those are our names with a typing error, or under another domain or none.
     """
     raw = (pod.get("metadata") or {}).get("annotations") or {}
     unknown = (key for key in raw if _looks_ours(key) and key not in _KNOWN)
@@ -209,14 +205,14 @@ def unknown_annotations(pod: Json) -> Iterator[str]:
 
 
 def _looks_ours(key: str) -> bool:
-    # One space of names is the webhook's own: it writes more than one of them.
+    # The webhook writes several annotations with this prefix.
     return not key.startswith(names.BITFUSION_LABEL) and (
         key.startswith(names.PREFIX) or key.rpartition("/")[2].startswith(_OURS)
     )
 
 
 def is_ours(pod: Json) -> bool:
-    """Return whether a pod names any of our resources, a zero quantity included."""
+    """Return whether a pod names any of our resources, even with quantity 0."""
     spec = pod.get("spec") or {}
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
@@ -229,10 +225,7 @@ def is_ours(pod: Json) -> bool:
 
 
 def cards(node: Json) -> tuple[Card, ...]:
-    """Read the node's cards, none where it has no annotation of ours; ``Malformed``.
-
-    Those that an operator has cordoned say so.
-    """
+    """Read the node's cards, with cordons; empty without annotation; ``Malformed``."""
     text = _annotations(node).get(names.CARDS)
     found = () if text is None else decode_cards(text)
     closed = cordon(node)
@@ -242,12 +235,12 @@ def cards(node: Json) -> tuple[Card, ...]:
 
 
 def cordon(node: Json) -> frozenset[CardUUID]:
-    """Read which cards an operator has cordoned, whether the node has them or not."""
+    """Read the cards that an operator cordoned, also those that do not exist."""
     return uuids(_annotations(node).get(names.CORDON, ""))
 
 
 def uuids(text: str) -> frozenset[CardUUID]:
-    """Read UUIDs from a list with commas, as operators write it by hand.
+    """Read UUIDs from a comma-separated list, as operators write it by hand.
 
     >>> sorted(uuids(" GPU-1, ,GPU-0,"))
     ['GPU-0', 'GPU-1']
@@ -261,10 +254,10 @@ def _annotations(thing: Json) -> Mapping[str, str]:
 
 
 def budgets(objects: Iterable[Json], pods: Iterable[PodRecord]) -> tuple[Budget, ...]:
-    """Read budgets, each with those of our pods that it covers; ``Malformed``.
+    """Read PodDisruptionBudgets with the pods that they cover; ``Malformed``.
 
-    As kube-scheduler counts them: an empty selector covers nothing, and a pod whose
-    disruption is under way already counts no more
+    As in kube-scheduler, an empty selector covers nothing, and a pod whose disruption
+    has already started does not count
     (``pkg/scheduler/framework/plugins/defaultpreemption``).
     """
     known = tuple(pods)

@@ -1,4 +1,4 @@
-"""What can go wrong between us and an API server, in eight words.
+"""The errors of requests to an API server.
 
 ::
 
@@ -6,25 +6,25 @@
     ├── NotFound      404: the thing is not there
     ├── Conflict      409: precondition failed, already bound
     │   └── AlreadyExists  there is an object of that name
-    ├── Forbidden     401, 403: our rights do not reach
+    ├── Forbidden     401, 403: RBAC does not allow it
     ├── Invalid       400, 415, 422: the API server refuses what we sent
-    ├── Gone          410: the resource version is too old, list again
+    ├── Gone          410: the resource version is too old; list again
     ├── Throttled     429: try again, after ``retry_after_s`` if given
     ├── Unreachable   no connection, so nothing was sent
-    └── Unavailable   no answer, 5xx, or an answer that is no answer
+    └── Unavailable   no answer, 5xx, or an answer that cannot be parsed
 
-The policy: whoever talks to an API server translates once, here, with ``from``. The
-rest of the house never sees an HTTP status and never matches an error's text.
+``kube.client`` translates HTTP statuses into these. No other code sees a status or
+matches the text of an error.
 """
 
 from typing import ClassVar
 
 
 class ClusterError(Exception):
-    """A request to the API server did not do what it should.
+    """A request to the API server failed.
 
-    ``retryable`` tells whether the same request may succeed later by itself;
-    ``definite`` whether the API server said no, so that nothing was written.
+    ``retryable``: the same request may succeed later. ``definite``: the API server
+    refused, so nothing was written.
     """
 
     retryable: ClassVar[bool] = False
@@ -44,11 +44,11 @@ class AlreadyExists(Conflict):
 
 
 class Forbidden(ClusterError):
-    """We may not do this: RBAC, or no valid credentials."""
+    """RBAC does not allow it, or the credentials are not valid."""
 
 
 class Invalid(ClusterError):
-    """The API server does not accept what we sent; sending it again will not help."""
+    """The API server rejects what was sent; sending it again does not help."""
 
 
 class Gone(ClusterError):
@@ -56,7 +56,7 @@ class Gone(ClusterError):
 
 
 class Throttled(ClusterError):
-    """Too many requests; ``retry_after_s`` seconds to wait where the server says so."""
+    """Too many requests; wait ``retry_after_s`` seconds if the server says so."""
 
     retryable = True
 
@@ -66,15 +66,15 @@ class Throttled(ClusterError):
 
 
 class Unreachable(ClusterError):
-    """No connection could be made: the request was never sent."""
+    """No connection was made, so the request was not sent."""
 
     retryable = True
 
 
 class Unavailable(ClusterError):
-    """No answer came, or a 5xx, so nobody knows whether a write took place.
+    """No answer came, or a 5xx, so it is unknown whether a write happened.
 
-    ``answered`` tells that it was a 5xx: the write is over, and hardly took place.
+    ``answered`` means a 5xx: the request is over, and the write probably failed.
     """
 
     retryable = True
@@ -100,7 +100,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 def error_for(
     status: int, message: str, retry_after_s: float | None = None
 ) -> ClusterError:
-    """Return the error for an HTTP status; what is not known counts as no answer."""
+    """Return the error for an HTTP status; an unknown status is ``Unavailable``."""
     if status == 429:  # noqa: PLR2004
         return Throttled(message, retry_after_s)
     kind = _BY_STATUS.get(status)

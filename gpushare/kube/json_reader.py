@@ -1,11 +1,11 @@
-"""Reading JSON that somebody else wrote, with complaints that name the field. Pure."""
+"""Read JSON from other programs, with errors that name the field. Pure."""
 
 from typing import Any, Self
 
 import orjson
 
 MOST = 10**9
-"""Above any count of units or cores; sums of such numbers stay far below 64 bits."""
+"""More than any count of units or cores; sums stay far below 64 bits."""
 
 
 class Malformed(ValueError):
@@ -20,8 +20,8 @@ class Malformed(ValueError):
 class Reader:
     """One JSON object and the path that led to it.
 
-    Every method raises ``Malformed``. The ``optional_`` ones take a missing or null
-    field for its empty value, as Go's JSON does.
+    All methods raise ``Malformed``. The ``optional_`` methods read a missing or null
+    field as its empty value, as Go does.
     """
 
     __slots__ = ("_key", "_parent", "raw")
@@ -32,7 +32,7 @@ class Reader:
         path: str = "",
         parent: "Reader | None" = None,
     ) -> None:
-        # The path is put together only for a complaint: filter reads many pods.
+        # The path is joined only for errors, because filter reads many pods.
         self._key = path
         self._parent = parent
         if not isinstance(raw, dict):
@@ -48,7 +48,7 @@ class Reader:
             raise Malformed(path, f"is not JSON ({error})") from error
 
     def path(self, key: str = "") -> str:
-        """Return where this object stands, or a key of it, for a complaint."""
+        """Return the path of this object, or of one of its keys, for an error."""
         above = self._parent.path() if self._parent else ""
         return ".".join(part for part in (above, self._key, key) if part)
 
@@ -94,7 +94,7 @@ class Reader:
         return raw
 
     def texts(self, prefix: str) -> dict[str, str]:
-        """Read those of the object's own keys that begin so; all must be strings."""
+        """Read the keys with a prefix; their values must be strings."""
         return {
             key: self.optional_text(key) for key in self.raw if key.startswith(prefix)
         }
@@ -127,7 +127,7 @@ class Reader:
         return raw
 
     def version(self, known: int) -> None:
-        """Insist on the version of the format that this program knows."""
+        """Raise ``Malformed`` unless the format's version is the known one."""
         found = self.integer("v")
         if found != known:
             raise Malformed(self.path("v"), f"is {found}; this program knows {known}")

@@ -1,4 +1,4 @@
-"""Every name that we put on the wire, typed once; ``docs/protocol.md`` describes each.
+"""All names that other programs see; ``docs/protocol.md`` describes each.
 
 The domain is one constant, so that a fork for another vendor changes one line.
 """
@@ -7,7 +7,7 @@ DOMAIN = "baidu.com"
 """The domain of all our resources, annotations and labels (seed 001)."""
 
 PREFIX = f"{DOMAIN}/vcuda"
-"""What every key of ours begins with; bytes without it are none of our business."""
+"""The prefix of all our keys; keys without it are ignored."""
 
 CORE = f"{PREFIX}-core"
 """Resource: hundredths of a card's compute, 100 a card."""
@@ -17,11 +17,11 @@ MEMORY = f"{PREFIX}-memory"
 CARDS = f"{PREFIX}-cards"
 """Node annotation, written by the device plugin: the node's cards."""
 CORDON = f"{PREFIX}-cordon"
-"""Node annotation, written by operators: the UUIDs of cards that get nothing new."""
+"""Node annotation, written by operators: UUIDs of cards without new placements."""
 CLEAR = f"{PREFIX}-clear"
-"""Node annotation, written by operators: the UUIDs of sick cards that are well again.
+"""Node annotation, written by operators: UUIDs of unhealthy cards that are repaired.
 
-The device plugin removes it when it has done so.
+The device plugin removes it when it has marked them healthy.
 """
 PLACEMENT = f"{PREFIX}-placement"
 """Pod annotation, written by the extender inside the Binding: the planned placement."""
@@ -30,7 +30,7 @@ ACTUAL = f"{PREFIX}-actual"
 CONTAINERS = f"{PREFIX}-containers"
 """Pod annotation, written by users: ``apart`` lets each container have its own card."""
 APART = "apart"
-"""The one value of the annotation ``CONTAINERS`` that means something."""
+"""The only valid value of the annotation ``CONTAINERS``."""
 POLICY = f"{PREFIX}-policy"
 """Pod annotation, written by users: the name of a policy."""
 MODELS = f"{PREFIX}-models"
@@ -38,24 +38,24 @@ MODELS = f"{PREFIX}-models"
 UUIDS = f"{PREFIX}-uuids"
 """Pod annotation, written by users: the cards that the pod may have."""
 BITFUSION_CLIENT = f"{PREFIX}-bitfusion-client"
-"""Pod annotation, written by the webhook: the text of the stand-in ``bitfusion``."""
+"""Pod annotation, written by the webhook: the script that replaces ``bitfusion``."""
 BITFUSION_LABEL = f"{PREFIX}-bitfusion"
 """Namespace label, written by operators: how its Bitfusion pods are translated."""
 BITFUSION_MODES = ("all", "injection")
-"""The values of ``BITFUSION_LABEL`` that mean something."""
+"""The valid values of ``BITFUSION_LABEL``."""
 BITFUSION_GPU = "bitfusion.io/gpu"
-"""Resource of Bitfusion's: hundredths of a card, for quotas; it gives no card."""
+"""Resource of Bitfusion: hundredths of a card, for quotas only."""
 
 SHARE_FOLDER = "/etc/vcuda"
-"""Where a container finds ``allocation.json``: its cards and its share of them."""
+"""The folder with a container's ``allocation.json``: its cards and shares."""
 
 GPU_NODE_LABEL = PREFIX
 """Node label: ``true`` where the device plugin is to run."""
 SCHEDULER_NODE_LABEL = f"{PREFIX}-scheduler"
-"""Node label, written by operators: ``true`` lets a second scheduler beside cards."""
+"""Node label, written by operators: ``true`` allows a second scheduler on the node."""
 
 COMPONENT = "vcuda"
-"""Who our events are from, unless a part says otherwise."""
+"""The source of our events, unless a part sets another."""
 
 EXTENDER_PORT = 39999
 """Scheduler verbs, on loopback."""
@@ -65,7 +65,7 @@ EXTENDER_PREFIX = "/scheduler"
 """Path before the scheduler's verbs."""
 
 WEBHOOK_NAME = "gpushare-webhook"
-"""Of the webhook's Deployment, Service and both its configurations."""
+"""The name of the webhook's Deployment, Service and both configurations."""
 WEBHOOK_PORT = 8443
 """Admission reviews, by TLS, on the pod's address."""
 WEBHOOK_PUBLIC_PORT = 8080

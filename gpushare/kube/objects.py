@@ -1,7 +1,7 @@
-"""How the operator's hands know the API server: objects of any kind, one by one.
+"""The Protocol ``Objects``: an API server as the commands use it, any kind of object.
 
-``Cluster`` is for the wings, which read a few kinds in bulk; this is for who installs,
-explains and takes away. ``ApiObjects`` speaks to a real API server.
+The processes read a few kinds in bulk and use ``Cluster`` instead. ``ApiObjects`` uses
+a real API server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from gpushare.kube.cluster import Json
 
 FIELD_MANAGER = "gpusharectl"
-"""Who we are to server-side apply."""
+"""Our name as a field manager of server-side apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Ref:
 
     @classmethod
     def of(cls, body: Json) -> Self:
-        """Read it off an object."""
+        """Read the reference of an object."""
         metadata = body["metadata"]
         return cls(
             body["apiVersion"],
@@ -51,14 +51,14 @@ class Objects(Protocol):
         ...
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
-        """Ask whether we may; ``resource`` is ``pods`` or ``daemonsets.apps``.
+        """Return whether RBAC allows ``verb`` on ``pods`` or ``daemonsets.apps``.
 
         A subresource comes after a slash: ``pods/portforward``.
         """
         ...
 
     def get(self, ref: Ref) -> Json | None:
-        """Read one object; None where there is none."""
+        """Read one object; None if there is none."""
         ...
 
     def list(
@@ -72,20 +72,20 @@ class Objects(Protocol):
     ) -> Sequence[Json]:
         """Read all objects of a kind, each with its ``apiVersion`` and ``kind``.
 
-        Without a namespace: of all namespaces.
+        Without a namespace it reads all namespaces.
         """
         ...
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
-        """Apply on the server's side, taking over fields of others; give the result."""
+        """Apply on the server, taking over all fields; return the result."""
         ...
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
-        """Add an object; ``AlreadyExists``. A dry run gives what it would be."""
+        """Create an object; ``AlreadyExists``. A dry run returns what it would be."""
         ...
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
-        """Merge a patch into an object; None values take fields out."""
+        """Merge a patch into an object; None as a value removes a field."""
         ...
 
     def json_patch(
@@ -96,17 +96,17 @@ class Objects(Protocol):
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json:
-        """Change an object by a JSON patch; give the result."""
+        """Change an object by a JSON patch; return the result."""
         ...
 
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
-        """Delete an object and, in the background, what it owns; False if none."""
+        """Delete an object and, in the background, its dependents; False if none."""
         ...
 
     def log(
         self, namespace: str, pod: str, container: str = "", *, lines: int = 50
     ) -> str:
-        """Read the last lines that a pod's container has written."""
+        """Read the last lines of a container's log."""
         ...
 
     def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:

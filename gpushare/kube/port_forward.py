@@ -1,9 +1,8 @@
-"""One page of HTTP from a pod's loopback, through the API server's port-forward.
+"""Read one HTTP page from a pod's loopback, through the API server's port-forward.
 
-The client's own ``portforward`` is not used: it hands the stream to a thread that may
-end without closing it, and swallows Ctrl-C.
-
-TLS over a forwarded port, which is no socket that ``ssl`` could wrap.
+The kubernetes client's ``portforward`` is not used: it passes the stream to a thread
+that may end without closing it, and it ignores Ctrl-C. TLS is done in memory, because
+``ssl`` cannot wrap a forwarded port, which is not a socket.
 """
 
 import http.client
@@ -21,29 +20,35 @@ from gpushare.kube.client import refused
 from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
 from gpushare.kube.objects import Ref
 
+TIMEOUT_S = 10.0
 _CHUNK = 1 << 16
+_QUOTED = 200
+"""The most characters quoted of an error page."""
+_DATA = 0
+"""The websocket channel of the port's data; the next one has kubelet's errors."""
+_BROKEN = (OSError, http.client.HTTPException, websocket.WebSocketException)
 
 
 class Stream(Protocol):
-    """As much of a socket as ``http.client`` needs."""
+    """The part of a socket that ``http.client`` needs."""
 
     def sendall(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all data."""
         ...
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return what comes."""
+        """Return a reader of what arrives."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the stream."""
         ...
 
 
 class TlsLink:
-    """A stream with TLS on it, of the same shape; ``ssl.SSLError``, an ``OSError``.
+    """TLS over a stream. The constructor does the handshake.
 
-    The handshake is done when it is made.
+    Raises ``ssl.SSLError``, which is an ``OSError``.
     """
 
     def __init__(self, link: Stream, context: ssl.SSLContext, name: str) -> None:
@@ -54,18 +59,18 @@ class TlsLink:
         self._until_done(self._tls.do_handshake)
 
     def sendall(self, data: bytes) -> None:
-        """Send, encrypted."""
+        """Send encrypted."""
         self._until_done(lambda: self._tls.write(data))
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return what comes, decrypted."""
+        """Return a reader of the decrypted data."""
         return io.BufferedReader(_Decrypted(self))
 
     def close(self) -> None:
-        """Leave it to who opened the stream."""
+        """Do nothing: the opener closes the stream."""
 
     def read(self, size: int) -> bytes:
-        """Read some bytes; none at the end."""
+        """Read some bytes; empty at the end."""
         try:
             found: bytes = self._until_done(lambda: self._tls.read(size))
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
@@ -73,7 +78,7 @@ class TlsLink:
         return found
 
     def _until_done(self, step: Any) -> Any:  # noqa: ANN401
-        """Do a step of TLS, with all the sending and receiving that it takes."""
+        """Repeat a TLS operation, sending and receiving, until it completes."""
         while True:
             try:
                 found = step()
@@ -81,7 +86,7 @@ class TlsLink:
                 self._flush()
                 self._feed()
             except ssl.SSLError:
-                # The other side is told why.
+                # Send the TLS alert, which tells the other side why.
                 self._flush()
                 raise
             else:
@@ -112,13 +117,6 @@ class _Decrypted(io.RawIOBase):
         return len(found)
 
 
-TIMEOUT_S = 10.0
-_WORDS = 200
-"""Of an answer that is no page, so much is quoted."""
-_DATA = 0
-"""The channel of what goes to and comes from the port; the next has kubelet's words."""
-
-
 def fetched(
     api: client.ApiClient,
     pod: Ref,
@@ -144,26 +142,26 @@ def fetched(
 
 
 def page(link: Any, port: int, path: str) -> bytes:  # noqa: ANN401
-    """GET a page over a connected socket; the page's refusal is a ``ClusterError``.
+    """GET a page over a connected stream; ``ClusterError`` for another status.
 
-    Raises ``OSError`` and ``HTTPException`` where what comes is no answer.
+    Raises ``OSError`` and ``HTTPException`` if the answer is not HTTP.
     """
-    asking = http.client.HTTPConnection("127.0.0.1", port)
-    asking.sock = link
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.sock = link
     try:
-        asking.request("GET", path, headers={"Connection": "close"})
-        answer = asking.getresponse()
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
         body = answer.read()
     finally:
-        asking.close()
+        connection.close()
     if answer.status != http.client.OK:
-        said = " ".join(body.decode(errors="replace").split())[:_WORDS]
+        said = " ".join(body.decode(errors="replace").split())[:_QUOTED]
         raise error_for(answer.status, f"{path} answers {answer.status}: {said}")
     return body
 
 
 class Link:
-    """A forwarded port with as much of a socket as ``http.client`` needs."""
+    """A forwarded port as a ``Stream``."""
 
     def __init__(self, opened: websocket.WebSocket) -> None:
         self._opened = opened
@@ -173,15 +171,15 @@ class Link:
         self._opened.send_binary(bytes([_DATA]) + data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return what comes from the port."""
+        """Return a reader of what the port sends."""
         return io.BufferedReader(_Received(self._opened))
 
     def close(self) -> None:
-        """Leave it to who opened it."""
+        """Do nothing: the opener closes the websocket."""
 
 
 class _Received(io.RawIOBase):
-    """The bytes of a port, out of frames of which each begins with its channel."""
+    """The data of a port, from frames that each begin with a channel number."""
 
     def __init__(self, opened: websocket.WebSocket) -> None:
         self._opened = opened
@@ -199,7 +197,7 @@ class _Received(io.RawIOBase):
         return size
 
     def _more(self) -> bool:
-        """Take the next frame; false at the end of the stream."""
+        """Read the next frame; return False at the end of the stream."""
         try:
             code, frame = self._opened.recv_data_frame(control_frame=True)
         except websocket.WebSocketConnectionClosedException:
@@ -212,15 +210,12 @@ class _Received(io.RawIOBase):
 
     def _take(self, channel: int, data: bytes) -> None:
         if channel not in self._begun:
-            # The first frame of each channel repeats the port's number.
+            # The first frame of each channel has only the port's number.
             self._begun.add(channel)
         elif channel == _DATA:
             self._left += data
         else:
             raise ConnectionAbortedError(data.decode(errors="replace"))
-
-
-_BROKEN = (OSError, http.client.HTTPException, websocket.WebSocketException)
 
 
 @contextmanager

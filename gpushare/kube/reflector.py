@@ -1,8 +1,8 @@
-"""A collection of the API server, followed for as long as the process lives.
+"""Follow a collection of the API server as long as the process lives.
 
-Our own, because the client's informer reads everything in one page, neither backs off
-nor says when it has synced, and hangs for ever on a half-open connection (contracts 7,
-decision 0010).
+The kubernetes client's informer is not used: it reads everything in one page, does not
+back off, does not report when it has synced, and hangs forever on a half-open
+connection (contracts 7, decision 0010).
 """
 
 import logging
@@ -22,29 +22,29 @@ logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Who wants to know what is in the collection."""
+    """The receiver of the collection's objects."""
 
     def replace(self, pages: Iterator[Page]) -> None:
-        """Take over a whole list: what is in none of its pages is gone.
+        """Apply a whole list: objects in none of its pages are gone.
 
-        The iterator may raise a ``ClusterError``; then nothing may be taken as gone.
+        The iterator may raise a ``ClusterError``; then no object may be removed.
         """
         ...
 
     def apply(self, event: WatchEvent) -> None:
-        """Take over one change; never a bookmark."""
+        """Apply one change; never a bookmark."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often and how long, in seconds.
+    """Intervals and limits; times are in seconds.
 
-    ``watch_s`` is short, so that a watch that has gone silent is noticed within it and
-    the client's grace, whether or not the server sends bookmarks. A watch that ends
-    before ``hasty_s`` without a word counts as a failure, or it would be a hot loop.
-    After ``list_after`` failures in a row the version itself is doubted: an API server
-    whose data came back from a backup knows nothing of it, and says so in no one way.
+    ``watch_s`` is short, so that a silent watch is noticed within it and the client's
+    grace, even if the server sends no bookmarks. A watch that ends before ``hasty_s``
+    without an event counts as a failure; otherwise it would be a busy loop. After
+    ``list_after`` failures in a row the list is read again: an API server restored from
+    a backup does not know the version, and reports that in various ways.
     """
 
     page_limit: int = 500
@@ -56,7 +56,7 @@ class Pace:
 
 
 class Reflector:
-    """List in pages, watch with bookmarks, list again on 410, else back off."""
+    """List in pages, watch with bookmarks, list again on 410, back off on errors."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Reflector:
         self._failures = 0
         self._heard_at: float | None = None
         self.synced = Event()
-        """Set once the first whole list has been taken over; never cleared."""
+        """Set when the first whole list was applied; never cleared."""
 
     def age_s(self) -> float | None:
-        """Seconds since the API server last said anything; None if it never did."""
+        """Return the seconds since the last answer; None before the first."""
         return None if self._heard_at is None else self._clock() - self._heard_at
 
     def in_touch(self) -> bool:
@@ -90,7 +90,7 @@ class Reflector:
         return self.synced.is_set() and not self._failures
 
     def run(self, stop: Event) -> None:
-        """Follow the collection until ``stop`` is set, whatever happens."""
+        """Follow the collection until ``stop`` is set, despite all errors."""
         while not stop.is_set():
             try:
                 self._once(stop)
@@ -118,7 +118,7 @@ class Reflector:
             logger.info("synced", extra={"kind": self._kind.value})
 
     def _pages(self, versions: list[str]) -> Iterator[Page]:
-        """Return page by page; while one is taken over, the next is on its way."""
+        """Yield page by page; the next is read while one is applied."""
         asked: Future[Page] | None = self._ask("")
         while asked is not None:
             page = asked.result()
@@ -129,7 +129,7 @@ class Reflector:
             yield page
 
     def _ask(self, token: str) -> Future[Page]:
-        """Read a page on a thread for which nobody waits when the process ends."""
+        """Read a page on a daemon thread."""
         answer = Future[Page]()
 
         def read() -> None:
@@ -164,7 +164,7 @@ class Reflector:
                 if stop.is_set():
                     return
         if not seen and self._clock() - began < self._pace.hasty_s:
-            raise Throttled("the watch ended at once without a word")
+            raise Throttled("the watch ended at once without an event")
         self._hear()
 
     def _take(self, event: WatchEvent) -> None:
@@ -178,7 +178,7 @@ class Reflector:
         self._heard_at = self._clock()
 
     def _pause(self, stop: Event, error: ClusterError) -> None:
-        """Wait, longer after each failure in a row, and never in step with others."""
+        """Wait, longer after each failure in a row, with a random factor."""
         self._failures += 1
         longest = self._pace.first_wait_s * 2 ** min(self._failures - 1, 16)
         wait = min(longest, self._pace.longest_wait_s)
@@ -190,7 +190,7 @@ class Reflector:
         stop.wait(wait)
 
     def _level(self) -> int:
-        """A first failure is nobody's business: restarts and ended streams are so."""
+        """Return INFO for a first failure: restarts and ended streams cause one."""
         return logging.WARNING if self._failures > 1 else logging.INFO
 
     def _facts(self, error: ClusterError) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Amounts and lists in words, the same on every screen. Pure."""
+"""Format amounts and lists, the same on every screen. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,16 +8,16 @@ from gpushare.kube.annotations import LIMITS
 
 _MIB_BELOW = 1024
 NOT_KNOWN = "n/a"
-"""What nobody knows is never shown as 0."""
+"""Shown for an unknown value, which is never shown as 0."""
 
 
 def units(number: int) -> str:
-    """Say units: ``1 unit``, ``20 units``."""
+    """Format units: ``1 unit``, ``20 units``."""
     return counted(number, "unit")
 
 
 def cores(number: int) -> str:
-    """Say cores: ``1 core``, ``20 cores``."""
+    """Format cores: ``1 core``, ``20 cores``."""
     return counted(number, "core")
 
 
@@ -31,7 +31,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def memory(number: int) -> str:
-    """Say units as memory.
+    """Format units as memory.
 
     >>> memory(1), memory(29), memory(94)
     ('256 MiB', '7.25 GiB', '23.5 GiB')
@@ -41,12 +41,12 @@ def memory(number: int) -> str:
 
 
 def memory_of(used: int, of: int) -> str:
-    """Say two numbers of units in GiB: ``22.75/23.5``."""
+    """Format two numbers of units in GiB: ``22.75/23.5``."""
     return f"{_gib(used)}/{_gib(of)}"
 
 
 def amount(asked: Amount) -> str:
-    """Say a share of a card: ``20 units (5 GiB) and 1 core``; empty parts left out."""
+    """Format a share, without empty parts: ``20 units (5 GiB) and 1 core``."""
     parts = []
     if asked.units:
         parts.append(f"{units(asked.units)} ({memory(asked.units)})")
@@ -56,14 +56,14 @@ def amount(asked: Amount) -> str:
 
 
 def bare(asked: Amount) -> str:
-    """Say the same in fewer words: ``20 units and 1 core``."""
+    """Format an amount without its memory: ``20 units and 1 core``."""
     parts = [units(asked.units)] if asked.units else []
     parts += [cores(asked.cores)] if asked.cores else []
     return " and ".join(parts) or "nothing"
 
 
 def claim(asked: Claim) -> str:
-    """Return what must be found on one card, or how many whole cards."""
+    """Format a claim: its amount on one card, or its whole cards."""
     if not asked.whole_cards:
         return amount(asked.amount)
     whole = counted(asked.whole_cards, "whole card")
@@ -74,12 +74,12 @@ def claim(asked: Claim) -> str:
 
 
 def claims(asked: Sequence[Claim]) -> str:
-    """Say all that a pod asks."""
+    """Format all claims of a pod."""
     return " and, on any card, ".join(claim(one) for one in asked)
 
 
 def excluded_by(limits: Iterable[Limit]) -> str:
-    """Return which of a pod's annotations shut a card out.
+    """Return the text for a card that a pod's annotations exclude.
 
     >>> excluded_by([Limit.MODELS])
     'excluded by baidu.com/vcuda-models'
@@ -88,12 +88,12 @@ def excluded_by(limits: Iterable[Limit]) -> str:
 
 
 def annotations(limits: Iterable[Limit]) -> str:
-    """Name the annotations by which a pod limits its cards."""
+    """Return the annotations of a pod's lists."""
     return " and ".join(LIMITS[limit] for limit in limits)
 
 
 def allowed(cards: CardSelector) -> str:
-    """Return which cards a pod may have.
+    """Format the cards that a pod may have.
 
     >>> allowed(CardSelector.of(models=["A10", "T4"], uuids=["GPU-9f12f917"]))
     'of the models a10, t4, and with the UUID gpu-9f12f917'
@@ -116,7 +116,7 @@ def allowed(cards: CardSelector) -> str:
 
 
 def listed(things: Iterable[str], most: int) -> str:
-    """Name the first of many things, and say how many are left out.
+    """List the first of many things, and count the others.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger

@@ -9,7 +9,8 @@ from bench.lives import Pace
 from bench.scale import age_s
 from bench.stage import node_body
 from bench.takeover import longest_gap
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount
 from gpushare.domain.policies import Choice

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.frag.policy import ENOUGH, Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger

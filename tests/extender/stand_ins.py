@@ -15,7 +15,8 @@ from extender.scheduling.wire import (
     FilterResult,
     extender_args,
 )
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Fitting, Scores
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger

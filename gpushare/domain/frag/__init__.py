@@ -1,9 +1,8 @@
-"""The mathematics of the policy frag: numbers in, numbers out, no pods and no cards.
+"""The policy ``frag``: place a pod where its cost for later pods is least.
 
-What a pod costs on a node is what the node's rest is then worth less to the pods that
-are expected, and those are the ones seen so far. In the order in which it is reckoned:
-``shapes`` (what is asked, what is free), ``prices`` (what sizes of shares are worth),
-``learning`` (from pods seen to tables), ``tables`` (worth of a node, charge for what is
-taken of it). Which cards a pod would take, and on which of many nodes, is known one
-floor up: ``gpushare.domain.frag.costs`` and ``packer``.
+The cost of a pod on a node is the value that the node's free capacity loses for the
+pods that are expected. Expected are the kinds of pods seen so far. The modules build on
+each other in this order: ``shapes`` (what is asked, what is free), ``prices`` (what
+sizes are worth, and the tables of values), ``learner`` (from pods seen to tables),
+``costs`` (of one pod on one node), ``cluster_index`` (all nodes) and ``policy``.
 """

@@ -1,11 +1,11 @@
-"""The nodes as the policy ``frag`` sees them, each at a place of its own."""
+"""An index of all nodes for the policy ``frag``, with totals of what is free."""
 
 from collections import Counter
 from dataclasses import dataclass
 
-from gpushare.domain.frag.costs import Standing
+from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.prices import Tables
-from gpushare.domain.frag.shapes import Pool, Yardstick
+from gpushare.domain.frag.shapes import CardSizes, Pool
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName
@@ -15,26 +15,27 @@ _LONGEST_LOG = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What cards there are, whoever holds them: the measure of what is learnt."""
+    """The cards of the cluster, used or not, on which learned tables depend."""
 
-    yardstick: Yardstick
+    sizes: CardSizes
     cards: int
     largest: int
-    """Cards of the node that has most."""
+    """The most cards of one node."""
 
     def like(self, other: "Build") -> bool:
-        """Return whether what was learnt for the one will do for the other.
+        """Return whether tables learned for the one are valid for the other.
 
-        Nodes of a kind that come and go one by one are no reason to learn anew.
+        Single nodes of a known kind that come and go do not require learning again.
         """
-        same = self.yardstick == other.yardstick and self.largest == other.largest
+        same = self.sizes == other.sizes and self.largest == other.largest
         return same and 8 * abs(self.cards - other.cards) <= other.cards
 
 
 class ClusterIndex:
-    """All nodes by place, what idles on them, and a log of the places that changed.
+    """All nodes by place, the totals of free capacity, and a log of changed places.
 
-    The places of nodes that are gone are given to new ones. Not for several threads.
+    A place is an index into ``nodes``; new nodes reuse the places of deleted ones. Not
+    thread-safe.
     """
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
@@ -42,20 +43,20 @@ class ClusterIndex:
         self._hosts = hosts
         self._position = -1
         self.places: dict[NodeName, int] = {}
-        self.nodes: list[Standing | None] = []
-        """None at a place that nobody has now. Gauges may be by older tables."""
+        self.nodes: list[PricedNode | None] = []
+        """None at a free place. Gauges may be by older tables."""
         self._vacant: list[int] = []
         self._idle: Counter[str] = Counter()
         self._untouched: Counter[int] = Counter()
         self._sizes: Counter[tuple[str, int]] = Counter()
         self._numbers: Counter[int] = Counter()
         self._build: Build | None = None
-        """None where cards came or went since it was summed up."""
+        """None if cards were added or removed since it was computed."""
         self._log: list[int] = []
         self._log_start = 0
 
     def follow(self, tables: Tables) -> bool:
-        """Take over what changed in the books; tell whether anything did."""
+        """Apply the changes of ledger and hosts; return whether there were any."""
         self._position, changed = self._ledger.changed_since(self._position)
         hosts = self._hosts.changes()
         if changed is None or hosts is None:
@@ -67,23 +68,23 @@ class ClusterIndex:
     def pool(
         self, cards: int = 0, cpu: int | None = None, memory: int | None = None
     ) -> Pool:
-        """Sum up what is idle now; what the nodes were built with is the caller's."""
+        """Return what is free now; the caller gives the totals."""
         idle, untouched = dict(self._idle), dict(self._untouched)
         return Pool(cards, cpu, memory, idle, untouched, self._largest or None)
 
     def build(self) -> Build:
-        """Sum up what cards there are."""
+        """Return the cards of the cluster."""
         if self._build is None:
             cards = sum(self._sizes.values())
-            self._build = Build(Yardstick.by(self._sizes), cards, self._largest)
+            self._build = Build(CardSizes.by(self._sizes), cards, self._largest)
         return self._build
 
     def now(self) -> int:
-        """Return the log's end, to ask from later."""
+        """Return the log's end, for ``since``."""
         return self._log_start + len(self._log)
 
     def since(self, position: int) -> list[int] | None:
-        """Return the places that changed after a position; None if that is too old."""
+        """Return the places that changed after a position; None if it is too old."""
         if position < self._log_start:
             return None
         return self._log[position - self._log_start :]
@@ -95,8 +96,8 @@ class ClusterIndex:
         )
 
     def _take(self, name: NodeName, tables: Tables) -> bool:
-        page, at = self._ledger.node(name), self.places.get(name)
-        if page is None:
+        node, at = self._ledger.node(name), self.places.get(name)
+        if node is None:
             if at is None:
                 return False
             del self.places[name]
@@ -105,11 +106,11 @@ class ClusterIndex:
             return True
         host = self._hosts.free(name)
         before = None if at is None else self.nodes[at]
-        if before and before.page is page and before.host is host:
+        if before and before.node is node and before.host is host:
             return False
         if at is None:
             at = self.places[name] = self._vacate()
-        self._put(at, Standing.of(page, host, tables))
+        self._put(at, PricedNode.of(node, host, tables))
         return True
 
     def _vacate(self) -> int:
@@ -118,13 +119,13 @@ class ClusterIndex:
         self.nodes.append(None)
         return len(self.nodes) - 1
 
-    def _put(self, at: int, after: Standing | None) -> None:
+    def _put(self, at: int, after: PricedNode | None) -> None:
         before, self.nodes[at] = self.nodes[at], after
         for node, sign in ((before, -1), (after, +1)):
             if node is not None:
                 self._idle[node.state.model] += sign * node.state.idle
                 self._untouched[node.state.untouched] += sign
-        had, has = before and before.page.cards, after and after.page.cards
+        had, has = before and before.node.cards, after and after.node.cards
         if had is not has:
             self._rebuild(had or (), -1)
             self._rebuild(has or (), +1)

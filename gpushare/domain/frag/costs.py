@@ -1,7 +1,7 @@
-"""What a pod costs on a node, by what it leaves there of what others need. Pure.
+"""The cost of a pod on a node: the value that the node's free capacity loses. Pure.
 
-The scores are those of ``frag.tables``; here stands which cards a pod would take, and
-what that leaves of them, in cores and in memory, of cards of any size.
+``prices`` has the values. This module decides which cards a pod would take, and what is
+then left of them, in cores and memory, for cards of any size.
 """
 
 import math
@@ -24,14 +24,14 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy, Rank
 
 NEVER = math.inf
-"""The cost where a pod does not fit."""
+"""The cost if a pod does not fit."""
 
 _UNASKED = HostAmount()
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Cards of a node that are left alike: to a share it is all one which it gets."""
+class CardGroup:
+    """Cards of a node with equal free capacity, which are equal to a share."""
 
     residual: int
     room: Amount
@@ -39,63 +39,62 @@ class Look:
     cards: tuple[CardUUID, ...]
 
 
-def looks(
-    page: Node, state: State, free: Mapping[CardUUID, Amount]
-) -> tuple[Look, ...]:
-    """Tell the cards that have anything free apart, as far as it matters."""
+def groups(
+    node: Node, state: State, free: Mapping[CardUUID, Amount]
+) -> tuple[CardGroup, ...]:
+    """Group the cards with free capacity by what is free."""
     alike: dict[tuple[int, Amount, int], list[CardUUID]] = {}
-    for card, residual in zip(page.cards, state.residuals, strict=True):
+    for card, residual in zip(node.cards, state.residuals, strict=True):
         room = free.get(card.uuid)
         if room is not None and (room.cores > 0 or room.units > 0):
             alike.setdefault((residual, room, card.units), []).append(card.uuid)
-    return tuple(Look(*look, tuple(cards)) for look, cards in alike.items())
+    return tuple(CardGroup(*group, tuple(cards)) for group, cards in alike.items())
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One node, and what its rest is worth by some tables."""
+class PricedNode:
+    """One node, and the value of its free capacity by some tables."""
 
-    page: Node
+    node: Node
     host: HostAmount | None
     state: State
-    looks: tuple[Look, ...]
+    groups: tuple[CardGroup, ...]
     tables: Tables
     gauge: Gauge
-    """By ``tables``."""
+    """The node's value by ``tables``."""
 
     @classmethod
     def of(
         cls,
-        page: Node,
+        node: Node,
         host: HostAmount | None,
         tables: Tables,
         free: Mapping[CardUUID, Amount] | None = None,
     ) -> Self:
-        """Look at a node; ``free`` is what cards have left where not what it says."""
-        left = page.free if free is None else {**page.free, **free}
-        state = state_of(page, host, left)
+        """Read a node; ``free`` overrides the free amounts of some cards."""
+        left = node.free if free is None else {**node.free, **free}
+        state = state_of(node, host, left)
         gauge = tables.gauge(state)
-        return cls(page, host, state, looks(page, state, left), tables, gauge)
+        return cls(node, host, state, groups(node, state, left), tables, gauge)
 
-    def by(self, tables: Tables) -> "Standing":
-        """Return the same node by other tables."""
+    def by(self, tables: Tables) -> "PricedNode":
+        """Return the same node with other tables."""
         if tables is self.tables:
             return self
         return replace(self, tables=tables, gauge=tables.gauge(self.state))
 
     def alike(self, request: PodRequest) -> Hashable:
-        """Return what nodes have in common on which the pod costs the same.
+        """Return a key that is equal for nodes on which the pod costs the same.
 
-        None where that is not known: for pods that name cards, or ask more than a
-        share of one.
+        None for pods that name cards by UUID, or that ask for more than one share.
         """
         named = request.cards is not None and request.cards.uuids
         if len(request.claims) != 1 or request.claims[0].whole_cards or named:
             return None
-        models = tuple(card.model for card in self.page.cards) if request.cards else ()
+        models = tuple(card.model for card in self.node.cards) if request.cards else ()
         rooms = tuple(
             (each.residual, each.room.cores, each.room.units, each.size)
-            for each in self.looks
+            for each in self.groups
         )
         state = self.state
         host = (state.cpu_milli, state.memory_mib)
@@ -105,7 +104,7 @@ class Standing:
         """Return the pod's cost on its best cards; ``NEVER`` if it does not fit."""
         if tables is not self.tables:
             return self.by(tables).cost(request, policy, tables)
-        page, claims = self.page, request.claims
+        node, claims = self.node, request.claims
         if len(claims) == 1 and not claims[0].whole_cards:
             found = self._limited(request).share_costs(claims[0], request.host, tables)
             return min((cost for cost, _ in found), default=NEVER)
@@ -114,61 +113,63 @@ class Standing:
             apart = self._apart(request, policy)
             if apart is not None:
                 return self._cost(apart, host)
-        summary = page.summary_for(request)
+        summary = node.summary_for(request)
         if any(summary.refusal(claim) for claim in claims):
             return NEVER
         if len(claims) > 1:
-            placed = place(request, page, policy)
+            placed = place(request, node, policy)
             if not isinstance(placed, Placement):
                 return NEVER
             left = self._left(placed)
         else:
-            # All of an untouched card goes, whichever it is.
+            # An untouched card is used up completely, so all are equal.
             left = [(WHOLE, 0)] * sum(claim.whole_cards for claim in claims)
         return self._cost(left, host)
 
     def share_costs(
         self, claim: Claim, asked: HostAmount | None, tables: Tables
-    ) -> list[tuple[float, Look]]:
-        """Price a share on each kind of card with room for it."""
+    ) -> list[tuple[float, CardGroup]]:
+        """Return a share's cost on each group of cards with room for it."""
         if tables is not self.tables:
             return self.by(tables).share_costs(claim, asked, tables)
         found = []
         cores, units = claim.amount.cores, claim.amount.units
         host = self._then(asked)
-        for look in self.looks:
-            room = look.room
+        for group in self.groups:
+            room = group.room
             if cores <= room.cores and units <= room.units:
-                rest = milli_left(room.cores - cores, room.units - units, look.size)
-                cost = self._cost(((look.residual, rest),), host)
-                found.append((cost, look))
+                rest = milli_left(room.cores - cores, room.units - units, group.size)
+                cost = self._cost(((group.residual, rest),), host)
+                found.append((cost, group))
         return found
 
-    def _limited(self, request: PodRequest) -> "Standing":
-        """Leave out the cards that the pod may not have; the node is worth the same."""
+    def _limited(self, request: PodRequest) -> "PricedNode":
+        """Leave out cards that the pod may not have; the node's value stays."""
         wanted = request.cards
         if wanted is None:
             return self
         if not wanted.uuids:
-            models = {card.model for card in self.page.cards}
+            models = {card.model for card in self.node.cards}
             out = [model for model in models if wanted.against("", model)]
             if not out:
                 return self
             if len(out) == len(models):
-                return replace(self, looks=())
-        limited = self.page.as_limited_by(request)
-        return replace(self, looks=looks(self.page, self.state, limited.free))
+                return replace(self, groups=())
+        limited = self.node.as_limited_by(request)
+        return replace(self, groups=groups(self.node, self.state, limited.free))
 
     def _apart(
         self, request: PodRequest, policy: Policy
     ) -> list[tuple[int, int]] | None:
-        """Return what cards had and have, each claim on the card where it costs least.
+        """Return what cards had and have, with each claim on its cheapest card.
 
-        As ``place`` does with these costs, but the node is not looked at anew for each
-        claim. None where one finds no room: a search may find it.
+        The result is that of ``place`` with these costs, computed without reading the
+        node again for each claim. None if a claim does not fit; a search may succeed.
         """
-        allowed = {uuid for look in self._limited(request).looks for uuid in look.cards}
-        cards, free = self.page.cards, self.page.free
+        allowed = {
+            uuid for group in self._limited(request).groups for uuid in group.cards
+        }
+        cards, free = self.node.cards, self.node.free
         rests = list(self.state.residuals)
         rooms = {i: free[c.uuid] for i, c in enumerate(cards) if c.uuid in allowed}
         host, gauge = self._then(request.host), self.gauge
@@ -179,12 +180,12 @@ class Standing:
             for at, room in rooms.items():
                 if not claim.amount.fits(room):
                     continue
-                look = (room.cores, room.units, cards[at].units)
-                priced = costs.get(look)
+                group = (room.cores, room.units, cards[at].units)
+                priced = costs.get(group)
                 if priced is None:
                     rest = milli_free(cards[at], room - claim.amount)
                     cost = self._cost(((rests[at], rest),), host, gauge)
-                    priced = costs[look] = (cost, rest)
+                    priced = costs[group] = (cost, rest)
                 ranks.append((priced[0], policy.rank(cards[at], room), at, priced[1]))
             if not ranks:
                 return None
@@ -204,8 +205,8 @@ class Standing:
 
     def _left(self, placed: Placement) -> list[tuple[int, int]]:
         taken = {share.card: share.amount for share in placed.shares}
-        free = self.page.free
-        cards = zip(self.page.cards, self.state.residuals, strict=True)
+        free = self.node.free
+        cards = zip(self.node.cards, self.state.residuals, strict=True)
         return [
             (residual, milli_free(card, free[card.uuid] - taken[card.uuid]))
             for card, residual in cards
@@ -213,7 +214,7 @@ class Standing:
         ]
 
     def _then(self, asked: HostAmount | None) -> tuple[int | None, int | None]:
-        """Return the CPU and memory that are left with the pod."""
+        """Return the CPU and memory that are free after the pod."""
         host, state = asked or _UNASKED, self.state
         cpu, memory = state.cpu_milli, state.memory_mib
         return (
@@ -227,7 +228,7 @@ class Standing:
         host: tuple[int | None, int | None],
         gauge: Gauge | None = None,
     ) -> float:
-        """Price a pod by the milli that its cards had before and have after it."""
+        """Return the cost, by the free milli of the pod's cards before and after it."""
         gauge, tables, model = gauge or self.gauge, self.tables, self.state.model
         cards, untouched = gauge.cards, gauge.untouched
         rests = []

@@ -1,8 +1,6 @@
-"""What pods there are, counted as they come, and what is learnt of them.
+"""Count the kinds of pods seen, and learn from them the tables of ``prices``.
 
-Few kinds of pods made of many, so that learning and its memory stay bounded.
-
-From the pods seen so far to the tables that price what nodes have left.
+Similar kinds are merged, so that the time and memory for learning are limited.
 """
 
 from collections import Counter, defaultdict
@@ -21,23 +19,32 @@ from gpushare.domain.frag.prices import (
     steps_up,
     worth_curve,
 )
-from gpushare.domain.frag.shapes import WHOLE, Kind, Pool, Shape, Yardstick
+from gpushare.domain.frag.shapes import WHOLE, CardSizes, Kind, Pool, Shape
 from gpushare.domain.model import PodRequest
 
 KINDS_AT_MOST = 2000
 SETS_AT_MOST = 32
-"""Of card models asked for; pods of rarer sets count as if they took any model."""
+"""Sets of card models; pods with rarer sets count as if they took any model."""
 DIGITS = 3
-"""Binary digits that CPU and memory keep: at most an eighth is added."""
+"""Binary digits that CPU and memory keep: rounding adds an eighth at most."""
+FIRST_TIMES = frozenset({1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500})
+THEN_EVERY = 250
+"""Numbers of pods seen at which to learn again."""
+PRIOR_WEIGHT = 20 * WHOLE
+_MOST_KINDS = 4000
+_MOST_SEEN = 100_000
+"""Counts are halved at this sum, so that old pods lose weight."""
+
+Models = frozenset[str] | None
 
 
 def merged(
     histogram: Mapping[Shape, int], most: int = KINDS_AT_MOST
 ) -> dict[Shape, int]:
-    """Return the histogram with at most so many kinds; as it is where it has no more.
+    """Return the histogram, reduced to at most ``most`` kinds.
 
-    Otherwise sizes are rounded up: shares to 10 milli, CPU and memory to three binary
-    digits. Where that is not enough the kinds of least demand are left out.
+    If it has more, sizes are rounded up: shares to 10 milli, CPU and memory to three
+    binary digits. If it still has more, the kinds of least demand are dropped.
     """
     seen = {shape: number for shape, number in histogram.items() if number > 0}
     sets = _sets_by_demand(seen)
@@ -75,20 +82,13 @@ def _rounded_up(amount: int) -> int:
 
 
 def _rank(shape: Shape) -> tuple[int, int, int, int, list[str]]:
-    """Put shapes in an order that does not depend on which was seen first."""
+    """Return a sort key that does not depend on the order of arrival."""
     models = sorted(shape.models or ())
     return (shape.cards, shape.milli, shape.cpu_milli, shape.memory_mib, models)
 
 
-FIRST_TIMES = frozenset({1, 5, 10, 20, 40, 70, 100, 150, 200, 300, 400, 500})
-THEN_EVERY = 250
-PRIOR_WEIGHT = 20 * WHOLE
-
-Models = frozenset[str] | None
-
-
 def due(seen: int) -> bool:
-    """Return whether to learn anew at this many pods seen: often at first."""
+    """Return whether to learn again at this number of pods; often at first."""
     return seen in FIRST_TIMES or (seen > max(FIRST_TIMES) and seen % THEN_EVERY == 0)
 
 
@@ -109,18 +109,18 @@ class _Block:
 
 
 def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
-    """Learn from how many pods of each shape were seen.
+    """Learn tables from the number of pods of each shape.
 
-    Some milliseconds for some hundred shapes, half a second at worst: not for a thread
-    that somebody waits for. Without pods, or pods that ask no card, a card is worth
-    what is free of it, with an even part of the cluster's CPU for each card beside it.
+    It takes milliseconds for some hundred shapes and half a second at worst, so do not
+    call it on a request's thread. Without pods that ask for cards, a card is worth its
+    free part, together with an even part of the cluster's CPU.
 
-    Shares weigh by the milli that they ask together; what one asks of CPU and memory is
-    counted per price of its size, not per size, and a size of price 0 asks nothing. The
-    weights of all kinds sum to 1, so that a model that some may not have is worth less.
-    Whole cards weigh among those of their own number, whatever numbers there are. Pods
-    of more cards than the largest node has are left out, because nothing can be kept
-    for them, and one that asks a million would outweigh all others.
+    Shares weigh by the sum of their milli. Their CPU and memory count per price of the
+    size, not per size; a size with price 0 needs nothing. The weights of all kinds sum
+    to 1, so a model that some pods may not have is worth less. Whole cards weigh only
+    among pods with the same number of cards. Pods with more cards than the largest node
+    are left out: nothing can be kept for them, and a pod that asks for a million cards
+    would outweigh all others.
     """
     histogram = merged(_placeable(histogram, pool.largest))
     counts: Counter[int] = Counter()
@@ -178,7 +178,7 @@ def _singles(
 
 
 def _prior(pool: Pool) -> _Single:
-    """A pod of one card with its even part of the CPU, and half that of the memory."""
+    """Return a pod of one card with an even part of the CPU, and half of the memory."""
     cards = max(pool.cards, 1)
     return _Single(
         None,
@@ -218,47 +218,42 @@ def _may_hold(model: str | None, allowed: Models) -> bool:
     return allowed is None or model in allowed
 
 
-_MOST_KINDS = 4000
-_MOST_SEEN = 100_000
-"""Counts are halved when they sum up to so many: what is old weighs less and less."""
-
-
 class Learner:
-    """Counts each pod once when it is first seen, and learns anew when that is due.
+    """Count each pod once, and learn again when enough new pods were seen.
 
-    After a restart the running pods are seen again, so what was learnt comes back from
-    what the API server holds. Memory is bounded: the rarest kinds are forgotten first.
+    After a restart the running pods are counted again, so the knowledge comes back from
+    the API server. Memory is limited: the rarest kinds are dropped first.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: dict[Kind, tuple[int, int]] = {}
-        """How often a kind was seen, and as the how manieth pod it was seen last."""
+        """For each kind its count, and the sequence number of its last occurrence."""
         self._sum = 0
         self._seen = 0
         self._due = Event()
 
     @property
     def seen(self) -> int:
-        """How many pods with cards were seen since the start."""
+        """Number of pods with cards seen since the start."""
         return self._seen
 
     @property
     def kinds(self) -> int:
-        """How many kinds of pods are told apart now."""
+        """Number of kinds that are kept now."""
         return len(self._counts)
 
     @property
     def due(self) -> bool:
-        """Whether enough came since the last time to learn anew."""
+        """Whether enough pods came to learn again."""
         return self._due.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is due; False when it is not by then."""
+        """Wait until ``due``; return False on time-out."""
         return self._due.wait(timeout_s)
 
     def see(self, request: PodRequest) -> None:
-        """Count a pod, unless it asks no card."""
+        """Count a pod, unless it asks for no card."""
         if not request.claims:
             return
         kind = Kind.of(request)
@@ -272,10 +267,10 @@ class Learner:
             if due(self._seen):
                 self._due.set()
 
-    def tables(self, yardstick: Yardstick, pool: Pool) -> Tables:
-        """Learn from all that was seen; some 10 ms, so not on a request's thread.
+    def tables(self, sizes: CardSizes, pool: Pool) -> Tables:
+        """Learn from all pods seen, in about 10 ms; not for a request's thread.
 
-        Where that fails it is as due as before.
+        If it fails, ``due`` is set again.
         """
         with self._lock:
             self._due.clear()
@@ -283,7 +278,7 @@ class Learner:
         try:
             shapes = Counter[Shape]()
             for kind, (count, _) in counts:
-                for shape in yardstick.shapes(kind):
+                for shape in sizes.shapes(kind):
                     shapes[shape] += count
             return learn(shapes, pool)
         except BaseException:
@@ -291,10 +286,10 @@ class Learner:
             raise
 
     def _forget(self) -> None:
-        """Let old counts fade, and keep the half of the kinds that comes most often.
+        """Halve old counts, and keep the more frequent half of the kinds.
 
-        Of equal ones the half that came last, or a mix that has changed would never
-        drive out the old one.
+        Of equally frequent kinds the most recent ones stay; otherwise a new mix of pods
+        would never replace an old one.
         """
         if self._sum > _MOST_SEEN:
             halved = {

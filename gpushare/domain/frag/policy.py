@@ -1,6 +1,6 @@
-"""Who chooses for the policy ``frag``: where a pod costs least of what others need.
+"""Choose nodes and cards for the policy ``frag``: where a pod's cost is least.
 
-What each node costs for a kind of pod is kept, and mended for the nodes that changed.
+The cost of each kind of pod on each node is kept, and updated for changed nodes.
 """
 
 import math
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from gpushare.domain.frag.cluster_index import Build, ClusterIndex
-from gpushare.domain.frag.costs import NEVER, Standing
+from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.prices import Tables, plain
 from gpushare.domain.frag.shapes import Kind
@@ -29,20 +29,20 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import Policy
 
 ENOUGH = 10
-"""Pods to have seen before anything is learnt of them; best-fit chooses until then."""
+"""Pods that must be seen before anything is learned; until then it is best-fit."""
 
 _MOST_COSTS = 2_000_000
-"""Over all kinds, at 8 bytes each: 200 kinds are kept for 10,000 nodes."""
+"""Costs kept over all kinds, 8 bytes each: 200 kinds at 10,000 nodes."""
 _MOST_KINDS = 1024
 _EIGHTHS = 0.6
-"""A price must be off by so much before it is changed, since all nodes are priced
-anew then: at 0.5 two pods that come and go in turn would do it each time."""
+"""Deviation at which a price is changed, which prices all nodes again. At 0.5, two
+pods that come and go in turn would change it each time."""
 _STALE = math.nan
 
 
 @dataclass(slots=True)
 class _Row:
-    """What one kind of pod costs at each place; ``_STALE`` where that must be asked."""
+    """The cost of one kind of pod at each place; ``_STALE`` if it must be computed."""
 
     costs: MutableSequence[float]
     upto: int
@@ -50,18 +50,18 @@ class _Row:
 
 @dataclass(slots=True)
 class _Asked:
-    """One pod's costs by node, and what must be priced for it outside the lock."""
+    """One pod's costs by node, and the nodes to price outside the lock."""
 
     kind: Kind
     row: _Row
     tables: Tables
     costs: dict[NodeName, float]
-    stale: list[tuple[NodeName, int, Standing | None]]
-    priced: list[Standing | None] = field(default_factory=list)
-    """The stale nodes by the tables, in their order."""
+    stale: list[tuple[NodeName, int, PricedNode | None]]
+    priced: list[PricedNode | None] = field(default_factory=list)
+    """The stale nodes with these tables, in the same order."""
 
     def price(self, request: PodRequest, policy: Policy) -> None:
-        """Price the stale ones, those that are alike once."""
+        """Price the stale nodes; equal ones only once."""
         known: dict[Hashable, float] = {None: NEVER}
         for name, _, node in self.stale:
             now, alike = node, None if node is None else node.alike(request)
@@ -75,10 +75,10 @@ class _Asked:
 
 
 class Packer:
-    """Chooses by what was learnt, over one ledger and the book of its hosts.
+    """Choose by learned tables, over one ledger and its hosts.
 
-    Safe for several threads. ``learn`` is for a thread of its own; all else is quick,
-    and nobody waits while another's pod is priced.
+    Thread-safe. ``learn`` takes long and needs a thread of its own. No lock is held
+    while a pod is priced.
     """
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
@@ -86,17 +86,17 @@ class Packer:
         self._ledger = ledger
         self._hosts = hosts
         self._lock = Lock()
-        self._roll = ClusterIndex(ledger, hosts)
+        self._index = ClusterIndex(ledger, hosts)
         self._tables = plain()
-        self._learnt: Build | None = None
+        self._learned: Build | None = None
         self._rebuilt = False
         self._wanted = False
         self._rows: OrderedDict[Kind, _Row] = OrderedDict()
 
     @property
     def tables(self) -> Tables | None:
-        """What was learnt; None while too little has been seen."""
-        return self._tables if self._learnt else None
+        """What was learned; None while too few pods were seen."""
+        return self._tables if self._learned else None
 
     @property
     def seen(self) -> int:
@@ -105,41 +105,41 @@ class Packer:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody ever asked for a choice: else there is nothing to learn for.
+        """Whether a pod ever asked for a choice; otherwise learning is useless.
 
-        A pod may ask for ``frag`` at any time where the cluster's policy is another.
+        A pod can ask for ``frag`` at any time if the cluster has another policy.
         """
         return self._wanted
 
     @property
     def due(self) -> bool:
-        """Whether there is something to learn: of new pods, or for other cards."""
+        """Whether to learn again, because of new pods or other cards."""
         return self.learner.seen >= ENOUGH and (self.learner.due or self._rebuilt)
 
     def see(self, request: PodRequest) -> None:
-        """Count a pod; each once, when it is first heard of."""
+        """Count a pod; call it once for each pod."""
         self.learner.see(request)
 
     def learn(self) -> None:
-        """Learn from the pods that were seen, and choose by that from now on."""
+        """Learn from the pods seen so far, and choose by the result from now on."""
         totals = self._totals(self._ledger.nodes())
         with self._lock:
-            self._roll.follow(self._tables)
-            pool, build = self._roll.pool(*totals), self._roll.build()
-        tables = self.learner.tables(build.yardstick, pool)
+            self._index.follow(self._tables)
+            pool, build = self._index.pool(*totals), self._index.build()
+        tables = self.learner.tables(build.sizes, pool)
         with self._lock:
             self._use(tables)
-            self._learnt, self._rebuilt = build, False
+            self._learned, self._rebuilt = build, False
 
     def best(
         self, request: PodRequest, names: Sequence[NodeName], policy: Policy
     ) -> NodeName | None:
-        """Name the node of these where the pod costs least; of equals the first one."""
+        """Return the node with the least cost; the first by name of several."""
         self._wanted = True
         with self._lock:
-            if self._learnt is None:
+            if self._learned is None:
                 return None
-            self._follow(self._learnt)
+            self._follow(self._learned)
             asked = self._ask(request, names)
         asked.price(request, policy)
         if asked.stale:
@@ -159,26 +159,26 @@ class Packer:
         claim: Claim,
         free: Mapping[CardUUID, Amount],
     ) -> Mapping[CardUUID, float]:
-        """Return what the share costs on each card with room; nothing if unlearnt."""
+        """Return a share's cost on each card with room; empty if nothing is learned."""
         tables = self.tables
         if tables is None:
             return {}
         host = self._hosts.free(node.name)
-        standing = Standing.of(node, host, tables, free)
+        standing = PricedNode.of(node, host, tables, free)
         found = standing.share_costs(claim, request.host, tables)
-        return {uuid: cost for cost, look in found for uuid in look.cards}
+        return {uuid: cost for cost, group in found for uuid in group.cards}
 
-    def _follow(self, learnt: Build) -> None:
-        """Take over what changed; blocks and models get scarce with every pod."""
-        if not self._roll.follow(self._tables):
+    def _follow(self, learned: Build) -> None:
+        """Apply changes; the scarcity of blocks and models changes with every pod."""
+        if not self._index.follow(self._tables):
             return
-        pool = self._roll.pool()
+        pool = self._index.pool()
         if self._tables.drifted(pool, _EIGHTHS):
             self._use(self._tables.under(pool))
-        self._rebuilt = not self._roll.build().like(learnt)
+        self._rebuilt = not self._index.build().like(learned)
 
     def _totals(self, nodes: Iterable[Node]) -> tuple[int, int | None, int | None]:
-        """Sum up what the nodes with cards were built with, where they tell it."""
+        """Return cards, CPU and memory of all nodes with cards, as far as known."""
         have = [node for node in nodes if node.cards]
         cards = sum(len(node.cards) for node in have)
         hosts = [h for node in have if (h := self._hosts.allocatable(node.name))]
@@ -192,7 +192,7 @@ class Packer:
         self._rows.clear()
 
     def _ask(self, request: PodRequest, names: Sequence[NodeName]) -> _Asked:
-        kind, places = Kind.of(request), self._roll.places
+        kind, places = Kind.of(request), self._index.places
         row = self._row(kind)
         asked = _Asked(kind, row, self._tables, {}, [])
         for name in names:
@@ -201,14 +201,14 @@ class Packer:
                 continue
             cost = asked.costs[name] = row.costs[at]
             if math.isnan(cost):
-                asked.stale.append((name, at, self._roll.nodes[at]))
+                asked.stale.append((name, at, self._index.nodes[at]))
         return asked
 
     def _keep(self, asked: _Asked) -> None:
-        """Write down what was priced, but where things have changed meanwhile."""
+        """Keep the computed costs, except of nodes that changed meanwhile."""
         if self._tables is not asked.tables:
             return
-        nodes, current = self._roll.nodes, self._rows.get(asked.kind) is asked.row
+        nodes, current = self._index.nodes, self._rows.get(asked.kind) is asked.row
         for (name, at, before), now in zip(asked.stale, asked.priced, strict=True):
             if nodes[at] is before:
                 nodes[at] = now
@@ -218,20 +218,20 @@ class Packer:
     def _seen_otherwise(
         self, request: PodRequest, policy: Policy, asked: _Asked
     ) -> Iterator[tuple[NodeName, float]]:
-        """Price anew where room is kept that does not stand in this pod's way."""
+        """Price again the nodes that keep capacity which does not block this pod."""
         pod = request.pod
         own = self._ledger.placement(pod.uid)
         for name in self._ledger.nominated() | ({own.node} if own else set()):
-            page = self._ledger.node(name)
-            if page is None or name not in asked.costs:
+            node = self._ledger.node(name)
+            if node is None or name not in asked.costs:
                 continue
-            seen = page.as_seen_by(pod)
-            if seen is not page:
-                there = Standing.of(seen, self._hosts.free(name), asked.tables)
+            seen = node.as_seen_by(pod)
+            if seen is not node:
+                there = PricedNode.of(seen, self._hosts.free(name), asked.tables)
                 yield name, there.cost(request, policy, asked.tables)
 
     def _row(self, kind: Kind) -> _Row:
-        roll, row = self._roll, self._rows.get(kind)
+        roll, row = self._index, self._rows.get(kind)
         changed = None if row is None else roll.since(row.upto)
         if row is None or changed is None:
             row, changed = _Row(array("d"), 0), []
@@ -240,7 +240,7 @@ class Packer:
         most = min(_MOST_KINDS, _MOST_COSTS // max(1, len(roll.nodes)))
         while len(self._rows) > max(1, most):
             self._rows.popitem(last=False)
-        # New places come in the log, too, and are stale from the start.
+        # New places are in the log too, and are stale from the start.
         row.costs.extend([_STALE] * (len(roll.nodes) - len(row.costs)))
         for at in changed:
             row.costs[at] = _STALE

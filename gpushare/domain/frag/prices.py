@@ -1,11 +1,8 @@
-"""What a share of a card is worth, by how well its size fills cards with the others.
+"""The value of free capacity: prices of share sizes, and tables of a node's worth.
 
-Cutting stock and column generation, after Gilmore and Gomory, "A Linear Programming
-Approach to the Cutting-Stock Problem" (Operations Research 9, 1961).
-
-Sums over many kinds of pods, worked out by one look-up instead of a loop.
-
-What a node's rest is worth, and what a pod pays for taking of it.
+Prices come from cutting stock with column generation, after Gilmore and Gomory, "A
+Linear Programming Approach to the Cutting-Stock Problem" (Operations Research 9, 1961).
+``Ramp`` and ``Ladder`` replace sums over many kinds of pods by one look-up.
 """
 
 import math
@@ -17,11 +14,11 @@ from itertools import accumulate
 from gpushare.domain.frag.shapes import WHOLE, Free, Pool, State
 
 STEPS = 100
-"""Steps of a card in which sizes are counted: one step is 10 milli."""
+"""Sizes are counted in steps of a card; one step is 10 milli."""
 MILLI_PER_STEP = WHOLE // STEPS
 TOLERANCE = 1e-9
 ROUNDS = 400
-"""At most so many patterns are tried: half a second in plain Python."""
+"""The most patterns that are tried: half a second in plain Python."""
 
 
 def steps_up(milli: int) -> int:
@@ -30,13 +27,13 @@ def steps_up(milli: int) -> int:
 
 
 def card_prices(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, float]:
-    """Price each size, so that no card full of shares is worth more than 1.
+    """Return a price for each size, so that no full card is worth more than 1.
 
-    ``counts`` says how many shares of each size (1 to 100 steps) there are. The prices
-    are the dual of the program that covers all of them with the fewest cards: a size
-    that fills gaps for nothing has price 0, and 81 steps beside which nothing fits
-    have 1. The rounds are bounded; where they do not suffice (a hundred sizes take some
-    hundreds) these are the best prices found, and no worse than plain sizes.
+    ``counts`` has the number of shares of each size, 1 to 100 steps. The prices are the
+    dual of the linear program that covers all shares with the fewest cards: a size that
+    fills gaps costs 0, and 81 steps, beside which nothing else fits, cost 1. If the
+    rounds do not suffice (100 sizes need some hundreds), the best prices found so far
+    are returned; they are never worse than plain sizes.
     """
     sizes = sorted(size for size, count in counts.items() if count > 0)
     if not sizes:
@@ -70,7 +67,7 @@ def card_prices(counts: Mapping[int, float], rounds: int = ROUNDS) -> dict[int, 
 def best_pattern(
     sizes: Sequence[int], prices: Sequence[float]
 ) -> tuple[float, dict[int, float]]:
-    """Fill one card with the most price: its worth, and how many at each position."""
+    """Return the highest price of one card, and its shares by position."""
     priced = [
         (s, p, i) for i, (s, p) in enumerate(zip(sizes, prices, strict=True)) if p > 0
     ]
@@ -98,9 +95,9 @@ def best_pattern(
 
 
 def worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the most price that fits into 0, 1, … 100 steps, scaled so that 100 has 1.
+    """Return the highest price that fits into 0, 1, … 100 steps, scaled to 1 at 100.
 
-    Without prices a rest is worth its size.
+    Without prices, free capacity is worth its size.
     """
     priced = sorted((size, price) for size, price in prices.items() if price > 0)
     worth = [0.0]
@@ -117,7 +114,7 @@ def worth_curve(prices: Mapping[int, float]) -> tuple[float, ...]:
 
 
 def blended(worth: Sequence[float]) -> tuple[float, ...]:
-    """Half the worth and half the plain size: milder when the mix of pods changes."""
+    """Return the mean of worth and size, safer when the mix of pods changes."""
     return tuple(value / 2 + room / STEPS / 2 for room, value in enumerate(worth))
 
 
@@ -126,7 +123,7 @@ def _sumproduct(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 class _Master:
-    """The program over the patterns found so far: revised simplex, dense inverse."""
+    """The linear program over the patterns so far: revised simplex, dense inverse."""
 
     def __init__(self, sizes: Sequence[int], counts: Sequence[float]) -> None:
         fills = [STEPS // size for size in sizes]
@@ -142,9 +139,9 @@ class _Master:
         return [sum(column) for column in zip(*(r for c, r in rows if c), strict=True)]
 
     def enter(self, column: Mapping[int, float], cost: float) -> bool:
-        """Take a column into the basis, for the one that it pushes to zero first.
+        """Add a column to the basis, for the one that reaches zero first.
 
-        False where it pushes none: by rounding alone, and nothing was changed.
+        False if none does, which rounding can cause; then nothing changed.
         """
         pull = [sum(row[i] * n for i, n in column.items()) for row in self.inverse]
         leaving, least = -1, 0.0
@@ -176,11 +173,11 @@ class Ramp:
     weights: tuple[float, ...]
     """Sums of the first 0, 1, … weights."""
     limited: tuple[float, ...]
-    """Sums of w/a from the first, second, … kind on: what X alone allows."""
+    """Sums of w/a from the first, second, … kind on: what X allows."""
 
     @classmethod
     def of(cls, kinds: Iterable[tuple[float, float]]) -> "Ramp":
-        """Make it of pairs of a and w."""
+        """Create it from pairs of a and w."""
         ordered = sorted(kinds)
         per_rate = [weight / rate if rate > 0 else 0.0 for rate, weight in ordered]
         return cls(
@@ -211,7 +208,7 @@ class Ladder:
 
     @classmethod
     def of(cls, kinds: Iterable[tuple[int, float]]) -> "Ladder":
-        """Make it of pairs of c and w."""
+        """Create it from pairs of c and w."""
         ordered = sorted(kinds)
         return cls(
             tuple(cost for cost, _ in ordered),
@@ -229,29 +226,29 @@ class Ladder:
 
 
 MILLI_PER_NOTCH = 80
-"""Scores go in notches, so that nearly equal nodes tie and the first gets them all."""
+"""Scores are rounded to this, so that nearly equal nodes tie and the first wins."""
 ROUNDING = 1e-9
-"""Of a notch: sums that are equal on paper may differ by so much."""
+"""In notches: mathematically equal sums may differ by this much."""
 TIE_PER_MILLI = 1e-7
-"""For each milli left on the card: of places in one notch the tightest card."""
+"""For each free milli of the card: within one notch the tightest card wins."""
 BLOCK_PRICE = 0.1
-"""κ at most: a block is worth so much more than its cards, when blocks are scarce."""
+"""The maximum of κ: the extra value of a block when blocks are scarce."""
 EIGHTHS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The kinds of pods that a card model may hold."""
+    """The kinds of pods that may use a card model."""
 
     cpu: Ramp
     memory: Ramp
     blocks: Mapping[int, Ladder] = field(default_factory=dict)
-    """By number of whole cards: the CPU that such pods ask, and their weights."""
+    """By number of whole cards: the CPU and weights of such pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A node in the terms of its price: G and F of the docstring below."""
+    """A node's worth R, and its G and F, as ``Tables`` defines them."""
 
     worth: float
     cards: float
@@ -260,34 +257,34 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """All that was learnt of the pods, and how scarce blocks and models are just now.
+    """What was learned of the pods, and how scarce blocks and models are now.
 
     A node is worth R = min(Σ w·min(G, CPU/a), Σ w·min(G, memory/b)) +
     Σ κ·k·ω·min(⌊F/k⌋, ⌊CPU/c⌋), where G sums its cards' worth by ``curve`` and F counts
     the untouched ones; a, b and c are what kinds of pods ask, w and ω their weights.
-    Residuals count in whole steps, as sizes are rounded up to them. What idles is all
-    free milli, not untouched cards alone; a block lies within one node.
+    Free capacity counts in whole steps, because sizes are rounded up to steps. Idle is
+    all free milli, not only untouched cards. A block is within one node.
     """
 
     curve: tuple[float, ...]
-    """Worth of 0, 1, … 100 steps (of 10 milli) free on one card; the last is 1."""
+    """The worth of 0, 1, … 100 free steps of one card; the last is 1."""
     anywhere: Mix
-    """For the models that no pod names."""
+    """For models that no pod names."""
     named: Mapping[str, Mix] = field(default_factory=dict)
-    """For each model that some pod names."""
+    """For each model that a pod names."""
     shares: Mapping[int, float] = field(default_factory=dict)
-    """Part of all demand that comes from pods of 2, 4, … whole cards, by number."""
+    """Share of the demand from pods of 2, 4, … whole cards, by number."""
     sets: Mapping[frozenset[str], float] = field(default_factory=dict)
-    """Part of all demand that comes from pods that must have one of these models."""
+    """Share of the demand from pods that must have one of these models."""
     block_prices: Mapping[int, float] = field(default_factory=dict)
-    """κ: worth of an empty block of 2, 4, … cards, for each of its cards."""
+    """κ: the worth of an empty block of 2, 4, … cards, for each card."""
     pressures: Mapping[str, float] = field(default_factory=dict)
-    """L, 0 to 1: how much those pods crowd on a model."""
+    """L, 0 to 1: how much those pods compete for a model."""
 
     def under(self, pool: Pool) -> "Tables":
-        """Return the tables with what idles now: these very ones if no eighth changed.
+        """Return the tables for what is free now; the same object if no price changed.
 
-        Blocks and models are priced in eighths, so that this happens seldom.
+        Blocks and models are priced in eighths, so that changes are rare.
         """
         prices = {k: self._block_price(k, pool) for k in self.shares}
         pressures = {model: self._pressure(model, pool) for model in self.named}
@@ -296,7 +293,7 @@ class Tables:
         return replace(self, block_prices=prices, pressures=pressures)
 
     def drifted(self, pool: Pool, eighths: float) -> bool:
-        """Return whether a price is off by more than so many eighths of its range."""
+        """Return whether a price is off by more than this many eighths of its range."""
         now = [
             (EIGHTHS * self._scarcity(k, pool), EIGHTHS * price / BLOCK_PRICE)
             for k, price in self.block_prices.items()
@@ -308,19 +305,19 @@ class Tables:
         return any(abs(wanted - used) > eighths for wanted, used in now)
 
     def gauge(self, state: State) -> Gauge:
-        """Measure a node once, for several questions."""
+        """Compute a node's worth once, for several uses."""
         cards = sum([self.rest_worth(residual) for residual in state.residuals])
         untouched, host = state.untouched, (state.cpu_milli, state.memory_mib)
         return Gauge(self.worth(state.model, cards, untouched, host), cards, untouched)
 
     def rest_worth(self, milli: int) -> float:
-        """Return what a rest on one card is worth (V): whole steps count."""
+        """Return the worth of free milli on one card, in whole steps."""
         return self.curve[milli // MILLI_PER_STEP] if milli > 0 else 0.0
 
     def worth(
         self, model: str, cards: float, untouched: int, host: tuple[Free, Free]
     ) -> float:
-        """Return R of G, F and what the host has free: CPU milli and memory MiB."""
+        """Return R for G, F and the host's free CPU milli and memory MiB."""
         mix = self.named.get(model, self.anywhere)
         cpu, memory = host
         worth = min(mix.cpu.worth(cards, cpu), mix.memory.worth(cards, memory))
@@ -331,10 +328,9 @@ class Tables:
         return worth
 
     def charge(self, model: str, lost: float, left: Sequence[int]) -> float:
-        """Return the score of who takes ``lost`` of R and leaves so much on each card.
+        """Return the cost of a pod that takes ``lost`` of R.
 
-        ``left`` is in milli, one for each card taken: 0 for whole ones, nothing for a
-        pod without cards.
+        ``left`` has the free milli of each card that the pod uses, 0 for whole cards.
         """
         pressure = self.pressures.get(model, 0.0)
         if pressure:
@@ -363,9 +359,9 @@ class Tables:
 
 
 def plain() -> Tables:
-    """Return the tables of who has seen no pod: best-fit, the tightest card of all.
+    """Return the tables before any pod was seen, which act like best-fit.
 
-    A rest is worth its size, and CPU and memory limit nothing.
+    Free capacity is worth its size, and CPU and memory limit nothing.
     """
     even = Ramp.of([(0.0, 1.0)])
     return Tables(worth_curve({}), Mix(even, even))

@@ -1,10 +1,6 @@
-"""What a pod asks and what a node has left, in numbers alone.
+"""What pods ask and what nodes have free, as plain numbers for ``frag``. Pure.
 
-Milli are thousandths of one card, of whichever is scarcer there, cores or memory.
-
-The cluster in a few sums: what it was built with, and what is idle in it now.
-
-Pages and requests in the numbers of ``gpushare.domain.frag``. Pure.
+Milli are thousandths of one card, of cores or memory, whichever is scarcer there.
 """
 
 from collections import Counter
@@ -27,24 +23,24 @@ WHOLE = 1000
 """Milli of one whole card."""
 
 Free = int | None
-"""What a host has free of its CPU or memory; None is unknown and limits nothing."""
+"""A host's free CPU or memory; None is unknown and limits nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pod asks, as far as packing goes; equal shapes are one kind of pod."""
+    """What a pod asks, in numbers; pods with equal shapes are one kind."""
 
     milli: int
-    """Of each card it asks: 1 to 1000; 0 for a pod that asks no card."""
+    """Milli of each card, 1 to 1000; 0 for a pod that asks for no card."""
     cards: int
-    """0: CPU alone. 1: a share, or one whole card. 2 and more: whole cards."""
+    """0: only CPU. 1: a share, or one whole card. 2 and more: whole cards."""
     cpu_milli: int
     memory_mib: int
     models: frozenset[str] | None = None
-    """The card models that it may have; None is any."""
+    """The card models that the pod may have; None means any."""
 
     def __post_init__(self) -> None:
-        """Refuse what no pod can ask: a ValueError names the field."""
+        """Raise ``ValueError`` for what no pod can ask."""
         if self.cards < 0 or self.cpu_milli < 0 or self.memory_mib < 0:
             raise ValueError(f"{self}: cards, CPU and memory are 0 or more")
         asked = self.milli == 0 if self.cards == 0 else 0 < self.milli <= WHOLE
@@ -67,37 +63,37 @@ class State:
     cpu_milli: Free
     memory_mib: Free
     residuals: tuple[int, ...]
-    """Milli free on each card, in the order of the cards; 1000 is untouched.
+    """Free milli of each card, in the order of the cards; 1000 is untouched.
 
-    A card that may not be used stands as 0 (or below, when more is held than it has).
+    A card that may not be used has 0, or less if more is held than it has.
     """
     model: str = ""
 
     @property
     def untouched(self) -> int:
-        """How many cards nobody holds a part of."""
+        """The number of cards of which no pod holds a share."""
         return sum(residual >= WHOLE for residual in self.residuals)
 
     @property
     def idle(self) -> int:
-        """Milli free on all its cards; one with more held than it has counts none."""
+        """Free milli of all cards; an over-placed card counts 0."""
         return sum(residual for residual in self.residuals if residual > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Capacity of the nodes that have cards, and what idles on them."""
+    """Capacity of all nodes with cards, and what is free on them."""
 
     cards: int
     cpu_milli: int | None
-    """Allocatable on all nodes with cards together; None where it is not known."""
+    """Allocatable on all nodes with cards; None if unknown."""
     memory_mib: int | None
     idle: Mapping[str, int] = field(default_factory=dict)
     """Milli free, by card model."""
     untouched: Mapping[int, int] = field(default_factory=dict)
-    """How many nodes have so many untouched cards, by that number of cards."""
+    """Number of nodes by their number of untouched cards."""
     largest: int | None = None
-    """Cards of the node that has most; None where it is not known."""
+    """The most cards of one node; None if unknown."""
 
     @classmethod
     def of(
@@ -108,7 +104,7 @@ class Pool:
         cpu_milli: int | None = None,
         memory_mib: int | None = None,
     ) -> "Pool":
-        """Sum up nodes as they are now; the totals are the caller's."""
+        """Sum up the nodes; the caller gives the totals."""
         idle: Counter[str] = Counter()
         untouched: Counter[int] = Counter()
         for state in states:
@@ -126,7 +122,7 @@ class Pool:
         return sum(self.idle.get(model, 0) for model in models) / WHOLE
 
     def blocks(self, cards: int) -> int:
-        """Count the blocks of so many untouched cards that nodes can still give."""
+        """Count the blocks of this many untouched cards that nodes still have."""
         return sum(nodes * (free // cards) for free, nodes in self.untouched.items())
 
 
@@ -135,7 +131,7 @@ _UNASKED = HostAmount()
 
 
 def milli_free(card: Card, free: Amount) -> int:
-    """Return what is left of a card: of cores or of memory, whichever is scarcer there.
+    """Return a card's free milli: of cores or memory, whichever is scarcer.
 
     >>> milli_free(Card("GPU-0", 0, 94), Amount(60, 90))
     600
@@ -144,13 +140,13 @@ def milli_free(card: Card, free: Amount) -> int:
 
 
 def milli_left(cores: int, units: int, card_units: int) -> int:
-    """Return the same in numbers, for a card of that size."""
+    """Return the same from plain numbers, for a card of ``card_units``."""
     by_units = WHOLE * units // card_units if card_units else 0
     return max(0, min(_MILLI_PER_CORE * cores, by_units))
 
 
 def milli_asked(amount: Amount, card_units: int) -> int:
-    """Return what a share asks of a card of that size: the larger part, 1 at least."""
+    """Return the milli that a share asks: the larger part, at least 1."""
     by_units = WHOLE * amount.units // card_units if card_units else 0
     return min(WHOLE, max(1, _MILLI_PER_CORE * amount.cores, by_units))
 
@@ -158,9 +154,9 @@ def milli_asked(amount: Amount, card_units: int) -> int:
 def state_of(
     node: Node, host: HostAmount | None, left: Mapping[CardUUID, Amount]
 ) -> State:
-    """Return what a node has left, its cards in the order of its page.
+    """Return what a node has free, in the order of its cards.
 
-    ``left`` is what its open cards have; one that is closed has nothing.
+    ``left`` has the free amounts of open cards; other cards have nothing free.
     """
     return State(
         None if host is None else host.cpu_milli,
@@ -175,7 +171,7 @@ def state_of(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two pods the same to the policy: all but their names."""
+    """What pods have in common that are equal to the policy: all but their names."""
 
     amounts: tuple[Amount, ...]
     cards: CardSelector | None
@@ -183,30 +179,30 @@ class Kind:
 
     @classmethod
     def of(cls, request: PodRequest) -> Self:
-        """Return the kind of a pod."""
+        """Return a pod's kind."""
         amounts = tuple(claim.amount for claim in request.claims)
         return cls(amounts, request.cards, request.host)
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
-    """The cards that there are, by which kinds of pods are measured to learn of them.
+class CardSizes:
+    """The usual card sizes, which turn the units that pods ask into milli.
 
-    ``units`` of the size that most cards have, by model; the empty name is of all.
+    ``units`` has the most frequent size of each model; the empty name is for all.
     """
 
     units: Mapping[str, int]
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Self:
-        """Measure by the cards of these nodes."""
+        """Count the cards of these nodes."""
         return cls.by(
             Counter((card.model, card.units) for node in nodes for card in node.cards)
         )
 
     @classmethod
     def by(cls, cards: Mapping[tuple[str, int], int]) -> Self:
-        """Measure by how many cards there are of each model and number of units."""
+        """Take the number of cards by model and units."""
         sizes: dict[str, Counter[int]] = {}
         for (its_model, units), number in cards.items():
             for model in {its_model, ""} if number else ():
@@ -216,7 +212,7 @@ class Yardstick:
         )
 
     def shapes(self, kind: Kind) -> Iterator[Shape]:
-        """Return a pod's shape, or one for each container of a pod that is apart."""
+        """Yield a pod's shape, or one for each container of a pod that is apart."""
         models = self._models(kind.cards)
         units = self.units.get("", 0)
         if models is not None:
@@ -234,7 +230,7 @@ class Yardstick:
             )
 
     def _models(self, cards: CardSelector | None) -> frozenset[str] | None:
-        """Return the models that a pod may have; None where it may have all of them."""
+        """Return the models that a pod may have; None if it may have all."""
         if cards is None or not cards.models:
             return None
         known = [model for model in self.units if model]

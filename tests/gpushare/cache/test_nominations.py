@@ -5,7 +5,8 @@ from threading import Thread
 
 import pytest
 
-from gpushare.cache.pods import NodeBook, Nominations, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import Nominations, PodBook
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement
 from gpushare.domain.policies import Choice
@@ -223,7 +224,7 @@ def test_pods_and_nodes_may_change_at_the_same_moment() -> None:
 def test_victims_count_as_leaving_before_their_deletion_is_seen() -> None:
     """kube-scheduler deletes them one by one; the first one's room is not lost."""
     ledger, book = after(staying("a", 0, 10), staying("b", 0, 10))
-    book.doom([ref("a").uid, ref("b").uid])
+    book.mark_preempted([ref("a").uid, ref("b").uid])
     book.apply(event("MODIFIED", nominee()))
     assert kept(ledger) == {"vip": ("GPU-0",)}
 
@@ -234,7 +235,7 @@ def test_victims_that_live_on_are_forgotten() -> None:
     ledger = ledger_of(card(0))
     book = PodBook(ledger, Choice(), clock=lambda: now[0])
     book.apply(event("ADDED", staying("a", 0, 20)))
-    book.doom([ref("a").uid])
+    book.mark_preempted([ref("a").uid])
     assert [pod.pod.name for pod in book.leaving(N)] == ["a"]
     now[0] = 5.1
     assert book.leaving(N) == ()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpushare.cache.pods import NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import PodBook
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodUID

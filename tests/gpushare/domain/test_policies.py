@@ -55,7 +55,7 @@ def test_the_card_liked_best(
 def test_the_node_score(name: str, scores: list[int]) -> None:
     """Packing likes full nodes and spreading empty ones; any use at all counts.
 
-    Without somebody who has learnt, frag is best-fit.
+    Without somebody who has learned, frag is best-fit.
     """
     pages = [node(card(units=100), holds=[placement(units=n)]) for n in (1, 50, 100)]
     found = [POLICIES[name].node_score(page) for page in [node(), *pages]]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.costs import NEVER, Standing
+from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, plain
 from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State, state_of
@@ -89,7 +89,7 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
     pages = [(page_of(seen), host_of(seen)) for seen in case["nodes"]]
     tables = tables_of(case, [state_of(p, host, p.free) for p, host in pages])
     for page, host in pages:
-        standing = Standing.of(page, host, tables)
+        standing = PricedNode.of(page, host, tables)
         assert standing.gauge.worth == pytest.approx(case["worth"][page.name], abs=1e-6)
         if request.host is not None and not request.host.fits(host):
             continue  # It is kube-scheduler that does not let it there.
@@ -104,12 +104,12 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
     assert min(costs, key=lambda n: (costs[n], n), default=None) == case["best"]
 
 
-def card_of(standing: Standing, request: PodRequest) -> int:
+def card_of(standing: PricedNode, request: PodRequest) -> int:
     """The position of the card that costs least, or of the first whole one."""
     if not request.claims:
         return -1
     (asked,) = request.claims
-    page, uuids = standing.page, [each.uuid for each in standing.page.cards]
+    page, uuids = standing.node, [each.uuid for each in standing.node.cards]
     if asked.whole_cards:
         return uuids.index(page.untouched[0].uuid)
     found = standing.share_costs(asked, request.host, standing.tables)
@@ -127,7 +127,7 @@ def test_cores_and_memory_are_left_apart() -> None:
     """Half of the cores and nine tenths of the memory: 400 left, not 100."""
     page = node(card(0, WHOLE), holds=[placement("p", 0, 100, 50)])
     tables = plain()
-    standing = Standing.of(page, None, tables)
+    standing = PricedNode.of(page, None, tables)
     assert standing.state.residuals == (500,)
     ((cost, _),) = standing.share_costs(claim(400, 10), None, tables)
     assert cost == pytest.approx(80 + 400e-7)
@@ -138,5 +138,5 @@ def test_containers_apart_are_priced_together() -> None:
     page = node(card(0, WHOLE), card(1, WHOLE))
     tables = plain()
     both = PodRequest(PodRef(PodUID("u"), "d", "apart"), (claim(600, 1), claim(500, 1)))
-    cost = Standing.of(page, None, tables).cost(both, FRAG, tables)
+    cost = PricedNode.of(page, None, tables).cost(both, FRAG, tables)
     assert cost == pytest.approx(1120 + (400 + 500) * 1e-7)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.costs import NEVER, Standing
+from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.model import (
     HostAmount,
     NodeName,
@@ -101,7 +101,7 @@ def _found(
     for name in asked:
         page = cluster.ledger.node(name)
         if page is not None:
-            there = Standing.of(page, cluster.hosts.free(name), tables)
+            there = PricedNode.of(page, cluster.hosts.free(name), tables)
             costs.append((there.cost(pod, cluster.policy, tables), name))
     least = min(costs, default=(NEVER, None))
     assert found == (None if least[0] == NEVER else least[1])
@@ -125,13 +125,13 @@ def _sums_are_right(cluster: Cluster) -> None:
     cluster.packer.best(
         PodRequest(PodRef(PodUID(""), "d", "any"), ()), (), cluster.policy
     )
-    roll = cluster.packer._roll
-    pool = roll.pool()
-    states = [node.state for node in roll.nodes if node is not None]
+    index = cluster.packer._index
+    pool = index.pool()
+    states = [node.state for node in index.nodes if node is not None]
     assert len(states) == len(cluster.ledger.nodes())
     assert pool.idle_cards == sum(state.idle for state in states) / 1000
     assert [pool.blocks(k) for k in (1, 2, 3)] == [
         sum(state.untouched // k for state in states) for k in (1, 2, 3)
     ]
     cards = sum(len(page.cards) for page in cluster.ledger.nodes())
-    assert roll.build().cards == cards
+    assert index.build().cards == cards

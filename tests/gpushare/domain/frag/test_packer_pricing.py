@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.frag.costs import Standing
+from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.shapes import State, milli_free
 from gpushare.domain.model import (
     HostAmount,
@@ -87,16 +87,16 @@ def test_containers_apart_are_priced_as_they_are_placed(pair: Cluster) -> None:
         if not isinstance(placed, Placement):
             continue
         met += 1
-        there = Standing.of(page, pair.hosts.free(C), tables)
+        there = PricedNode.of(page, pair.hosts.free(C), tables)
         cost = there.cost(pod, pair.policy, tables)
         assert cost == pytest.approx(cost_of(there, placed), abs=1e-6)
     assert met > 50
 
 
-def cost_of(there: Standing, placed: Placement) -> float:
+def cost_of(there: PricedNode, placed: Placement) -> float:
     """What the placement takes from the node's worth, by the tables themselves."""
     taken = {one.card: one.amount for one in placed.shares}
-    page, tables, state = there.page, there.tables, there.state
+    page, tables, state = there.node, there.tables, there.state
     after, rests = [], []
     for one, residual in zip(page.cards, state.residuals, strict=True):
         rest = residual
@@ -123,20 +123,20 @@ def test_nobody_waits_while_a_pod_is_priced(
 
     Here another thread asks in the midst of it, and is answered.
     """
-    names, cost = [A, B], Standing.cost
+    names, cost = [A, B], PricedNode.cost
     pair.packer.best(asked("known", 20), names, pair.policy)
     answers: list[NodeName | None] = []
 
     def ask() -> None:
         answers.append(pair.packer.best(asked("known", 20), names, pair.policy))
 
-    def slow(self: Standing, request: PodRequest, *more: object) -> float:
+    def slow(self: PricedNode, request: PodRequest, *more: object) -> float:
         other = Thread(target=ask, daemon=True)
         other.start()
         other.join(10)
         return cost(self, request, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Standing, "cost", slow)
+    monkeypatch.setattr(PricedNode, "cost", slow)
     assert pair.packer.best(asked("new", 21), names, pair.policy) == A
     assert answers
     assert answers[0] == A
@@ -147,13 +147,13 @@ def test_nodes_that_are_alike_are_priced_once(
 ) -> None:
     """And known nodes not again: most of a cluster is alike, or as it was."""
     priced: list[NodeName] = []
-    cost = Standing.cost
+    cost = PricedNode.cost
 
-    def count(self: Standing, *more: object) -> float:
-        priced.append(self.page.name)
+    def count(self: PricedNode, *more: object) -> float:
+        priced.append(self.node.name)
         return cost(self, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Standing, "cost", count)
+    monkeypatch.setattr(PricedNode, "cost", count)
     pods = [asked("x", 20), asked("y", 20, cards=CardSelector.of(models=["T4"]))]
     for pod in pods:
         priced.clear()
@@ -170,10 +170,10 @@ def test_what_changes_while_it_is_priced_is_priced_again(
     pair: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer about what was is not kept for what is."""
-    cost = Standing.cost
+    cost = PricedNode.cost
 
-    def meddle(self: Standing, *more: object) -> float:
-        monkeypatch.setattr(Standing, "cost", cost)
+    def meddle(self: PricedNode, *more: object) -> float:
+        monkeypatch.setattr(PricedNode, "cost", cost)
         pair.ledger.record(placement("p", "a-0", 100, 100, node="a"))
         pair.ledger.record(placement("q", "a-1", 100, 100, node="a"))
         args = (asked("other", 70), [A, B], pair.policy)
@@ -182,7 +182,7 @@ def test_what_changes_while_it_is_priced_is_priced_again(
         other.join(10)
         return cost(self, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Standing, "cost", meddle)
+    monkeypatch.setattr(PricedNode, "cost", meddle)
     assert pair.packer.best(asked("new", 21), [A, B], pair.policy) == A
     assert pair.packer.best(asked("new", 21), [A, B], pair.policy) == B
 

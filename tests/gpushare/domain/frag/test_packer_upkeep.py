@@ -7,7 +7,7 @@ import pytest
 from gpushare.domain import hosts as hosts_room
 from gpushare.domain import ledger as ledger_room
 from gpushare.domain.frag import policy as packer_room
-from gpushare.domain.frag.costs import Standing
+from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.model import NodeName, PodUID
@@ -32,14 +32,14 @@ def test_a_page_that_is_as_it_was_is_not_looked_at(
     """The journal may have overflowed, and then every node is asked for."""
     pair.packer.best(asked("x", 20), [A, B], pair.policy)
     seen: list[Node] = []
-    made = Standing.of.__func__  # type: ignore[attr-defined]
+    made = PricedNode.of.__func__  # type: ignore[attr-defined]
 
-    def look(cls: type[Standing], page: Node, *more: object) -> Standing:
+    def look(cls: type[PricedNode], page: Node, *more: object) -> PricedNode:
         seen.append(page)
-        found: Standing = made(cls, page, *more)
+        found: PricedNode = made(cls, page, *more)
         return found
 
-    monkeypatch.setattr(Standing, "of", classmethod(look))
+    monkeypatch.setattr(PricedNode, "of", classmethod(look))
     monkeypatch.setattr(ledger_room, "_LONGEST_JOURNAL", 10)
     for _ in range(20):
         pair.ledger.set_cards(C, ())
@@ -59,10 +59,10 @@ def test_nodes_that_come_and_go_leave_nothing(pair: Cluster) -> None:
         pair.ledger.forget(NodeName(name))
         pair.hosts.set_allocatable(NodeName(name), None)
     assert pair.packer.best(asked("x", 20), [A, B], pair.policy) == A
-    roll = pair.packer._roll
-    assert len(roll.nodes) <= 4
-    assert set(roll.places) == {A, B}
-    assert roll.build().cards == 4
+    index = pair.packer._index
+    assert len(index.nodes) <= 4
+    assert set(index.places) == {A, B}
+    assert index.build().cards == 4
 
 
 def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.learner import Learner
 from gpushare.domain.frag.policy import ENOUGH, Packer
-from gpushare.domain.frag.shapes import Kind, Shape, Yardstick, milli_asked, milli_free
+from gpushare.domain.frag.shapes import CardSizes, Kind, Shape, milli_asked, milli_free
 from gpushare.domain.hosts import HostAmount, Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
@@ -197,17 +197,17 @@ def test_what_a_share_asks(amount: tuple[int, int], milli: int) -> None:
 def test_shapes_by_the_cards_that_there_are() -> None:
     """A pod is measured by the size that most cards of its models have."""
     pages = [node(*gpus("a", 3, 100, "A")), node(*gpus("b", 1, 50, "B"), name="m")]
-    yardstick = Yardstick.of(pages)
+    sizes = CardSizes.of(pages)
     plain = Kind.of(asked("p", 25))
-    assert list(yardstick.shapes(plain)) == [Shape(250, 1, 4000, 8192)]
+    assert list(sizes.shapes(plain)) == [Shape(250, 1, 4000, 8192)]
     only_b = Kind.of(asked("p", 25, cards=CardSelector.of(models=["b"])))
-    (shape,) = yardstick.shapes(only_b)
+    (shape,) = sizes.shapes(only_b)
     assert (shape.milli, shape.models) == (500, frozenset({"B"}))
     two = Kind.of(asked("p", 200, 200))
-    assert list(yardstick.shapes(two)) == [Shape(1000, 2, 4000, 8192)]
+    assert list(sizes.shapes(two)) == [Shape(1000, 2, 4000, 8192)]
     apart = Kind((Amount(1, 10), Amount(1, 20)), None, HostAmount(4000, 1000))
-    assert [s.milli for s in yardstick.shapes(apart)] == [100, 200]
-    assert list(yardstick.shapes(Kind((), None, None))) == []
+    assert [s.milli for s in sizes.shapes(apart)] == [100, 200]
+    assert list(sizes.shapes(Kind((), None, None))) == []
 
 
 def test_what_is_counted_stays_bounded() -> None:
