@@ -105,6 +105,8 @@ class Seat:
     arrange: Arrange
     namespace: str
     compact: Callable[[], None] | None = None
+    bookmark_within_s: float = 6.0
+    """A watch as long as this, with a change elsewhere in between, has a bookmark."""
     prefix: str = field(default_factory=lambda: f"c{secrets.token_hex(4)}")
 
     @property
@@ -200,8 +202,8 @@ def path(kind: Kind, namespace: str, name: str = "") -> str:
 
 
 def embedded_seat() -> Seat:
-    cluster = Embedded()
-    return Seat(cluster, cluster, "default", cluster.compact)
+    cluster = Embedded(bookmark_every_s=0.1)
+    return Seat(cluster, cluster, "default", cluster.compact, bookmark_within_s=1.0)
 
 
 @contextmanager
@@ -212,12 +214,14 @@ def http_seat(
     *,
     namespace: str = "",
     compact: Callable[[], None] | None = None,
+    bookmark_within_s: float = Seat.bookmark_within_s,
 ) -> Iterator[Seat]:
     """Reach any API server; without a namespace it makes one, and leaves it behind."""
     arrange = OverRest(url, token)
     cluster = ApiServer.connect(str(kubeconfig))
     try:
-        yield Seat(cluster, arrange, namespace or arrange.namespace(), compact)
+        where = namespace or arrange.namespace()
+        yield Seat(cluster, arrange, where, compact, bookmark_within_s)
     finally:
         arrange.sweep()
         cluster.close()

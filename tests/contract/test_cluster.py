@@ -30,7 +30,7 @@ def seat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Seat]:
     if request.param == "embedded":
         yield embedded_seat()
     elif request.param == "loopback":
-        cluster = Embedded()
+        cluster = Embedded(bookmark_every_s=0.1)
         with (
             ApiServerOnLoopback(cluster) as server,
             http_seat(
@@ -39,6 +39,7 @@ def seat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Seat]:
                 server.kubeconfig(tmp_path / "kubeconfig"),
                 namespace="default",
                 compact=cluster.compact,
+                bookmark_within_s=1.0,
             ) as found,
         ):
             yield found
@@ -200,11 +201,11 @@ def test_quiet_watch_sends_a_bookmark(seat: Seat) -> None:
     stream = seat.cluster.watch(
         Kind.PODS,
         resource_version=version,
-        timeout_s=6.0,
+        timeout_s=seat.bookmark_within_s,
         field_selector=f"spec.schedulerName={seat.name('nobody')}",
     )
     # The real one sends none where nothing at all has happened since the watch began.
-    other = threading.Timer(1.0, seat.pod, ["other"])
+    other = threading.Timer(seat.bookmark_within_s / 6, seat.pod, ["other"])
     other.start()
     events = list(stream)
     other.join()

@@ -64,7 +64,7 @@ def test_the_same_words_once_a_minute(
 ) -> None:
     """kubelet asks again every few seconds; the log is as quiet as the events."""
     clock = Clock()
-    recorder = EventRecorder(cluster, "n", clock)
+    recorder = EventRecorder(cluster, "n", clock, look_s=0.02)
     for now in (0, 1, 59.9, 60, 61, 119, 121):
         clock.now = now
         recorder.warn(POD, "VcudaWaiting", "no room")

@@ -146,7 +146,7 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
         "hangs too": other,
         **{f"meets {number}": met.wait for number in range(3)},
     }
-    answers = DeadlineCalls(5).run(questions)
+    answers = DeadlineCalls(2).run(questions)
     other.let_go.set()
     assert sum(isinstance(answer, DeadlineExceeded) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}

@@ -80,7 +80,8 @@ def page(made: ExporterParts, path: str = "/metrics") -> str:
 
 
 def series(made: ExporterParts, name: str, label: str = "UUID") -> dict[str, float]:
-    """The values of a metric, by one of its labels."""
+    """The values of a metric, by one of its labels; the next are read at once."""
+    made.sampler.wake()
     return {one.labels[label]: one.value for one in samples(made, name)}
 
 

@@ -31,7 +31,7 @@ def door(
     That one takes its time to notice that a stream has ended.
     """
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(registration, "_SETTLE_S", 2.0)
+    monkeypatch.setattr(registration, "_SETTLE_S", 1.0)
     monkeypatch.setattr(registration, "_FIRST_WAIT_S", 0.05)
     return Door(tmp_path)
 
@@ -113,8 +113,11 @@ def test_kubelet_comes_later(door: Door, caplog: pytest.LogCaptureFixture) -> No
     assert words[0] == f"there is no {door.plugins / 'kubelet.sock'}"
 
 
-def test_register_refused(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_register_refused(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its words are told, and it is asked again, after longer and longer waits."""
+    monkeypatch.setattr(registration, "_SETTLE_S", 0.01)
     with stand_in(door, Refusing("not today")) as asked, serving(door):
         wait_until(lambda: len(asked.asked) >= 3, "three tries", every_s=0.01)
     told = [one for one in caplog.records if hasattr(one, "wait_s")]
@@ -139,6 +142,7 @@ def test_a_kubelet_that_does_not_listen(
 ) -> None:
     """Registered, but no stream comes: again after a while."""
     monkeypatch.setattr(registration, "_STREAM_WITHIN_S", 0.05)
+    monkeypatch.setattr(registration, "_SETTLE_S", 0.01)
     with stand_in(door, Refusing()) as asked, serving(door):
         wait_until(lambda: len(asked.asked) >= 2, "two tries", every_s=0.01)
     assert because(caplog, "registration ended")[0] == "kubelet does not listen"

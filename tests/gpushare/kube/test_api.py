@@ -112,7 +112,7 @@ def test_a_bind_without_an_answer() -> None:
 def test_a_half_open_watch_is_noticed() -> None:
     """Silence past the watch's own end and a grace is a dead connection."""
     told = CHUNKED + chunk(BOOKMARK)
-    with saying(told, hang=True, watch_grace_s=3.0) as cluster:
+    with saying(told, hang=True, watch_grace_s=1.0) as cluster:
         events = watch(cluster)
         assert next(events) == "BOOKMARK"
         with pytest.raises(Unavailable):
