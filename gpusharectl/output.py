@@ -1,34 +1,29 @@
-"""What the commands draw: bars of cards, the same with and without colour; and data.
-
-How long ago something was, in kubectl's words. Pure.
-
-What would change, as diffs: objects by the API server's own dry run, and labels.
-"""
+"""What several commands print: bars, numbers in columns, ages, data, and diffs."""
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 import orjson
 import yaml
+from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.words import NOT_KNOWN
 
 _FILLS = "█▓▒▚"
 _FREE = "·"
 _COLOURS = ("cyan", "yellow", "green", "magenta")
-
-
 _UNFIT = "\N{REPLACEMENT CHARACTER}"
 
 
 def fit_to_show(text: str) -> str:
-    r"""Take out what a terminal would obey: annotations may be anybody's words.
+    r"""Replace control characters: anybody may have written the text.
 
     >>> fit_to_show("GPU-\x1b[2J")
     'GPU-�[2J'
@@ -39,7 +34,7 @@ def fit_to_show(text: str) -> str:
 
 
 def give(data: object, output: str) -> None:
-    """Write data to standard output, as ``json`` or else as YAML."""
+    """Print data as JSON if ``output`` is ``json``, else as YAML."""
     if output == "json":
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -47,13 +42,13 @@ def give(data: object, output: str) -> None:
 
 
 class Words(Text):
-    """Text of which nothing is a command to the terminal, whoever wrote it."""
+    """Text without control characters, whoever wrote it."""
 
     def __init__(self, text: str = "", style: str = "") -> None:
         super().__init__(fit_to_show(text), style)
 
     def append(self, text: Text | str, style: str | Style | None = None) -> "Words":
-        """Add words, or text that has been looked through."""
+        """Add a string, or a ``Text`` that is already clean."""
         super().append(fit_to_show(text) if isinstance(text, str) else text, style)
         return self
 
@@ -69,8 +64,8 @@ class Piece:
 def bar(capacity: int, pieces: Sequence[Piece], width: int = 40) -> Words:
     """Draw a card as a bar: a fill for each pod, dots for what is free.
 
-    Every pod that has any has at least one cell, so that a small one is not lost; the
-    largest gives up cells for it. Of more pods than cells, the last ones have none.
+    Each pod gets at least one cell, at the cost of the largest; of more pods than
+    cells the last get none.
     """
     cells = _cells(capacity, [piece.units for piece in pieces], width)
     text = Words()
@@ -80,7 +75,7 @@ def bar(capacity: int, pieces: Sequence[Piece], width: int = 40) -> Words:
 
 
 def legend(pieces: Sequence[Piece]) -> Words:
-    """Say which fill is whose, and how many units each has."""
+    """Name each piece after its fill, with its units."""
     text = Words()
     for number, piece in enumerate(pieces):
         text.append("  " if number else "")
@@ -90,7 +85,7 @@ def legend(pieces: Sequence[Piece]) -> Words:
 
 
 def fill(number: int, cells: int = 1) -> Words:
-    """Give some cells of the fill that a bar's piece of this number has."""
+    """Return cells with the fill of a bar's piece of this number."""
     which = number % len(_FILLS)
     return Words(_FILLS[which] * cells, _COLOURS[which])
 
@@ -108,7 +103,7 @@ def _cells(capacity: int, units: Sequence[int], width: int) -> list[int]:
 
 
 def _give_up_one(cells: list[int]) -> None:
-    """Take a cell from the largest, or where all have one, the last one's only cell."""
+    """Take a cell from the largest piece; if all have one, from the last."""
     most = max(cells)
     last = len(cells) - 1 - cells[::-1].index(most)
     cells[cells.index(most) if most > 1 else last] -= 1
@@ -124,11 +119,11 @@ _STEPS = (
     (8 * 86400, "d", 86400, "h", 3600),
     (2 * 365 * 86400, "d", 86400, "", 1),
 )
-"""Below how many seconds: unit and its size, and what is left in what unit."""
+"""Up to how many seconds: the unit and its size, and the unit of the rest."""
 
 
 def age(moment: str, now: datetime) -> str:
-    """Say how long ago something was, as kubectl does: ``45s``, ``3m20s``, ``2d``.
+    """Return how long ago something was, as kubectl writes it: ``45s``, ``3m20s``.
 
     The source is ``k8s.io/apimachinery/pkg/util/duration``.
     """
@@ -142,6 +137,88 @@ def age(moment: str, now: datetime) -> str:
             part = left // rest_size
             return f"{whole}{unit}{part}{rest}" if rest and part else f"{whole}{unit}"
     return f"{seconds // (365 * 86400)}y"
+
+
+_GIB = 1024
+_LEAST = 0.01
+_CUT = "…"
+
+
+def gib(mib: float | None) -> str:
+    """Write MiB as GiB, for a column.
+
+    >>> gib(12800), gib(3), gib(0), gib(None)
+    ('12.50', '<0.01', '0', 'n/a')
+    """
+    if mib is None:
+        return NOT_KNOWN
+    found = mib / _GIB
+    return f"<{_LEAST}" if 0 < found < _LEAST else f"{found:.2f}" if found else "0"
+
+
+def size(mib: float) -> str:
+    """Write MiB with its unit, for a sentence.
+
+    >>> size(300.4), size(1280)
+    ('300 MiB', '1.25 GiB')
+    """
+    return f"{max(1, round(mib))} MiB" if mib < _GIB else f"{plain(mib)} GiB"
+
+
+def plain(mib: float) -> str:
+    """Write MiB as GiB, for a sentence that names the unit.
+
+    >>> plain(12800), plain(0)
+    ('12.5', '0')
+    """
+    return f"{mib / _GIB:.2f}".rstrip("0").rstrip(".")
+
+
+def rounded(number: float | None) -> str:
+    """Write a number without its fraction; a small one is ``<1``, not 0.
+
+    >>> rounded(22.6), rounded(0), rounded(0.2), rounded(None)
+    ('23', '0', '<1', 'n/a')
+    """
+    if number is None:
+        return NOT_KNOWN
+    return "<1" if 0 < number < 1 else str(round(number))
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as kubectl does.
+
+    >>> duration(7800)
+    '130m'
+    """
+    then = datetime(2000, 1, 1, tzinfo=UTC)
+    return age(then.isoformat(), then + timedelta(seconds=seconds))
+
+
+def column(text: str, width: int, tail: int | None = None) -> str:
+    """Make a text exactly ``width`` cells wide.
+
+    A text that is too long is cut before its last ``tail`` cells, or in the middle.
+
+    >>> column("bert-7b5f9c6d4b-x2x7k", 12), column("Tesla P100", 6, 0), column("a", 3)
+    ('bert-7…x2x7k', 'Tesla…', 'a  ')
+    """
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    kept = (width - 1) // 2 if tail is None else min(tail, width - 1)
+    end = _first(text[::-1], kept)[::-1]
+    begin = _first(text, width - 1 - cell_len(end))
+    return set_cell_size(f"{begin}{_CUT}{end}", width)
+
+
+def _first(text: str, width: int) -> str:
+    """Return as much of a text as fits; some characters take two cells."""
+    used = 0
+    for number, char in enumerate(text):
+        used += cell_len(char)
+        if used > width:
+            return text[:number]
+    return text
 
 
 _BOOKKEEPING = (
@@ -160,14 +237,14 @@ _SECRET = "Secret"  # noqa: S105
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """One object before and after; None where there is none."""
+    """One object before and after a change; None if it does not exist."""
 
     ref: Ref
     before: Json | None
     after: Json | None
 
     def diff(self) -> str:
-        """Show the change as ``diff -u`` does; a new object whole, no secret ever."""
+        """Return the change as ``diff -u`` writes it, without a Secret's contents."""
         if self.ref.kind == _SECRET:
             return f"{self.ref}: its contents are not shown\n"
         old, new = _lines(self.before), _lines(self.after)
@@ -179,10 +256,10 @@ class ObjectChange:
 def object_changes(
     objects: Objects, manifests: Iterable[Json]
 ) -> tuple[ObjectChange, ...]:
-    """Ask the API server what applying would change; what stays is left out.
+    """Return what applying would change, by the API server's dry run.
 
-    It judges each object as it would in earnest: rights, quotas, admission. So what it
-    would refuse is a ``ClusterError`` here, before anything is touched.
+    The API server checks rights, quotas and admission as for the real request, so what
+    it would refuse is a ``ClusterError`` here, before anything is changed.
     """
     found = []
     for body in manifests:
@@ -196,7 +273,7 @@ def object_changes(
 
 
 def tidy(body: Json) -> Json:
-    """Leave out what the API server keeps for itself: statuses, versions, managers."""
+    """Return an object without what the API server adds: status, versions, managers."""
     metadata = _without(body["metadata"], _BOOKKEEPING)
     annotations = _without(metadata.pop("annotations", None) or {}, _NOT_SHOWN)
     if annotations:

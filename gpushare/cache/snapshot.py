@@ -1,13 +1,27 @@
-"""Write the ledger as JSON, for inspect, why and simulate. Pure."""
+"""The ledger as JSON, as the extender serves it as ``/snapshot``, and back. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from gpushare.domain.model import Amount, Placement, PodRef, PodRequest
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    Claim,
+    ContainerAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+    Share,
+)
 from gpushare.domain.node import Node
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import PodRecord, refusal_text
+from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
 
@@ -100,3 +114,97 @@ def _pod(pod: PodRef) -> dict[str, Any]:
 
 def _amount(amount: Amount) -> dict[str, int]:
     return {"cores": amount.cores, "units": amount.units}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot says: the nodes in its order, and the cluster's own choice."""
+
+    nodes: tuple[Node, ...]
+    choice: Choice
+
+
+def read_snapshot(text: bytes) -> Snapshot:
+    """Read what ``snapshot`` has written; ``Malformed`` names the wrong field.
+
+    What each container asks of an unplaced pod's claims is not in a snapshot.
+    """
+    body = Reader.parse(text, "snapshot")
+    body.version(VERSION)
+    nodes = tuple(_read_node(node) for node in body.objects("nodes"))
+    return Snapshot(nodes, _read_choice(body))
+
+
+def _read_choice(body: Reader) -> Choice:
+    policy, order = body.text("policy"), body.text("card_order")
+    if policy not in POLICIES:
+        raise Malformed(body.path("policy"), f'no policy "{policy}" is known here')
+    for known in CARD_ORDERS:
+        if known == order:
+            return Choice(policy, known)
+    raise Malformed(body.path("card_order"), f'no order "{order}" is known here')
+
+
+def _read_node(node: Reader) -> Node:
+    name = NodeName(node.text("name"))
+    held, kept = (
+        {one.pod.uid: one for one in _read_placements(node, key, name)}
+        for key in ("pods", "nominations")
+    )
+    unplaced = [_read_request(one) for one in node.objects("unplaced")]
+    return Node(
+        name,
+        tuple(_read_card(card) for card in node.objects("cards")),
+        held,
+        kept,
+        {asked.pod.uid: asked for asked in unplaced},
+    )
+
+
+def _read_card(card: Reader) -> Card:
+    return Card(
+        CardUUID(card.text("uuid")),
+        card.integer("index"),
+        card.integer("units"),
+        card.optional_boolean("healthy", default=True),
+        card.optional_text("model"),
+        card.optional_boolean("cordoned", default=False),
+    )
+
+
+def _read_placements(node: Reader, key: str, name: NodeName) -> list[Placement]:
+    return [
+        Placement(
+            _read_pod(one), name, tuple(_read_share(s) for s in one.objects("shares"))
+        )
+        for one in node.objects(key)
+    ]
+
+
+def _read_share(share: Reader) -> Share:
+    held = []
+    for name, pair in share.optional_object("containers").raw.items():
+        match pair:
+            case [int(cores), int(units)]:
+                held.append(ContainerAmount(name, Amount(cores, units)))
+            case _:
+                raise Malformed(share.path(f"containers.{name}"), "must be two numbers")
+    return Share(CardUUID(share.text("card")), _read_amount(share), tuple(held))
+
+
+def _read_request(asked: Reader) -> PodRequest:
+    claims = tuple(Claim(_read_amount(claim), ()) for claim in asked.objects("claims"))
+    return PodRequest(_read_pod(asked), claims, asked.optional_text("policy") or None)
+
+
+def _read_amount(amount: Reader) -> Amount:
+    return Amount(amount.integer("cores"), amount.integer("units"))
+
+
+def _read_pod(pod: Reader) -> PodRef:
+    return PodRef(
+        PodUID(pod.text("uid")),
+        pod.text("namespace"),
+        pod.text("name"),
+        pod.optional_integer("priority"),
+    )

@@ -49,9 +49,9 @@ from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
 from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
-from gpusharectl.state.read import look, with_quotas, with_webhook
+from gpusharectl.state.read import read_state
 from gpusharectl.state.render import draw
-from gpusharectl.state.view import survey
+from gpusharectl.state.view import overview
 
 _RESTARTED_WITHIN_S = 300.0
 
@@ -99,8 +99,8 @@ def _certificates(files: HostFiles, wish: SchedulerTarget) -> Sequence[FileChang
 
 
 def _inspect(access: Access, console: Console) -> None:
-    picture = with_quotas(look(access, datetime.now(UTC)), access.objects)
-    draw(console, survey(with_webhook(picture, access.objects)))
+    state = read_state(access, datetime.now(UTC), whole=True)
+    draw(console, overview(state))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -29,8 +29,7 @@ from gpusharectl.access import Access
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.scenario import Arrive, Drain, Happening, Join, Scenario, Step
 from gpusharectl.simulate.synthetic import OURS, playable
-from gpusharectl.state.placements import chosen
-from gpusharectl.state.read import everything
+from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
 _MOST_NAMES = 5
@@ -205,7 +204,7 @@ def live_scenario(
         *(Arrive(pod) for pod in _further(what.more, taken)),
     ]
     extender = next(filter(facts.is_extender, pods), None)
-    choice = chosen({} if extender is None else facts.settings_of(extender))
+    choice = configured_choice({} if extender is None else facts.settings_of(extender))
     counts = (len(again), len(waiting))
     further = [(name, each) for name, _, each in what.more]
     return Scenario(

@@ -1,75 +1,95 @@
-"""Where the picture comes from: the extender's books, pods and nodes.
-
-All that inspect and why look at: taken once, at one time. Pure.
-"""
+"""The cluster as the commands see it, read once: nodes, pods, and who holds what."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Protocol
 
-from gpushare.cache.pods import UNFINISHED
+from gpushare.cache.pods import UNFINISHED, NodeBook, PodBook
+from gpushare.cache.snapshot import read_snapshot
+from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import PodUID
-from gpushare.kube import codec, facts
-from gpushare.kube.cluster import Cluster, Json, Kind
+from gpushare.domain.node import Node
+from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
+from gpushare.kube import codec, facts, words
+from gpushare.kube.cluster import Cluster, Json, Kind, Page
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.state.placements import Books, chosen, reckoned, told
+
+_PAGE = 500
+_MOST_NODES = 10
+_LEASES = ("kube-scheduler", "vcuda-scheduler")
+"""Leases of the cluster's own kube-schedulers and of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that an operator should look at: what is so, and what to do."""
+    """Something that needs an operator: what it is about, what is wrong, what to do."""
 
     about: str
     what: str
     do: str
 
 
-@dataclass(frozen=True)
-class Picture:
-    """The books, and the objects that they were not told of.
+_INTERRUPTED = Trouble(
+    "webhook",
+    "the webhook still answers only the installer's probe pod; the installation was "
+    "interrupted",
+    "run gpusharectl install again, with the same options",
+)
 
-    ``pods`` are those that name our resources and have not ended; ``parts`` are our own
-    pods and kube-scheduler's; ``troubles`` what others have found, such as on this
-    host's files; ``quotas`` all ResourceQuotas, None where they could not be read;
-    ``reviewed`` whether the API server asks our webhook, None where nobody may know.
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """What each node's cards hold, and the cluster's default policy.
+
+    ``nodes`` are sorted by name. ``not_asked`` says why this was computed from pods and
+    nodes; empty if it comes from the extender.
     """
 
-    books: Books
+    nodes: tuple[Node, ...]
+    choice: Choice
+    not_asked: str = ""
+
+    def node(self, name: str) -> Node | None:
+        """Return a node's cards and what they hold; None if it is not known."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """A pod that names our resources: decoded, and as the API server has it."""
+
+    record: PodRecord
+    body: Json
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """The placements, and the objects beside them, all read at one time.
+
+    ``pods`` name our resources and have not ended. ``parts`` are our own pods and
+    kube-scheduler's. ``quotas`` are all ResourceQuotas, None if they could not be read.
+    ``reviewed``: the API server calls our webhook; None if that could not be read.
+    ``troubles`` were found while reading.
+    """
+
+    placements: Placements
     nodes: tuple[Json, ...]
-    pods: tuple[Json, ...]
+    pods: Mapping[PodUID, SeenPod]
     parts: tuple[Json, ...]
     now: datetime
     troubles: tuple[Trouble, ...] = ()
     quotas: tuple[Json, ...] | None = ()
     reviewed: bool | None = None
 
-    @cached_property
-    def records(self) -> Mapping[PodUID, PodRecord]:
-        """What the pods ask and hold; without those that cannot be read."""
-        return {record.pod.uid: record for record, _ in self.read.values()}
-
-    @cached_property
-    def read(self) -> Mapping[PodUID, tuple[PodRecord, Json]]:
-        """Each pod that can be read, with its object."""
-        found: dict[PodUID, tuple[PodRecord, Json]] = {}
-        for pod in self.pods:
-            try:
-                record = codec.pod_record(pod)
-            except Malformed:
-                # The books leave it out as well; the API server lets none such in.
-                continue
-            found[record.pod.uid] = (record, pod)
-        return found
-
     def node(self, name: str) -> Json | None:
-        """Give a node's object, None where there is none."""
+        """Return a Node object; None if there is none."""
         return self._by_name.get(name)
 
     @cached_property
@@ -78,7 +98,7 @@ class Picture:
 
     @cached_property
     def plugins(self) -> Mapping[str, bool]:
-        """The nodes with a device plugin's pod, and whether one there is ready."""
+        """The nodes with a device plugin's pod, and whether a pod there is ready."""
         found: dict[str, bool] = {}
         for pod in self.parts:
             if facts.is_part(pod, facts.DEVICE_PLUGIN):
@@ -88,19 +108,8 @@ class Picture:
         return found
 
 
-_PAGE = 500
-_TO_READ_QUOTAS = "have `list` of resourcequotas granted, for all namespaces"
-_CUT_OFF = Trouble(
-    "webhook",
-    "an install was cut off: the API server asks it about no pod but that of a trial",
-    "run it again: gpusharectl install, with the same options",
-)
-_LEASES = ("kube-scheduler", "vcuda-scheduler")
-"""Who leads the cluster's own schedulers, and who leads ours."""
-
-
 class Reach(Protocol):
-    """A way into a cluster: in bulk, and object by object."""
+    """The two clients of a cluster's API server."""
 
     @property
     def cluster(self) -> Cluster:
@@ -109,16 +118,18 @@ class Reach(Protocol):
 
     @property
     def objects(self) -> Objects:
-        """For single objects, and the extender's page."""
+        """For single objects, and the extender's pages."""
         ...
 
 
-def look(reach: Reach, now: datetime, troubles: Sequence[Trouble] = ()) -> Picture:
-    """Read the cluster once; ``ClusterError`` where pods or nodes cannot be read.
+def read_state(reach: Reach, now: datetime, *, whole: bool = False) -> ClusterState:
+    """Read the cluster once; ``ClusterError`` if pods or nodes cannot be read.
 
-    The books are the extender's own where it answers, else they are reckoned here.
+    The placements come from the extender if it answers; otherwise they are computed
+    from pods and nodes. ``whole`` adds quotas and the webhook's configurations, which
+    the user may lack the rights for; then the state says so.
     """
-    # The books log what they find odd; here the screen says it.
+    # The cache logs what it cannot understand; here the screen says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
     nodes = tuple(everything(reach.cluster, Kind.NODES))
     pods: list[Json] = []
@@ -128,40 +139,57 @@ def look(reach: Reach, now: datetime, troubles: Sequence[Trouble] = ()) -> Pictu
             pods.append(pod)
         if facts.is_part(pod) or facts.is_kube_scheduler(pod):
             parts.append(pod)
-    books = _books(reach.objects, nodes, pods, parts)
-    return Picture(books, nodes, tuple(pods), tuple(parts), now, tuple(troubles))
+    placements, seen = _placements(reach.objects, nodes, pods, parts)
+    troubles: list[Trouble] = []
+    quotas: tuple[Json, ...] | None = ()
+    reviewed = None
+    if whole:
+        quotas = _quotas(reach.objects, troubles)
+        reviewed = _reviewed(reach.objects, troubles)
+    return ClusterState(
+        placements, nodes, seen, tuple(parts), now, tuple(troubles), quotas, reviewed
+    )
 
 
-def with_quotas(picture: Picture, objects: Objects) -> Picture:
-    """Add what bounds the namespaces; where that cannot be read, it is to be looked at.
-
-    No part of ours needs the right, so whoever looks may well lack it.
-    """
-    try:
-        return replace(picture, quotas=tuple(objects.list("v1", "ResourceQuota")))
-    except NotFound:
-        # An API server without any, such as the demo's.
-        return picture
-    except ClusterError as error:
-        lost = Trouble("quotas", f"cannot be read: {error}", _TO_READ_QUOTAS)
-    return replace(picture, quotas=None, troubles=(*picture.troubles, lost))
+def no_such_node(state: ClusterState, name: str) -> str:
+    """Return a sentence if the cluster has no node of this name; else empty."""
+    if state.node(name) is not None:
+        return ""
+    known = words.listed(sorted(map(facts.name_of, state.nodes)), _MOST_NODES)
+    return f'there is no node "{name}"; there are: {known}'
 
 
-def with_webhook(picture: Picture, objects: Objects) -> Picture:
-    """Add whether the API server asks the webhook; who may not read that, goes without.
+def from_snapshot(text: bytes) -> Placements:
+    """Read the extender's ``/snapshot``; ``Malformed`` if it is none."""
+    found = read_snapshot(text)
+    return Placements(found.nodes, found.choice)
 
-    No part of ours needs the right.
-    """
-    try:
-        found = [objects.get(ref) for ref in facts.WEBHOOK_CONFIGURATIONS]
-    except ClusterError:
-        return picture
-    cut_off = any(facts.is_narrowed(one) for one in found if one is not None)
-    more = (_CUT_OFF,) if cut_off else ()
-    return replace(
-        picture,
-        reviewed=found[0] is not None and not cut_off,
-        troubles=(*picture.troubles, *more),
+
+def from_objects(
+    nodes: Iterable[Json], pods: Iterable[Json], choice: Choice, because: str
+) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
+    """Compute the placements as the extender does when it starts, with the pods."""
+    ledger = Ledger()
+    pod_book = PodBook(ledger, choice)
+    node_book = NodeBook(ledger, set_cards=pod_book.set_cards)
+    bodies = {PodUID(pod["metadata"]["uid"]): pod for pod in pods}
+    node_book.replace(iter([Page(tuple(nodes), "")]))
+    pod_book.replace(iter([Page(tuple(bodies.values()), "")]))
+    found = sorted(ledger.nodes(), key=lambda node: node.name)
+    seen = {
+        one.pod.uid: SeenPod(one, bodies[one.pod.uid]) for one in pod_book.records()
+    }
+    return Placements(tuple(found), choice, because), seen
+
+
+def configured_choice(settings: Mapping[str, str]) -> Choice:
+    """Return the policy and card order of an extender's settings, else the defaults."""
+    policy = settings.get("GPUSHARE_POLICY", "")
+    order = settings.get("GPUSHARE_CARD_ORDER", "")
+    plain = Choice()
+    return Choice(
+        policy if policy in POLICIES else plain.default,
+        next((one for one in CARD_ORDERS if one == order), plain.card_order),
     )
 
 
@@ -180,38 +208,54 @@ def everything(
             return
 
 
-def _books(
+def _placements(
     objects: Objects, nodes: Sequence[Json], pods: Sequence[Json], parts: Sequence[Json]
-) -> Books:
+) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
     extenders = [pod for pod in parts if facts.is_extender(pod)]
     ready = [pod for pod in extenders if facts.holds(pod, "Ready")]
     if not extenders:
-        because = f"no pod of it is in {facts.SYSTEM}"
+        because = f"there is no extender pod in {facts.SYSTEM}"
     elif not ready:
-        because = "none of its pods is ready"
+        because = "no extender pod is ready"
     else:
-        books, because = _asked(objects, ready)
-        if books is not None:
-            return books
+        placements, because = _asked(objects, ready)
+        if placements is not None:
+            return placements, _decoded(pods)
     settings = facts.settings_of(extenders[0]) if extenders else {}
-    return reckoned(nodes, pods, chosen(settings), because)
+    return from_objects(nodes, pods, configured_choice(settings), because)
 
 
-def _asked(objects: Objects, ready: Sequence[Json]) -> tuple[Books | None, str]:
-    """Ask one after the other; with several any is right, the leader's knows first."""
+def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
+    found = {}
+    for pod in pods:
+        try:
+            record = codec.pod_record(pod)
+        except Malformed:
+            # The extender ignores it as well; the API server lets none such in.
+            continue
+        found[record.pod.uid] = SeenPod(record, pod)
+    return found
+
+
+def _asked(objects: Objects, ready: Sequence[Json]) -> tuple[Placements | None, str]:
+    """Ask one extender after the other, the one beside the leader first.
+
+    Any of them is right; the leader's has seen the last bind.
+    """
     because = ""
     leaders = _leaders(objects) if len(ready) > 1 else frozenset()
     for pod in sorted(ready, key=lambda pod: leaders.isdisjoint(_hosts(pod))):
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         try:
-            return told(objects.fetch(namespace, name, EXTENDER_PORT, "/snapshot")), ""
+            text = objects.fetch(namespace, name, EXTENDER_PORT, "/snapshot")
+            return from_snapshot(text), ""
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
     return None, because
 
 
 def _leaders(objects: Objects) -> frozenset[str]:
-    """Name the hosts whose schedulers lead; none where nobody tells."""
+    """Return the hosts whose kube-schedulers lead; empty if that is not known."""
     found = set()
     for name in _LEASES:
         ref = Ref("coordination.k8s.io/v1", "Lease", name, facts.SYSTEM)
@@ -225,5 +269,28 @@ def _leaders(objects: Objects) -> frozenset[str]:
 
 
 def _hosts(pod: Json) -> set[str]:
-    """Give what a scheduler beside this extender calls its host: its node, its pod."""
+    """Return what a kube-scheduler beside this extender may call its host."""
     return {facts.node_of(pod), facts.name_of(pod)}
+
+
+def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:
+    try:
+        return tuple(objects.list("v1", "ResourceQuota"))
+    except NotFound:
+        # An API server without ResourceQuotas, such as the demo's.
+        return ()
+    except ClusterError as error:
+        do = "get the right to `list` resourcequotas in all namespaces"
+        troubles.append(Trouble("quotas", f"they cannot be read: {error}", do))
+    return None
+
+
+def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
+    try:
+        found = [objects.get(ref) for ref in facts.WEBHOOK_CONFIGURATIONS]
+    except ClusterError:
+        return None
+    interrupted = any(facts.is_narrowed(one) for one in found if one is not None)
+    if interrupted:
+        troubles.append(_INTERRUPTED)
+    return found[0] is not None and not interrupted

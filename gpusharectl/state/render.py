@@ -1,9 +1,4 @@
-"""The survey on a screen: 80 columns, and the same with and without colour.
-
-A card on a screen: its two bars, and whose each fill is.
-
-Namespaces on a screen: a line each, and in a wide one a line for each quota.
-"""
+"""The overview on a screen: 80 columns, the same with and without colour."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +11,19 @@ from gpushare.domain.model import CORES_PER_CARD, NOTHING, Amount
 from gpushare.kube import words
 from gpushare.kube.names import DOMAIN
 from gpusharectl.output import Piece, Words, age, bar, fill
-from gpusharectl.state.placements import Books
-from gpusharectl.state.read import Trouble
+from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     COUNTED,
     PLUGIN_READY,
     CardView,
     NamespaceView,
     NodeView,
+    Overview,
+    PodShare,
     Quota,
     Stay,
-    Survey,
-    Tenant,
-    Waiting,
+    WaitingPod,
+    total_units,
 )
 
 LABEL, MEMORY_BAR = 22, 14
@@ -41,16 +36,18 @@ _WARN, _DIM = "yellow", "dim"
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
-    """What to draw on, and how much: ``only`` one node, or ``wide``, all there is."""
+class Layout:
+    """The width, and how much to draw: ``only`` one node, or everything (``wide``)."""
 
     width: int
     wide: bool = False
     only: str = ""
 
 
-def draw_card(node: NodeView, view: CardView, paper: Paper) -> Iterator[RenderableType]:
-    """Draw one card: what is held in bars and numbers, then by whom."""
+def _draw_card(
+    node: NodeView, view: CardView, layout: Layout
+) -> Iterator[RenderableType]:
+    """Draw a card: bars and numbers of what is allotted, then the pods."""
     card, charged = view.card, view.charged
     line = Words(f"{_label(view):<{LABEL}}")
     here = _pieces(view)
@@ -64,18 +61,18 @@ def draw_card(node: NodeView, view: CardView, paper: Paper) -> Iterator[Renderab
     yield line
     if not card.open:
         yield Words(f"    {_closed(node, view)}", _WARN)
-    if paper.wide:
+    if layout.wide:
         yield Words(f"    {card.uuid}  {card.model}", _DIM)
-        for number, tenant in enumerate(view.tenants):
-            yield _row(number, tenant, node)
-    elif view.tenants:
-        legend = _legend(view.tenants, node, paper.width - _INDENT)
+        for number, share in enumerate(view.pods):
+            yield _row(number, share, node)
+    elif view.pods:
+        legend = _legend(view.pods, node, layout.width - _INDENT)
         yield Padding(legend, (0, 0, 0, _INDENT), expand=False)
 
 
 def _pieces(view: CardView) -> list[Amount]:
-    """Give what the largest pods have, and what all others have together."""
-    here = [one.amount for one in view.tenants if one.stay is not Stay.NOMINATED]
+    """Return the amounts of the largest pods, and the sum of all others."""
+    here = [one.amount for one in view.pods if one.stay is not Stay.NOMINATED]
     rest = sum(here[_MOST:], NOTHING)
     return [*here[:_MOST], rest] if rest else here
 
@@ -90,68 +87,67 @@ def _closed(node: NodeView, view: CardView) -> str:
     card, where = view.card, f"{node.name} {view.card.index}"
     says = []
     if not card.healthy:
-        says.append("sick: nothing new comes here, what runs stays charged")
+        says.append("sick: no new pod comes here, running pods stay charged")
     if card.cordoned:
         says.append(f"cordoned → gpusharectl uncordon-card {where}")
     return "; ".join(says)
 
 
-def _legend(tenants: Sequence[Tenant], node: NodeView, width: int) -> Text:
+def _legend(pods: Sequence[PodShare], node: NodeView, width: int) -> Text:
     items = [
-        _sign(number, tenant).append(f" {named(tenant, node)}", "default")
-        for number, tenant in enumerate(tenants[:_MOST])
+        _sign(number, share).append(f" {_named(share, node)}", "default")
+        for number, share in enumerate(pods[:_MOST])
     ]
-    if len(tenants) > _MOST:
-        left = len(tenants) - _MOST
+    if len(pods) > _MOST:
+        left = len(pods) - _MOST
         rest = fill(_MOST).append(f" and {left} more (-o wide)", "default")
         items.append(rest)
-    return packed(items, width)
+    return _packed(items, width)
 
 
-def _sign(number: int, tenant: Tenant) -> Text:
-    """Give the pod's fill in the bars; one that is only coming is in none."""
-    if tenant.stay is Stay.NOMINATED:
+def _sign(number: int, share: PodShare) -> Text:
+    """Return the pod's fill in the bars; a nominated pod is in no bar."""
+    if share.stay is Stay.NOMINATED:
         return Words(_COMING)
     return fill(min(number, _MOST))
 
 
-def named(tenant: Tenant, node: NodeView) -> str:
-    """Name a pod with its size, and what is odd about its being here."""
-    amount = tenant.amount
+def _named(share: PodShare, node: NodeView) -> str:
+    """Return a pod's name and size, and what is unusual about it here."""
+    amount = share.amount
     size = str(amount.units) if amount.units else words.cores(amount.cores)
-    if tenant.whole:
+    if share.whole:
         size = "whole card"
-    marks = ", ".join(_marks(tenant, node))
-    return f"{tenant.pod} {size}{f' ({marks})' if marks else ''}"
+    marks = ", ".join(_marks(share, node))
+    return f"{share.pod} {size}{f' ({marks})' if marks else ''}"
 
 
-def _marks(tenant: Tenant, node: NodeView) -> Iterator[str]:
-    if tenant.stay is Stay.UNPLACED:
-        yield "on which card is not known"
-    if tenant.stay is Stay.NOMINATED:
-        yield "room kept for it"
-    if tenant.planned:
+def _marks(share: PodShare, node: NodeView) -> Iterator[str]:
+    if share.stay is Stay.UNPLACED:
+        yield "its card is not known"
+    if share.stay is Stay.NOMINATED:
+        yield "room is reserved for it"
+    if share.planned:
         indexes = {view.card.uuid: view.card.index for view in node.cards}
-        cards = (str(indexes.get(uuid, uuid)) for uuid in tenant.planned)
+        cards = (str(indexes.get(uuid, uuid)) for uuid in share.planned)
         yield f"planned on card {', '.join(cards)}"
-    if tenant.leaving:
-        yield "leaving"
-    if tenant.waits:
+    if share.leaving:
+        yield "terminating"
+    if share.waits:
         yield "not started"
 
 
-def _row(number: int, tenant: Tenant, node: NodeView) -> Text:
-    amount = tenant.amount
-    text = Words("    ").append_text(_sign(number, tenant)).append(f" {tenant.pod}")
+def _row(number: int, share: PodShare, node: NodeView) -> Text:
+    amount = share.amount
+    text = Words("    ").append_text(_sign(number, share)).append(f" {share.pod}")
     text.append(f"  {words.units(amount.units)}  {words.memory(amount.units)}")
-    text.append(f"  {words.cores(amount.cores)}  priority {tenant.pod.priority}")
-    for mark in (*(["whole card"] if tenant.whole else []), *_marks(tenant, node)):
+    text.append(f"  {words.cores(amount.cores)}  priority {share.pod.priority}")
+    for mark in (*(["whole card"] if share.whole else []), *_marks(share, node)):
         text.append(f"  {mark}", _WARN)
     return text
 
 
-def packed(items: Sequence[Text], width: int) -> Text:
-    """Put things side by side, as many on a line as there is room for."""
+def _packed(items: Sequence[Text], width: int) -> Text:
     text, used = Words(), 0
     for item in items:
         if used and used + 2 + item.cell_len > width:
@@ -170,16 +166,16 @@ _NAME, _NUMBER = 20, 7
 _NO_QUOTA = "-"
 
 
-def draw_namespaces(seen: Sequence[NamespaceView], paper: Paper) -> Iterator[Words]:
-    """Show what is allotted to each namespace, and how much of its quotas is used.
+def _namespaces(seen: Sequence[NamespaceView], layout: Layout) -> Iterator[Words]:
+    """Draw what each namespace's pods hold, and how much of its quotas is used.
 
-    Of several quotas on one resource the one that has least left; a wide screen names
-    all. Resources without a quota anywhere have no column.
+    Of several quotas on one resource the one with the least left is shown; ``wide``
+    shows all. A resource without any quota has no column.
     """
     if not seen:
         return
-    shown = seen if paper.wide else seen[:_MOST_QUOTAS]
-    name = max(_NAME, *(len(one.name) for one in shown)) if paper.wide else _NAME
+    shown = seen if layout.wide else seen[:_MOST_QUOTAS]
+    name = max(_NAME, *(len(one.name) for one in shown)) if layout.wide else _NAME
     columns = {
         resource: _width(shown, resource)
         for resource in COUNTED
@@ -188,9 +184,9 @@ def draw_namespaces(seen: Sequence[NamespaceView], paper: Paper) -> Iterator[Wor
     yield from _head(name, columns, known=seen[0].quotas is not None)
     for view in shown:
         yield _line(view, name, columns)
-        for quota in view.quotas or () if paper.wide else ():
-            told = f"  quota {quota.name}: {_of(quota)} of {quota.resource}"
-            yield Words(told, _DIM)
+        for quota in view.quotas or () if layout.wide else ():
+            text = f"  quota {quota.name}: {_of(quota)} of {quota.resource}"
+            yield Words(text, _DIM)
     if left := len(seen) - len(shown):
         yield Words(f"and {words.counted(left, 'namespace')} more (-o wide)", _DIM)
 
@@ -231,7 +227,6 @@ def _tightest(view: NamespaceView, resource: str) -> Quota | None:
 
 
 def _left(quota: Quota) -> float:
-    """Give what is left of a quota; of one that nobody knows, more than of any."""
     if quota.hard is None or quota.used is None:
         return float("inf")
     return quota.hard - quota.used
@@ -250,52 +245,55 @@ _MOST_PENDING = 10
 _HEAD = f"{'':{LABEL}}{'memory':<{MEMORY_BAR}}   units          GiB  cores"
 
 
-def draw(console: Console, seen: Survey, *, wide: bool = False, only: str = "") -> None:
-    """Show a survey; ``wide`` leaves nothing out, and lines grow with it."""
-    paper = Paper(console.width, wide, only)
-    for part in _parts(seen, paper):
+def draw(
+    console: Console, seen: Overview, *, wide: bool = False, only: str = ""
+) -> None:
+    """Draw an overview; ``wide`` leaves nothing out and makes longer lines."""
+    layout = Layout(console.width, wide, only)
+    for part in _parts(seen, layout):
         console.print(part, soft_wrap=wide and isinstance(part, Text))
 
 
-def source(books: Books) -> str:
-    """Say whose books these are, where they are not the extender's own."""
-    if not books.unasked:
+def source(placements: Placements) -> str:
+    """Return where the placements come from; empty if it is the extender."""
+    if not placements.not_asked:
         return ""
     return (
-        f"from pods and nodes; the extender was not asked: {books.unasked}; "
-        f"policy {books.choice.default} taken as its own"
+        f"computed from pods and nodes, because {placements.not_asked}; policy "
+        f"{placements.choice.default} is assumed"
     )
 
 
-def _parts(seen: Survey, paper: Paper) -> Iterator[RenderableType]:
-    yield _sum(seen, paper.only)
-    if told := source(seen.books):
-        yield Words(f"({told})", _DIM)
+def _parts(seen: Overview, layout: Layout) -> Iterator[RenderableType]:
+    yield _sum(seen, layout.only)
+    if text := source(seen.placements):
+        yield Words(f"({text})", _DIM)
     if any(node.cards for node in seen.nodes):
         yield Words(f"\n{_HEAD}", _DIM)
     for node in seen.nodes:
-        yield from _node(node, paper)
-    if not paper.only:
-        yield from draw_namespaces(seen.namespaces, paper)
-        yield from _pending(seen, paper)
-    yield from to_look_at([t for t in seen.troubles if paper.only in ("", t.about)])
+        yield from _node(node, layout)
+    if not layout.only:
+        yield from _namespaces(seen.namespaces, layout)
+        yield from _pending(seen, layout)
+    yield from warnings([t for t in seen.troubles if layout.only in ("", t.about)])
 
 
-def _sum(seen: Survey, only: str) -> Group:
+def _sum(seen: Overview, only: str) -> Group:
     if not seen.cards and only:
         return Group(Words(f"{only} shares no cards.", "bold"))
     if not seen.cards:
         others = words.counted(seen.others, "node")
         return Group(
-            Words(f"No node shares a card; {others} in the cluster.", "bold"),
-            Words("Next: gpusharectl install, which labels the nodes that have some."),
+            Words(f"No node shares a card; the cluster has {others}.", "bold"),
+            Words("Next: gpusharectl install; it labels the nodes with cards."),
         )
     nodes = words.counted(sum(bool(node.cards) for node in seen.nodes), "node")
     cards = words.counted(len(seen.cards), "card")
-    share = round(100 * seen.allotted / seen.units) if seen.units else 0
+    units, allotted = total_units(seen.cards)
+    share = round(100 * allotted / units) if units else 0
     text = Words(
-        f"{nodes}, {cards}, {words.units(seen.units)} ({words.memory(seen.units)}): "
-        f"{seen.allotted} allotted ({share} %)",
+        f"{nodes}, {cards}, {words.units(units)} ({words.memory(units)}): "
+        f"{allotted} allotted ({share} %)",
         "bold",
     )
     block = "Nothing is free on any open card."
@@ -306,21 +304,22 @@ def _sum(seen: Survey, only: str) -> Group:
     return Group(text, Words(block))
 
 
-def _node(node: NodeView, paper: Paper) -> Iterator[RenderableType]:
+def _node(node: NodeView, layout: Layout) -> Iterator[RenderableType]:
     line = Words(node.name, "bold")
     for state in _states(node):
         line.append(f"  {state}", _WARN)
     yield line
-    if paper.wide:
+    if layout.wide:
         yield Words(
             f"  kubelet offers {_known(node.offered_units)} units and "
             f"{_known(node.offered_cores)} cores; device plugin pod {node.plugin}",
             _DIM,
         )
     for card in node.cards:
-        yield from draw_card(node, card, paper)
-    for uuid, tenant in node.gone:
-        yield Words(f"  on a card that is gone ({uuid}): {named(tenant, node)}", _WARN)
+        yield from _draw_card(node, card, layout)
+    for uuid, share in node.gone:
+        pod = _named(share, node)
+        yield Words(f"  on a card that no longer exists ({uuid}): {pod}", _WARN)
 
 
 def _states(node: NodeView) -> Iterator[str]:
@@ -329,42 +328,42 @@ def _states(node: NodeView) -> Iterator[str]:
     if node.complaint:
         yield "its annotation cannot be read"
     if node.ready is not True:
-        yield "not ready" if node.ready is False else f"ready: {words.NOT_KNOWN}"
+        yield "not ready" if node.ready is False else "readiness not known"
     if not node.schedulable:
         yield "unschedulable"
     if node.labelled and node.plugin != PLUGIN_READY:
         yield f"device plugin {node.plugin}"
 
 
-def _pending(seen: Survey, paper: Paper) -> Iterator[RenderableType]:
+def _pending(seen: Overview, layout: Layout) -> Iterator[RenderableType]:
     if not seen.pending:
         return
     yield Words(f"\n{words.counted(len(seen.pending), 'pod')} pending", "bold")
-    shown = seen.pending if paper.wide else seen.pending[:_MOST_PENDING]
+    shown = seen.pending if layout.wide else seen.pending[:_MOST_PENDING]
     for one in shown:
         old = f", {age(one.since, seen.at)} old" if one.since else ""
-        yield Words(f"  {one.pod}  asks {one.asks}{old}")
-        yield Padding(Words(_why(one, paper)), (0, 0, 0, _INDENT), expand=False)
+        yield Words(f"  {one.pod}  requests {one.asks}{old}")
+        yield Padding(Words(_why(one, layout)), (0, 0, 0, _INDENT), expand=False)
     if left := len(seen.pending) - len(shown):
         yield Words(f"  and {left} more (-o wide)", _DIM)
     first = seen.pending[0].pod
     yield Words(f"  → gpusharectl why {first}")
 
 
-def _why(one: Waiting, paper: Paper) -> str:
+def _why(one: WaitingPod, layout: Layout) -> str:
     said = one.because
     if one.nominated:
-        said += f"; room is being made on {one.nominated}"
-    if one.scheduler and (one.room or paper.wide):
+        said += f"; pods on {one.nominated} are being preempted for it"
+    if one.scheduler and (one.room or layout.wide):
         said += f"\nkube-scheduler: {one.scheduler}"
     return said
 
 
-def to_look_at(found: Sequence[Trouble]) -> Iterator[RenderableType]:
-    """Say what an operator should look at, and what to do about each."""
+def warnings(found: Sequence[Trouble]) -> Iterator[RenderableType]:
+    """Draw what needs an operator, each with the next step."""
     if not found:
         return
-    yield Words("\nTo look at", "bold")
+    yield Words("\nWarnings", "bold")
     for one in found:
         text = Words(f"{one.about}: ", _WARN).append(one.what, "default")
         yield Padding(text, (0, 0, 0, 2), expand=False)

@@ -1,13 +1,13 @@
-"""The survey as data: what ``-o json`` and ``-o yaml`` give. Pure.
+"""The overview as data: what ``inspect -o json`` and ``-o yaml`` print. Pure.
 
-The shape is a promise; fields may come, none goes or changes its meaning while ``v``
-stays. Amounts have ``cores``, ``units`` and ``memory_mib``. null: nobody knows, or it
-does not apply::
+The shape is a promise: fields may be added; none is removed or changes its meaning
+while ``v`` stays. An amount has ``cores``, ``units`` and ``memory_mib``. null: not
+known, or it does not apply::
 
     v             1
-    at            when it was looked at, RFC 3339
+    at            when the cluster was read, RFC 3339
     books         {from: "extender" | "pods and nodes", because: str | null}
-    policy        the cluster's own; card_order beside it
+    policy        the cluster's default; card_order beside it
     totals        {nodes, cards, other_nodes, units, allotted_units, pending}
     largest_free  {node, card, index, cores, units, memory_mib} | null
     nodes         [{name, ready, schedulable, labelled, device_plugin, offered: {cores,
@@ -25,39 +25,40 @@ does not apply::
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
-from gpushare.domain.model import UNIT_MIB, Amount, PodRef
-from gpusharectl.state.placements import Books
-from gpusharectl.state.read import Trouble
+from gpushare.domain.model import UNIT_MIB, Amount, Card, PodRef
+from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     CardView,
     NamespaceView,
     NodeView,
-    Quota,
-    Survey,
-    Tenant,
-    Waiting,
+    Overview,
+    PodShare,
+    WaitingPod,
+    total_units,
 )
 
 Data = dict[str, Any]
 VERSION = 1
 
 
-def survey_data(seen: Survey) -> Data:
-    """Give all of it, whatever the screen leaves out."""
+def overview_data(seen: Overview) -> Data:
+    """Return all of it, also what the screen leaves out."""
+    units, allotted = total_units(seen.cards)
     return {
         "v": VERSION,
         "at": seen.at.isoformat(),
-        "books": books_data(seen.books),
-        "policy": seen.books.choice.default,
-        "card_order": seen.books.choice.card_order,
+        "books": source_data(seen.placements),
+        "policy": seen.placements.choice.default,
+        "card_order": seen.placements.choice.card_order,
         "totals": {
             "nodes": len(seen.nodes),
             "other_nodes": seen.others,
             "cards": len(seen.cards),
-            "units": seen.units,
-            "allotted_units": seen.allotted,
+            "units": units,
+            "allotted_units": allotted,
             "pending": len(seen.pending),
         },
         "largest_free": _largest(seen),
@@ -68,25 +69,38 @@ def survey_data(seen: Survey) -> Data:
     }
 
 
-def books_data(books: Books) -> Data:
-    """Say whose books these are."""
-    origin = "pods and nodes" if books.unasked else "extender"
-    return {"from": origin, "because": books.unasked or None}
+def source_data(placements: Placements) -> Data:
+    """Return where the placements come from."""
+    origin = "pods and nodes" if placements.not_asked else "extender"
+    return {"from": origin, "because": placements.not_asked or None}
 
 
 def trouble_data(troubles: Iterable[Trouble]) -> list[Data]:
-    """Give warnings with their next steps."""
-    return [{"about": one.about, "what": one.what, "do": one.do} for one in troubles]
+    """Return warnings with their next steps."""
+    return [asdict(one) for one in troubles]
 
 
 def amount_data(amount: Amount) -> Data:
-    """Give an amount, with its memory in MiB too."""
+    """Return an amount, with its memory in MiB."""
     mib = amount.units * UNIT_MIB
     return {"cores": amount.cores, "units": amount.units, "memory_mib": mib}
 
 
+def card_data(card: Card) -> Data:
+    """Return what is known of a card itself."""
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "model": card.model or None,
+        "units": card.units,
+        "memory_mib": card.units * UNIT_MIB,
+        "healthy": card.healthy,
+        "cordoned": card.cordoned,
+    }
+
+
 def pod_data(pod: PodRef) -> Data:
-    """Say which pod."""
+    """Return which pod."""
     return {
         "namespace": pod.namespace,
         "name": pod.name,
@@ -95,7 +109,7 @@ def pod_data(pod: PodRef) -> Data:
     }
 
 
-def _largest(seen: Survey) -> Data | None:
+def _largest(seen: Overview) -> Data | None:
     block = seen.largest
     if block is None:
         return None
@@ -113,39 +127,32 @@ def _node(node: NodeView) -> Data:
         "offered": {"cores": node.offered_cores, "units": node.offered_units},
         "complaint": node.complaint or None,
         "cards": [_card(view) for view in node.cards],
-        "gone": [_tenant(tenant) | {"card": uuid} for uuid, tenant in node.gone],
+        "gone": [_share(share) | {"card": uuid} for uuid, share in node.gone],
     }
 
 
 def _card(view: CardView) -> Data:
-    card = view.card
     return {
-        "uuid": card.uuid,
-        "index": card.index,
-        "model": card.model or None,
-        "units": card.units,
-        "memory_mib": card.units * UNIT_MIB,
-        "healthy": card.healthy,
-        "cordoned": card.cordoned,
+        **card_data(view.card),
         "allotted": amount_data(view.charged),
         "free": None if view.free is None else amount_data(view.free),
-        "pods": [_tenant(tenant) for tenant in view.tenants],
+        "pods": [_share(share) for share in view.pods],
     }
 
 
-def _tenant(tenant: Tenant) -> Data:
+def _share(share: PodShare) -> Data:
     return {
-        **pod_data(tenant.pod),
-        **amount_data(tenant.amount),
-        "whole": tenant.whole,
-        "stay": tenant.stay.value,
-        "planned": list(tenant.planned),
-        "leaving": tenant.leaving,
-        "waits": tenant.waits or None,
+        **pod_data(share.pod),
+        **amount_data(share.amount),
+        "whole": share.whole,
+        "stay": share.stay.value,
+        "planned": list(share.planned),
+        "leaving": share.leaving,
+        "waits": share.waits or None,
     }
 
 
-def _waiting(one: Waiting) -> Data:
+def _waiting(one: WaitingPod) -> Data:
     return {
         **pod_data(one.pod),
         "policy": one.policy,
@@ -159,14 +166,5 @@ def _waiting(one: Waiting) -> Data:
 
 
 def _namespace(one: NamespaceView) -> Data:
-    told = None if one.quotas is None else [_quota(quota) for quota in one.quotas]
-    return {"name": one.name, "allotted": amount_data(one.allotted), "quotas": told}
-
-
-def _quota(one: Quota) -> Data:
-    return {
-        "name": one.name,
-        "resource": one.resource,
-        "hard": one.hard,
-        "used": one.used,
-    }
+    quotas = None if one.quotas is None else [asdict(quota) for quota in one.quotas]
+    return {"name": one.name, "allotted": amount_data(one.allotted), "quotas": quotas}

@@ -1,9 +1,9 @@
-"""What an operator should look at, each with the next step. Pure.
+"""What needs an operator, each with the next step. Pure.
 
-One function for one kind of trouble; to add one, write it and name it in ``_ALL``.
+One function for each kind of trouble; to add one, write it and name it in ``_ALL``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD
@@ -11,229 +11,239 @@ from gpushare.domain.node import Node
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.state.read import Picture, Trouble
+from gpusharectl.state.read import ClusterState, Trouble
 
-OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
+_OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
-_HELD_BACK = "CreateContainerConfigError"
-"""kubelet's word where a device plugin says no before the start."""
-_ASKS_NOBODY = (
-    "is started without --config, so it does not ask the extender, and pods are bound "
-    "without a card"
-)
+_PLUGIN_REFUSES = "CreateContainerConfigError"
+"""kubelet's reason if a device plugin refuses a container before its start."""
 _MOST = 3
 
 
-def troubles(picture: Picture) -> Iterator[Trouble]:
-    """Give all troubles, those of the whole cluster first."""
-    yield from picture.troubles
+def troubles(
+    state: ClusterState, found_elsewhere: Sequence[Trouble] = ()
+) -> Iterator[Trouble]:
+    """Return all troubles, those of the whole cluster first.
+
+    A kube-scheduler whose host is among ``found_elsewhere`` is not reported again.
+    """
+    yield from found_elsewhere
+    yield from state.troubles
+    yield from _extender(state)
+    yield from _scheduler(state, {one.about for one in found_elsewhere})
     for look in _ALL:
-        yield from look(picture)
+        yield from look(state)
 
 
-def extender(picture: Picture) -> Iterator[Trouble]:
-    """Nobody chooses cards while no extender is ready."""
-    pods = [pod for pod in picture.parts if facts.is_extender(pod)]
-    where = f"kubectl -n {facts.SYSTEM}"
+def _extender(state: ClusterState) -> Iterator[Trouble]:
+    pods = [pod for pod in state.parts if facts.is_extender(pod)]
     if not pods:
         what = (
-            f"no pod of it is in {facts.SYSTEM}; unless it runs in another way, pods "
-            "that ask for cards wait, or are bound without one"
+            f"there is no extender pod in {facts.SYSTEM}; unless it runs in another "
+            "way, pods that request cards wait, or are bound without one"
         )
         yield Trouble("extender", what, "gpusharectl install")
     elif not any(facts.holds(pod, "Ready") for pod in pods):
-        what = f"none of its pods in {facts.SYSTEM} is ready: {len(pods)} there"
-        selector = f"-l {facts.PART_NAME}={facts.label(pods[0], facts.PART_NAME)}"
-        yield Trouble("extender", what, f"{where} logs {selector}")
+        what = _none_ready(pods)
+        name = facts.label(pods[0], facts.PART_NAME)
+        yield Trouble("extender", what, _of_part("logs", name))
 
 
-def scheduler(picture: Picture) -> Iterator[Trouble]:
-    """kube-scheduler must have our stanza, or it binds pods without a card."""
-    if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in picture.parts):
+def _none_ready(pods: Sequence[Json]) -> str:
+    if len(pods) == 1:
+        return f"its pod in {facts.SYSTEM} is not ready"
+    return f"none of its {len(pods)} pods in {facts.SYSTEM} is ready"
+
+
+def _of_part(command: str, part: str) -> str:
+    return f"kubectl -n {facts.SYSTEM} {command} -l {facts.PART_NAME}={part}"
+
+
+def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
+    """Report each kube-scheduler without our configuration: it binds without a card."""
+    if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in state.parts):
         return
-    told = {one.about for one in picture.troubles}
-    for pod in picture.parts:
-        if not facts.is_kube_scheduler(pod) or facts.node_of(pod) in told:
+    for pod in state.parts:
+        if not facts.is_kube_scheduler(pod) or facts.node_of(pod) in reported:
             continue
         config = _config_of(pod)
-        if config.startswith(OUR_FOLDERS):
+        if config.startswith(_OUR_FOLDERS):
             continue
-        what = _ASKS_NOBODY
+        how = "without --config"
         if config:
-            what = (
-                f"is started with --config={config}, which the installer does not "
-                "make: without our stanza in it, pods are bound without a card"
-            )
+            how = f"with --config={config}, which the installer did not write"
+        what = (
+            f"it is started {how}; unless it calls the extender, it binds pods without "
+            "a card"
+        )
         yield Trouble(facts.name_of(pod), what, "gpusharectl install, on that host")
 
 
-def webhook(picture: Picture) -> Iterator[Trouble]:
-    """While the API server asks it and none is ready, no pod with cards is made."""
-    pods = [pod for pod in picture.parts if facts.is_part(pod, facts.WEBHOOK)]
+def _webhook(state: ClusterState) -> Iterator[Trouble]:
+    """Report a webhook that is called or has pods, none of which is ready."""
+    pods = [pod for pod in state.parts if facts.is_part(pod, facts.WEBHOOK)]
     if any(facts.holds(pod, "Ready") for pod in pods):
         return
-    look = f"kubectl -n {facts.SYSTEM} describe"
     if pods:
-        what = f"none of its pods in {facts.SYSTEM} is ready: {len(pods)} there"
-        look += f" pods -l {facts.PART_NAME}={facts.WEBHOOK}"
-    elif picture.reviewed:
-        what = f"the API server asks it, and no pod of it is in {facts.SYSTEM}"
-        look += f" deployment {facts.WEBHOOK}"
+        what = _none_ready(pods)
+        look = _of_part("describe pods", facts.WEBHOOK)
+    elif state.reviewed:
+        what = f"the API server calls it, but it has no pod in {facts.SYSTEM}"
+        look = f"kubectl -n {facts.SYSTEM} describe deployment {facts.WEBHOOK}"
     else:
         return
-    so = "until one is, no pod that asks for a card is made"
-    if picture.reviewed is False:
-        so = "the API server does not ask it either, so pods are made unseen"
+    so = "until one is ready, no pod that requests a card can be created"
+    if state.reviewed is False:
+        so = "the API server does not call it either, so pods are created unchecked"
     yield Trouble("webhook", f"{what}; {so}", look)
 
 
-def device_plugin(picture: Picture) -> Iterator[Trouble]:
-    """A node that is to share its cards needs a device plugin that is ready."""
-    for node in picture.nodes:
+def _device_plugin(state: ClusterState) -> Iterator[Trouble]:
+    for node in state.nodes:
         name = facts.name_of(node)
-        ready = picture.plugins.get(name)
+        ready = state.plugins.get(name)
         if ready or not facts.is_labelled(node):
             continue
-        state = "has no device plugin" if ready is None else "its plugin is not ready"
-        what = f"is labelled {names.GPU_NODE_LABEL}=true, and {state}"
-        selector = f"-l {facts.PART_NAME}={facts.DEVICE_PLUGIN}"
-        look = f"kubectl -n {facts.SYSTEM} describe pods {selector}"
-        yield Trouble(name, what, look)
+        lacks = (
+            "it has no device plugin" if ready is None else "its plugin is not ready"
+        )
+        what = f"the node has the label {names.GPU_NODE_LABEL}=true, but {lacks}"
+        yield Trouble(name, what, _of_part("describe pods", facts.DEVICE_PLUGIN))
 
 
-def node_ready(picture: Picture) -> Iterator[Trouble]:
-    """Nothing starts on a node that is not ready, whatever its cards have free."""
-    for node, _ in _with_cards(picture):
-        if facts.holds(node, "Ready") is not True:
-            lost = facts.holds(node, "Ready") is None
-            state = "has not been heard of" if lost else "is not ready"
-            what = f"{state}; nothing starts there, what runs stays charged"
-            name = facts.name_of(node)
+def _node_ready(state: ClusterState) -> Iterator[Trouble]:
+    for body, _ in _with_cards(state):
+        ready = facts.holds(body, "Ready")
+        if ready is not True:
+            how = "is not ready" if ready is False else "does not report its status"
+            what = f"the node {how}; no pod starts there, and running pods stay charged"
+            name = facts.name_of(body)
             yield Trouble(name, what, f"kubectl describe node {name}")
 
 
-def offered(picture: Picture) -> Iterator[Trouble]:
-    """Kubelet must count what the device plugin has published."""
-    for node, page in _with_cards(picture):
-        well = [card for card in page.cards if card.healthy]
+def _offered(state: ClusterState) -> Iterator[Trouble]:
+    """Report a kubelet that does not count what the device plugin has published."""
+    for body, node in _with_cards(state):
+        healthy = [card for card in node.cards if card.healthy]
         wanted = {
-            names.MEMORY: sum(card.units for card in well),
-            names.CORE: CORES_PER_CARD * len(well),
+            names.MEMORY: sum(card.units for card in healthy),
+            names.CORE: CORES_PER_CARD * len(healthy),
         }
-        found = {key: facts.allocatable(node, key) for key in wanted}
+        found = {key: facts.allocatable(body, key) for key in wanted}
         if found != wanted and any((*wanted.values(), *found.values())):
             what = "; ".join(
-                f"kubelet offers {_told(found[key])} of {key}, the cards have {number}"
-                for key, number in wanted.items()
-                if found[key] != number
+                f"kubelet offers {_number(found[key])} of {key}, the cards have {here}"
+                for key, here in wanted.items()
+                if found[key] != here
             )
-            do = "see the device plugin's log there: is it registered with kubelet?"
-            yield Trouble(facts.name_of(node), what, do)
+            do = (
+                "check in the log of the device plugin there that it has registered "
+                "with kubelet"
+            )
+            yield Trouble(facts.name_of(body), what, do)
 
 
-def annotations(picture: Picture) -> Iterator[Trouble]:
-    """What cannot be read counts for nothing, and cards that are not there too."""
-    for node in picture.nodes:
+def _annotations(state: ClusterState) -> Iterator[Trouble]:
+    """Report annotations that cannot be read or name cards that do not exist."""
+    for node in state.nodes:
         name = facts.name_of(node)
         try:
             here = {card.uuid for card in codec.cards(node)}
         except Malformed as error:
-            what = f"shares no cards, since its annotation cannot be read: {error}"
-            yield Trouble(name, what, "see who wrote it; the device plugin mends it")
+            what = f"it shares no cards, because its annotation cannot be read: {error}"
+            do = "find out who wrote it; the device plugin writes it again"
+            yield Trouble(name, what, do)
             continue
         for key, command in ((names.CORDON, "uncordon-card"), (names.CLEAR, "")):
-            strays = codec.uuids(facts.annotation(node, key)) - here
-            if strays:
-                told = words.listed(sorted(strays), _MOST)
-                what = f"{key} names cards that are not there: {told}"
+            missing = codec.uuids(facts.annotation(node, key)) - here
+            if missing:
+                cards = words.listed(sorted(missing), _MOST)
+                what = f"{key} names cards that the node does not have: {cards}"
                 by_hand = f"kubectl annotate node {name} {key}-"
-                ours = f"gpusharectl {command} {name} {min(strays)}"
+                ours = f"gpusharectl {command} {name} {min(missing)}"
                 yield Trouble(name, what, ours if command else by_hand)
 
 
-def placements(picture: Picture) -> Iterator[Trouble]:
-    """A placement that cannot be believed is charged on every card."""
-    for record, pod in picture.read.values():
-        if record.complaint:
-            do = "delete the pod; if it comes again, find out who writes placements"
-            yield Trouble(facts.full_name(pod), record.complaint, do)
+def _placements(state: ClusterState) -> Iterator[Trouble]:
+    for seen in state.pods.values():
+        if seen.record.complaint:
+            do = "delete the pod; if it comes back so, find out who writes placements"
+            yield Trouble(facts.full_name(seen.body), seen.record.complaint, do)
 
 
-def unplaced(picture: Picture) -> Iterator[Trouble]:
-    """Pods that came without the extender keep room on every card of their node."""
-    for page in picture.books.pages:
-        if page.unplaced:
-            pods = sorted(str(asked.pod) for asked in page.unplaced.values())
+def _unplaced(state: ClusterState) -> Iterator[Trouble]:
+    """Report pods that were bound without the extender: charged on every card."""
+    for node in state.placements.nodes:
+        if node.unplaced:
+            pods = sorted(str(asked.pod) for asked in node.unplaced.values())
             what = (
-                f"nobody knows the card of {words.listed(pods, _MOST)}: charged on "
-                "each card here"
+                f"the card of {words.listed(pods, _MOST)} is not known, so each card "
+                "here is charged for it"
             )
             do = (
-                "wait for the device plugin to tell; if it stays so, see whether "
-                "kube-scheduler asks the extender"
+                "wait for the device plugin to report it; if this stays, check that "
+                "kube-scheduler calls the extender"
             )
-            yield Trouble(str(page.name), what, do)
+            yield Trouble(str(node.name), what, do)
 
 
-def over_placed(picture: Picture) -> Iterator[Trouble]:
-    """More is held than there is: a smaller card came, or somebody wrote placements."""
-    for page in picture.books.pages:
-        charged = replace(page, nominations={}).charged
-        for card in page.cards:
+def _over_placed(state: ClusterState) -> Iterator[Trouble]:
+    """Report cards of which more is held than they have."""
+    for node in state.placements.nodes:
+        charged = replace(node, nominations={}).charged
+        for card in node.cards:
             cores, units = charged.get(card.uuid, (0, 0))
             if units > card.units or cores > CORES_PER_CARD:
                 what = (
-                    f"card {card.index} is promised {units} of {card.units} units and "
-                    f"{cores} of {CORES_PER_CARD} cores"
+                    f"pods hold {units} of {card.units} units and {cores} of "
+                    f"{CORES_PER_CARD} cores of card {card.index}, more than it has"
                 )
-                do = "delete pods there until it is no longer so"
-                yield Trouble(str(page.name), what, do)
+                do = "delete pods there until they hold no more than the card has"
+                yield Trouble(str(node.name), what, do)
 
 
-def not_started(picture: Picture) -> Iterator[Trouble]:
-    """A bound pod whose container the device plugin keeps waiting."""
-    for record, pod in picture.read.values():
-        waits = facts.waits_because(pod)
-        if record.node and waits.startswith(_HELD_BACK):
-            do = f"gpusharectl why {facts.full_name(pod)}"
-            yield Trouble(facts.full_name(pod), f"does not start: {waits}", do)
+def _not_started(state: ClusterState) -> Iterator[Trouble]:
+    """Report bound pods whose container the device plugin refuses."""
+    for seen in state.pods.values():
+        waits = facts.waits_because(seen.body)
+        if seen.record.node and waits.startswith(_PLUGIN_REFUSES):
+            name = facts.full_name(seen.body)
+            yield Trouble(name, f"does not start: {waits}", f"gpusharectl why {name}")
 
 
-def misspelt(picture: Picture) -> Iterator[Trouble]:
-    """An annotation of a pod that looks like ours and means nothing."""
+def _misspelt(state: ClusterState) -> Iterator[Trouble]:
+    """Report annotations of pods that look like ours and have no meaning."""
     found: dict[str, list[str]] = {}
-    for pod in picture.pods:
-        for text in codec.unknown_annotations(pod):
-            found.setdefault(text, []).append(facts.full_name(pod))
+    for seen in state.pods.values():
+        for text in codec.unknown_annotations(seen.body):
+            found.setdefault(text, []).append(facts.full_name(seen.body))
     for text, pods in found.items():
-        do = "write it as it should be where such pods are made"
+        do = "correct it where these pods are created"
         yield Trouble(words.listed(pods, _MOST), text, do)
 
 
-_ALL: tuple[Callable[[Picture], Iterator[Trouble]], ...] = (
-    extender,
-    scheduler,
-    webhook,
-    device_plugin,
-    node_ready,
-    offered,
-    annotations,
-    placements,
-    unplaced,
-    over_placed,
-    not_started,
-    misspelt,
+_ALL: tuple[Callable[[ClusterState], Iterator[Trouble]], ...] = (
+    _webhook,
+    _device_plugin,
+    _node_ready,
+    _offered,
+    _annotations,
+    _placements,
+    _unplaced,
+    _over_placed,
+    _not_started,
+    _misspelt,
 )
 
 
-def _with_cards(picture: Picture) -> Iterator[tuple[Json, Node]]:
-    for page in picture.books.pages:
-        node = picture.node(page.name)
-        if node is not None and page.cards:
-            yield node, page
+def _with_cards(state: ClusterState) -> Iterator[tuple[Json, Node]]:
+    for node in state.placements.nodes:
+        body = state.node(node.name)
+        if body is not None and node.cards:
+            yield body, node
 
 
-def _told(number: int | None) -> str:
+def _number(number: int | None) -> str:
     return words.NOT_KNOWN if number is None else str(number)
 
 

@@ -1,12 +1,10 @@
-"""The cluster as inspect shows it: node, card, pods. Frozen values. Pure.
+"""What the commands show of a cluster: nodes, cards, pods on them, namespaces. Pure.
 
-Namespaces: what is allotted to their pods, and what their quotas allow. Pure.
-
-From a picture to what inspect shows. Pure.
+``inspect``, ``top`` and the screen after ``install`` draw an ``Overview``.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -22,7 +20,6 @@ from gpushare.domain.model import (
     Placement,
     PodRef,
     PodRequest,
-    PodUID,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
@@ -30,9 +27,16 @@ from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
-from gpusharectl.state.placements import Books
-from gpusharectl.state.read import Picture, Trouble
+from gpusharectl.state.read import ClusterState, Placements, SeenPod, Trouble
 from gpusharectl.state.troubles import troubles
+
+NO_PLUGIN = "missing"
+PLUGIN_NOT_READY = "not ready"
+PLUGIN_READY = "ready"
+COUNTED = (names.MEMORY, names.CORE, names.BITFUSION_GPU)
+"""The resources of which a quota is shown."""
+_QUOTA_KEY = "requests."
+"""How a quota names what pods request of an extended resource."""
 
 
 class Stay(StrEnum):
@@ -40,17 +44,17 @@ class Stay(StrEnum):
 
     PLACED = "placed"
     UNPLACED = "unplaced"
-    """It runs on the node, nobody knows on which card: charged on each."""
+    """It runs on the node, its card is not known: charged on each card."""
     NOMINATED = "nominated"
-    """Room is kept for it, its victims are on their way out."""
+    """Room is reserved for it; the pods that it preempts are being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
-    """What one pod has of one card.
+class PodShare:
+    """What one pod holds of one card.
 
-    ``planned`` names the cards of the plan where the pod is elsewhere; ``waits`` why
-    its container may not start, in kubelet's words.
+    ``planned`` are the planned cards, if the pod is on other ones. ``waits`` is why a
+    container does not start, in kubelet's words.
     """
 
     pod: PodRef
@@ -64,25 +68,25 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class CardView:
-    """A card, what is charged to it, and for whom; the largest first.
+    """A card, what is charged to it, and the pods on it, the largest first.
 
-    Room that is kept for a nominated pod is not charged yet, and not free either.
-    ``free`` is None where nothing new is placed; it may be below zero.
+    Room that is reserved for a nominated pod is not charged, and not free either.
+    ``free`` is None for a closed card; it may be below zero.
     """
 
     card: Card
     charged: Amount
     free: Amount | None
-    tenants: tuple[Tenant, ...]
+    pods: tuple[PodShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node that shares cards, or should.
 
-    ``ready`` None: nobody knows. ``offered`` is what kubelet counts, each part None
-    where it does not know the resource. ``gone`` are pods on cards that are no more,
-    with the card's UUID.
+    ``ready`` is None if it is not known. ``offered_...`` is kubelet's allocatable, None
+    if kubelet does not know the resource. ``gone`` are pods on cards that the node no
+    longer has.
     """
 
     name: str
@@ -93,16 +97,16 @@ class NodeView:
     offered_units: int | None
     offered_cores: int | None
     cards: tuple[CardView, ...]
-    gone: tuple[tuple[CardUUID, Tenant], ...]
+    gone: tuple[tuple[CardUUID, PodShare], ...]
     complaint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A pod that waits: what it asks, and why it waits.
+class WaitingPod:
+    """A pending pod: what it requests, and why it waits.
 
-    ``because`` are our words, ``room`` whether there is room by them; ``scheduler`` are
-    kube-scheduler's, empty where it has said nothing.
+    ``because`` is our reason, ``room`` whether some card has room for it, ``scheduler``
+    kube-scheduler's message, empty if there is none.
     """
 
     pod: PodRef
@@ -118,11 +122,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one ResourceQuota says of one resource.
-
-    ``hard`` is what it allows, ``used`` what it has counted of its namespace's pods,
-    those that wait included; None where nobody knows.
-    """
+    """One resource of a ResourceQuota; None is not known."""
 
     name: str
     resource: str
@@ -132,11 +132,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceView:
-    """What the pods of a namespace have of cards, and what its quotas say.
-
-    ``allotted`` is what is charged: of whole cards all. ``quotas`` None: they could not
-    be read.
-    """
+    """What a namespace's pods hold; ``quotas`` is None if they could not be read."""
 
     name: str
     allotted: Amount
@@ -144,17 +140,17 @@ class NamespaceView:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Overview:
     """All that inspect shows. ``others`` counts the nodes that share no cards.
 
     ``pending`` and ``namespaces`` are the whole cluster's, whichever nodes are shown.
     """
 
-    books: Books
+    placements: Placements
     at: datetime
     nodes: tuple[NodeView, ...]
     others: int
-    pending: tuple[Waiting, ...]
+    pending: tuple[WaitingPod, ...]
     largest: Block | None
     troubles: tuple[Trouble, ...]
     namespaces: tuple[NamespaceView, ...] = ()
@@ -164,144 +160,70 @@ class Survey:
         """All cards of all nodes shown."""
         return tuple(card for node in self.nodes for card in node.cards)
 
-    @property
-    def units(self) -> int:
-        """All units that there are."""
-        return sum(view.card.units for view in self.cards)
 
-    @property
-    def allotted(self) -> int:
-        """The units that somebody has; of a card never more than all."""
-        return sum(min(view.charged.units, view.card.units) for view in self.cards)
+def total_units(cards: Iterable[CardView]) -> tuple[int, int]:
+    """Return the units of these cards, and how many are allotted.
 
-
-COUNTED = (names.MEMORY, names.CORE, names.BITFUSION_GPU)
-"""The resources of which a quota is shown."""
-_ASKED = "requests."
-"""How a quota names what pods ask of an extended resource."""
+    Of a card never more than it has.
+    """
+    found = list(cards)
+    allotted = sum(min(one.charged.units, one.card.units) for one in found)
+    return sum(one.card.units for one in found), allotted
 
 
-def namespaces(picture: Picture) -> tuple[NamespaceView, ...]:
-    """Give those with something allotted or with a quota on it, by name."""
-    held = _allotted(picture)
-    if picture.quotas is None:
-        return tuple(NamespaceView(name, held[name], None) for name in sorted(held))
-    bounds: defaultdict[str, list[Quota]] = defaultdict(list)
-    for quota in picture.quotas:
-        namespace = str(quota["metadata"].get("namespace") or "")
-        bounds[namespace] += _said(quota)
-    return tuple(
-        NamespaceView(name, held.get(name, NOTHING), tuple(bounds.get(name, ())))
-        for name in sorted({*held, *(name for name, some in bounds.items() if some)})
-    )
+def overview(
+    state: ClusterState, only: str = "", more: Sequence[Trouble] = ()
+) -> Overview:
+    """Show all nodes that share cards or should, or only the one of this name.
 
-
-def counting_nothing(picture: Picture) -> Iterator[Trouble]:
-    """Say which quotas are on Bitfusion's resource, where no pod can ask for it."""
-    resource = names.BITFUSION_GPU
-    if any(facts.allocatable(node, resource) for node in picture.nodes):
-        return
-    idle: dict[str, None] = {}
-    for quota in picture.quotas or ():
-        if any(one.resource == resource for one in _said(quota)):
-            idle[str(quota["metadata"].get("namespace") or "")] = None
-    for namespace in idle:
-        what = f"its quota on {resource} counts nothing: no node offers any"
-        yield Trouble(namespace, what, f"gpusharectl migrate-quota -n {namespace}")
-
-
-def _allotted(picture: Picture) -> Mapping[str, Amount]:
-    """Add up what is charged, each pod once: one of unknown card holds one only."""
-    found: defaultdict[str, Amount] = defaultdict(Amount)
-    for page in picture.books.pages:
-        for placement in page.placements.values():
-            for share in placement.shares:
-                found[placement.pod.namespace] += share.amount
-        for asked in page.unplaced.values():
-            for claim in asked.claims:
-                found[asked.pod.namespace] += claim.amount
-    return found
-
-
-def _said(quota: Json) -> Iterator[Quota]:
-    hard = (quota.get("spec") or {}).get("hard") or {}
-    used = (quota.get("status") or {}).get("used") or {}
-    for resource in COUNTED:
-        key = f"{_ASKED}{resource}"
-        if key in hard:
-            allowed, counted = _number(hard[key]), _number(used.get(key))
-            yield Quota(facts.name_of(quota), resource, allowed, counted)
-
-
-def _number(told: object) -> int | None:
-    """Read a quantity; None where nobody has told, or told none that counts things."""
-    try:
-        return None if told is None else whole(told)
-    except (NotAQuantity, NotWhole):
-        return None
-
-
-NO_PLUGIN = "missing"
-PLUGIN_NOT_READY = "not ready"
-PLUGIN_READY = "ready"
-
-
-def survey(picture: Picture, only: str = "") -> Survey:
-    """Give all nodes that share cards or should, or only the one of this name."""
-    pages = {str(page.name): page for page in picture.books.pages}
-    known = {facts.name_of(node): node for node in picture.nodes}
-    shown = sorted(name for name in {*pages, *known} if _shares(name, pages, known))
+    ``more`` are troubles that were found elsewhere, such as in this host's files.
+    """
+    held = {str(node.name): node for node in state.placements.nodes}
+    known = {facts.name_of(node): node for node in state.nodes}
+    shown = sorted(name for name in {*held, *known} if _shares_cards(name, held, known))
     others = len(known.keys() - set(shown))
     if only:
         shown, others = [only], 0
-    views = tuple(_node(picture, name, pages.get(name)) for name in shown)
-    seen = [pages[name] for name in shown if name in pages]
-    return Survey(
-        picture.books,
-        picture.now,
-        views,
+    return Overview(
+        state.placements,
+        state.now,
+        tuple(_node(state, name, held.get(name)) for name in shown),
         others,
-        tuple(_pending(picture)),
-        largest_block(seen),
-        (*troubles(picture), *counting_nothing(picture)),
-        namespaces(picture),
+        tuple(_pending(state)),
+        largest_block([held[name] for name in shown if name in held]),
+        (*troubles(state, more), *_idle_quotas(state)),
+        namespaces(state),
     )
 
 
-def _shares(name: str, pages: dict[str, Node], known: dict[str, Json]) -> bool:
-    page = pages.get(name)
-    if page and (page.cards or page.placements or page.unplaced):
+def _shares_cards(name: str, held: dict[str, Node], known: dict[str, Json]) -> bool:
+    node = held.get(name)
+    if node and (node.cards or node.placements or node.unplaced):
         return True
-    node = known.get(name)
-    return node is not None and (
-        facts.is_labelled(node) or bool(facts.annotation(node, names.CARDS))
+    body = known.get(name)
+    return body is not None and (
+        facts.is_labelled(body) or bool(facts.annotation(body, names.CARDS))
     )
 
 
-def _node(picture: Picture, name: str, page: Node | None) -> NodeView:
-    node = picture.node(name)
-    shown = page or Node(NodeName(name))
-    here = {card.uuid for card in shown.cards}
+def _node(state: ClusterState, name: str, held: Node | None) -> NodeView:
+    body = state.node(name)
+    node = held or Node(NodeName(name))
+    here = {card.uuid for card in node.cards}
+    plugin = state.plugins.get(name)
+    state_of_plugin = PLUGIN_READY if plugin else PLUGIN_NOT_READY
     return NodeView(
         name=name,
-        ready=None if node is None else facts.holds(node, "Ready"),
-        schedulable=node is not None and not facts.is_unschedulable(node),
-        labelled=node is not None and facts.is_labelled(node),
-        plugin=plugin_on(picture, name),
-        offered_units=facts.allocatable(node, names.MEMORY) if node else None,
-        offered_cores=facts.allocatable(node, names.CORE) if node else None,
-        cards=tuple(_card(picture, shown, card) for card in shown.cards),
-        gone=tuple(one for one in _shares_of(picture, shown) if one[0] not in here),
-        complaint=_complaint(node),
+        ready=None if body is None else facts.holds(body, "Ready"),
+        schedulable=body is not None and not facts.is_unschedulable(body),
+        labelled=body is not None and facts.is_labelled(body),
+        plugin=NO_PLUGIN if plugin is None else state_of_plugin,
+        offered_units=facts.allocatable(body, names.MEMORY) if body else None,
+        offered_cores=facts.allocatable(body, names.CORE) if body else None,
+        cards=tuple(_card(state, node, card) for card in node.cards),
+        gone=tuple(one for one in _shares_on(state, node) if one[0] not in here),
+        complaint=_complaint(body),
     )
-
-
-def plugin_on(picture: Picture, name: str) -> str:
-    """Say how the device plugin's pod on a node is; a mere process is ``missing``."""
-    ready = picture.plugins.get(name)
-    if ready is None:
-        return NO_PLUGIN
-    return PLUGIN_READY if ready else PLUGIN_NOT_READY
 
 
 def _complaint(node: Json | None) -> str:
@@ -314,92 +236,83 @@ def _complaint(node: Json | None) -> str:
     return ""
 
 
-def _card(picture: Picture, page: Node, card: Card) -> CardView:
-    cores, units = replace(page, nominations={}).charged.get(card.uuid, (0, 0))
-    tenants = [one for uuid, one in _shares_of(picture, page) if uuid == card.uuid]
-    tenants += _unplaced(picture, page, card)
-    tenants.sort(key=_largest_first)
-    return CardView(
-        card,
-        Amount(cores, units) + page.unknown[card.uuid],
-        page.free.get(card.uuid),
-        tuple(tenants),
-    )
+def _card(state: ClusterState, node: Node, card: Card) -> CardView:
+    cores, units = replace(node, nominations={}).charged.get(card.uuid, (0, 0))
+    pods = [one for uuid, one in _shares_on(state, node) if uuid == card.uuid]
+    pods += _unplaced(state, node, card)
+    charged = Amount(cores, units) + node.unknown[card.uuid]
+    pods.sort(key=_largest_first)
+    return CardView(card, charged, node.free.get(card.uuid), tuple(pods))
 
 
-def _largest_first(tenant: Tenant) -> tuple[bool, int, int, str, str]:
-    amount, pod = tenant.amount, tenant.pod
-    coming = tenant.stay is Stay.NOMINATED
+def _largest_first(share: PodShare) -> tuple[bool, int, int, str, str]:
+    amount, pod = share.amount, share.pod
+    coming = share.stay is Stay.NOMINATED
     return (coming, -amount.units, -amount.cores, pod.namespace, pod.name)
 
 
-def _shares_of(picture: Picture, page: Node) -> Iterator[tuple[CardUUID, Tenant]]:
-    yield from _held(picture, page.placements.values(), Stay.PLACED)
-    kept = [
+def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodShare]]:
+    yield from _held(state, node.placements.values(), Stay.PLACED)
+    reserved = [
         placement
-        for uid, placement in page.nominations.items()
-        if uid not in page.placements and uid not in page.unplaced
+        for uid, placement in node.nominations.items()
+        if uid not in node.placements and uid not in node.unplaced
     ]
-    yield from _held(picture, kept, Stay.NOMINATED)
+    yield from _held(state, reserved, Stay.NOMINATED)
 
 
 def _held(
-    picture: Picture, placements: Iterable[Placement], stay: Stay
-) -> Iterator[tuple[CardUUID, Tenant]]:
+    state: ClusterState, placements: Iterable[Placement], stay: Stay
+) -> Iterator[tuple[CardUUID, PodShare]]:
     for placement in placements:
-        record, pod = picture.read.get(placement.pod.uid, (None, None))
+        seen = state.pods.get(placement.pod.uid)
         for share in placement.shares:
-            tenant = Tenant(
+            found = PodShare(
                 placement.pod,
                 share.amount,
                 stay,
                 whole=share.amount.cores >= CORES_PER_CARD,
-                planned=planned_elsewhere(record, placement),
-                leaving=record is not None and record.terminating,
-                waits="" if pod is None else facts.waits_because(pod),
+                planned=planned_elsewhere(seen.record if seen else None, placement),
+                leaving=seen is not None and seen.record.terminating,
+                waits="" if seen is None else facts.waits_because(seen.body),
             )
-            yield share.card, tenant
+            yield share.card, found
 
 
 def planned_elsewhere(
     record: PodRecord | None, held: Placement
 ) -> tuple[CardUUID, ...]:
-    """Give the cards that were planned, where they are not those that it has."""
+    """Return the planned cards, if the pod is on other ones; else none."""
     if record is None or record.plan is None:
         return ()
     planned = record.plan.cards()
     return () if set(planned) == set(held.cards()) else planned
 
 
-def _unplaced(picture: Picture, page: Node, card: Card) -> Iterator[Tenant]:
-    for uid, asked in page.unplaced.items():
-        whole = any(claim.whole_cards for claim in asked.claims)
+def _unplaced(state: ClusterState, node: Node, card: Card) -> Iterator[PodShare]:
+    for uid, asked in node.unplaced.items():
+        whole_card = any(claim.whole_cards for claim in asked.claims)
         amount = sum((claim.amount for claim in asked.claims), NOTHING)
-        pod = _object(picture, uid)
-        yield Tenant(
+        seen = state.pods.get(uid)
+        yield PodShare(
             asked.pod,
-            card.capacity if whole else amount,
+            card.capacity if whole_card else amount,
             Stay.UNPLACED,
-            whole=whole,
-            leaving=pod is not None and facts.is_leaving(pod),
-            waits="" if pod is None else facts.waits_because(pod),
+            whole=whole_card,
+            leaving=seen is not None and seen.record.terminating,
+            waits="" if seen is None else facts.waits_because(seen.body),
         )
 
 
-def _object(picture: Picture, uid: PodUID) -> Json | None:
-    found = picture.read.get(uid)
-    return None if found is None else found[1]
-
-
-def _pending(picture: Picture) -> Iterator[Waiting]:
-    reserved = {uid for page in picture.books.pages for uid in page.placements}
+def _pending(state: ClusterState) -> Iterator[WaitingPod]:
+    placed = {uid for node in state.placements.nodes for uid in node.placements}
     waiting = [
-        (record, pod)
-        for record, pod in picture.read.values()
-        if not record.node and record.pod.uid not in reserved and _asks(record)
+        seen
+        for uid, seen in state.pods.items()
+        if not seen.record.node and uid not in placed and _asks(seen.record)
     ]
-    for record, pod in sorted(waiting, key=lambda one: _order(one[0].pod)):
-        yield _waiting(picture, record, pod)
+    for seen in sorted(waiting, key=lambda one: _order(one.record.pod)):
+        yield _waiting(state, seen)
 
 
 def _asks(record: PodRecord) -> bool:
@@ -410,19 +323,80 @@ def _order(pod: PodRef) -> tuple[int, str, str]:
     return (-pod.priority, pod.namespace, pod.name)
 
 
-def _waiting(picture: Picture, record: PodRecord, pod: Json) -> Waiting:
-    request = record.request
+def _waiting(state: ClusterState, seen: SeenPod) -> WaitingPod:
+    record, request = seen.record, seen.record.request
     claims = request.claims if isinstance(request, PodRequest) else ()
-    told = facts.condition(pod, "PodScheduled")
-    found = shortage(record, picture.books.pages, picture.books.choice)
-    return Waiting(
+    said = facts.condition(seen.body, "PodScheduled")
+    found = shortage(record, state.placements.nodes, state.placements.choice)
+    return WaitingPod(
         record.pod,
         words.claims(claims) or words.NOT_KNOWN,
         tuple(claim.amount for claim in claims),
         request.policy if isinstance(request, PodRequest) else None,
-        facts.created(pod),
+        facts.created(seen.body),
         found.because,
         bool(found.fits),
-        str(told.get("message") or ""),
+        str(said.get("message") or ""),
         str(record.nominated),
     )
+
+
+def namespaces(state: ClusterState) -> tuple[NamespaceView, ...]:
+    """Return those that hold something of a card or have a quota on one, by name."""
+    held = _allotted(state)
+    if state.quotas is None:
+        return tuple(NamespaceView(name, held[name], None) for name in sorted(held))
+    quotas: defaultdict[str, list[Quota]] = defaultdict(list)
+    for body in state.quotas:
+        if found := list(_quotas_in(body)):
+            quotas[str(body["metadata"].get("namespace") or "")] += found
+    return tuple(
+        NamespaceView(name, held.get(name, NOTHING), tuple(quotas.get(name, ())))
+        for name in sorted({*held, *quotas})
+    )
+
+
+def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:
+    """Report quotas on Bitfusion's resource if no node offers it."""
+    resource = names.BITFUSION_GPU
+    if any(facts.allocatable(node, resource) for node in state.nodes):
+        return
+    idle = [
+        str(body["metadata"].get("namespace") or "")
+        for body in state.quotas or ()
+        if any(one.resource == resource for one in _quotas_in(body))
+    ]
+    for namespace in dict.fromkeys(idle):
+        what = f"its quota on {resource} counts nothing, because no node offers it"
+        yield Trouble(namespace, what, f"gpusharectl migrate-quota -n {namespace}")
+
+
+def _allotted(state: ClusterState) -> Mapping[str, Amount]:
+    """Add up what is charged, each pod once: one of unknown card holds one only."""
+    found: defaultdict[str, Amount] = defaultdict(Amount)
+    for node in state.placements.nodes:
+        for placement in node.placements.values():
+            for share in placement.shares:
+                found[placement.pod.namespace] += share.amount
+        for asked in node.unplaced.values():
+            for claim in asked.claims:
+                found[asked.pod.namespace] += claim.amount
+    return found
+
+
+def _quotas_in(body: Json) -> Iterator[Quota]:
+    hard = (body.get("spec") or {}).get("hard") or {}
+    used = (body.get("status") or {}).get("used") or {}
+    for resource in COUNTED:
+        key = f"{_QUOTA_KEY}{resource}"
+        if key in hard:
+            allowed, counted = _number(hard[key]), _number(used.get(key))
+            yield Quota(facts.name_of(body), resource, allowed, counted)
+
+
+def _number(found: object) -> int | None:
+    """Read a quantity; None if it is missing or no whole number."""
+    try:
+        return None if found is None else whole(found)
+    except (NotAQuantity, NotWhole):
+        return None

@@ -1,14 +1,6 @@
-"""``top``: what pods and cards use, beside what they were allotted.
+"""``gpusharectl top``: what pods and cards use, and what is allotted to them.
 
-Exit codes:
-
-====  ==================================================================
-0     it was told, as far as the exporters answer
-1     it could not be told; a sentence says why
-2     the command line is not understood
-====  ==================================================================
-
-The same picture again and again, until Ctrl-C.
+On a terminal it is drawn again and again, until Ctrl-C.
 """
 
 import signal
@@ -23,35 +15,33 @@ import click
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from gpushare.kube import words
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import name_of
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import namespace_names, node_names
 from gpusharectl.output import give
-from gpusharectl.state.read import look
-from gpusharectl.state.view import survey
-from gpusharectl.top.render import Sheet, drawn
-from gpusharectl.top.rows import Sort, Top, Wish, joined
-from gpusharectl.top.scrape import ask
+from gpusharectl.state.read import no_such_node, read_state
+from gpusharectl.state.view import overview
+from gpusharectl.top.render import Layout, drawn
+from gpusharectl.top.rows import Query, Sort, Top, joined
+from gpusharectl.top.scrape import scrape
 from gpusharectl.top.serialize import top_data
 
 _RESIZE_S = 0.5
-"""How soon another size of the window shows."""
+"""How soon a new size of the window is noticed."""
 
 Frame = Callable[[Console, Top, str], RenderableType]
-"""Lays out what was seen for a console; the text says why it is not what is so now."""
+"""Draws values for a console; the text says why they are not current."""
 
 
 def watch(
-    console: Console, look: Callable[[], Top], frame: Frame, *, every_s: float
+    console: Console, read: Callable[[], Top], frame: Frame, *, every_s: float
 ) -> None:
-    """Look, rest for so long, look again, until Ctrl-C.
+    """Read and draw every ``every_s`` seconds, until Ctrl-C.
 
-    ``ClusterError`` where the first look fails; a later one leaves the picture standing
-    and says so. The last picture stays on the terminal.
+    ``ClusterError`` if the first reading fails. If a later one fails, the last values
+    stay on the screen, with the reason. They also stay on the terminal at the end.
     """
-    seen, lost = look(), ""
+    seen, lost = read(), ""
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
@@ -63,15 +53,15 @@ def watch(
 
             _rest(console, show, every_s)
             try:
-                seen, lost = look(), ""
+                seen, lost = read(), ""
             except ClusterError as error:
                 when = f"{seen.at:%H:%M:%S}"
-                lost = f"What was seen at {when}; since then no answer: {error}"
+                lost = f"These values are from {when}; since then no answer: {error}"
     console.print(frame(console, seen, lost))
 
 
 def _rest(console: Console, show: Callable[[], None], every_s: float) -> None:
-    """Show the picture, and again where the window has another size."""
+    """Draw, and draw again when the window changes its size."""
     end = time.monotonic() + every_s
     size = None
     while True:
@@ -85,10 +75,9 @@ def _rest(console: Console, show: Callable[[], None], every_s: float) -> None:
 
 
 _EVERY_S = 5.0
-_MOST_NODES = 10
 _CODES = (
-    "Exit codes: 0 it was told, as far as the exporters answer; 1 it could not be "
-    "told; 2 the command line is not understood."
+    "Exit codes: 0 it was shown, as far as the exporters answer; 1 the cluster could "
+    "not be read; 2 wrong command line."
 )
 
 
@@ -98,25 +87,29 @@ _CODES = (
     type=click.Choice(["pod", "card"]),
     default="pod",
     show_default=True,
-    help="A row for each pod on each card, or for each card.",
+    help="A row for each pod on each card, or a row for each card.",
 )
 @click.option(
     "--sort",
     type=click.Choice(["mem", "sm"]),
-    help="The most memory first, or the busiest. Else: pods by memory, cards by node.",
+    help="Most memory first, or most SM. Default: pods by memory, cards by node.",
 )
 @click.option(
     "-n",
     "--namespace",
     metavar="NAME",
-    help="Only pods of this namespace; else of all.",
+    help="Only pods of this namespace; default: all.",
     shell_complete=namespace_names,
 )
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all: the default.")
+@click.option(
+    "-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces; the default."
+)
 @click.option(
     "--node", metavar="NAME", help="Only this node.", shell_complete=node_names
 )
-@click.option("--once", is_flag=True, help="Show it once; so it is without a terminal.")
+@click.option(
+    "--once", is_flag=True, help="Show it once; without a terminal this is the default."
+)
 @click.option(
     "-w",
     "--every",
@@ -125,10 +118,13 @@ _CODES = (
     default=_EVERY_S,
     show_default=True,
     metavar="SECONDS",
-    help="On a terminal: how long to rest between two looks.",
+    help="On a terminal: the time between two readings.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["json", "yaml"]), help="The same as data."
+    "-o",
+    "--output",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the same as data.",
 )
 @access_options
 def top(  # noqa: PLR0913
@@ -144,55 +140,53 @@ def top(  # noqa: PLR0913
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    """Show what pods and cards use, beside what is allotted.
+    """Show what pods and cards use, and what is allotted to them.
 
-    What was allotted is by the books, as in inspect; what is used is read from the
-    exporter on each node. Memory in GiB. SM is the share of a card's compute that a
-    pod uses, in percent; cores are what it was allotted of the same. n/a is what
-    nobody knows; 0 is idle; - is nothing asked.
+    What is allotted is the same as in inspect; what is used comes from the exporter on
+    each node. Memory is in GiB. SM is the part of a card's compute that a pod uses, in
+    percent; cores are the part that is allotted to it. n/a: not known; 0: idle; -: not
+    requested.
     """
     if namespace and all_namespaces:
         raise click.UsageError("-n names one namespace, -A means all of them")
     if namespace and by == "card":
-        raise click.UsageError("-n is for pods; a card is nobody's alone")
-    wish = Wish(namespace or "", sort)
-    sheet = Sheet(by == "card", wish.namespace, node or "")
+        raise click.UsageError("-n is for pods; a card may serve several namespaces")
+    query = Query(namespace or "", sort)
+    layout = Layout(by == "card", query.namespace, node or "")
     with reached(kubeconfig, context) as access:
 
         def seen() -> Top:
-            return _seen(access, node or "", wish)
+            return _seen(access, node or "", query)
 
         if output:
             give(top_data(seen()), output)
             return
         console = Console(highlight=False)
-        # FORCE_COLOR makes a terminal of a pipe, which nobody looks at.
+        # With FORCE_COLOR even a pipe looks like a terminal.
         if once or not (console.is_interactive and sys.stdout.isatty()):
-            console.print(drawn(console, seen(), sheet))
+            console.print(drawn(console, seen(), layout))
         else:
-            _live(console, seen, sheet, every_s)
+            _live(console, seen, layout, every_s)
 
 
-def _seen(access: Access, node: str, wish: Wish) -> Top:
-    """Read the books, and then what their nodes' exporters tell."""
-    picture = look(access, datetime.now(UTC))
-    if node and picture.node(node) is None:
-        known = words.listed(sorted(map(name_of, picture.nodes)), _MOST_NODES)
-        raise click.ClickException(f'there is no node "{node}"; there are: {known}')
-    books = survey(picture, node)
-    nodes = [view.name for view in books.nodes if view.cards or view.labelled]
-    return joined(books, ask(access.objects, picture, nodes), wish)
+def _seen(access: Access, node: str, query: Query) -> Top:
+    state = read_state(access, datetime.now(UTC))
+    if node and (error := no_such_node(state, node)):
+        raise click.ClickException(error)
+    seen = overview(state, node)
+    nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
+    return joined(seen, scrape(access.objects, state, nodes), query)
 
 
 def _live(
-    console: Console, seen: Callable[[], Top], sheet: Sheet, every_s: float
+    console: Console, seen: Callable[[], Top], layout: Layout, every_s: float
 ) -> None:
-    # As Ctrl-C: else it would leave the terminal on its other screen.
+    # As Ctrl-C does; otherwise the terminal would stay on its alternate screen.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def frame(console: Console, top: Top, lost: str) -> RenderableType:
-        note = f"{top.at:%H:%M:%S} UTC, again {every_s:g} s after that; Ctrl-C ends it"
-        fitting = replace(sheet, height=console.height, note=note, lost=lost)
+        note = f"{top.at:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C to quit"
+        fitting = replace(layout, height=console.height, note=note, lost=lost)
         return drawn(console, top, fitting)
 
     watch(console, seen, frame, every_s=every_s)

@@ -1,8 +1,7 @@
-"""Whom top asks, and what becomes of those that do not answer.
+"""What the exporters report: each node's page, fetched through the API server.
 
-What an exporter's page tells of one node, as far as top looks at it. Pure.
-
-The names are of docs/monitoring.md. What the page does not have is None here, never 0.
+Only the metrics that top shows are read; docs/monitoring.md names them. What a page
+does not contain is None here, never 0.
 """
 
 import math
@@ -19,10 +18,10 @@ from prometheus_client.samples import Sample
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
-from gpusharectl.state.read import Picture
+from gpusharectl.state.read import ClusterState
 
 PROCESSES, MEMORY = "processes", "memory"
-"""The groups of metrics without which top has little to say."""
+"""The groups of metrics that top needs most."""
 _MIB = 2**20
 _INFO = "vcuda_exporter_info"
 _TROUBLE = "vcuda_exporter_trouble"
@@ -49,12 +48,12 @@ _READ = frozenset({*_OF_CARD, *_OF_CONTAINER, *_OF_NODE, _SOURCE})
 
 
 class UnreadableError(ValueError):
-    """It is no page of an exporter of ours."""
+    """It is not a page of our exporter."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardSeen:
-    """A card at work; ``busy`` in percent, ``sm_source`` how processes' SM is known."""
+    """A card's metrics; ``busy`` in percent, ``sm_source`` the source of SM use."""
 
     uuid: str
     index: str = ""
@@ -68,10 +67,10 @@ class CardSeen:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSeen:
-    """A container on one card; without a name: all that is outside Kubernetes.
+    """A container on one card; without names: all processes outside Kubernetes.
 
-    ``sm`` in percent of the whole card, ``last_busy`` in seconds since 1970 by that
-    node's clock, ``over`` whether its exporter finds it over its share.
+    ``sm`` is in percent of the whole card, ``last_busy`` in seconds since 1970 by that
+    node's clock, ``over`` the exporter's decision that it exceeds its share.
     """
 
     card: str
@@ -88,9 +87,9 @@ class ContainerSeen:
 class PageSeen:
     """One node as its exporter sees it.
 
-    ``times`` are the ends of each group's last round, by that node's clock; ``failed``
-    the groups whose last round did not reach every card; ``troubles`` what the
-    exporter misses, in its own short words.
+    ``times`` are when each group was last read, by that node's clock; ``failed`` the
+    groups that could not be read of every card; ``troubles`` the labels of
+    vcuda_exporter_trouble.
     """
 
     cards: Mapping[str, CardSeen] = field(default_factory=dict)
@@ -100,7 +99,7 @@ class PageSeen:
     troubles: tuple[str, ...] = ()
 
     def of_pod(self, namespace: str, name: str, card: str = "") -> list[ContainerSeen]:
-        """Give a pod's containers, on one card or on all."""
+        """Return a pod's containers, on one card or on all."""
         return [
             one
             for one in self.containers
@@ -108,13 +107,13 @@ class PageSeen:
         ]
 
     def outside_mib(self, card: str) -> float | None:
-        """Give the memory of a card's processes outside Kubernetes."""
+        """Return the memory of a card's processes outside Kubernetes, in MiB."""
         found = (one for one in self.containers if one.card == card and not one.pod)
         return next((one.used_mib for one in found), None)
 
 
 def read_page(body: bytes) -> PageSeen:
-    """Read a page; ``UnreadableError`` says what is wrong with it."""
+    """Read a page; ``UnreadableError`` if it is none of our exporter."""
     cards: dict[str, dict[str, Any]] = {}
     containers: dict[tuple[str, ...], dict[str, Any]] = {}
     node: dict[str, dict[str, float]] = {name: {} for name in _OF_NODE}
@@ -136,7 +135,7 @@ def read_page(body: bytes) -> PageSeen:
             key = (uuid, *(labels.get(one, "") for one in _WHOSE))
             containers.setdefault(key, {})[_OF_CONTAINER[sample.name]] = sample.value
     if not node[_INFO]:
-        raise UnreadableError(f"it has no {_INFO}: is it an exporter of ours?")
+        raise UnreadableError(f"it lacks {_INFO}, so it is not from our exporter")
     return PageSeen(
         {uuid: CardSeen(uuid, **seen) for uuid, seen in cards.items()},
         tuple(_container(key, seen) for key, seen in sorted(containers.items())),
@@ -150,7 +149,7 @@ _WHOSE = ("NamespaceName", "PodName", "ContainerName")
 
 
 def _samples(body: bytes) -> Iterator[Sample]:
-    """Give the samples of the names that are read; the others cost too much time."""
+    """Return the samples that are read; parsing the others takes too long."""
     try:
         text = body.decode()
         lines = [line for line in text.split("\n") if _name(line) in _READ]
@@ -192,17 +191,17 @@ EXPORTER = "gpushare-exporter"
 PORT, PATH = 9400, "/metrics"
 AT_ONCE = 32
 DEADLINE_S = 20.0
-"""For all of them together; one port-forward has ten seconds of its own."""
+"""For all of them together; a single port-forward has ten seconds."""
 _INSTALL = "gpusharectl install --with-monitoring"
 _LOOK = f"kubectl -n {facts.SYSTEM} describe pods -l {facts.PART_NAME}={EXPORTER}"
 _RIGHT = (
-    "have the rights granted to get and create pods/portforward in "
-    f"{facts.SYSTEM}, or take the administrator's kubeconfig by --kubeconfig"
+    "get the rights to get and create pods/portforward in "
+    f"{facts.SYSTEM}, or name the administrator's kubeconfig with --kubeconfig"
 )
 
 
 class Fetching(Protocol):
-    """As much of ``Objects`` as is needed here."""
+    """The part of ``Objects`` that is needed here."""
 
     def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
         """GET a page from a pod's loopback; ``ClusterError``s only."""
@@ -210,39 +209,39 @@ class Fetching(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """Nothing is known of a node: why, and what to do."""
+class NoAnswer:
+    """Why nothing is known of a node, and what to do."""
 
     because: str
     do: str
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a node's exporter told, and in which pod it runs."""
+class Answer:
+    """What a node's exporter reports, and the pod in which it runs."""
 
     page: PageSeen
     pod: str
 
     @property
     def log(self) -> str:
-        """The command that shows what the exporter says itself."""
+        """The command that shows the exporter's log."""
         return log_of(self.pod)
 
 
-Told = Heard | Silence
+Result = Answer | NoAnswer
 
 
-def ask(
+def scrape(
     objects: Fetching,
-    picture: Picture,
+    state: ClusterState,
     nodes: Collection[str],
     *,
     deadline_s: float = DEADLINE_S,
-) -> Mapping[str, Told]:
-    """Ask these nodes' exporters, many at a time; there is a word for each node."""
-    pods = _by_node(picture.parts)
-    found: dict[str, Told] = {}
+) -> Mapping[str, Result]:
+    """Fetch the pages of these nodes' exporters, many at a time; a result for each."""
+    pods = _by_node(state.parts)
+    found: dict[str, Result] = {}
     asked: dict[str, Json] = {}
     for name in nodes:
         mine = pods.get(name, [])
@@ -253,15 +252,15 @@ def ask(
             because = "its exporter is not ready"
             if waits := facts.waits_because(mine[0]):
                 because += f": {waits}"
-            found[name] = Silence(because, _LOOK)
+            found[name] = NoAnswer(because, _LOOK)
         else:
-            found[name] = Silence("no exporter runs there", _INSTALL)
+            found[name] = NoAnswer("no exporter runs on the node", _INSTALL)
     found |= _all(objects, asked, deadline_s)
     return {name: found[name] for name in nodes}
 
 
 def _by_node(parts: Collection[Json]) -> dict[str, list[Json]]:
-    """Give the exporters; in any other namespace the labels may be anybody's."""
+    """Return our exporters; in other namespaces anybody may use these labels."""
     found: dict[str, list[Json]] = {}
     for pod in parts:
         ours = pod["metadata"].get("namespace") == facts.SYSTEM
@@ -272,10 +271,10 @@ def _by_node(parts: Collection[Json]) -> dict[str, list[Json]]:
 
 def _all(
     objects: Fetching, pods: Mapping[str, Json], deadline_s: float
-) -> dict[str, Told]:
-    """Ask in threads that end with the process, so that nobody waits for a hung one."""
+) -> dict[str, Result]:
+    """Fetch in daemon threads, so that one that hangs does not keep the process."""
     left: SimpleQueue[str] = SimpleQueue()
-    answers: SimpleQueue[tuple[str, Told]] = SimpleQueue()
+    answers: SimpleQueue[tuple[str, Result]] = SimpleQueue()
     for name in pods:
         left.put(name)
 
@@ -290,33 +289,33 @@ def _all(
     for _ in range(min(AT_ONCE, len(pods))):
         Thread(target=work, name="top-asks", daemon=True).start()
     end = time.monotonic() + deadline_s
-    found: dict[str, Told] = {}
+    found: dict[str, Result] = {}
     while len(found) < len(pods):
         try:
             name, told = answers.get(timeout=max(0.0, end - time.monotonic()))
         except Empty:
             break
         found[name] = told
-    late = f"its exporter gave no answer within {deadline_s:g} s"
+    late = f"its exporter did not answer within {deadline_s:g} s"
     return {
-        name: found.get(name, Silence(late, log_of(facts.name_of(pods[name]))))
+        name: found.get(name, NoAnswer(late, log_of(facts.name_of(pods[name]))))
         for name in pods
     }
 
 
-def _one(objects: Fetching, pod: Json) -> Told:
+def _one(objects: Fetching, pod: Json) -> Result:
     name = facts.name_of(pod)
     try:
         body = objects.fetch(facts.SYSTEM, name, PORT, PATH)
-        return Heard(read_page(body), name)
+        return Answer(read_page(body), name)
     except Forbidden as error:
-        return Silence(f"its exporter may not be asked: {error}", _RIGHT)
+        return NoAnswer(f"there is no right to reach its exporter: {error}", _RIGHT)
     except ClusterError as error:
-        return Silence(f"its exporter does not answer: {error}", log_of(name))
+        return NoAnswer(f"its exporter does not answer: {error}", log_of(name))
     except UnreadableError as error:
-        return Silence(f"its exporter's page cannot be read: {error}", log_of(name))
+        return NoAnswer(f"its exporter's page cannot be read: {error}", log_of(name))
 
 
 def log_of(pod: str) -> str:
-    """Give the command that shows a pod's log."""
+    """Return the command that shows a pod's log."""
     return f"kubectl -n {facts.SYSTEM} logs {pod}"

@@ -1,16 +1,17 @@
-"""Top as data: what ``-o json`` and ``-o yaml`` give. Pure.
+"""Top as data: what ``top -o json`` and ``-o yaml`` print. Pure.
 
-The shape is a promise, as inspect's: fields may come, none goes or changes its meaning
-while ``v`` stays. Always pods and cards, whatever ``--by``; ``-n`` leaves out pods, and
-``--node`` everything of other nodes. Amounts have ``cores``, ``units`` and
-``memory_mib``. Memory in MiB; ``sm_percent`` and ``busy_percent`` of the whole card, of
-which a core is one hundredth. null: nobody knows, or it does not apply; 0 is idle::
+The shape is a promise, as inspect's: fields may be added; none is removed or changes
+its meaning while ``v`` stays. There are always pods and cards, whatever ``--by`` says;
+``-n`` leaves out pods, ``--node`` everything of other nodes. An amount has ``cores``,
+``units`` and ``memory_mib``. Memory is in MiB; ``sm_percent`` and ``busy_percent`` are
+of the whole card, of which a core is one hundredth. null: not known, or it does not
+apply; 0 is idle::
 
     v         1
-    at        when it was looked at, RFC 3339
+    at        when the cluster was read, RFC 3339
     books     {from: "extender" | "pods and nodes", because}
     totals    {cards, memory_mib, allotted_mib, used_mib, cards_told}
-    nodes     [{name, told, because}]: whether its exporter told, else why not
+    nodes     [{name, told, because}]: whether its exporter answered, else why not
     cards     [{node, uuid, index, model, units, memory_mib, healthy, cordoned,
               allotted: amount, used_mib, busy_percent, celsius, watts, outside_mib,
               unattributed_mib, sm_source, flags}]
@@ -21,11 +22,11 @@ which a core is one hundredth. null: nobody knows, or it does not apply; 0 is id
     warnings  [{about, what, do}]
 
 ``used_mib`` of the totals is of the ``cards_told`` cards of which it is known.
-``outside_mib`` is the memory of processes outside Kubernetes, ``unattributed_mib`` what
-is in use less all that processes are known to use. ``stay`` as inspect's; null, and
+``outside_mib`` is the memory of processes outside Kubernetes, ``unattributed_mib`` the
+used memory that no known process uses. ``stay`` is as in inspect; null, and
 ``allotted`` too, for a pod that uses a card without a share of it. ``last_busy`` is in
-seconds since 1970 by that node's clock, and ``idle_s`` since then. Signs: over,
-no-share, unplaced, gone, idle, leaving, not-started, sick, cordoned, outside,
+seconds since 1970 by that node's clock, and ``idle_s`` the time since then. Signs:
+over, no-share, unplaced, gone, idle, leaving, not-started, sick, cordoned, outside,
 unattributed.
 """
 
@@ -36,21 +37,23 @@ from gpusharectl.state.serialize import (
     VERSION,
     Data,
     amount_data,
-    books_data,
+    card_data,
+    source_data,
     trouble_data,
 )
+from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, ContainerRow, Flag, PodRow, Top
 
 
 def top_data(top: Top) -> Data:
-    """Give all of it, whatever the screen leaves out."""
+    """Return all of it, also what the screen leaves out."""
     return {
         "v": VERSION,
         "at": top.at.isoformat(),
-        "books": books_data(top.books),
-        "totals": _totals(top.cards),
+        "books": source_data(top.placements),
+        "totals": _totals(top),
         "nodes": [
-            {"name": one.name, "told": one.told, "because": one.because or None}
+            {"name": one.name, "told": one.answered, "because": one.because or None}
             for one in top.nodes
         ],
         "cards": [_card(one) for one in top.cards],
@@ -59,52 +62,46 @@ def top_data(top: Top) -> Data:
     }
 
 
-def _totals(cards: Iterable[CardRow]) -> Data:
-    rows = list(cards)
-    known = [one for one in (row.used_mib for row in rows) if one is not None]
-    held = sum(min(row.allotted.units, row.card.units) for row in rows)
+def _totals(top: Top) -> Data:
+    units, allotted = total_units(row.view for row in top.cards)
+    known = top.used_mib
     return {
-        "cards": len(rows),
-        "memory_mib": sum(row.card.units for row in rows) * UNIT_MIB,
-        "allotted_mib": held * UNIT_MIB,
+        "cards": len(top.cards),
+        "memory_mib": units * UNIT_MIB,
+        "allotted_mib": allotted * UNIT_MIB,
         "used_mib": sum(known) if known else None,
         "cards_told": len(known),
     }
 
 
 def _card(row: CardRow) -> Data:
-    card = row.card
+    seen = row.seen
     return {
         "node": row.node,
-        "uuid": card.uuid,
-        "index": card.index,
-        "model": card.model or None,
-        "units": card.units,
-        "memory_mib": card.units * UNIT_MIB,
-        "healthy": card.healthy,
-        "cordoned": card.cordoned,
-        "allotted": amount_data(row.allotted),
-        "used_mib": row.used_mib,
-        "busy_percent": row.busy,
-        "celsius": row.celsius,
-        "watts": row.watts,
+        **card_data(row.view.card),
+        "allotted": amount_data(row.view.charged),
+        "used_mib": seen.used_mib,
+        "busy_percent": seen.busy,
+        "celsius": seen.celsius,
+        "watts": seen.watts,
         "outside_mib": row.outside_mib,
-        "unattributed_mib": row.unattributed_mib,
-        "sm_source": row.sm_source or None,
+        "unattributed_mib": seen.unattributed_mib,
+        "sm_source": seen.sm_source or None,
         "flags": _flags(row.flags),
     }
 
 
 def _pod(row: PodRow) -> Data:
+    share = row.share
     return {
         "namespace": row.namespace,
         "name": row.name,
-        "uid": row.uid or None,
+        "uid": str(share.pod.uid) if share else None,
         "node": row.node,
         "card": row.uuid or None,
         "index": row.index,
-        "stay": row.stay.value if row.stay else None,
-        "whole": row.whole,
+        "stay": share.stay.value if share else None,
+        "whole": share is not None and share.whole,
         "allotted": _amount(row.allotted),
         "used_mib": row.used_mib,
         "sm_percent": row.sm,
@@ -115,13 +112,14 @@ def _pod(row: PodRow) -> Data:
 
 
 def _container(row: ContainerRow) -> Data:
+    seen = row.seen
     return {
         "name": row.name,
         "allotted": _amount(row.allotted),
-        "used_mib": row.used_mib,
-        "sm_percent": row.sm,
-        "last_busy": row.last_busy,
-        "over": row.over if row.seen else None,
+        "used_mib": seen and seen.used_mib,
+        "sm_percent": seen and seen.sm,
+        "last_busy": seen and seen.last_busy,
+        "over": seen and seen.over,
     }
 
 

@@ -1,14 +1,4 @@
-"""``gpusharectl why``: why a pod waits, or why it is on its card.
-
-Exit codes:
-
-====  ==================================================================
-0     the pod holds its card, asks for none, or has ended
-1     there is no such pod, or the cluster could not be read
-2     wrong command line
-3     the pod waits, is invalid, or its card is not known
-====  ==================================================================
-"""
+"""``gpusharectl why``: why a pod waits, or why it is on its card."""
 
 import sys
 from collections.abc import Iterable
@@ -24,24 +14,27 @@ from gpushare.kube.facts import full_name
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import pod_names
 from gpusharectl.output import give
-from gpusharectl.state.read import everything, look
+from gpusharectl.state.read import everything, read_state
 from gpusharectl.state.render import source
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import absent_data, answer_data
 
-_NOT_TOLD = 1
+_NO_ANSWER = 1
+_MOST = 3
 _CODES = (
-    "Exit codes: 0 the pod holds its card, asks for none, or has ended; 3 it waits, "
-    "can never run, or nobody knows its card; 1 it could not be told, or there is no "
-    "such pod; 2 the command line is not understood."
+    "Exit codes: 0 the pod holds its card, requests none, or has ended; 3 it waits, "
+    "can never run, or its card is not known; 1 there is no such pod, or the cluster "
+    "could not be read; 2 wrong command line."
 )
 
 
 @click.command(epilog=_CODES)
-@click.option("-n", "--namespace", metavar="NAME", help="The pod's; else: default.")
 @click.option(
-    "-o", "--output", type=click.Choice(["json", "yaml"]), help="The same as data."
+    "-n", "--namespace", metavar="NAME", help="The namespace of POD; default: default."
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["json", "yaml"]), help="Print it as data."
 )
 @access_options
 @click.argument("pod", shell_complete=pod_names)
@@ -55,7 +48,7 @@ def why(
     """Explain why POD waits, or why it is on its card.
 
     POD is a name, or NAMESPACE/NAME. For a pod that waits: what each card lacks, what
-    would fit now, and who would have to go.
+    would fit now, and which pods would have to be deleted.
     """
     place, name = _which_pod(pod, namespace)
     with reached(kubeconfig, context) as access:
@@ -63,13 +56,13 @@ def why(
             found = access.cluster.get(Kind.PODS, place, name)
         except NotFound:
             sys.exit(_absent(access, place, name, output))
-        picture = look(access, datetime.now(UTC))
-    answer = explain(picture, found)
+        state = read_state(access, datetime.now(UTC))
+    answer = explain(state, found)
     if output:
-        give(answer_data(answer, picture.books), output)
+        give(answer_data(answer, state.placements), output)
     else:
-        books = source(picture.books)
-        draw_answer(Console(highlight=False), answer, picture.now, books)
+        origin = source(state.placements)
+        draw_answer(Console(highlight=False), answer, state.now, origin)
     sys.exit(answer.code)
 
 
@@ -78,37 +71,35 @@ def _which_pod(pod: str, namespace: str | None) -> tuple[str, str]:
     if slash and namespace not in (None, place):
         raise click.UsageError(f"{pod} is not in the namespace {namespace}")
     if not name or (slash and not place) or "/" in place:
-        raise click.UsageError(f"{pod!r} is no pod; give NAME or NAMESPACE/NAME")
+        raise click.UsageError(
+            f"{pod!r} is not a pod's name; give NAME or NAMESPACE/NAME"
+        )
     return place or namespace or "default", name
 
 
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
     pods = everything(access.cluster, Kind.PODS)
-    pairs = (full_name(pod).split("/") for pod in pods)
-    near = nearest(namespace, name, ((space, one) for space, one in pairs))
+    found = suggestions(namespace, name, [full_name(pod) for pod in pods])
     pod = f"{namespace}/{name}"
     if output:
-        give(absent_data(pod, tuple(near), _NOT_TOLD), output)
-        return _NOT_TOLD
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        give(absent_data(pod, found, _NO_ANSWER), output)
+        return _NO_ANSWER
+    hint = f" Did you mean {' or '.join(found)}?" if found else ""
     click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
-    return _NOT_TOLD
+    return _NO_ANSWER
 
 
-_MOST = 3
+def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
+    """Return the pods with the most similar names, of ``namespace/name``s.
 
+    First those of the same name in other namespaces, then similar ones in this one.
 
-def nearest(namespace: str, name: str, pods: Iterable[tuple[str, str]]) -> list[str]:
-    """Name the pods most like the one asked for, as ``namespace/name``.
-
-    Those of the very name elsewhere first, then like ones in the namespace.
-
-    >>> nearest("default", "big", [("edge", "big"), ("default", "bigg")])
+    >>> suggestions("default", "big", ["edge/big", "default/bigg"])
     ['edge/big', 'default/bigg']
     """
-    found = list(pods)
-    same = [f"{space}/{name}" for space, one in found if one == name]
-    here = [one for space, one in found if space == namespace]
+    found = [pod.partition("/") for pod in pods]
+    same = [f"{space}/{name}" for space, _, one in found if one == name]
+    here = [one for space, _, one in found if space == namespace]
     like = get_close_matches(name, here, n=_MOST)
     like += [one for one in here if one.startswith(name) and one not in like]
     return [*same, *(f"{namespace}/{one}" for one in like)][:_MOST]

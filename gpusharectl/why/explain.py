@@ -1,14 +1,7 @@
-"""Why a pod waits, or is where it is. Pure.
+"""Why a pod waits or is where it is: one frozen value for each kind of answer. Pure.
 
-The domain's own decision is asked, over the same books; nothing is fitted here.
-
-Why a bound pod is on its card, as far as can be told now. Pure.
-
-What an operator can do for a pod that waits: one step, the nearest first. Pure.
-
-What ``why`` can answer: one frozen value for each case; ``why`` finds it.
-
-The ``warnings`` of each are sentences about what the pod says in vain.
+The domain decides, over the same placements as in the extender; nothing is decided
+here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +30,8 @@ from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
-from gpusharectl.state.read import Picture
-from gpusharectl.state.view import planned_elsewhere
+from gpusharectl.state.read import ClusterState
+from gpusharectl.state.view import PodShare, planned_elsewhere
 from gpusharectl.why.verdict import (
     CardVerdict,
     NodeVerdict,
@@ -52,12 +45,12 @@ from gpusharectl.why.verdict import (
 )
 
 FINE, WAITS = 0, 3
-"""Exit codes: it holds its cards or needs none; it waits. 1 is for no answer at all."""
+"""Exit codes: it holds its cards or needs none; it waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsksNothing:
-    """No container names our resources, or all ask zero."""
+    """It requests none of our resources."""
 
     code: ClassVar[int] = FINE
     state: ClassVar[str] = "asks-nothing"
@@ -69,7 +62,7 @@ class AsksNothing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Its containers have ended for good, so that it holds nothing."""
+    """Its phase is Succeeded or Failed, so it holds nothing."""
 
     code: ClassVar[int] = FINE
     state: ClassVar[str] = "ended"
@@ -77,13 +70,13 @@ class Ended:
     phase: str
     node: str
     words: str
-    """Why, in the words of kubelet or whoever ended it; mostly empty."""
+    """Why, from its status; often empty."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unmeetable:
-    """No node can ever meet the request, and the words say what to ask instead."""
+    """Its request is invalid; the words say what to request instead."""
 
     code: ClassVar[int] = WAITS
     state: ClassVar[str] = "invalid"
@@ -94,30 +87,21 @@ class Unmeetable:
 
 
 @dataclass(frozen=True, slots=True)
-class GoingPod:
-    """A pod that would have to go, and what of the card it holds."""
-
-    pod: PodRef
-    amount: Amount
-
-
-@dataclass(frozen=True, slots=True)
 class Way:
-    """Who would have to go for the pod to fit: from one card, or from the node."""
+    """Pods whose deletion makes room: on one card, or on the node."""
 
     node: str
     card: Card | None
-    pods: tuple[GoingPod, ...]
+    pods: tuple[PodShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """It waits: what each node says, and what would help.
+    """It waits: what each node lacks, and what would help.
 
-    ``scheduler`` are kube-scheduler's own words, ``scheduler_name`` whom it waits for;
-    ``cards`` are those that it may have, None where it does not say.
-    ``ways`` are worked out for the nearest cards only, as ``ways_of`` says.
-    ``evicts``: every pod of the best way is of lower priority than this one.
+    ``scheduler`` is kube-scheduler's message. ``cards`` are those that it may use, None
+    if it does not limit them. ``ways`` were looked for on the ``ways_of`` nearest cards
+    only. ``evicts``: all pods of the best way have a lower priority than this one.
     """
 
     code: ClassVar[int] = WAITS
@@ -142,7 +126,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the pod has of one card; ``card`` None for one that is no more there."""
+    """What the pod holds of one card; ``card`` is None if it no longer exists."""
 
     uuid: CardUUID
     card: Card | None
@@ -151,7 +135,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A card that the policy likes better than the pod's own, and why it is not it."""
+    """A card that the policy prefers to the pod's own, and why the pod is not there."""
 
     card: Card
     words: str
@@ -161,9 +145,9 @@ class Earlier:
 class Placed:
     """It has its cards: which, since when, by which policy, and why those.
 
-    ``planned`` are those that it should have had, none where it has them; without a
-    plan (``is_planned``) the device plugin chose. ``waits`` are kubelet's words when a
-    container may not start.
+    ``planned`` are the planned cards, if it is on other ones; without a plan
+    (``is_planned``) the device plugin chose. ``waits`` is kubelet's message if a
+    container does not start.
     """
 
     state: ClassVar[str] = "placed"
@@ -186,13 +170,13 @@ class Placed:
 
     @property
     def code(self) -> int:
-        """It may have its card and still not run."""
+        """It waits if a container does not start."""
         return WAITS if self.waits else FINE
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """It is bound, and nobody knows which cards it has."""
+    """It is bound, but its cards are not known."""
 
     state: ClassVar[str] = "unplaced"
     pod: PodRef
@@ -204,30 +188,34 @@ class Unplaced:
 
     @property
     def code(self) -> int:
-        """Unknown is not fine."""
+        """It counts as waiting."""
         return WAITS
 
 
 Answer = AsksNothing | Ended | Unmeetable | Pending | Placed | Unplaced
 
 
-_OF_WHOLE_CARDS = "whole cards are the largest untouched ones"
+_OF_WHOLE_CARDS = "whole cards are taken from the largest untouched ones"
 
 
-def placed(
-    picture: Picture, record: PodRecord, request: PodRequest, held: Placement, pod: Json
+def _placed(
+    state: ClusterState,
+    record: PodRecord,
+    request: PodRequest,
+    held: Placement,
+    pod: Json,
 ) -> Placed:
-    """Say on which cards a pod is, since when, and why it came there."""
-    page = picture.books.page(record.node) or Node(record.node)
-    choice = picture.books.choice
+    """Explain on which cards a pod is, since when, and why there."""
+    node = state.placements.node(record.node) or Node(record.node)
+    choice = state.placements.choice
     policy = choice.policy(request.policy)
     elsewhere = planned_elsewhere(record, held)
-    by_uuid = {card.uuid: card for card in page.cards}
+    by_uuid = {card.uuid: card for card in node.cards}
     earlier: tuple[Earlier, ...] = ()
     because = ""
     if isinstance(policy, Policy) and record.plan is not None:
-        # Room that is kept for others now was not when it came.
-        before = replace(page.without({record.pod.uid}), nominations={})
+        # Reservations of today did not exist when it was placed.
+        before = replace(node.without({record.pod.uid}), nominations={})
         earlier = tuple(_earlier(request, before, held, policy))
         because = _because(request, before, held, policy)
     return Placed(
@@ -257,7 +245,7 @@ def _named(placement: Placement, cards: Mapping[CardUUID, Card]) -> tuple[Held, 
 
 
 def _at(pod: Json) -> str:
-    """Give the time of the placement: the plan's, else the actual one's, else empty."""
+    """Return the time of the plan, else of the actual placement, else empty."""
     for key in (names.PLACEMENT, names.ACTUAL):
         text = facts.annotation(pod, key)
         try:
@@ -271,7 +259,7 @@ def _at(pod: Json) -> str:
 def _earlier(
     request: PodRequest, before: Node, held: Placement, policy: Policy
 ) -> Iterator[Earlier]:
-    """Give the cards that the policy would have taken before the pod's own."""
+    """Return the cards that the policy prefers to the pod's own."""
     if len(request.claims) > 1 or request.claims[0].whole_cards:
         return
     (claim,) = request.claims
@@ -291,45 +279,47 @@ def _earlier(
             state = "sick" if not card.healthy else "cordoned"
             yield Earlier(card, f"is {state}")
         elif verdict.fits:
-            yield Earlier(card, f"has room now, {_room(before, card.uuid, claim)} free")
+            yield Earlier(card, f"has room now: {_room(before, card.uuid, claim)} free")
         else:
-            yield Earlier(card, f"has too little, {_room(before, card.uuid, claim)}")
+            yield Earlier(
+                card, f"has too little free: {_room(before, card.uuid, claim)}"
+            )
 
 
-def _room(page: Node, uuid: object, claim: Claim) -> str:
-    free = next(room for one, room in page.free.items() if one == uuid)
+def _room(node: Node, uuid: object, claim: Claim) -> str:
+    free = next(room for one, room in node.free.items() if one == uuid)
     parts = [words.units(max(0, free.units))] if claim.amount.units else []
     parts += [words.cores(max(0, free.cores))] if claim.amount.cores else []
     return " and ".join(parts)
 
 
 def _because(request: PodRequest, before: Node, held: Placement, policy: Policy) -> str:
-    """Say whether the decision would be the same now, all others in place."""
+    """Say whether the decision would be the same now."""
     now = place(request, before, policy)
     if isinstance(now, Refusal):
         return (
-            "it would find no room here now: the cards have changed, or others "
-            "came to be there"
+            "it would find no room here now, because the cards or the pods on them "
+            "have changed"
         )
     whole = any(claim.whole_cards for claim in request.claims)
-    taste = _OF_WHOLE_CARDS if whole else _taste(policy)
+    rule = _OF_WHOLE_CARDS if whole else _rule(policy)
     if set(now.cards()) == set(held.cards()):
-        return f"{taste}, and would be so now"
+        return f"{rule}; the choice would be the same now"
     indexes = {card.uuid: card.index for card in before.cards}
     elsewhere = ", ".join(f"card {indexes[uuid]}" for uuid in now.cards())
-    return f"{taste}; now that would be {elsewhere}"
+    return f"{rule}; now it would choose {elsewhere}"
 
 
-def _taste(policy: Policy) -> str:
+def _rule(policy: Policy) -> str:
     by = "index" if policy.card_order == "index" else "UUID"
     first = f"the first card by {by} with room"
-    likes = {
+    rules = {
         "first-fit": first,
         "best-fit": "the card with the least room that is enough",
         "spread": "the card with the most room",
     }
     return (
-        f"{policy.name} takes {likes.get(policy.name, 'the card that it likes best')}"
+        f"{policy.name} takes {rules.get(policy.name, 'the card with the best score')}"
     )
 
 
@@ -338,9 +328,9 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Helps:
-    """What has been found to help: pods to go, cards to open; None where nothing.
+    """What would help: pods to delete, cards to open.
 
-    ``others``: a card has room that the pod's own lists shut out.
+    ``others``: a card that the pod's annotations exclude has room.
     """
 
     best: Way | None
@@ -348,53 +338,52 @@ class Helps:
     others: bool = False
 
 
-def next_step(
-    picture: Picture,
+def _next_step(
+    state: ClusterState,
     request: PodRequest,
     verdicts: Sequence[NodeVerdict],
     helps: Helps,
     pod: Json,
 ) -> str:
-    """Say what would have the pod run."""
     if nominated := facts.nominated(pod):
-        return f"wait; whoever leaves {nominated} makes room for it"
+        return f"wait until the preempted pods have left {nominated}"
     if not verdicts:
-        return "no node shares cards yet: gpusharectl inspect"
+        return "no node shares cards yet; see gpusharectl inspect"
     if any(verdict.fits for verdict in verdicts):
-        return _room_is_there(picture, pod)
+        return _room_is_there(state, pod)
     steps = [_smaller(request, verdicts), _free(helps.best), _reopen(helps.reopened)]
     if helps.others:
         steps.append(_allow(request))
     found = [step for step in steps if step]
     if not found and request.cards is not None:
         more = _allow(request)
-        return f"no card that it may have is large enough: {more}, or add a node"
+        return f"no card that it may use is large enough: {more}, or add a node"
     if not found:
-        return "no card of this cluster is large enough: ask less, or add a node"
+        return "no card of this cluster is large enough: request less, or add a node"
     return ", or ".join(found)
 
 
-def _room_is_there(picture: Picture, pod: Json) -> str:
+def _room_is_there(state: ClusterState, pod: Json) -> str:
     if gates := facts.gates(pod):
-        return f"whoever set its scheduling gates must lift them: {', '.join(gates)}"
+        return f"remove its scheduling gates: {', '.join(gates)}"
     said = facts.condition(pod, "PodScheduled")
     if not said:
         name = facts.scheduler_of(pod)
         return (
-            f'no scheduler has looked at it yet; it waits for "{name}": is there one '
-            "of that name? (spec.schedulerName)"
+            f'no scheduler has tried it yet; check that one named "{name}" runs '
+            "(spec.schedulerName)"
         )
-    extenders = [p for p in picture.parts if facts.is_extender(p)]
+    extenders = [p for p in state.parts if facts.is_extender(p)]
     if extenders and not any(facts.holds(p, "Ready") for p in extenders):
-        return "no extender is ready: gpusharectl inspect"
+        return "no extender is ready; see gpusharectl inspect"
     return (
-        "cards are not the reason: see kube-scheduler's words above, or wait for its "
-        "next try"
+        "cards are not the reason; see kube-scheduler's message above, or wait for its "
+        "next attempt"
     )
 
 
 def _smaller(request: PodRequest, verdicts: Sequence[NodeVerdict]) -> str:
-    """Say the largest that would fit, with the part that is not too much kept."""
+    """Suggest the largest request that fits; what is not too large stays."""
     if len(request.claims) > 1:
         return ""
     (claim,) = request.claims
@@ -402,10 +391,10 @@ def _smaller(request: PodRequest, verdicts: Sequence[NodeVerdict]) -> str:
     if claim.whole_cards:
         most = max((found.whole for found in offers.values()), default=0)
         too_many = 0 < most < claim.whole_cards
-        return f"ask for {words.counted(most, 'whole card')}" if too_many else ""
+        return f"request {words.counted(most, 'whole card')}" if too_many else ""
     best = largest_share(offers, claim.amount.cores)
     if best.units:
-        return f"ask for at most {words.units(best.units)} ({words.memory(best.units)})"
+        return f"request at most {words.units(best.units)} ({words.memory(best.units)})"
     cores = max(
         (
             room.cores
@@ -416,13 +405,13 @@ def _smaller(request: PodRequest, verdicts: Sequence[NodeVerdict]) -> str:
         default=0,
     )
     if 0 < cores < min(claim.amount.cores, CORES_PER_CARD):
-        return f"ask for at most {words.cores(cores)}"
+        return f"request at most {words.cores(cores)}"
     return ""
 
 
 def _allow(request: PodRequest) -> str:
     limits = () if request.cards is None else request.cards.limits
-    return f"allow it more cards ({words.annotations(limits)})"
+    return f"let it use more cards ({words.annotations(limits)})"
 
 
 def _free(best: Way | None) -> str:
@@ -430,7 +419,7 @@ def _free(best: Way | None) -> str:
         return ""
     pods = words.listed((str(going.pod) for going in best.pods), _MOST)
     where = f"{best.node} card {best.card.index}" if best.card else best.node
-    return f"free {where} of {pods}"
+    return f"delete {pods} from {where}"
 
 
 def _reopen(way: Reopened | None) -> str:
@@ -438,22 +427,22 @@ def _reopen(way: Reopened | None) -> str:
         return ""
     if way.sick:
         cards = ", ".join(f"card {card.index}" for card in way.cards)
-        return f"have {way.node} {cards} mended"
+        return f"repair {way.node} {cards}"
     cards = " ".join(str(card.index) for card in way.cards)
-    return f"open what is cordoned: gpusharectl uncordon-card {way.node} {cards}"
+    return f"uncordon: gpusharectl uncordon-card {way.node} {cards}"
 
 
 MOST_WAYS = 80
-"""Cards for which a way is looked for, the nearest to fitting first."""
+"""Cards on which pods to delete are looked for, the nearest to fitting first."""
 
 
-def why(picture: Picture, pod: Json) -> Answer:
-    """Explain a pod, given as the API server has it now."""
+def why(state: ClusterState, pod: Json) -> Answer:
+    """Explain a pod, given as the API server has it."""
     warnings = tuple(codec.unknown_annotations(pod))
-    return replace(_answer(picture, pod), warnings=warnings)
+    return replace(_answer(state, pod), warnings=warnings)
 
 
-def _answer(picture: Picture, pod: Json) -> Answer:
+def _answer(state: ClusterState, pod: Json) -> Answer:
     name, node = facts.full_name(pod), facts.node_of(pod)
     if facts.phase(pod) in ("Succeeded", "Failed"):
         return Ended(name, facts.phase(pod), node, facts.end_words(pod))
@@ -468,22 +457,22 @@ def _answer(picture: Picture, pod: Json) -> Answer:
         return Unmeetable(name, refusal_text(request), node)
     if not request.claims:
         return AsksNothing(name, facts.phase(pod), node)
-    policy = picture.books.choice.policy(request.policy)
+    policy = state.placements.choice.policy(request.policy)
     if node:
-        return _bound(picture, record, request, pod)
+        return _bound(state, record, request, pod)
     if isinstance(policy, Refusal):
         return Unmeetable(name, refusal_text(policy), node)
-    return _pending(picture, record, _Asked(request, policy), pod)
+    return _pending(state, record, _Asked(request, policy), pod)
 
 
 def _bound(
-    picture: Picture, record: PodRecord, request: PodRequest, pod: Json
+    state: ClusterState, record: PodRecord, request: PodRequest, pod: Json
 ) -> Answer:
-    page = picture.books.page(record.node)
-    held = page.placements.get(record.pod.uid) if page else None
-    if page is None or held is None:
+    node = state.placements.node(record.node)
+    held = node.placements.get(record.pod.uid) if node else None
+    if node is None or held is None:
         held = record.placement or record.plan
-        known = page is not None and record.pod.uid in page.unplaced
+        known = node is not None and record.pod.uid in node.unplaced
         if known or held is None:
             return Unplaced(
                 record.pod,
@@ -492,7 +481,7 @@ def _bound(
                 record.complaint,
                 facts.waits_because(pod),
             )
-    return placed(picture, record, request, held, pod)
+    return _placed(state, record, request, held, pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,13 +490,15 @@ class _Asked:
     policy: Policy
 
 
-def _pending(picture: Picture, record: PodRecord, asked: _Asked, pod: Json) -> Pending:
-    pages = [page for page in picture.books.pages if page.cards]
-    verdicts = tuple(judge(asked.request, page, asked.policy) for page in pages)
-    ways, looked_at = _ways(asked, pages, verdicts)
+def _pending(
+    state: ClusterState, record: PodRecord, asked: _Asked, pod: Json
+) -> Pending:
+    nodes = [node for node in state.placements.nodes if node.cards]
+    verdicts = tuple(judge(asked.request, node, asked.policy) for node in nodes)
+    ways, looked_at = _ways(asked, nodes, verdicts)
     best = min(ways, key=_cost, default=None)
-    opened = reopened(asked.request, pages, asked.policy)
-    helps = Helps(best, opened, _fits_on_others(asked, pages))
+    opened = reopened(asked.request, nodes, asked.policy)
+    helps = Helps(best, opened, _fits_on_others(asked, nodes))
     claims = asked.request.claims
     evicts = (
         best is not None
@@ -522,39 +513,39 @@ def _pending(picture: Picture, record: PodRecord, asked: _Asked, pod: Json) -> P
         cards=asked.request.cards,
         since=facts.created(pod),
         nodes=verdicts,
-        because=shortage(record, pages, picture.books.choice).because,
+        because=shortage(record, nodes, state.placements.choice).because,
         scheduler=str(facts.condition(pod, "PodScheduled").get("message") or ""),
         scheduler_name=facts.scheduler_of(pod),
         nominated=str(record.nominated),
         ways=ways,
         ways_of=looked_at,
         evicts=evicts,
-        next_step=next_step(picture, asked.request, verdicts, helps, pod),
+        next_step=_next_step(state, asked.request, verdicts, helps, pod),
     )
 
 
-def _fits_on_others(asked: _Asked, pages: Sequence[Node]) -> bool:
-    """Tell whether the pod would fit now, did it not limit its own cards."""
+def _fits_on_others(asked: _Asked, nodes: Sequence[Node]) -> bool:
+    """Return whether the pod would fit now without its limits on cards."""
     if asked.request.cards is None:
         return False
     free = replace(asked.request, cards=None)
-    seen = (page.as_seen_by(free.pod) for page in pages)
-    return any(refusal(free, page, asked.policy) is None for page in seen)
+    seen = (node.as_seen_by(free.pod) for node in nodes)
+    return any(refusal(free, node, asked.policy) is None for node in seen)
 
 
 def _ways(
-    asked: _Asked, pages: Sequence[Node], verdicts: Sequence[NodeVerdict]
+    asked: _Asked, nodes: Sequence[Node], verdicts: Sequence[NodeVerdict]
 ) -> tuple[tuple[Way, ...], int]:
-    """Look for who would have to go, where it does not fit and one day could."""
+    """Look for pods to delete, if it does not fit but could."""
     if any(verdict.fits for verdict in verdicts):
         return (), 0
-    by_name = {page.name: page for page in pages}
+    by_name = {node.name: node for node in nodes}
     single = len(asked.request.claims) == 1
     if not single or asked.request.claims[0].whole_cards:
         names = [verdict.name for verdict in verdicts][:MOST_WAYS]
         ways = [_way_on_node(asked, by_name[name]) for name in names]
         return tuple(way for way in ways if way), len(names)
-    near = sorted(
+    nearest = sorted(
         (
             (verdict.name, card)
             for verdict in verdicts
@@ -563,40 +554,40 @@ def _ways(
         ),
         key=lambda one: (one[1].missing.units, one[1].missing.cores),
     )[:MOST_WAYS]
-    found = [_way_on_card(asked, by_name[name], card) for name, card in near]
-    return tuple(way for way in found if way), len(near)
+    found = [_way_on_card(asked, by_name[name], card) for name, card in nearest]
+    return tuple(way for way in found if way), len(nearest)
 
 
-def _way_on_card(asked: _Asked, page: Node, verdict: CardVerdict) -> Way | None:
-    leaving = from_card(asked.request, page, verdict.card, asked.policy)
+def _way_on_card(asked: _Asked, node: Node, verdict: CardVerdict) -> Way | None:
+    leaving = from_card(asked.request, node, verdict.card, asked.policy)
     if leaving is None:
         return None
-    held = holders(page, verdict.card.uuid)
-    pods = _refs(page, {uid: held[uid] for uid in leaving.uids})
-    return Way(str(page.name), verdict.card, pods)
+    held = holders(node, verdict.card.uuid)
+    pods = _refs(node, {uid: held[uid] for uid in leaving})
+    return Way(str(node.name), verdict.card, pods)
 
 
-def _way_on_node(asked: _Asked, page: Node) -> Way | None:
-    leaving = from_node(asked.request, page, asked.policy)
+def _way_on_node(asked: _Asked, node: Node) -> Way | None:
+    leaving = from_node(asked.request, node, asked.policy)
     if leaving is None:
         return None
-    total: dict[PodUID, Amount] = dict.fromkeys(leaving.uids, NOTHING)
-    for card in page.cards:
-        for uid, amount in holders(page, card.uuid).items():
+    total: dict[PodUID, Amount] = dict.fromkeys(leaving, NOTHING)
+    for card in node.cards:
+        for uid, amount in holders(node, card.uuid).items():
             if uid in total:
                 total[uid] += amount
-    return Way(str(page.name), None, _refs(page, total))
+    return Way(str(node.name), None, _refs(node, total))
 
 
-def _refs(page: Node, amounts: Mapping[PodUID, Amount]) -> tuple[GoingPod, ...]:
-    refs = {uid: asked.pod for uid, asked in page.unplaced.items()}
-    for held in (*page.nominations.values(), *page.placements.values()):
+def _refs(node: Node, amounts: Mapping[PodUID, Amount]) -> tuple[PodShare, ...]:
+    refs = {uid: asked.pod for uid, asked in node.unplaced.items()}
+    for held in (*node.nominations.values(), *node.placements.values()):
         refs[held.pod.uid] = held.pod
-    return tuple(GoingPod(refs[uid], amount) for uid, amount in amounts.items())
+    return tuple(PodShare(refs[uid], amount) for uid, amount in amounts.items())
 
 
 def _cost(way: Way) -> tuple[int, int, int]:
-    """Fewest pods first, then the least important ones, then the least units."""
+    """Fewest pods first, then the lowest priority, then the fewest units."""
     return (
         len(way.pods),
         max((going.pod.priority for going in way.pods), default=0),

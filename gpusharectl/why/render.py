@@ -30,7 +30,7 @@ _DIM, _BOLD = "dim", "bold"
 
 
 def draw_answer(console: Console, answer: Answer, now: datetime, source: str) -> None:
-    """Show an answer; ``source`` says whose books it was read in, if not the usual."""
+    """Draw an answer; ``source`` says where the placements come from, if unusual."""
     for part in _parts(answer, now):
         console.print(part)
     if source and isinstance(answer, Pending | Placed | Unplaced):
@@ -42,22 +42,24 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
         case AsksNothing():
             on = f" on {answer.node}" if answer.node else ""
             yield Words(
-                f"{answer.pod} asks for no part of a card: nothing of ours stands in "
-                f"its way. It is {answer.phase}{on}; kubectl describe pod says more."
+                f"{answer.pod} requests no part of a card, so gpushare does not affect "
+                f"it. It is {answer.phase}{on}; kubectl describe pod says more."
             )
             yield from _warnings(answer)
         case Ended():
             said = f" ({answer.words})" if answer.words else ""
             where = f" on {answer.node}" if answer.node else ""
             yield Words(
-                f"{answer.pod} has ended{where}: {answer.phase}{said}. It holds "
-                "nothing any more."
+                f"{answer.pod} has ended{where}: {answer.phase}{said}. It holds no "
+                "part of a card any more."
             )
             yield from _warnings(answer)
         case Unmeetable():
             yield Words(f"{answer.pod} can run on no node. {answer.words}.", _BOLD)
             yield from _warnings(answer)
-            yield Words("To run it: delete it, and make it anew as the words say.")
+            yield Words(
+                "To run it: delete it, and create it again with this corrected."
+            )
         case Unplaced():
             yield from _unplaced(answer)
         case Placed():
@@ -67,14 +69,15 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
 
 
 def _unplaced(answer: Unplaced) -> Iterator[Text]:
-    yield Words(f"{answer.pod} asks {answer.asks} and is on {answer.node}.", _BOLD)
+    asks = f"{answer.pod} requests {answer.asks} and is on {answer.node}."
+    yield Words(asks, _BOLD)
     yield Words(
-        "Nobody knows yet on which card, so it is charged on every card there: it was "
+        "Its card is not known yet, so each card of the node is charged for it. It was "
         "bound without the extender (nodeName set by hand, or kube-scheduler without "
-        "our stanza), and the device plugin has not told."
+        "our configuration), and the device plugin has not reported its card."
     )
     if answer.complaint:
-        yield Words(f"What stands on it cannot be believed: {answer.complaint}.")
+        yield Words(f"Its placement annotation is not valid: {answer.complaint}.")
     if answer.waits:
         yield Words(f"It does not start; kubelet says: {answer.waits}")
     yield from _warnings(answer)
@@ -85,24 +88,24 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
     cards = " and ".join(_held(answer, index) for index in range(len(answer.held)))
     since = f", since {answer.at} ({age(answer.at, now)})" if answer.at else ""
     yield Words(f"{answer.pod} is on {answer.node}, {cards}{since}.", _BOLD)
-    whose = "its own wish" if answer.own_policy else "the cluster's own"
+    whose = "its own choice" if answer.own_policy else "the cluster's default"
     if answer.is_planned:
-        yield Words(f"It asks {answer.asks}. Policy: {answer.policy}, {whose}.")
+        yield Words(f"It requests {answer.asks}. Policy: {answer.policy}, {whose}.")
     else:
         yield Words(
-            f"It asks {answer.asks}. Nobody planned its card: it was bound without "
-            "the extender, and the device plugin chose."
+            f"It requests {answer.asks}. It was bound without the extender, so its "
+            "card was not planned: the device plugin chose it."
         )
     yield from _allowed(answer)
     if answer.planned:
         where = ", ".join(_card_name(held) for held in answer.planned)
-        yield Words(f"Planned was {where}; kubelet chose otherwise, and that counts.")
+        yield Words(f"The plan was {where}; kubelet chose another card, which counts.")
     if answer.because:
-        yield Words(f"Why there, as far as can be told now: {answer.because}.")
+        yield Words(f"Why there, as far as it can be seen now: {answer.because}.")
     for one in answer.earlier:
-        yield Words(f"  before it comes card {one.card.index}, which {one.words}")
+        yield Words(f"  preferred: card {one.card.index}, but it {one.words}")
     if answer.leaving:
-        yield Words("It is being deleted, and holds its part until it is gone.")
+        yield Words("It is terminating, and holds its share until it has ended.")
     if answer.waits:
         yield Words(f"It does not start; kubelet says: {answer.waits}")
         yield Words(
@@ -112,19 +115,19 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
 
 def _allowed(answer: Pending | Placed) -> Iterator[Text]:
     if answer.cards is not None:
-        yield Words(f"It may have cards {words.allowed(answer.cards)}, and no others.")
+        yield Words(f"It may use cards {words.allowed(answer.cards)}, and no others.")
     yield from _warnings(answer)
 
 
 def _warnings(answer: Answer) -> Iterator[Text]:
     for text in answer.warnings:
-        yield Words(f"Mind: {text}")
+        yield Words(f"Note: {text}")
 
 
 def _held(answer: Placed, index: int) -> str:
     held = answer.held[index]
     if held.card is None:
-        return f"a card that is gone ({held.uuid})"
+        return f"a card that no longer exists ({held.uuid})"
     model = f" ({held.card.model})" if held.card.model else ""
     return f"card {held.card.index}{model}, {words.amount(held.amount)}"
 
@@ -135,11 +138,11 @@ def _card_name(held: Held) -> str:
 
 def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
     old = f" for {age(answer.since, now)}" if answer.since else ""
-    yield Words(f"{answer.pod} asks {answer.asks}. It waits{old}:", _BOLD)
+    yield Words(f"{answer.pod} requests {answer.asks}. It waits{old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
     yield from _allowed(answer)
     if answer.nominated:
-        yield Words(f"Room is being made for it on {answer.nominated}.")
+        yield Words(f"Pods on {answer.nominated} are being preempted for it.")
     if answer.nodes:
         yield Words("")
         yield _table(answer)
@@ -148,7 +151,7 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
         yield Words(f"{way.node} would have room without {_going(way, _MOST_PODS)}.")
     if answer.evicts and not answer.nominated:
         yield Words(
-            "Those pods are less important: kube-scheduler may evict them by itself."
+            "Those pods have a lower priority, so kube-scheduler may preempt them."
         )
     if answer.scheduler:
         yield Words(f"kube-scheduler says: {answer.scheduler}")
@@ -161,7 +164,7 @@ def _table(answer: Pending) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_DIM)
     for head in ("node", "card", "free now"):
         table.add_column(head, no_wrap=True)
-    table.add_column("what is missing", ratio=1)
+    table.add_column("result", ratio=1)
     ways = {(way.node, way.card.uuid): way for way in answer.ways if way.card}
     shown = sorted(answer.nodes, key=_nearest_first)[:_MOST_NODES]
     for node in sorted(shown, key=lambda node: node.name):
@@ -175,7 +178,7 @@ def _table(answer: Pending) -> Table:
             name = ""
         table.add_row(name, "", "", Words(_node_says(node, answer.claims), _DIM))
     if left := len(answer.nodes) - len(shown):
-        more = f"and {words.counted(left, 'node')} more, which lack no less"
+        more = f"and {words.counted(left, 'node')} more, which are no nearer"
         table.add_row("…", "", "", Words(f"{more} (-o json)", _DIM))
     return table
 
@@ -206,19 +209,19 @@ def _missing(card: CardVerdict, claims: Sequence[Amount], way: Way | None) -> st
     if len(claims) > 1:
         return ""
     if card.whole:
-        return "untouched" if card.untouched else "not untouched: pods have parts of it"
+        return "untouched" if card.untouched else "pods hold parts of it"
     if card.fits:
-        return "it fits"
+        return "fits"
+    lacks = f"lacks {words.bare(card.missing)}"
     if not card.ever:
-        return f"{words.bare(card.missing)}; {_in_all(card)}"
+        return f"{lacks}; {_in_all(card)}"
     if way is None:
-        return words.bare(card.missing)
-    without = _going(way, _MOST_PODS)
-    return f"{words.bare(card.missing)}; would fit without {without}"
+        return lacks
+    return f"{lacks}; would fit without {_going(way, _MOST_PODS)}"
 
 
 def _in_all(card: CardVerdict) -> str:
-    return f"this card has {card.card.units} units in all"
+    return f"the card has only {words.units(card.card.units)}"
 
 
 def _going(way: Way, most: int) -> str:
@@ -227,14 +230,13 @@ def _going(way: Way, most: int) -> str:
 
 
 def _node_says(node: NodeVerdict, claims: Sequence[Amount]) -> str:
-    told = f"fits now: {largest(node.offers)}"
+    told = f"fits now: {_largest(node.offers)}"
     if node.no is not None and len(claims) > 1:
         told = f"{refusal_text(node.no)}; {told}"
     return told
 
 
-def largest(offers: Offers) -> str:
-    """Say the largest requests that a node takes."""
+def _largest(offers: Offers) -> str:
     shares = [
         f"{words.units(room.units)} with up to {words.cores(room.cores)}"
         if room.units

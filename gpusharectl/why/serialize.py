@@ -1,10 +1,10 @@
-"""The answer to ``why`` as data: what ``-o json`` and ``-o yaml`` give. Pure.
+"""The answer of ``why`` as data: what ``-o json`` and ``-o yaml`` print. Pure.
 
-The shape is a promise, as in ``shapes``. Always ``{v, state, pod, code, warnings,
-books}``: ``code`` is the exit code, ``pod`` is ``namespace/name`` and ``warnings`` are
-sentences about what the pod says in vain; beside it, by ``state``::
+The shape is a promise, as inspect's. Always ``{v, state, pod, code, warnings, books}``:
+``code`` is the exit code, ``pod`` is ``namespace/name``, and ``warnings`` are sentences
+about annotations of the pod without a meaning. Beside it, by ``state``::
 
-    absent        near: [namespace/name]
+    absent        suggestions: [namespace/name]; near, its old name
     asks-nothing  phase, node
     ended         phase, node, because
     invalid       because, node
@@ -14,23 +14,32 @@ sentences about what the pod says in vain; beside it, by ``state``::
                   because, earlier: [{uuid, index, because}], phase, leaving, waits
     pending       asks, claims: [amount], policy, models, uuids, since, because,
                   kube_scheduler, scheduler_name, nominated, next, evicts, ways_of,
-                  nodes: [{name, fits, because, fits_now, cards: [{uuid, index, units,
-                  healthy, cordoned, free, missing, untouched, fits, ever,
-                  excluded_by}]}],
+                  nodes: [{name, fits, because, fits_now, cards: [{uuid, index, model,
+                  units, memory_mib, healthy, cordoned, free, missing, untouched, fits,
+                  ever, excluded_by}]}],
                   ways: [{node, card, index, pods: [{namespace, name, uid, priority,
                   cores, units, memory_mib}]}]
 
 ``fits_now`` is ``{shares: [amount], whole_cards, whole_units}``: the largest requests
-that the node takes. ``missing`` null: a closed card, or whole cards are asked.
-``models`` and ``uuids`` are those that the pod may have, null where it does not say;
-``excluded_by`` the annotations by which it shuts the card out.
-``ways`` were looked for on the ``ways_of`` cards nearest to fitting, or nodes.
+that fit on the node. ``missing`` is null for a closed card, or if whole cards are
+requested. ``models`` and ``uuids`` limit the cards of the pod, null if it has no such
+limit; ``excluded_by`` are the annotations that exclude the card. ``ways`` are pods to
+delete to make room; they were looked for on the ``ways_of`` nearest cards or nodes.
 """
+
+from collections.abc import Sequence
 
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
-from gpusharectl.state.placements import Books
-from gpusharectl.state.serialize import VERSION, Data, amount_data, books_data, pod_data
+from gpusharectl.state.read import Placements
+from gpusharectl.state.serialize import (
+    VERSION,
+    Data,
+    amount_data,
+    card_data,
+    pod_data,
+    source_data,
+)
 from gpusharectl.why.explain import (
     Answer,
     AsksNothing,
@@ -44,23 +53,24 @@ from gpusharectl.why.explain import (
 from gpusharectl.why.verdict import CardVerdict, NodeVerdict
 
 
-def answer_data(answer: Answer, books: Books) -> Data:
-    """Give an answer in full."""
+def answer_data(answer: Answer, placements: Placements) -> Data:
+    """Return an answer in full."""
     return {
         "v": VERSION,
         "state": answer.state,
         "pod": str(answer.pod),
         "code": answer.code,
         "warnings": list(answer.warnings),
-        "books": books_data(books),
+        "books": source_data(placements),
         **_of(answer),
     }
 
 
-def absent_data(pod: str, near: tuple[str, ...], code: int) -> Data:
-    """Say that there is no such pod, and which are nearest by name."""
-    told = {"v": VERSION, "state": "absent", "pod": pod, "code": code}
-    return told | {"near": list(near)}
+def absent_data(pod: str, suggestions: Sequence[str], code: int) -> Data:
+    """Return that there is no such pod, and the pods with the most similar names."""
+    names = list(suggestions)
+    found = {"v": VERSION, "state": "absent", "pod": pod, "code": code}
+    return found | {"suggestions": names, "near": names}
 
 
 def _of(answer: Answer) -> Data:
@@ -68,8 +78,8 @@ def _of(answer: Answer) -> Data:
         case AsksNothing():
             return {"phase": answer.phase, "node": answer.node or None}
         case Ended():
-            told = {"phase": answer.phase, "node": answer.node or None}
-            return told | {"because": answer.words or None}
+            found = {"phase": answer.phase, "node": answer.node or None}
+            return found | {"because": answer.words or None}
         case Unmeetable():
             return {"because": answer.words, "node": answer.node or None}
         case Unplaced():
@@ -162,11 +172,7 @@ def _node(node: NodeVerdict) -> Data:
 def _card(one: CardVerdict) -> Data:
     closed = one.free is None
     return {
-        "uuid": one.card.uuid,
-        "index": one.card.index,
-        "units": one.card.units,
-        "healthy": one.card.healthy,
-        "cordoned": one.card.cordoned,
+        **card_data(one.card),
         "free": None if one.free is None else amount_data(one.free),
         "missing": None if closed or one.whole else amount_data(one.missing),
         "untouched": one.untouched,

@@ -1,12 +1,7 @@
-"""Whether a request fits on a node and on each of its cards, and what is missing. Pure.
+"""Whether a request fits on each node and card, what is missing, what would help. Pure.
 
-Fit itself is the domain's to say, here as in production; this puts numbers to it.
-
-Which running pods would have to go for a request to fit. Pure.
-
-The domain says of each set whether it is enough; here the smallest is looked for.
-
-Which closed cards would have room for a request, were they open. Pure.
+The domain decides whether it fits, here as in the extender; this adds the numbers, and
+looks for the smallest set of pods to delete and for closed cards to open.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,16 +27,16 @@ from gpushare.domain.preemption import Victims, choose_victims
 from gpushare.domain.refusal import Refusal
 
 MOST_OF_A_SHARE = CORES_PER_CARD - 1
-"""Cores: one more is a whole card."""
+"""One core more is a whole card."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardVerdict:
-    """One card, seen by one request.
+    """One card, judged for one request.
 
-    ``free`` is None for a card that gets nothing new; ``missing`` what it has too
-    little of for a share, nothing where it fits; ``whole`` where whole cards are asked.
-    ``ever``: empty, it would be enough. ``excluded``: the pod's lists that shut it out.
+    ``free`` is None for a closed card. ``missing`` is what a share lacks, nothing if it
+    fits. ``whole``: whole cards are requested. ``ever``: the empty card would be
+    enough. ``excluded``: the pod's annotations that exclude the card.
     """
 
     card: Card
@@ -56,10 +51,10 @@ class CardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The largest requests of one container that the node can take now.
+    """The largest requests of one container that fit on the node now.
 
-    ``shares`` with cores falling and units rising; ``whole`` how many untouched cards,
-    with ``whole_units`` in all.
+    ``shares`` have falling cores and rising units. ``whole`` counts the untouched cards
+    and ``whole_units`` their units.
     """
 
     shares: tuple[Amount, ...]
@@ -69,7 +64,7 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """One node, seen by one request; ``no`` is None where it fits."""
+    """One node, judged for one request; ``no`` is None if it fits."""
 
     name: NodeName
     no: Refusal | None
@@ -78,41 +73,41 @@ class NodeVerdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the domain would place it here now."""
+        """Whether the extender would place it here now."""
         return self.no is None
 
 
-def judge(request: PodRequest, page: Node, policy: Policy) -> NodeVerdict:
-    """Say what the request finds on a node, without what must not stand in its way."""
-    seen = page.as_seen_by(request.pod)
+def judge(request: PodRequest, node: Node, policy: Policy) -> NodeVerdict:
+    """Judge a node for a request, without what does not count for this pod."""
+    seen = node.as_seen_by(request.pod)
     cards = tuple(_card(request, seen, card, policy) for card in seen.cards)
     no = refusal(request, seen, policy)
     return NodeVerdict(seen.name, no, cards, offers(seen.as_limited_by(request)))
 
 
-def offers(page: Node) -> Offers:
-    """Say the largest requests that fit on a node now.
+def offers(node: Node) -> Offers:
+    """Return the largest requests that fit on a node now.
 
     >>> from gpushare.domain.model import Card
     >>> offers(Node(NodeName("n"), (Card(CardUUID("GPU-0"), 0, 29),))).shares
     (Amount(cores=99, units=29),)
     """
     best: dict[int, int] = {}
-    for room in page.summary.frontier:
+    for room in node.summary.frontier:
         cores = min(room.cores, MOST_OF_A_SHARE)
         best[cores] = max(room.units, best.get(cores, 0))
     shares = tuple(Amount(cores, units) for cores, units in best.items())
-    untouched = page.summary.untouched
+    untouched = node.summary.untouched
     return Offers(tuple(filter(None, shares)), len(untouched), sum(untouched))
 
 
-def on_one_card(page: Node, card: Card) -> Node:
-    """Give the node as if it had this card alone, with all that is held of it."""
-    return replace(page, cards=(card,))
+def on_one_card(node: Node, card: Card) -> Node:
+    """Return the node as if it had only this card, with all that is held of it."""
+    return replace(node, cards=(card,))
 
 
 def largest_share(verdicts: Mapping[NodeName, Offers], cores: int) -> Amount:
-    """Give the largest share that some node takes, of at least so many cores."""
+    """Return the largest share that fits on some node, with at least these cores."""
     rooms = [
         room
         for found in verdicts.values()
@@ -122,9 +117,9 @@ def largest_share(verdicts: Mapping[NodeName, Offers], cores: int) -> Amount:
     return max(rooms, key=lambda room: (room.units, room.cores), default=NOTHING)
 
 
-def _card(request: PodRequest, page: Node, card: Card, policy: Policy) -> CardVerdict:
+def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVerdict:
     claim = request.claims[0]
-    alone = on_one_card(page, card)
+    alone = on_one_card(node, card)
     free = alone.free.get(card.uuid)
     single = replace(request, claims=(_part_for_one_card(claim),))
     fits = refusal(single, alone, policy) is None
@@ -132,13 +127,12 @@ def _card(request: PodRequest, page: Node, card: Card, policy: Policy) -> CardVe
     missing = NOTHING
     if free is not None and not claim.whole_cards:
         missing = NOTHING.peak(claim.amount - free)
-    untouched, whole = card in page.untouched, bool(claim.whole_cards)
+    untouched, whole = card in node.untouched, bool(claim.whole_cards)
     excluded = request.limits(card)
     return CardVerdict(card, free, untouched, missing, whole, fits, ever, excluded)
 
 
 def _part_for_one_card(claim: Claim) -> Claim:
-    """Ask one card for what one card can do: of several whole ones, one."""
     if claim.whole_cards <= 1:
         return claim
     return replace(claim, amount=Amount(CORES_PER_CARD))
@@ -148,39 +142,33 @@ def _emptied(card: Card) -> Node:
     return Node(NodeName(""), (replace(card, healthy=True, cordoned=False),))
 
 
-def holders(page: Node, uuid: CardUUID) -> dict[PodUID, Amount]:
-    """Give who holds how much of a card, kept room and unknown pods included."""
+def holders(node: Node, uuid: CardUUID) -> dict[PodUID, Amount]:
+    """Return what each pod holds of a card, with nominated and unplaced pods."""
     found: dict[PodUID, Amount] = {}
-    for placement in (*page.nominations.values(), *page.placements.values()):
+    for placement in (*node.nominations.values(), *node.placements.values()):
         for share in placement.shares:
             if share.card == uuid:
                 found[placement.pod.uid] = share.amount
-    for uid, asked in page.unplaced.items():
+    for uid, asked in node.unplaced.items():
         found[uid] = sum((claim.amount for claim in asked.claims), NOTHING)
     return found
 
 
 _MOST_TRIES = 400
-"""Of one size on one card: some 20 ms. With more sets than that, big pods go first."""
+"""Sets of one size, some 20 ms; above that the largest pods are taken first."""
 _HIGHEST = 2**31
 Cost = tuple[int, int, int, tuple[PodUID, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The pods that would have to go: from one card, or somewhere on the node."""
-
-    uids: tuple[PodUID, ...]
-
-
 def from_card(
-    request: PodRequest, page: Node, card: Card, policy: Policy
-) -> Leaving | None:
-    """Give the smallest set for a share on this card; None where no set is enough.
+    request: PodRequest, node: Node, card: Card, policy: Policy
+) -> tuple[PodUID, ...] | None:
+    """Return the smallest set of pods to delete for a share on this card.
 
-    Fewest pods first, then the least important, then the least units.
+    The fewest pods, then the lowest priority, then the fewest units. None if no set is
+    enough.
     """
-    alone = on_one_card(page.as_seen_by(request.pod), card)
+    alone = on_one_card(node.as_seen_by(request.pod), card)
     held = holders(alone, card.uuid)
     ranks = _priorities(alone)
 
@@ -199,23 +187,25 @@ def from_card(
         if len(sets) > _MOST_TRIES:
             break
         if found := [one for one in sets if enough(one)]:
-            return Leaving(min(found, key=cost))
+            return min(found, key=cost)
     missing = request.claims[0].amount - alone.free[card.uuid]
-    return Leaving(_big_ones_first(held, missing, enough))
+    return _largest_first(held, missing, enough)
 
 
-def from_node(request: PodRequest, page: Node, policy: Policy) -> Leaving | None:
-    """Give pods for whole cards or several claims, as a most important pod would evict.
+def from_node(
+    request: PodRequest, node: Node, policy: Policy
+) -> tuple[PodUID, ...] | None:
+    """Return pods to delete for whole cards or several claims.
 
-    By the domain's own choice of victims, so not always the fewest.
+    They are what a pod of the highest priority would preempt, so not always the fewest.
     """
     pod = replace(request.pod, priority=_HIGHEST)
     asked = replace(request, pod=pod)
-    found = choose_victims(asked, page, Victims(()), policy)
-    return None if found is None else Leaving(found.uids)
+    found = choose_victims(asked, node, Victims(()), policy)
+    return None if found is None else found.uids
 
 
-def _big_ones_first(
+def _largest_first(
     held: Mapping[PodUID, Amount],
     missing: Amount,
     enough: Callable[[Iterable[PodUID]], bool],
@@ -238,55 +228,52 @@ def _big_ones_first(
     return tuple(gone)
 
 
-def _priorities(page: Node) -> dict[PodUID, int]:
-    found = {uid: asked.pod.priority for uid, asked in page.unplaced.items()}
-    for placement in (*page.nominations.values(), *page.placements.values()):
+def _priorities(node: Node) -> dict[PodUID, int]:
+    found = {uid: asked.pod.priority for uid, asked in node.unplaced.items()}
+    for placement in (*node.nominations.values(), *node.placements.values()):
         found[placement.pod.uid] = placement.pod.priority
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """The closed cards of a node that would have to be open; the fewest that will do.
-
-    ``sick`` where one of them has to be mended first.
-    """
+    """The closed cards of a node that would have to be opened."""
 
     node: NodeName
     cards: tuple[Card, ...]
 
     @property
     def sick(self) -> bool:
-        """Whether opening is not enough."""
+        """Whether one of them has to be repaired first."""
         return any(not card.healthy for card in self.cards)
 
 
 def reopened(
-    request: PodRequest, pages: Iterable[Node], policy: Policy
+    request: PodRequest, nodes: Iterable[Node], policy: Policy
 ) -> Reopened | None:
-    """Give the nearest way: cordoned cards before sick ones, one before several."""
-    found = [way for page in pages for way in _ways(request, page, policy)]
+    """Return the fewest cards to open, cordoned ones before sick ones."""
+    found = [way for node in nodes for way in _ways(request, node, policy)]
     return min(found, key=lambda way: (way.sick, len(way.cards)), default=None)
 
 
-def _ways(request: PodRequest, page: Node, policy: Policy) -> Iterator[Reopened]:
-    cordoned = [card for card in page.cards if card.healthy and card.cordoned]
-    closed = [card for card in page.cards if not card.open]
+def _ways(request: PodRequest, node: Node, policy: Policy) -> Iterator[Reopened]:
+    cordoned = [card for card in node.cards if card.healthy and card.cordoned]
+    closed = [card for card in node.cards if not card.open]
     for cards in (*([card] for card in closed), cordoned, closed):
-        if cards and _fits(request, _with_open(page, cards), policy):
-            yield Reopened(page.name, tuple(cards))
+        if cards and _fits(request, _with_open(node, cards), policy):
+            yield Reopened(node.name, tuple(cards))
 
 
-def _with_open(page: Node, cards: Iterable[Card]) -> Node:
+def _with_open(node: Node, cards: Iterable[Card]) -> Node:
     chosen = {card.uuid for card in cards}
     return replace(
-        page,
+        node,
         cards=tuple(
             replace(card, healthy=True, cordoned=False) if card.uuid in chosen else card
-            for card in page.cards
+            for card in node.cards
         ),
     )
 
 
-def _fits(request: PodRequest, page: Node, policy: Policy) -> bool:
-    return refusal(request, page.as_seen_by(request.pod), policy) is None
+def _fits(request: PodRequest, node: Node, policy: Policy) -> bool:
+    return refusal(request, node.as_seen_by(request.pod), policy) is None

@@ -13,7 +13,7 @@ from gpushare.kube.errors import Invalid
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.__main__ import main
 from gpusharectl.quota import Move, Names, move
-from tests.gpusharectl.quotascenes import BITFUSION, CORE, MEMORY, quota
+from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.sweep import new_namespace

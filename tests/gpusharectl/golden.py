@@ -1,8 +1,7 @@
 """Screens kept as text files in ``screens/``, and the one way to renew them.
 
-``RENEW_SCREENS=1 pytest tests/gpusharectl/inspect/test_screens.py`` (or
-``test_why_screens.py``, ``test_top_screens.py``) writes them anew; then read the
-difference as git shows it.
+``RENEW_SCREENS=1 pytest tests/gpusharectl/state tests/gpusharectl/why`` (or the test
+that failed) writes them again; then read the difference as git shows it.
 """
 
 import io

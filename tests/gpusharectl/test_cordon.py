@@ -26,8 +26,7 @@ from gpusharectl.cordon import (
 )
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import bound_json, card, cards, placement, pod_json
-from tests.gpusharectl.pictures import node_of
-from tests.gpusharectl.scenes import A, B
+from tests.gpusharectl.cluster_states import A, B, node_of
 
 
 @dataclass

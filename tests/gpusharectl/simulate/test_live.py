@@ -23,9 +23,9 @@ from gpusharectl.simulate.live import (
     read_live,
 )
 from tests.builders import bound_json, card, container_json, placement, pod_json
-from tests.gpusharectl.inspect.test_commands import put
-from tests.gpusharectl.pictures import MADE, extender, node_of
+from tests.gpusharectl.cluster_states import MADE, extender, node_of
 from tests.gpusharectl.simulate.scenes import fates, places
+from tests.gpusharectl.test_inspect import put
 
 A, B = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
 

@@ -8,7 +8,7 @@ from gpusharectl.simulate.engine import play
 from gpusharectl.simulate.live import LiveError, WhatIf, live_scenario
 from gpusharectl.simulate.result import not_played
 from tests.builders import card, container_json, pod_json
-from tests.gpusharectl.pictures import extender, node_of
+from tests.gpusharectl.cluster_states import extender, node_of
 from tests.gpusharectl.simulate.scenes import places
 from tests.gpusharectl.simulate.test_live import A, B, gated, held, nodes
 

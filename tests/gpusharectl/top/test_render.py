@@ -9,25 +9,33 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpushare.domain.model import Amount
-from gpusharectl.top.render import WIDTH, Sheet, card_bar, drawn, pod_bar
-from gpusharectl.top.rows import CardRow, PodRow, Top, Wish
-from tests.builders import card
+from gpusharectl.state.view import CardView, PodShare
+from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, pod_bar
+from gpusharectl.top.rows import CardRow, PodRow, Query, Top
+from gpusharectl.top.scrape import CardSeen
+from tests.builders import card, ref
 from tests.gpusharectl import golden
-from tests.gpusharectl.pages import Says, Shown, Use, page
-from tests.gpusharectl.pictures import node_of
-from tests.gpusharectl.scenes import held
-from tests.gpusharectl.topscenes import SCENES, at_work, crowd, elsewhere, scene, silent
+from tests.gpusharectl.cluster_states import held, node_of
+from tests.gpusharectl.exporter_pages import Says, Shown, Use, page
+from tests.gpusharectl.top_states import (
+    SCENES,
+    at_work,
+    crowd,
+    elsewhere,
+    scene,
+    silent,
+)
 
-LOST = "What was seen at 03:10:00; since then no answer: connection refused"
-NOTE = "03:10:00 UTC, again 5 s after that; Ctrl-C ends it"
+LOST = "These values are from 03:10:00; since then no answer: connection refused"
+NOTE = "03:10:00 UTC, every 5 s; Ctrl-C to quit"
 
 
-def show(console: Console, top: Top, sheet: Sheet) -> None:
+def show(console: Console, top: Top, sheet: Layout) -> None:
     console.print(drawn(console, top, sheet))
 
 
-def screen(top: Top, sheet: Sheet | None = None, width: int = 80) -> str:
-    draw = partial(show, top=top, sheet=sheet or Sheet())
+def screen(top: Top, sheet: Layout | None = None, width: int = 80) -> str:
+    draw = partial(show, top=top, sheet=sheet or Layout())
     return golden.drawn(draw, width=width)
 
 
@@ -35,7 +43,7 @@ def screen(top: Top, sheet: Sheet | None = None, width: int = 80) -> str:
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "crowd"])
 def test_each_state_has_its_screen(name: str, by: str) -> None:
     """At 80 columns without colour all is there."""
-    found = screen(SCENES[name]().top(), Sheet(cards=by == "card"))
+    found = screen(SCENES[name]().top(), Layout(cards=by == "card"))
     assert [line for line in found.splitlines() if len(line) > 80] == []
     golden.assert_as_kept(f"top-{by}-{name}", found)
 
@@ -43,7 +51,7 @@ def test_each_state_has_its_screen(name: str, by: str) -> None:
 @pytest.mark.parametrize("by", ["pod", "card"])
 def test_a_terminal_is_only_so_high(by: str) -> None:
     """The first rows, how many there are more, and what is worth a look."""
-    sheet = Sheet(cards=by == "card", height=24, note=NOTE)
+    sheet = Layout(cards=by == "card", height=24, note=NOTE)
     found = screen(crowd().top(), sheet)
     assert len(found.splitlines()) <= 24
     golden.assert_as_kept(f"top-{by}-crowd", found)
@@ -51,20 +59,20 @@ def test_a_terminal_is_only_so_high(by: str) -> None:
 
 def test_a_picture_that_is_not_what_is_so_now_says_so() -> None:
     """As long as the API server does not answer."""
-    found = screen(at_work().top(), Sheet(height=24, note=NOTE, lost=LOST))
+    found = screen(at_work().top(), Layout(height=24, note=NOTE, lost=LOST))
     golden.assert_as_kept("top-lost", found)
 
 
 def test_one_namespace_alone() -> None:
     """The sums are of all the cards."""
-    found = screen(elsewhere().top(Wish("edge")), Sheet(namespace="edge"))
+    found = screen(elsewhere().top(Query("edge")), Layout(namespace="edge"))
     golden.assert_as_kept("top-namespace", found)
 
 
 def test_a_namespace_without_pods() -> None:
     """It is said, and no empty table is drawn."""
-    found = screen(at_work().top(Wish("edge")), Sheet(namespace="edge"))
-    assert "\nNo pod here holds or uses a card.\n" in found
+    found = screen(at_work().top(Query("edge")), Layout(namespace="edge"))
+    assert "\nNo pod has a share of a card or uses one.\n" in found
 
 
 def test_once_shows_every_row() -> None:
@@ -78,24 +86,24 @@ def test_once_shows_every_row() -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_no_screen_is_higher_than_its_terminal(name: str, height: int) -> None:
     """What is left out is counted; of the sums nothing is ever left out."""
-    found = screen(SCENES[name]().top(), Sheet(height=height, note=NOTE))
+    found = screen(SCENES[name]().top(), Layout(height=height, note=NOTE))
     assert len(found.splitlines()) <= height
     assert re.match(r"\d+ nodes?, \d+ cards?, |No node shares a card", found)
 
 
 def test_what_is_left_out_is_counted() -> None:
     """Rows and things to look at."""
-    found = screen(silent().top(), Sheet(height=18, note=NOTE))
+    found = screen(silent().top(), Layout(height=18, note=NOTE))
     rows, things = found.count("default/"), found.count("→")
     assert f"… and {2 - rows} more: --once" in found or rows == 2
-    assert f"{5 - things} things more to look at: --once" in found
-    none = screen(silent().top(), Sheet(height=8, note=NOTE))
-    assert "5 things to look at: --once" in none
+    assert f"{5 - things} more warnings: --once" in found
+    none = screen(silent().top(), Layout(height=8, note=NOTE))
+    assert "5 warnings: --once" in none
 
 
 def test_where_rows_are_few_there_is_room_for_what_to_look_at() -> None:
     """More than the third that is always theirs."""
-    found = screen(silent().top(), Sheet(height=26, note=NOTE))
+    found = screen(silent().top(), Layout(height=26, note=NOTE))
     assert "--once" not in found
 
 
@@ -105,8 +113,8 @@ def test_many_rows_leave_room_for_what_to_look_at() -> None:
     uses = tuple(Use(f"p{number}", 10) for number in range(90))
     body = page(Shown("GPU-0", uses=uses), told=told, node="n")
     top = scene([node_of("n", card(0))], [], {"n": body}).top()
-    found = screen(top, Sheet(height=24, note=NOTE))
-    assert "\nTo look at\n  n: its exporter cannot read the pods of its node\n" in found
+    found = screen(top, Layout(height=24, note=NOTE))
+    assert "\nWarnings\n  n: its exporter cannot read the pods of its node\n" in found
     assert found.count("default/p") > 2
 
 
@@ -121,7 +129,7 @@ def test_cards_that_are_left_out_are_counted() -> None:
     """Those that are shown and the rest are all that there are."""
     cards = [card(number, uuid=f"GPU-{number}") for number in range(16)]
     top = scene([node_of("n", *cards)], [], {}).top()
-    found = screen(top, Sheet(cards=True, height=16, note=NOTE))
+    found = screen(top, Layout(cards=True, height=16, note=NOTE))
     rows = len(re.findall(r"^n \d+ ", found, re.MULTILINE))
     assert 0 < rows < 16
     assert f"… and {16 - rows} more: --once" in found
@@ -131,7 +139,7 @@ def test_cards_that_are_left_out_are_counted() -> None:
 @pytest.mark.parametrize("by", ["pod", "card"])
 def test_rows_fit_their_screen(by: str, width: int) -> None:
     """Names give way, numbers never do."""
-    found = screen(crowd().top(), Sheet(cards=by == "card", height=20), width)
+    found = screen(crowd().top(), Layout(cards=by == "card", height=20), width)
     assert [line for line in found.splitlines() if cell_len(line) > width] == []
     assert (" 0.24 " if by == "pod" else " 68.36 ") in found
 
@@ -143,7 +151,7 @@ def test_wide_characters_keep_the_columns() -> None:
     )
     body = page(Shown("GPU-0", 0, 1024), Shown("GPU-1", 1, 1024), node="n")
     top = scene([node], [held("p", "GPU-0", 2, node="n")], {"n": body}).top()
-    lines = screen(top, Sheet(cards=True)).splitlines()
+    lines = screen(top, Layout(cards=True)).splitlines()
     rows = [line for line in lines if line.startswith("n ")]
     assert len({cell_len(line) for line in rows}) == 1
     assert len({cell_len(line.partition(" 1.00 ")[0]) for line in rows}) == 1
@@ -162,7 +170,7 @@ def test_colour_only_adds(name: str, colours: str) -> None:
         force_terminal=True,
         color_system=colours,  # type: ignore[arg-type]
     )
-    show(console, top, Sheet())
+    show(console, top, Layout())
     coloured = page_of.getvalue()
     assert "\x1b[" in coloured
     plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
@@ -175,7 +183,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(width=80, highlight=False, force_terminal=True)
     with console.capture() as capture:
-        show(console, at_work().top(), Sheet())
+        show(console, at_work().top(), Layout())
     assert not re.findall(r"\x1b\[[0-9;]*(?:3|4|9)[0-7]m", capture.get())
 
 
@@ -188,7 +196,7 @@ def test_nobodys_words_command_the_terminal(by: str) -> None:
         b'driver="550.54.15"', b'driver="\x1b[2J"'
     )
     top = scene([node], [], {"n": told}).top()
-    found = screen(top, Sheet(cards=by == "card", lost="\x1b[2J\x07"))
+    found = screen(top, Layout(cards=by == "card", lost="\x1b[2J\x07"))
     assert not [char for char in found if not char.isprintable() and char != "\n"]
     assert "\N{REPLACEMENT CHARACTER}" in found
     (row,) = (
@@ -198,7 +206,8 @@ def test_nobodys_words_command_the_terminal(by: str) -> None:
 
 
 def share(mib: float | None, units: int = 10) -> PodRow:
-    return PodRow("d", "p", "", "n", "", 0, None, Amount(1, units), used_mib=mib)
+    has = PodShare(ref("p"), Amount(1, units))
+    return PodRow("n", "d", "p", "", 0, has, used_mib=mib)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +249,7 @@ def test_without_a_share_there_is_no_bar() -> None:
 )
 def test_the_bar_of_a_card(mib: float | None, units: int, bar: str) -> None:
     """Used, allotted and not used, used beyond that, free; of ten units."""
-    row = CardRow("n", card(0, 10), Amount(1, units), used_mib=mib)
+    view = CardView(card(0, 10), Amount(1, units), None, ())
+    row = CardRow("n", view, CardSeen("GPU-0", used_mib=mib))
     assert card_bar(row).plain == bar
     assert len(bar) == WIDTH

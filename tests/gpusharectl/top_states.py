@@ -7,23 +7,27 @@ from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
-from gpusharectl.state.read import Picture
-from gpusharectl.state.view import survey
-from gpusharectl.top.rows import Top, Wish, joined
-from gpusharectl.top.scrape import ask
+from gpusharectl.state.read import ClusterState
+from gpusharectl.state.view import overview
+from gpusharectl.top.rows import Query, Top, joined
+from gpusharectl.top.scrape import scrape
 from tests.builders import bound_json, card, placement, share
-from tests.gpusharectl.pages import HOUR, TICK, Says, Shown, Use, page
-from tests.gpusharectl.pictures import aged, in_order, node_of, part, picture
-from tests.gpusharectl.scenes import (
+from tests.gpusharectl.cluster_states import (
     A,
     B,
     G,
+    aged,
     asking,
+    cluster_state,
     held,
+    in_order,
     node_1,
     node_2,
+    node_of,
+    part,
     three_apps,
 )
+from tests.gpusharectl.exporter_pages import HOUR, TICK, Says, Shown, Use, page
 
 
 def exporter(node: str, *, ready: bool = True) -> Json:
@@ -36,7 +40,7 @@ def exporter(node: str, *, ready: bool = True) -> Json:
 class Scene:
     """A cluster, and what each node's exporter answers; a node without one has none."""
 
-    seen: Picture
+    seen: ClusterState
     answers: Mapping[str, bytes | ClusterError] = field(default_factory=dict)
 
     def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
@@ -46,10 +50,10 @@ class Scene:
             raise answer
         return answer
 
-    def top(self, wish: Wish | None = None, only: str = "") -> Top:
-        books = survey(self.seen, only)
-        told = ask(self, self.seen, [view.name for view in books.nodes])
-        return joined(books, told, wish or Wish())
+    def top(self, wish: Query | None = None, only: str = "") -> Top:
+        books = overview(self.seen, only)
+        told = scrape(self, self.seen, [view.name for view in books.nodes])
+        return joined(books, told, wish or Query())
 
 
 def scene(
@@ -60,7 +64,7 @@ def scene(
 ) -> Scene:
     """A cluster in which these nodes have an exporter, and all other parts are well."""
     parts = [*in_order(*nodes), *map(exporter, answers), *more]
-    return Scene(picture(nodes, pods, parts=parts), answers)
+    return Scene(cluster_state(nodes, pods, parts=parts), answers)
 
 
 def at_work() -> Scene:

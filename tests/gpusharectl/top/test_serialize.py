@@ -7,11 +7,11 @@ import pytest
 
 from gpusharectl.state import serialize as inspect_shapes
 from gpusharectl.top import serialize
-from gpusharectl.top.rows import Sign, Wish
+from gpusharectl.top.rows import Query, Sign
 from gpusharectl.top.serialize import top_data
-from tests.gpusharectl.inspect.test_data import keys_in
-from tests.gpusharectl.pages import TICK
-from tests.gpusharectl.topscenes import (
+from tests.gpusharectl.exporter_pages import TICK
+from tests.gpusharectl.state.test_serialize import keys_in
+from tests.gpusharectl.top_states import (
     SCENES,
     at_work,
     containers,
@@ -100,7 +100,7 @@ def test_each_container() -> None:
 
 def test_whoever_has_no_share() -> None:
     """Null, and not an amount of nothing."""
-    pod = pod_named(top_data(elsewhere().top(Wish("edge"))), "spy")
+    pod = pod_named(top_data(elsewhere().top(Query("edge"))), "spy")
     assert (pod["allotted"], pod["stay"], pod["uid"]) == (None, None, None)
     assert (pod["node"], pod["index"]) == ("node-2", 1)
 

@@ -1,5 +1,9 @@
-"""``top`` as a user runs it, over HTTP on a small cluster."""
+"""``top`` as a user runs it, over HTTP on a small cluster.
 
+The picture that comes again and again, and how it ends.
+"""
+
+import io
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,17 +15,21 @@ import pytest
 import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.text import Text
 
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.errors import Unavailable
 from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.top.command import watch
+from gpusharectl.top.rows import Top
 from tests.builders import bound_json, card, placement
-from tests.gpusharectl.inspect.test_commands import put
-from tests.gpusharectl.pictures import node_of
-from tests.gpusharectl.scenes import A, B
+from tests.gpusharectl.cluster_states import A, B, node_of
 from tests.gpusharectl.terminal import Terminal
-from tests.gpusharectl.topscenes import exporter
+from tests.gpusharectl.test_inspect import put
+from tests.gpusharectl.top_states import at_work, exporter
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +75,7 @@ def test_without_a_terminal_it_is_shown_once(
     said = " ".join(found.output.split())
     assert "2 nodes, 3 cards, 38 GiB: 6.25 allotted (16 %), used: n/a" in said
     assert "default/here node-2 0 n/a 5.00 n/a 1" in said
-    assert "node-1: no exporter runs there" in said
+    assert "node-1: no exporter runs on the node" in said
     assert "node-2: its exporter does not answer: " in said
     assert "\x1b" not in found.output
 
@@ -116,7 +124,7 @@ def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> N
 
     Ctrl-C is no error: it is how one ends it.
     """
-    terminal.read_until("Ctrl-C ends it")
+    terminal.read_until("Ctrl-C to quit")
     # A terminal hands out a picture in pieces.
     terminal.read_until("default/here")
     shown, begun, _ = terminal.said.partition("\x1b[?1049h")
@@ -173,7 +181,7 @@ def test_help_tells_the_exit_codes_and_what_is_unknown() -> None:
     """In the words of the screen."""
     said = " ".join(CliRunner().invoke(main, ["top", "--help"]).output.split())
     assert "Exit codes: 0" in said
-    assert "n/a is what nobody knows; 0 is idle" in said
+    assert "n/a: not known; 0: idle" in said
 
 
 @pytest.mark.parametrize(
@@ -194,3 +202,81 @@ def test_the_shell_offers_names(
     *before, begun = words
     where = ["top", "--kubeconfig", kubeconfig, *before]
     assert [one.value for one in shell.get_completions(where, begun)] == found
+
+
+ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
+SEEN = at_work().top()
+
+
+class Looks:
+    """Gives a picture, or what happens instead; at the end comes Ctrl-C."""
+
+    def __init__(self, *happens: BaseException | None) -> None:
+        self.happens = [*happens, KeyboardInterrupt()]
+
+    def __call__(self) -> Top:
+        now = self.happens.pop(0)
+        if now is not None:
+            raise now
+        return SEEN
+
+
+class Frames:
+    """Draws little, and keeps what was said of each picture."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def __call__(self, _console: Console, _top: Top, lost: str) -> RenderableType:
+        self.lost.append(lost)
+        return Text(f"picture {lost}")
+
+
+def watched(looks: Looks) -> tuple[str, Frames]:
+    page, frames = io.StringIO(), Frames()
+    console = Console(file=page, force_terminal=True, width=80, height=24)
+    watch(console, looks, frames, every_s=0.01)
+    return page.getvalue(), frames
+
+
+def test_the_last_picture_stays_on_the_terminal() -> None:
+    """The other screen is left before it is printed."""
+    said, _ = watched(Looks(None, None, None))
+    assert said.index(ALTERNATE) < said.index(BACK) < said.rindex("picture")
+    assert said.count(BACK) == 1
+
+
+def test_a_look_that_fails_leaves_the_picture() -> None:
+    """It says since when, and forgets it as soon as there is an answer."""
+    _, frames = watched(Looks(None, Unavailable("refused"), None, None))
+    assert frames.lost[0] == ""
+    assert frames.lost[1] == (
+        "These values are from 03:10:00; since then no answer: refused"
+    )
+    assert frames.lost[-1] == ""
+
+
+def test_a_first_look_that_fails_is_an_error() -> None:
+    """There is nothing to show, and no screen is taken."""
+    with pytest.raises(Unavailable):
+        watched(Looks(Unavailable("refused")))
+
+
+def test_ctrl_c_in_the_middle_of_the_first_look() -> None:
+    """There is nothing to show; the command's own way out takes over."""
+    with pytest.raises(KeyboardInterrupt):
+        watched(Looks())
+
+
+def test_another_size_of_the_window_shows_at_once() -> None:
+    """The picture is laid out anew, without another look."""
+    page, sizes = io.StringIO(), []
+    console = Console(file=page, force_terminal=True, width=80, height=24)
+
+    def frame(console: Console, _top: Top, _lost: str) -> RenderableType:
+        sizes.append(console.width)
+        console.size = ConsoleDimensions(100, 30)
+        return Text("picture")
+
+    watch(console, Looks(None), frame, every_s=0.01)
+    assert sizes == [80, 100, 100]

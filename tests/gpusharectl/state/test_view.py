@@ -1,52 +1,46 @@
 """What inspect shows of each namespace: quota, used and allotted."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from gpushare.domain.model import Amount
 from gpushare.kube import names
-from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
-from gpusharectl.state import serialize
-from gpusharectl.state.read import Picture, with_quotas
+from gpusharectl.state.read import ClusterState
 from gpusharectl.state.render import draw
-from gpusharectl.state.serialize import survey_data
-from gpusharectl.state.view import NamespaceView, Quota, survey
+from gpusharectl.state.serialize import overview_data
+from gpusharectl.state.view import NamespaceView, Quota, overview
 from tests.builders import bound_json, card, placement, share
-from tests.gpusharectl.golden import assert_as_kept, drawn
-from tests.gpusharectl.inspect.test_data import keys_in, plain
-from tests.gpusharectl.pictures import aged, node_of, picture
-from tests.gpusharectl.quotascenes import (
+from tests.gpusharectl.cluster_states import (
     CORE,
-    bitfusion,
-    in_namespace,
-    many,
-    quota,
-    tenants,
-    unread,
-)
-from tests.gpusharectl.scenes import (
     SCENES,
     A,
     B,
-    asking,
+    aged,
+    bitfusion,
+    cluster_state,
     held,
+    in_namespace,
     making_room,
+    many,
+    node_of,
+    quota,
+    tenants,
     unplaced,
+    unread,
     whole_card,
 )
+from tests.gpusharectl.golden import assert_as_kept, drawn
 
-Scene = Callable[[], Picture]
+Scene = Callable[[], ClusterState]
 
 
-def seen(found: Picture) -> dict[str, NamespaceView]:
-    return {one.name: one for one in survey(found).namespaces}
+def seen(found: ClusterState) -> dict[str, NamespaceView]:
+    return {one.name: one for one in overview(found).namespaces}
 
 
 def of(view: NamespaceView) -> dict[tuple[str, str], tuple[int | None, int | None]]:
@@ -58,7 +52,7 @@ def of(view: NamespaceView) -> dict[tuple[str, str], tuple[int | None, int | Non
 @pytest.mark.parametrize("scene", [tenants, bitfusion, unread, many])
 def test_each_state_has_its_screen(scene: Scene, wide: bool) -> None:
     """At 80 columns without colour all is there; a wide one names every quota."""
-    found = drawn(partial(draw, seen=survey(scene()), wide=wide))
+    found = drawn(partial(draw, seen=overview(scene()), wide=wide))
     if not wide:
         assert [line for line in found.splitlines() if len(line) > 80] == []
     assert_as_kept(f"{'wide' if wide else 'inspect'}-quotas-{scene.__name__}", found)
@@ -85,14 +79,14 @@ def test_what_nobody_has_counted_yet_is_not_known() -> None:
     """A quota that is new has no status; nor is half a core a number of cores."""
     assert of(seen(tenants())["fresh"]) == {("gpu", names.CORE): (None, 1000)}
     half = quota("x", hard={CORE: "0.5"}, used={CORE: "nonsense"})
-    found = seen(replace(picture(), quotas=(half,)))
+    found = seen(replace(cluster_state(), quotas=(half,)))
     assert of(found["x"]) == {("gpu", names.CORE): (None, None)}
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_all_that_is_allotted_is_somebodys(name: str) -> None:
     """The namespaces' sums are the cards' sums, where each pod's card is known."""
-    found = survey(SCENES[name]())
+    found = overview(SCENES[name]())
     if name == "unplaced":
         return
     cards = sum(view.charged.units for view in found.cards)
@@ -118,22 +112,24 @@ def test_room_that_is_kept_is_not_allotted() -> None:
 def test_a_pod_on_several_cards() -> None:
     """All its shares are its namespace's."""
     plan = placement("two", shares=[share(A, 10, 5), share(B, 7, 2)], node="n")
-    pod = in_namespace(*aged(bound_json(plan)), "edge")
+    pod = in_namespace(aged(bound_json(plan))[0], "edge")
     nodes = [node_of("n", card(0, uuid=A), card(1, uuid=B))]
-    assert seen(picture(nodes, [pod]))["edge"].allotted == Amount(cores=7, units=17)
+    assert seen(cluster_state(nodes, [pod]))["edge"].allotted == Amount(
+        cores=7, units=17
+    )
 
 
 def test_one_node_alone_has_no_namespaces() -> None:
     """A quota is the whole cluster's; as data they are there all the same."""
-    found = survey(tenants(), "n")
+    found = overview(tenants(), "n")
     assert "namespace" not in drawn(partial(draw, seen=found, only="n"))
-    assert len(survey_data(found)["namespaces"]) == 5
+    assert len(overview_data(found)["namespaces"]) == 5
 
 
 def test_nobodys_words_command_the_terminal() -> None:
     """Names that no API server would take are drawn without their commands."""
     evil = quota("n\x1b[2J", "q\x07", hard={CORE: "1"}, used={CORE: "0"})
-    found = survey(replace(picture(), quotas=(evil,)))
+    found = overview(replace(cluster_state(), quotas=(evil,)))
     text = drawn(partial(draw, seen=found, wide=True))
     assert not [char for char in text if not char.isprintable() and char != "\n"]
 
@@ -144,14 +140,14 @@ def test_over_a_quota_is_yellow() -> None:
         width=80, highlight=False, force_terminal=True, color_system="standard"
     )
     with console.capture() as capture:
-        draw(console, survey(tenants()))
+        draw(console, overview(tenants()))
     yellow = re.findall(r"\x1b\[33m *(\d+/\d+)\x1b", capture.get())
     assert yellow == ["44/40"]
 
 
 def test_in_numbers() -> None:
     """All quotas, null where nobody knows; the promise is held by another test."""
-    data = survey_data(survey(tenants()))["namespaces"]
+    data = overview_data(overview(tenants()))["namespaces"]
     research = next(one for one in data if one["name"] == "research")
     assert research["allotted"] == {"cores": 40, "units": 44, "memory_mib": 11264}
     assert research["quotas"][0] == {
@@ -163,60 +159,8 @@ def test_in_numbers() -> None:
     assert len(research["quotas"]) == 3
     fresh = next(one for one in data if one["name"] == "fresh")
     assert fresh["quotas"][0]["used"] is None
-    blind = survey_data(survey(unread()))
+    blind = overview_data(overview(unread()))
     assert [one["quotas"] for one in blind["namespaces"]] == [None] * 3
-
-
-@pytest.mark.parametrize("scene", [tenants, unread, many])
-def test_each_key_is_promised(scene: Scene) -> None:
-    """By the module's docstring; every value is plain JSON."""
-    data = survey_data(survey(scene()))
-    assert plain(data)
-    promised = set(re.findall(r"\w+", serialize.__doc__ or ""))
-    assert set(keys_in(data)) <= promised | {"cores", "units", "memory_mib"}
-
-
-class Hands:
-    """Stands in for ``Objects``: the quotas, or why there are none."""
-
-    def __init__(self, answer: Sequence[Json] | ClusterError) -> None:
-        self._answer = answer
-
-    def list(self, api_version: str, kind: str, **where: Any) -> Sequence[Json]:
-        assert (api_version, kind, where) == ("v1", "ResourceQuota", {})
-        if isinstance(self._answer, ClusterError):
-            raise self._answer
-        return self._answer
-
-
-def looked(answer: Sequence[Json] | ClusterError) -> Picture:
-    hands = cast("Any", Hands(answer))
-    return with_quotas(picture([node_of("n", card(0))], [asking()]), hands)
-
-
-def test_all_quotas_are_read() -> None:
-    told = quota("edge", hard={CORE: "100"})
-    assert looked([told]).quotas == (told,)
-    assert looked([told]).troubles == ()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [Forbidden('resourcequotas is forbidden: User "x"'), Unavailable("no answer")],
-)
-def test_quotas_that_cannot_be_read_are_said(error: ClusterError) -> None:
-    """Not known is not none; the rest of the screen is there."""
-    found = looked(error)
-    assert found.quotas is None
-    (trouble,) = found.troubles
-    assert trouble.about == "quotas"
-    assert trouble.what == f"cannot be read: {error}"
-    assert "`list` of resourcequotas" in trouble.do
-
-
-def test_an_api_server_without_quotas_has_none() -> None:
-    assert looked(NotFound("no such kind")).quotas == ()
-    assert looked(NotFound("no such kind")).troubles == ()
 
 
 def test_the_tightest_of_several_is_shown() -> None:
@@ -228,7 +172,7 @@ def test_the_tightest_of_several_is_shown() -> None:
         for name, hard, used in bounds
     ]
     nodes = [node_of("n", card(0, uuid=A))]
-    found = survey(replace(picture(nodes, pods), quotas=tuple(quotas)))
+    found = overview(replace(cluster_state(nodes, pods), quotas=tuple(quotas)))
     assert found.namespaces[0].quotas == (
         Quota("one", names.CORE, 100, 40),
         Quota("two", names.CORE, 50, 40),
@@ -241,8 +185,10 @@ def test_the_tightest_of_several_is_shown() -> None:
 
 def test_a_quota_on_what_no_node_offers_is_said() -> None:
     """Once for each namespace, with the command that moves it; not where one does."""
-    about = [one for one in survey(tenants()).troubles if "counts nothing" in one.what]
+    about = [
+        one for one in overview(tenants()).troubles if "counts nothing" in one.what
+    ]
     assert [(one.about, one.do) for one in about] == [
         ("idle", "gpusharectl migrate-quota -n idle")
     ]
-    assert survey(bitfusion()).troubles == ()
+    assert overview(bitfusion()).troubles == ()

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpusharectl.state import serialize
-from gpusharectl.state.serialize import survey_data
-from gpusharectl.state.view import survey
+from gpusharectl.state.serialize import overview_data
+from gpusharectl.state.view import overview
 from gpusharectl.why import serialize as why_serialize
 from gpusharectl.why.explain import why
 from gpusharectl.why.serialize import absent_data, answer_data
-from tests.gpusharectl.scenes import (
+from tests.gpusharectl.cluster_states import (
     SCENES,
     A,
     B,
@@ -23,7 +23,7 @@ from tests.gpusharectl.scenes import (
     troubled,
     unplaced,
 )
-from tests.gpusharectl.why.test_screens import pod_in
+from tests.gpusharectl.why.test_explain import pod_in
 
 TOP = {
     "v",
@@ -68,7 +68,7 @@ def plain(data: object) -> bool:
 @pytest.mark.parametrize("name", SCENES)
 def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     """Each key stands in the module's promise; every value is plain JSON."""
-    data = survey_data(survey(SCENES[name]()))
+    data = overview_data(overview(SCENES[name]()))
     assert set(data) == TOP
     assert plain(data)
     promised = set(re.findall(r"\w+", serialize.__doc__ or ""))
@@ -80,9 +80,9 @@ def test_every_answer_has_its_shape(name: str) -> None:
     """Of each pod of each cluster."""
     seen = SCENES[name]()
     promised = set(re.findall(r"\w+", f"{why_serialize.__doc__} {serialize.__doc__}"))
-    for pod in seen.pods:
-        answer = why(seen, pod)
-        data = answer_data(answer, seen.books)
+    for pod in seen.pods.values():
+        answer = why(seen, pod.body)
+        data = answer_data(answer, seen.placements)
         assert plain(data)
         assert set(keys_in(data)) <= promised | {"cores", "units", "memory_mib"}
         assert data["code"] == answer.code
@@ -96,7 +96,7 @@ def node_named(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_numbers() -> None:
     """Units with their MiB; a card's pods add up to what is allotted."""
-    data = survey_data(survey(small()))
+    data = overview_data(overview(small()))
     assert data["totals"] == {
         "nodes": 2,
         "other_nodes": 0,
@@ -116,7 +116,7 @@ def test_numbers() -> None:
 
 def test_unknown_is_null() -> None:
     """And never 0: a node not heard of, resources that kubelet does not know."""
-    data = survey_data(survey(troubled()))
+    data = overview_data(overview(troubled()))
     assert node_named(data, "lost")["ready"] is None
     assert node_named(data, "broken")["offered"] == {"cores": 0, "units": 0}
     assert node_named(data, "stray")["offered"] == {"cores": 0, "units": 0}
@@ -128,20 +128,20 @@ def test_unknown_is_null() -> None:
 
 def test_how_each_pod_stays() -> None:
     """Placed, of unknown card, or only expected; and where it was planned."""
-    (first, second) = node_named(survey_data(survey(unplaced())), "node-2")["cards"]
+    (first, second) = node_named(overview_data(overview(unplaced())), "node-2")["cards"]
     assert [pod["stay"] for pod in first["pods"]] == ["unplaced"]
     assert first["pods"] == second["pods"]
-    (first, _) = node_named(survey_data(survey(making_room())), "node-2")["cards"]
+    (first, _) = node_named(overview_data(overview(making_room())), "node-2")["cards"]
     assert [pod["stay"] for pod in first["pods"]] == ["placed", "nominated"]
     assert first["pods"][0]["leaving"]
     assert first["allotted"]["units"] == 25
-    (_, second) = node_named(survey_data(survey(swapped())), "node-2")["cards"]
+    (_, second) = node_named(overview_data(overview(swapped())), "node-2")["cards"]
     assert second["pods"][0]["planned"] == [A]
 
 
 def test_nothing_is_cut() -> None:
     """Whatever the screen leaves out."""
-    data = survey_data(survey(crowd()))
+    data = overview_data(overview(crowd()))
     assert len(node_named(data, "node-1")["cards"][0]["pods"]) == 301
     assert len(data["pending"]) == 14
 
@@ -149,7 +149,7 @@ def test_nothing_is_cut() -> None:
 def test_why_in_numbers() -> None:
     """What each card lacks, who would have to go, and what would fit."""
     seen = small()
-    data = answer_data(why(seen, pod_in(seen, "big")), seen.books)
+    data = answer_data(why(seen, pod_in(seen, "big")), seen.placements)
     first, second = data["nodes"]
     assert first["cards"][0]["missing"]["units"] == 27
     assert [card["ever"] for card in second["cards"]] == [False, False]
@@ -164,13 +164,13 @@ def test_why_in_numbers() -> None:
 def test_where_a_pod_is_in_numbers() -> None:
     """The card that it has, and the one that was planned."""
     seen = swapped()
-    data = answer_data(why(seen, pod_in(seen, "mover")), seen.books)
+    data = answer_data(why(seen, pod_in(seen, "mover")), seen.placements)
     assert [card["uuid"] for card in data["cards"]] == [B]
     assert data["planned"] == [A]
 
 
 def test_a_pod_that_is_not_there() -> None:
-    """The nearest names are told."""
+    """The suggestions names are told."""
     data = absent_data("default/big", ("edge/big",), 1)
-    assert data["near"] == ["edge/big"]
+    assert data["suggestions"] == ["edge/big"]
     assert data["state"] == "absent"

@@ -1,28 +1,37 @@
-"""What an operator is told to look at, and when nothing is said."""
+"""What an operator is told to look at, and when nothing is said.
+
+What inspect says of the webhook: nothing, but where none of it is ready.
+"""
+
+from functools import partial
 
 import pytest
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.state.read import Picture, Trouble
+from gpusharectl.state.read import ClusterState, Trouble
+from gpusharectl.state.render import draw
 from gpusharectl.state.troubles import troubles
+from gpusharectl.state.view import overview
 from tests.builders import bound_json, card, placement, pod_json
-from tests.gpusharectl.pictures import (
+from tests.gpusharectl.cluster_states import (
     OURS,
+    cluster_state,
     extender,
+    in_order,
     kube_scheduler,
     node_of,
     part,
-    picture,
     plugin,
 )
+from tests.gpusharectl.golden import assert_as_kept, drawn
 
 
-def found(seen: Picture) -> list[tuple[str, str]]:
+def found(seen: ClusterState) -> list[tuple[str, str]]:
     return [(one.about, one.what) for one in troubles(seen)]
 
 
-def of(seen: Picture, about: str) -> str:
+def of(seen: ClusterState, about: str) -> str:
     return "; ".join(what for name, what in found(seen) if name == about)
 
 
@@ -35,7 +44,7 @@ def test_all_is_well() -> None:
     """Then nothing is said; a sick card takes its units from kubelet's count."""
     nodes = [node_of("a", card(0, 29), card(1, 29, healthy=False)), node_of("b")]
     pods = [bound_json(placement("p", 0, 5, node="a"))]
-    assert found(picture(nodes, pods)) == []
+    assert found(cluster_state(nodes, pods)) == []
 
 
 def test_annotations_that_mean_nothing() -> None:
@@ -44,7 +53,7 @@ def test_annotations_that_mean_nothing() -> None:
     pods = [pod_json(f"p{n}", units=1, annotations=wrong) for n in range(5)]
     right = pod_json("right", units=1, annotations={names.MODELS: "Tesla P4"})
     node = node_of("n")
-    seen = picture([node], [*pods, right], parts=well(node))
+    seen = cluster_state([node], [*pods, right], parts=well(node))
     ((about, what),) = found(seen)
     assert about == "default/p0, default/p1, default/p2 and 2 more"
     assert what == (
@@ -56,21 +65,21 @@ def test_annotations_that_mean_nothing() -> None:
 def test_what_others_found_comes_first() -> None:
     """Such as what is wrong with this host's files."""
     other = Trouble("cp", "its manifest is no YAML", "mend it")
-    assert next(iter(troubles(picture(parts=[], troubles=[other])))) == other
+    assert next(iter(troubles(cluster_state(parts=[]), [other]))) == other
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ([], "no pod of it is in kube-system"),
-        ([extender(ready=False)], "is ready: 1 there"),
+        ([], "there is no extender pod in kube-system"),
+        ([extender(ready=False)], "its pod in kube-system is not ready"),
         ([extender("x", ready=False), extender("y")], ""),
     ],
     ids=["none", "not-ready", "one-of-two"],
 )
 def test_the_extender(parts: list[Json], words: str) -> None:
     """One that is ready will do."""
-    said = of(picture(parts=parts), "extender")
+    said = of(cluster_state(parts=parts), "extender")
     assert words in said
     assert bool(words) == bool(said)
 
@@ -88,7 +97,7 @@ def test_the_extender(parts: list[Json], words: str) -> None:
 )
 def test_a_scheduler_that_does_not_ask_us(command: list[str], words: str) -> None:
     """As after ``kubeadm upgrade``, or on a control-plane node that joined later."""
-    seen = picture(parts=[extender(), kube_scheduler(*command)])
+    seen = cluster_state(parts=[extender(), kube_scheduler(*command)])
     said = of(seen, "kube-scheduler-cp")
     assert words in said
     assert bool(words) == bool(said)
@@ -101,20 +110,22 @@ def test_each_control_plane_node_has_its_own() -> None:
         kube_scheduler(f"--config={OURS}", node="cp-1"),
         kube_scheduler(node="cp-2"),
     ]
-    assert [name for name, _ in found(picture(parts=parts))] == ["kube-scheduler-cp-2"]
+    assert [name for name, _ in found(cluster_state(parts=parts))] == [
+        "kube-scheduler-cp-2"
+    ]
 
 
 def test_a_host_that_has_told_more_is_not_told_of_twice() -> None:
     """Its files say what exactly is missing."""
     told = Trouble("cp", "the manifest no longer names our configuration", "install")
-    seen = picture(parts=[extender(), kube_scheduler()], troubles=[told])
-    assert found(seen) == [("cp", told.what)]
+    seen = cluster_state(parts=[extender(), kube_scheduler()])
+    assert list(troubles(seen, [told])) == [told]
 
 
 def test_beside_a_second_scheduler_the_first_needs_no_stanza() -> None:
     """Two that both ask would be two books for the same cards."""
     second = part("gpushare-scheduler-x", "gpushare-scheduler")
-    assert found(picture(parts=[second, kube_scheduler()])) == []
+    assert found(cluster_state(parts=[second, kube_scheduler()])) == []
 
 
 @pytest.mark.parametrize(
@@ -129,20 +140,24 @@ def test_beside_a_second_scheduler_the_first_needs_no_stanza() -> None:
 )
 def test_a_labelled_node_needs_a_device_plugin(plugins: list[Json], words: str) -> None:
     """One pod that is ready, there."""
-    seen = picture([node_of("a", card(0, 29))], parts=[extender(), *plugins])
+    seen = cluster_state([node_of("a", card(0, 29))], parts=[extender(), *plugins])
     assert words in of(seen, "a")
     assert bool(words) == bool(of(seen, "a"))
 
 
 @pytest.mark.parametrize(
     ("ready", "words"),
-    [("True", ""), ("False", "is not ready"), ("Unknown", "not been heard of")],
+    [
+        ("True", ""),
+        ("False", "is not ready"),
+        ("Unknown", "does not report its status"),
+    ],
 )
 def test_a_node_with_cards_is_ready(ready: str, words: str) -> None:
     """What runs there stays charged, whatever has become of it."""
     node = node_of("a", card(0, 29), ready=ready)
-    assert words in of(picture([node]), "a")
-    assert bool(words) == bool(found(picture([node])))
+    assert words in of(cluster_state([node]), "a")
+    assert bool(words) == bool(found(cluster_state([node])))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +174,7 @@ def test_kubelet_must_count_what_was_published(
     offered: dict[str, int], words: str
 ) -> None:
     """Unknown is n/a, never 0."""
-    said = of(picture([node_of("a", card(0, 29), offered=offered)]), "a")
+    said = of(cluster_state([node_of("a", card(0, 29), offered=offered)]), "a")
     assert words in said
     assert bool(words) == bool(said)
 
@@ -168,37 +183,41 @@ def test_kubelet_must_count_what_was_published(
 def test_kubelet_knows_nothing_of_a_card_that_is_sick(healthy: bool) -> None:
     """A node whose only card is sick offers nothing, and that is right."""
     node = node_of("a", card(0, 29, healthy=healthy), offered={})
-    assert bool(found(picture([node]))) == healthy
+    assert bool(found(cluster_state([node]))) == healthy
 
 
 def test_an_annotation_that_cannot_be_read() -> None:
     """It names the field."""
     node = node_of("a", annotations={names.CARDS: '{"v": 1, "cards": 5}'})
-    assert "baidu.com/vcuda-cards.cards: must be a list" in of(picture([node]), "a")
+    assert "baidu.com/vcuda-cards.cards: must be a list" in of(
+        cluster_state([node]), "a"
+    )
 
 
 @pytest.mark.parametrize("key", [names.CORDON, names.CLEAR])
 def test_orders_on_cards_that_are_not_there(key: str) -> None:
     """Mostly a slip of the key."""
     node = node_of("a", card(0, 29), annotations={key: "GPU-typo,GPU-0"})
-    assert of(picture([node]), "a") == f"{key} names cards that are not there: GPU-typo"
+    assert of(cluster_state([node]), "a") == (
+        f"{key} names cards that the node does not have: GPU-typo"
+    )
 
 
 def test_a_placement_that_cannot_be_read() -> None:
     """The pod is charged on every card, and somebody wrote nonsense."""
     pod = pod_json("p", units=5, node="a", annotations={names.PLACEMENT: "nonsense"})
-    seen = picture([node_of("a", card(0, 29))], [pod])
+    seen = cluster_state([node_of("a", card(0, 29))], [pod])
     assert "is not JSON" in of(seen, "default/p")
-    assert "nobody knows the card of default/p" in of(seen, "a")
+    assert "the card of default/p is not known" in of(seen, "a")
 
 
 def test_a_card_that_is_promised_twice() -> None:
     """By units or by cores; room that is only kept does not count."""
     pods = [bound_json(placement(f"p{n}", 0, 20, 1, node="a")) for n in range(2)]
-    seen = picture([node_of("a", card(0, 29))], pods)
-    assert "card 0 is promised 40 of 29 units" in of(seen, "a")
+    seen = cluster_state([node_of("a", card(0, 29))], pods)
+    assert "pods hold 40 of 29 units" in of(seen, "a")
     cores = [bound_json(placement(f"p{n}", 0, 1, 60, node="a")) for n in range(2)]
-    seen = picture([node_of("a", card(0, 29))], cores)
+    seen = cluster_state([node_of("a", card(0, 29))], cores)
     assert "120 of 100 cores" in of(seen, "a")
 
 
@@ -211,5 +230,74 @@ def test_a_pod_that_is_kept_waiting(reason: str, told: bool) -> None:
     pod = bound_json(placement("p", 0, 5, node="a"))
     waits = {"reason": reason, "message": "words"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waits}}]
-    seen = picture([node_of("a", card(0, 29))], [pod])
+    seen = cluster_state([node_of("a", card(0, 29))], [pod])
     assert bool(of(seen, "default/p")) == told
+
+
+def webhook_state(ready: list[bool], reviewed: bool | None) -> ClusterState:
+    node = node_of("gpu-1", card(0, 29))
+    pods = [
+        part(f"gpushare-webhook-{at}", "gpushare-webhook", ready=well)
+        for at, well in enumerate(ready)
+    ]
+    return cluster_state([node], parts=[*in_order(node), *pods], reviewed=reviewed)
+
+
+@pytest.mark.parametrize(
+    ("ready", "reviewed"),
+    [
+        ([True, True], True),
+        ([False, True], True),
+        ([], False),
+        ([], None),
+        ([True], None),
+    ],
+    ids=["well", "one-of-two", "none-wanted", "not-known", "well-not-known"],
+)
+def test_a_webhook_that_is_well_or_not_installed(
+    ready: list[bool], reviewed: bool | None
+) -> None:
+    assert found(webhook_state(ready, reviewed)) == []
+
+
+OF_PODS = "describe pods -l app.kubernetes.io/name=gpushare-webhook"
+
+
+@pytest.mark.parametrize(
+    ("ready", "reviewed", "words", "do"),
+    [
+        (
+            [False, False],
+            True,
+            "none of its 2 pods in kube-system is ready; unt",
+            OF_PODS,
+        ),
+        (
+            [False],
+            None,
+            "its pod in kube-system is not ready; until one",
+            OF_PODS,
+        ),
+        ([False], False, "so pods are created unchecked", OF_PODS),
+        (
+            [],
+            True,
+            "it has no pod in kube-system; until one is ready, no pod",
+            "deploy",
+        ),
+    ],
+    ids=["none-ready", "not-known", "not-called", "no-pod"],
+)
+def test_a_webhook_that_is_not_ready(
+    ready: list[bool], reviewed: bool | None, words: str, do: str
+) -> None:
+    """The consequence for pods, and where to look."""
+    (one,) = troubles(webhook_state(ready, reviewed))
+    assert one.about == "webhook"
+    assert words in one.what
+    assert do in one.do
+
+
+def test_the_screen_of_a_webhook_that_is_down() -> None:
+    seen = overview(webhook_state([False, False], reviewed=True))
+    assert_as_kept("inspect-webhook_down", drawn(partial(draw, seen=seen)))

@@ -25,8 +25,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.inspect import inspect
 from gpusharectl.why.command import why
 from tests.builders import bound_json, card, placement, pod_json
-from tests.gpusharectl.pictures import node_of
-from tests.gpusharectl.scenes import A, B, asking, three_apps
+from tests.gpusharectl.cluster_states import A, B, asking, node_of, three_apps
 
 COMMANDS = (inspect, why, cordon_card, uncordon_card, clear_card)
 
@@ -83,11 +82,11 @@ def ran(kubeconfig: str, *words: str) -> Result:
 
 
 def test_inspect(kubeconfig: str) -> None:
-    """No extender pod is there, so it is reckoned here, and said so."""
+    """No extender pod is there, so it is from_objects here, and said so."""
     found = ran(kubeconfig, "inspect")
     assert found.exit_code == 0
     assert "2 nodes, 3 cards, 152 units (38 GiB): 131 allotted (86 %)" in found.output
-    assert "the extender was not asked: no pod of it is in" in found.output
+    assert "computed from pods and nodes, because there is no" in found.output
     assert "default/app-1 50" in found.output
     assert "\x1b" not in found.output
 
@@ -113,10 +112,10 @@ def test_inspect_one_node(kubeconfig: str) -> None:
     ("words", "code", "said"),
     [
         (["big"], 3, "no card has 30 units free; the most is 9"),
-        (["default/big"], 3, "To run it: ask for at most 9 units (2.25 GiB)"),
+        (["default/big"], 3, "To run it: request at most 9 units (2.25 GiB)"),
         (["app-1"], 0, "default/app-1 is on node-1, card 0"),
-        (["-n", "edge", "lonely"], 3, "edge/lonely asks 3 units"),
-        (["plain"], 0, "asks for no part of a card"),
+        (["-n", "edge", "lonely"], 3, "edge/lonely requests 3 units"),
+        (["plain"], 0, "requests no part of a card"),
         (["lonely"], 1, "there is no pod default/lonely. Did you mean edge/lonely?"),
         (["app-9"], 1, "Did you mean default/app-3"),
         (["zzz"], 1, "there is no pod default/zzz."),
@@ -256,11 +255,11 @@ def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:
 def test_both_names_work(tmp_path: Path, name: str, usage: str) -> None:
     """The usage line says the one by which it was called."""
     script = tmp_path / name
-    module = "tests.gpusharectl.inspect.test_commands"
+    module = "tests.gpusharectl.test_inspect"
     script.write_text(f"from {module} import group\ngroup().run()\n")
     done = subprocess.run(
         [sys.executable, script, "why", "--help"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=True,

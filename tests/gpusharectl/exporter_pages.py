@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpusharectl.top.scrape import PROCESSES
-from tests.gpusharectl.pictures import NOW
+from tests.gpusharectl.cluster_states import NOW
 
 TICK = NOW.timestamp() - 2
 """When the last rounds ended, two seconds before anybody looks."""

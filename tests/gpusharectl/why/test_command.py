@@ -2,13 +2,13 @@
 
 import pytest
 
-from gpusharectl.why.command import nearest
+from gpusharectl.why.command import suggestions
 
 PODS = [
-    ("default", "web-7d9f-x1"),
-    ("default", "train"),
-    ("edge", "train"),
-    ("edge", "big"),
+    "default/web-7d9f-x1",
+    "default/train",
+    "edge/train",
+    "edge/big",
 ]
 
 
@@ -25,4 +25,4 @@ PODS = [
 )
 def test_nearest(namespace: str, name: str, found: list[str]) -> None:
     """The same name elsewhere, a slip of the key, a controller's name."""
-    assert nearest(namespace, name, PODS) == found
+    assert suggestions(namespace, name, PODS) == found

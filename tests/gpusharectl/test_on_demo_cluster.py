@@ -1,4 +1,4 @@
-"""The real extender and device plugins, and what is reckoned without them."""
+"""The real extender and device plugins, and what is from_objects without them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,11 +20,10 @@ from gpusharectl.demo.cluster import Desk, fetched
 from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
-from gpusharectl.state.placements import told
-from gpusharectl.state.read import look
+from gpusharectl.state.read import from_snapshot, read_state
 from gpusharectl.why.command import why
 from tests.builders import pod_json
-from tests.gpusharectl.pictures import extender
+from tests.gpusharectl.cluster_states import extender
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -70,14 +69,14 @@ def ran(desk: Desk, command: object, *words: str) -> str:
 def books(desk: Desk) -> tuple[Node, ...]:
     """The extender's own; none where a busy machine keeps it from answering."""
     page = fetched(desk._verbs, "/snapshot")
-    return told(page).pages if page else ()
+    return from_snapshot(page).nodes if page else ()
 
 
 def test_reckoned_it_is_what_the_extender_has(desk: Desk, access: Access) -> None:
     """Page by page: cards, who holds what, what is free."""
 
     def same() -> bool:
-        return look(access, datetime.now(UTC)).books.pages == books(desk)
+        return read_state(access, datetime.now(UTC)).placements.nodes == books(desk)
 
     assert wait_until(same, "the extender to have heard of the last pod")
 
@@ -92,7 +91,7 @@ def test_an_extender_that_cannot_be_reached_is_said(desk: Desk, access: Access) 
     where = (Kind.PODS, "kube-system", "gpushare-extender-1")
     desk.cluster.patch(*where, status, subresource="status")
     said = " ".join(ran(desk, inspect).split())
-    assert "the extender was not asked: gpushare-extender-1: " in said
+    assert "computed from pods and nodes, because gpushare-extender-1: " in said
     assert "default/a 50" in said
     desk.cluster.delete(*where, grace_period_s=0)
 
@@ -130,7 +129,7 @@ def test_nothing_comes_to_a_cordoned_card(desk: Desk) -> None:
     wait_until(lambda: scheduled(desk, "late"), "late to be tried")
     said = " ".join(ran(desk, why, "late").split())
     assert "no node has a card that is open" in said
-    assert "To run it: open what is cordoned: gpusharectl uncordon-card" in said
+    assert "To run it: uncordon: gpusharectl uncordon-card" in said
     assert not runs(desk, "late")
     ran(desk, uncordon_card, "node-1", "0")
     ran(desk, uncordon_card, "node-2", "0", "1")
@@ -154,4 +153,4 @@ def test_a_pod_that_came_by_hand(desk: Desk) -> None:
     wait_until(actual, "the device plugin to tell")
     said = " ".join(ran(desk, why, "byhand").split())
     assert "is on node-1, card 0 (RTX 3090), 2 units" in said
-    assert "Nobody planned its card" in said
+    assert "its card was not planned" in said

@@ -1,0 +1,400 @@
+"""Clusters to inspect: pictures with a default for everything.
+
+One small cluster for each state that inspect and why must show.
+
+Clusters of several namespaces, with the quotas that an administrator gave them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpushare.domain.model import Card
+from gpushare.domain.policies import Choice
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json
+from gpusharectl.state.read import ClusterState, Trouble, from_objects
+from tests.builders import (
+    AT,
+    bound_json,
+    card,
+    container_json,
+    node_json,
+    placement,
+    pod_json,
+    share,
+)
+
+NOW = datetime(2026, 1, 2, 3, 10, 0, tzinfo=UTC)
+"""Some five minutes after everything in ``tests.builders`` was made."""
+MADE = "2026-01-02T03:04:05Z"
+OURS = "/etc/kubernetes/vcuda/scheduler.yaml"
+RTX = "RTX 3090"
+
+
+def node_of(
+    name: str,
+    *cards: Card,
+    ready: str = "True",
+    labelled: bool = True,
+    unschedulable: bool = False,
+    offered: Mapping[str, int] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Json:
+    """A node that is as it should be: kubelet offers what the well cards have."""
+    node = node_json(name, *cards, annotations=annotations)
+    if labelled:
+        node["metadata"]["labels"] = {names.GPU_NODE_LABEL: "true"}
+    well = [card for card in cards if card.healthy]
+    plain = {names.MEMORY: sum(c.units for c in well), names.CORE: 100 * len(well)}
+    told = plain if offered is None else offered
+    node["status"] = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {key: str(number) for key, number in told.items()},
+    }
+    node["spec"] = {"unschedulable": True} if unschedulable else {}
+    return node
+
+
+def part(name: str, part_of: str, *, node: str = "", ready: bool = True) -> Json:
+    """A pod of ours in kube-system."""
+    pod = pod_json(name, node=node, phase="Running")
+    pod["metadata"]["namespace"] = "kube-system"
+    pod["metadata"]["labels"] = {
+        "app.kubernetes.io/part-of": "gpushare",
+        "app.kubernetes.io/name": part_of,
+    }
+    told = "True" if ready else "False"
+    pod["status"]["conditions"] = [{"type": "Ready", "status": told}]
+    return pod
+
+
+def extender(name: str = "gpushare-extender-x", **more: object) -> Json:
+    return part(name, "gpushare-extender", **more)  # type: ignore[arg-type]
+
+
+def plugin(node: str, **more: object) -> Json:
+    name = f"gpushare-device-plugin-{node}"
+    return part(name, "gpushare-device-plugin", node=node, **more)  # type: ignore[arg-type]
+
+
+def kube_scheduler(*words: str, node: str = "cp") -> Json:
+    """kube-scheduler's mirror pod, as kubeadm runs it."""
+    pod = pod_json(f"kube-scheduler-{node}", node=node, phase="Running")
+    pod["metadata"]["namespace"] = "kube-system"
+    pod["metadata"]["labels"] = {"component": "kube-scheduler"}
+    pod["spec"]["containers"][0]["command"] = ["kube-scheduler", *words]
+    return pod
+
+
+def in_order(*nodes: Json) -> tuple[Json, ...]:
+    """The parts that a cluster of these nodes should have, all well."""
+    plugins = [plugin(node["metadata"]["name"]) for node in nodes]
+    return (extender(), kube_scheduler(f"--config={OURS}"), *plugins)
+
+
+def aged(*pods: Json) -> list[Json]:
+    """The same pods with the time at which they were made."""
+    for pod in pods:
+        pod["metadata"]["creationTimestamp"] = MADE
+    return list(pods)
+
+
+def refused_by_scheduler(pod: Json, words: str) -> Json:
+    """The pod with what kube-scheduler has said of it."""
+    pod["status"]["conditions"] = [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": words,
+        }
+    ]
+    return pod
+
+
+def cluster_state(
+    nodes: Sequence[Json] = (),
+    pods: Iterable[Json] = (),
+    *,
+    parts: Sequence[Json] | None = None,
+    choice: Choice | None = None,
+    not_asked: str = "",
+    troubles: Sequence[Trouble] = (),
+    reviewed: bool | None = None,
+) -> ClusterState:
+    """What is seen of such a cluster; by default all parts are well."""
+    found = tuple(pods)
+    well = in_order(*nodes) if parts is None else tuple(parts)
+    placements, seen = from_objects(nodes, found, choice or Choice(), not_asked)
+    return ClusterState(
+        placements, tuple(nodes), seen, well, NOW, tuple(troubles), reviewed=reviewed
+    )
+
+
+G = "GPU-5d3cc7ba-1bb4-4f1c-8f4e-2a60a3b7d9c1"
+A = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
+B = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
+NO_ROOM = "0/2 nodes are available: 2 Insufficient baidu.com/vcuda-memory on one card."
+
+
+def node_1() -> Json:
+    return node_of("node-1", card(0, 94, uuid=G, model=RTX))
+
+
+def node_2(**second: bool) -> Json:
+    return node_of("node-2", card(0, 29, uuid=A), card(1, 29, uuid=B, **second))
+
+
+def held(name: str, on: str, units: int, cores: int = 1, *, node: str) -> Json:
+    (pod,) = aged(bound_json(placement(name, on, units, cores, node=node)))
+    return pod
+
+
+def three_apps() -> list[Json]:
+    sizes = {"app-1": 50, "app-2": 40, "app-3": 1}
+    return [held(name, G, units, node="node-1") for name, units in sizes.items()]
+
+
+def asking(name: str = "big", units: int = 30, cores: int = 1, **more: object) -> Json:
+    (pod,) = aged(pod_json(name, units=units, cores=cores, **more))  # type: ignore[arg-type]
+    return pod
+
+
+def small() -> ClusterState:
+    """The cluster of the seeds: shares of one card, and of two; one pod waits."""
+    pods = [
+        *three_apps(),
+        held("cuda-2", A, 20, node="node-2"),
+        held("cuda-3", B, 20, node="node-2"),
+        refused_by_scheduler(asking(), NO_ROOM),
+    ]
+    return cluster_state([node_1(), node_2()], pods)
+
+
+def empty() -> ClusterState:
+    """Nothing at all."""
+    return cluster_state(parts=())
+
+
+def no_gpu_nodes() -> ClusterState:
+    """Nodes, and none of them shares a card."""
+    nodes = [node_of(f"plain-{number}", labelled=False) for number in range(3)]
+    return cluster_state(nodes, parts=())
+
+
+def sick() -> ClusterState:
+    """A sick card with a pod on it."""
+    pods = [held("cuda-3", B, 20, node="node-2"), asking("next", 20)]
+    return cluster_state(
+        [node_2(healthy=False)], [*pods, held("a", A, 20, node="node-2")]
+    )
+
+
+def cordoned() -> ClusterState:
+    """A cordoned card with a pod on it, and one that waits for it."""
+    pods = [held("cuda-3", B, 2, node="node-2"), asking("next", 20)]
+    return cluster_state(
+        [node_2(cordoned=True)], [*pods, held("a", A, 20, node="node-2")]
+    )
+
+
+def whole_card() -> ClusterState:
+    """One pod has a card for itself, one waits for two."""
+    whole = placement("alone", shares=[share(A, 29, 100)], node="node-2")
+    return cluster_state(
+        [node_2()], [*aged(bound_json(whole)), asking("two", 0, 200)], parts=None
+    )
+
+
+def swapped() -> ClusterState:
+    """kubelet chose another card than was planned."""
+    plan = placement("mover", A, 20, 1, node="node-2")
+    actual = replace(plan, shares=(share(B, 20, 1),))
+    pod = bound_json(plan)
+    pod["metadata"]["annotations"][names.ACTUAL] = encode_placement(actual, AT)
+    return cluster_state([node_2()], aged(pod))
+
+
+def unplaced() -> ClusterState:
+    """A pod that named its node itself: on nobody knows which card."""
+    pods = [asking("byhand", 5, node="node-2", phase="Running"), asking("next", 25)]
+    return cluster_state([node_2()], pods)
+
+
+def making_room() -> ClusterState:
+    """A victim is leaving, and its room is kept for a more important pod."""
+    victim = bound_json(placement("old", A, 25, 1, node="node-2"), terminating=True)
+    pod = asking("vip", 20, priority=1000, nominated="node-2")
+    other = held("stays", B, 25, node="node-2")
+    return cluster_state([node_2()], [*aged(victim), pod, other])
+
+
+def for_cores() -> ClusterState:
+    """Memory is there, compute is not."""
+    pods = [held("a", A, 1, 80, node="node-2"), held("b", B, 1, 60, node="node-2")]
+    return cluster_state([node_2()], [*pods, asking("hungry", 2, 50)])
+
+
+def fragmented() -> ClusterState:
+    """Each part is free, on two different cards."""
+    pods = [held("a", A, 25, 1, node="node-2"), held("b", B, 1, 95, node="node-2")]
+    return cluster_state([node_2()], [*pods, asking("both", 20, 50)])
+
+
+def unknown_policy() -> ClusterState:
+    """A wish that nobody can fulfil."""
+    return cluster_state([node_2()], [asking(annotations={names.POLICY: "tightest"})])
+
+
+def apart() -> ClusterState:
+    """Two containers, each for its own card, and one card has no room."""
+    containers = [container_json("left", 20), container_json("right", 20)]
+    notes = {names.CONTAINERS: names.APART}
+    pod = pod_json("pair", containers=containers, annotations=notes)
+    return cluster_state([node_2()], [held("a", A, 15, node="node-2"), *aged(pod)])
+
+
+def selected() -> ClusterState:
+    """Two pods that name the models that they may have: one waits, one has its card."""
+    wish = {names.MODELS: "A10, RTX 3090"}
+    pods = [*three_apps(), asking("picky", 20, annotations=wish)]
+    mine = held("mine", B, 20, node="node-2")
+    mine["metadata"]["annotations"] |= {names.UUIDS: B[:12]}
+    return cluster_state([node_1(), node_2()], [*pods, mine])
+
+
+def crowd() -> ClusterState:
+    """Three hundred pods on one card."""
+    node = node_of("node-1", card(0, 563, uuid=G, model="NVIDIA H200 141GB HBM3e"))
+    pods = [held(f"m-{n:03}", G, 1, 0, node="node-1") for n in range(300)]
+    pods += [held("large", G, 200, 40, node="node-1")]
+    return cluster_state(
+        [node], [*pods, *(asking(f"p-{n:02}", 600) for n in range(14))]
+    )
+
+
+def ready_soon() -> ClusterState:
+    """There is room by our books, and something else keeps it waiting."""
+    said = "0/1 nodes are available: 1 node(s) had untolerated taint {team: blue}."
+    return cluster_state([node_2()], [refused_by_scheduler(asking("next", 5), said)])
+
+
+def troubled() -> ClusterState:
+    """Everything that can be wrong beside the cards, at once."""
+    lost = node_of("lost", card(0, 29, uuid=A), ready="Unknown", unschedulable=True)
+    broken = node_of("broken", annotations={names.CARDS: '{"v": 1, "cards": [{}]}'})
+    stray = node_of(
+        "stray",
+        card(0, 29, uuid=B),
+        annotations={names.CORDON: "GPU-typo"},
+        offered={names.MEMORY: 0, names.CORE: 0},
+    )
+    parts = [extender(ready=False), kube_scheduler(), plugin("broken", ready=False)]
+    gone = held("left-behind", "GPU-gone", 5, node="stray")
+    return cluster_state(
+        [lost, broken, stray],
+        [gone],
+        parts=parts,
+        not_asked="none of its pods is ready",
+        choice=Choice("spread"),
+    )
+
+
+SCENES: Mapping[str, Callable[[], ClusterState]] = {
+    scene.__name__: scene
+    for scene in (
+        small,
+        empty,
+        no_gpu_nodes,
+        sick,
+        cordoned,
+        whole_card,
+        swapped,
+        unplaced,
+        making_room,
+        for_cores,
+        fragmented,
+        unknown_policy,
+        apart,
+        selected,
+        crowd,
+        ready_soon,
+        troubled,
+    )
+}
+
+
+CORE = f"requests.{names.CORE}"
+MEMORY = f"requests.{names.MEMORY}"
+BITFUSION = f"requests.{names.BITFUSION_GPU}"
+
+
+def quota(
+    namespace: str,
+    name: str = "gpu",
+    *,
+    hard: Mapping[str, str],
+    used: Mapping[str, str] | None = None,
+) -> Json:
+    """A ResourceQuota; ``used`` None: its controller has not looked yet."""
+    status = {} if used is None else {"hard": dict(hard), "used": dict(used)}
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hard": dict(hard)},
+        "status": status,
+    }
+
+
+def in_namespace(pod: Json, namespace: str) -> Json:
+    pod["metadata"]["namespace"] = namespace
+    return pod
+
+
+def tenants() -> ClusterState:
+    """One within its quota, one over it, one with none; and one with two."""
+    nodes = [node_of("n", card(0, 59, uuid=A), card(1, 59, uuid=B))]
+    pods = [
+        in_namespace(held("half", A, 29, 50, node="n"), "edge"),
+        in_namespace(held("big", B, 40, 30, node="n"), "research"),
+        in_namespace(held("more", B, 4, 10, node="n"), "research"),
+        held("free", A, 5, 1, node="n"),
+        in_namespace(asking("waits", 60, 50), "edge"),
+    ]
+    quotas = (
+        quota("edge", hard={CORE: "100"}, used={CORE: "100"}),
+        quota("edge", "pods", hard={"pods": "10"}, used={"pods": "2"}),
+        quota(
+            "research",
+            hard={CORE: "200", MEMORY: "40"},
+            used={CORE: "40", MEMORY: "44"},
+        ),
+        quota("research", "night", hard={CORE: "60"}, used={CORE: "40"}),
+        quota("idle", hard={BITFUSION: "100"}, used={BITFUSION: "0"}),
+        quota("fresh", hard={CORE: "1k"}),
+    )
+    return replace(cluster_state(nodes, pods), quotas=quotas)
+
+
+def bitfusion() -> ClusterState:
+    """Seed 004's: a pod of half a card, with its old resource kept for the quota."""
+    offered = {names.MEMORY: 59, names.CORE: 100, names.BITFUSION_GPU: 100}
+    nodes = [node_of("n", card(0, 59, uuid=A), offered=offered)]
+    pods = [in_namespace(held("bf-pkgs", A, 29, 50, node="n"), "default")]
+    told = quota("default", "gpu", hard={BITFUSION: "100"}, used={BITFUSION: "50"})
+    return replace(cluster_state(nodes, pods), quotas=(told,))
+
+
+def unread() -> ClusterState:
+    """Whoever looks may not list quotas."""
+    return replace(tenants(), quotas=None)
+
+
+def many() -> ClusterState:
+    """More namespaces than a screen names, one of a very long name."""
+    quotas = [quota(f"team-{n:02}", hard={CORE: "100"}, used={}) for n in range(12)]
+    quotas += [quota("a" * 63, hard={CORE: "10000000"}, used={CORE: "9999999"})]
+    return replace(cluster_state([node_of("n", card(0, 59))]), quotas=tuple(quotas))

@@ -1,0 +1,396 @@
+"""The page on this machine's loopback.
+
+Whom the page is asked of.
+
+``gpusharectl ui`` as a user runs it, on a small cluster that has no kubelet.
+
+Through a real port-forward it goes in tests/cluster.
+"""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
+from gpusharectl.__main__ import main
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.pki import SERVER_NAME
+from gpusharectl.ui import Extenders, Tls, Window, announced, tls_from
+from tests.gpusharectl.cluster_states import extender
+from tests.gpusharectl.top.test_command import put_ready
+from tests.testbed.certificates import Certificates, certificates
+
+PAGES = {"/ui": b"<script>1</script>", "/ui/state": b'{"v": 1}'}
+
+
+class Asked:
+    """An extender that answers these, and remembers what it was asked."""
+
+    def __init__(self, pages: Mapping[str, bytes]) -> None:
+        self.pages = pages
+        self.paths: list[str] = []
+
+    def get(self, path: str) -> bytes:
+        self.paths.append(path)
+        if path not in self.pages:
+            raise Unavailable("ext-1: connection refused")
+        return self.pages[path]
+
+
+@contextmanager
+def opened(asked: Asked) -> Iterator[Window]:
+    with Window(0, asked.get) as window:
+        thread = Thread(target=window.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield window
+        finally:
+            window.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked(PAGES)
+
+
+@pytest.fixture
+def window(asked: Asked) -> Iterator[Window]:
+    with opened(asked) as found:
+        yield found
+
+
+def call(
+    window: Window, path: str, method: str = "GET", **headers: str
+) -> tuple[HTTPResponse, bytes]:
+    link = http.client.HTTPConnection("127.0.0.1", window.server_port, timeout=30)
+    try:
+        link.request(method, path, headers=headers)
+        answer = link.getresponse()
+        return answer, answer.read()
+    finally:
+        link.close()
+
+
+def test_the_page_and_its_state_come_through(window: Window, asked: Asked) -> None:
+    """With the headers that the extender would send."""
+    page, body = call(window, f"{window.place}/ui")
+    assert (page.status, body) == (200, PAGES["/ui"])
+    assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
+    told, body = call(window, f"{window.place}/ui/state?x=1")
+    assert (told.status, body) == (200, PAGES["/ui/state"])
+    assert told.headers["Content-Type"] == "application/json"
+    assert window.url == f"http://127.0.0.1:{window.server_port}{window.place}/ui"
+    assert asked.paths == ["/ui", "/ui/state"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/ui",
+        "/ui/state",
+        "/snapshot",
+        "/scheduler/bind",
+        "/x/ui",
+    ],
+)
+def test_without_the_secret_there_is_nothing(
+    window: Window, asked: Asked, path: str
+) -> None:
+    """Whoever else has a login here may find the port."""
+    answer, _ = call(window, path)
+    assert answer.status == 404
+    assert asked.paths == []
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/snapshot", "/metrics", "/ui/", "/ui/../snapshot"]
+)
+def test_with_it_there_is_the_page_alone(
+    window: Window, asked: Asked, path: str
+) -> None:
+    """No other path of the extender's."""
+    answer, _ = call(window, window.place + path)
+    assert answer.status == 404
+    assert asked.paths == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+def test_it_is_only_to_be_looked_at(window: Window, asked: Asked, method: str) -> None:
+    """Nothing that could bind a pod goes through."""
+    for path in (
+        "/scheduler/bind",
+        f"{window.place}/scheduler/bind",
+        f"{window.place}/ui",
+    ):
+        answer, _ = call(window, path, method)
+        assert answer.status == 501
+    assert asked.paths == []
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:1234", 200),
+        ("localhost:80", 200),
+        ("localhost", 200),
+        ("elsewhere.example", 404),
+        ("127.0.0.1.elsewhere.example", 404),
+        ("", 404),
+    ],
+)
+def test_a_name_from_elsewhere_is_not_answered(
+    window: Window, host: str, status: int
+) -> None:
+    """A page from elsewhere could let its own name point here."""
+    answer, _ = call(window, f"{window.place}/ui", Host=host)
+    assert answer.status == status
+
+
+def test_an_extender_that_does_not_answer_is_told(asked: Asked) -> None:
+    """In its words, for the page to show."""
+    asked.pages = {}
+    with opened(asked) as window:
+        answer, body = call(window, f"{window.place}/ui/state")
+    assert answer.status == 502
+    assert json.loads(body) == {"error": "ext-1: connection refused"}
+
+
+def test_the_secret_is_another_each_time(asked: Asked) -> None:
+    """And long."""
+    with Window(0, asked.get) as one, Window(0, asked.get) as two:
+        assert one.place != two.place
+        assert len(one.place) > 16
+
+
+def test_a_taken_port_is_an_error(window: Window, asked: Asked) -> None:
+    """The command says which option helps."""
+    with pytest.raises(OSError, match="in use"):
+        Window(window.server_port, asked.get)
+
+
+@pytest.mark.parametrize(
+    ("opens", "environ", "says", "called"),
+    [
+        (True, {"DISPLAY": ":0"}, "", True),
+        (False, {"BROWSER": "x"}, "No browser could be opened", True),
+        (True, {}, "ssh -L", False),
+        (None, {"DISPLAY": ":0"}, "", False),
+    ],
+    ids=["opened", "none-there", "no-screen", "not-wanted"],
+)
+def test_a_browser_is_opened_where_there_is_a_screen(
+    window: Window,
+    opens: bool | None,
+    environ: dict[str, str],
+    says: str,
+    called: bool,
+) -> None:
+    """No text browser takes over the terminal; the address is told always."""
+    seen: list[str] = []
+
+    def browse(url: str) -> bool:
+        seen.append(url)
+        return bool(opens)
+
+    lines = announced(window, None if opens is None else browse, environ)
+    assert seen == ([window.url] if called else [])
+    assert lines[0] == f"The page is at {window.url}"
+    assert says in "\n".join(lines)
+    assert len(lines) == (3 if says else 2)
+
+
+def test_the_port_can_be_had_again_at_once(asked: Asked) -> None:
+    """Connections that have just ended do not keep it."""
+    with opened(asked) as first:
+        port = first.server_port
+        assert call(first, f"{first.place}/ui")[1] == PAGES["/ui"]
+    Window(port, asked.get).server_close()
+
+
+class Hands:
+    """Stands in for ``ApiObjects``: what each extender answers."""
+
+    def __init__(
+        self, answers: Mapping[str, bytes | ClusterError], pods: Sequence[Json] = ()
+    ) -> None:
+        self.answers = dict(answers)
+        self.pods = pods or [extender(name) for name in answers]
+        self.asked: list[tuple[str, bool]] = []
+
+    def list(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+    ) -> Sequence[Json]:
+        assert (api_version, kind, namespace) == ("v1", "Pod", "kube-system")
+        assert "gpushare-extender,gpushare-scheduler" in label_selector
+        return self.pods
+
+    def fetch(
+        self, namespace: str, pod: str, port: int, path: str, *, tls: Tls | None = None
+    ) -> bytes:
+        assert (namespace, port, path) == ("kube-system", 39999, "/ui")
+        self.asked.append((pod, tls is not None))
+        answer = self.answers[pod]
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+
+def guarded(name: str) -> Json:
+    pod = extender(name)
+    setting = {"name": "GPUSHARE_TLS_CLIENT_CA", "value": "/tls/ca.crt"}
+    pod["spec"]["containers"][0]["env"] = [setting]
+    return pod
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return certificates(tmp_path_factory.mktemp("ui") / "tls")
+
+
+def test_the_first_that_answers_and_then_it_again() -> None:
+    """One that does not is passed over, and whoever answered is asked first."""
+    hands = Hands({"x": Unavailable("connection refused"), "y": b"page"})
+    found = Extenders(hands)
+    assert found.get("/ui") == b"page"
+    assert found.get("/ui") == b"page"
+    assert [name for name, _ in hands.asked] == ["x", "y", "y"]
+
+
+def test_another_takes_over_when_it_goes() -> None:
+    """Whoever looks at the page sees no more than a late answer."""
+    hands = Hands({"x": b"page", "y": b"other"})
+    found = Extenders(hands)
+    assert found.get("/ui") == b"page"
+    hands.answers["x"] = Unavailable("gone")
+    assert found.get("/ui") == b"other"
+
+
+@pytest.mark.parametrize(
+    ("hands", "words"),
+    [
+        (Hands({}), "no extender's pod is in kube-system"),
+        (Hands({"x": b""}, [extender("x", ready=False)]), "is ready; see kubectl -n"),
+        (Hands({"x": NotFound("/ui answers 404")}), "x has no page; .*install --ui"),
+        (Hands({"x": Unavailable("reset")}), "^x: reset"),
+    ],
+    ids=["none", "not-ready", "switched-off", "silent"],
+)
+def test_what_to_do_when_nobody_answers(hands: Hands, words: str) -> None:
+    """One sentence."""
+    with pytest.raises(Unavailable, match=words):
+        Extenders(hands).get("/ui")
+
+
+def test_a_right_that_is_missing_is_told_as_it_is() -> None:
+    """The next extender would be behind the same door."""
+    hands = Hands({"x": Forbidden("no pods/portforward"), "y": b"page"})
+    with pytest.raises(Forbidden, match="portforward"):
+        Extenders(hands).get("/ui")
+
+
+def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
+    """Each by its own settings."""
+    hands = Hands({"x": Unavailable("no"), "y": b"page"}, [guarded("x"), extender("y")])
+    assert Extenders(hands, tls_from(held.folder)).get("/ui") == b"page"
+    assert hands.asked == [("x", True), ("y", False)]
+
+
+def test_without_certificates_nobody_guarded_is_asked() -> None:
+    """What would help is said."""
+    hands = Hands({"x": b"page"}, [guarded("x")])
+    with pytest.raises(Unavailable, match=r"as root .* by --certificates"):
+        Extenders(hands).get("/ui")
+    assert hands.asked == []
+
+
+def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
+    """The first folder that has them; a host without any is no error."""
+    nowhere = Path("/nowhere")
+    found = tls_from(None, [nowhere, held.folder])
+    assert found is not None
+    assert found[1] == SERVER_NAME
+    assert found[0].get_ca_certs()
+    assert tls_from(None, [nowhere]) is None
+
+
+def test_a_folder_that_was_named_must_have_them(
+    held: Certificates, tmp_path: Path
+) -> None:
+    """The file that is missing is named, and one that is none is an error too."""
+    (tmp_path / "ca.crt").write_bytes(held.read()["ca.crt"])
+    with pytest.raises(FileNotFoundError, match=r"client\.crt"):
+        tls_from(tmp_path)
+    for name in ("client.crt", "client.key"):
+        (tmp_path / name).write_text("none")
+    with pytest.raises(OSError):
+        tls_from(tmp_path)
+
+
+@pytest.fixture
+def cluster() -> Embedded:
+    return Embedded()
+
+
+@pytest.fixture
+def kubeconfig(cluster: Embedded, tmp_path: Path) -> Iterator[str]:
+    with ApiServerOnLoopback(cluster) as server:
+        yield str(server.kubeconfig(tmp_path / "kubeconfig"))
+
+
+def ran(kubeconfig: str, *words: str) -> Result:
+    given = ["ui", "--no-open", *words, "--kubeconfig", kubeconfig]
+    return CliRunner().invoke(main, given)
+
+
+def test_a_cluster_without_an_extender(kubeconfig: str) -> None:
+    """One sentence, with what to do, and nothing is opened."""
+    found = ran(kubeconfig)
+    assert found.exit_code == 1
+    assert "no extender's pod is in kube-system; gpusharectl install" in found.output
+    assert "The page is at" not in found.output
+
+
+def test_an_extender_that_cannot_be_reached(cluster: Embedded, kubeconfig: str) -> None:
+    """It is named."""
+    pod = extender("ext-1")
+    pod["spec"]["containers"][0]["env"] = [{"name": "GPUSHARE_UI", "value": "on"}]
+    put_ready(cluster, pod)
+    found = ran(kubeconfig)
+    assert found.exit_code == 1
+    assert "ext-1: " in found.output
+
+
+def test_a_folder_without_certificates(kubeconfig: str, tmp_path: Path) -> None:
+    """Before the cluster is asked anything."""
+    found = ran(kubeconfig, "--certificates", str(tmp_path))
+    assert found.exit_code == 1
+    assert f"--certificates: {tmp_path} cannot be used" in found.output
+    assert "ca.crt" in found.output
+
+
+def test_a_port_that_is_none(kubeconfig: str) -> None:
+    """Click's own words."""
+    assert ran(kubeconfig, "--port", "70000").exit_code == 2
+
+
+def test_the_cluster_is_found_as_for_every_command() -> None:
+    """And said so where it is not."""
+    found = ran("/nowhere/kubeconfig")
+    assert found.exit_code == 1
+    assert "/nowhere/kubeconfig" in found.output

@@ -1,0 +1,367 @@
+"""Whom top asks, and that nobody waits long for one that hangs.
+
+What top reads off an exporter's page, and off what is none.
+
+The page that the exporter makes, read by top: both mean the same by each name.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from threading import Barrier, Event
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import generate_latest
+
+from deviceplugin.exporter.collector import Exposition, Site
+from deviceplugin.exporter.owners import NO_POD, Tenancy
+from deviceplugin.exporter.snapshot import Snapshot
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
+from deviceplugin.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
+from gpushare.kube.cluster import Json
+from gpushare.kube.errors import Forbidden, NotFound, Unavailable
+from gpusharectl.state.read import ClusterState
+from gpusharectl.top.rows import TOLERANCE
+from gpusharectl.top.scrape import (
+    AT_ONCE,
+    Answer,
+    CardSeen,
+    ContainerSeen,
+    Fetching,
+    NoAnswer,
+    PageSeen,
+    UnreadableError,
+    read_page,
+    scrape,
+)
+from tests.deviceplugin.house import NODE
+from tests.deviceplugin.scene import (
+    AT,
+    A,
+    B,
+    held,
+    owner,
+    processes,
+    snapshot,
+    tenancy,
+    use,
+)
+from tests.gpusharectl.cluster_states import cluster_state, part
+from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
+from tests.gpusharectl.terminal import ROOT
+from tests.gpusharectl.top_states import exporter
+from tests.testbed.waiting import wait_until
+
+BODY = page(Shown("GPU-0"))
+
+
+class Hands:
+    """Answers with a page; those that hang are let go at the end."""
+
+    def __init__(self, *hanging: str, together: int = 0) -> None:
+        self.hanging = hanging
+        self.released = Event()
+        self.asked: list[str] = []
+        self.meeting = Barrier(together) if together else None
+
+    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+        assert (namespace, port, path) == ("kube-system", 9400, "/metrics")
+        self.asked.append(pod)
+        if pod in self.hanging:
+            self.released.wait()
+        if self.meeting:
+            self.meeting.wait(60)
+        return BODY
+
+
+@pytest.fixture
+def hands() -> Iterator[Hands]:
+    found = Hands("gpushare-exporter-hangs")
+    yield found
+    found.released.set()
+
+
+def with_parts(*parts: Json) -> ClusterState:
+    return cluster_state(parts=parts)
+
+
+def test_one_that_hangs_keeps_nobody_waiting(hands: Hands) -> None:
+    """The others are there, and of that one it is said."""
+    seen = with_parts(exporter("hangs"), exporter("well"))
+    told = wait_until(
+        lambda: scrape(hands, seen, ["hangs", "well"], deadline_s=0.3),
+        "an answer in time, which a busy machine may be late for",
+        accept=lambda seen: isinstance(seen["well"], Answer),
+    )
+    assert list(told) == ["hangs", "well"]
+    silent = told["hangs"]
+    assert isinstance(silent, NoAnswer)
+    assert silent.because == "its exporter did not answer within 0.3 s"
+    assert silent.do == "kubectl -n kube-system logs gpushare-exporter-hangs"
+
+
+PROGRAM = """
+from threading import Event
+from gpusharectl.top.scrape import scrape
+from tests.gpusharectl.cluster_states import cluster_state
+from tests.gpusharectl.top_states import exporter
+
+class Hangs:
+    def fetch(self, *_):
+        Event().wait()
+
+state = cluster_state(parts=[exporter("a")])
+print(scrape(Hangs(), state, ["a"], deadline_s=0.1)["a"].because)
+"""
+
+
+@pytest.mark.processes
+def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
+    """The command is over when it has told what it knows."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "its exporter did not answer within 0.1 s\n"
+
+
+def test_many_are_asked_at_a_time() -> None:
+    """None of these is answered before all of them are asked."""
+    names = [f"n{number}" for number in range(AT_ONCE)]
+    hands = Hands(together=AT_ONCE)
+    told = scrape(hands, with_parts(*map(exporter, names)), names, deadline_s=60)
+    assert all(isinstance(one, Answer) for one in told.values())
+
+
+def test_more_than_that_are_asked_one_after_the_other() -> None:
+    """And each of them."""
+    names = [f"n{number:03}" for number in range(3 * AT_ONCE)]
+    hands = Hands()
+    told = scrape(hands, with_parts(*map(exporter, names)), names, deadline_s=60)
+    assert list(told) == names
+    assert sorted(hands.asked) == [f"gpushare-exporter-{name}" for name in names]
+
+
+def test_only_nodes_that_are_shown_are_asked() -> None:
+    """And of two pods on a node, as in a rollout, the ready one."""
+    old = part("gpushare-exporter-old", "gpushare-exporter", node="a", ready=False)
+    hands = Hands()
+    scrape(hands, with_parts(old, exporter("a"), exporter("b")), ["a"])
+    assert hands.asked == ["gpushare-exporter-a"]
+
+
+def test_anybodys_pod_is_not_believed() -> None:
+    """Labels are anybody's to write, in a namespace of his own."""
+    forged = exporter("a")
+    forged["metadata"]["namespace"] = "mallory"
+    hands = Hands()
+    told = scrape(hands, with_parts(forged), ["a"])
+    assert told["a"] == NoAnswer(
+        "no exporter runs on the node", "gpusharectl install --with-monitoring"
+    )
+    assert hands.asked == []
+
+
+def test_one_that_is_not_ready_is_not_asked() -> None:
+    """kubelet's words say why, where it has told."""
+    pod = exporter("a", ready=False)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
+    hands = Hands()
+    told = scrape(hands, with_parts(pod), ["a"])["a"]
+    assert isinstance(told, NoAnswer)
+    assert told.because == (
+        "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
+    )
+    assert hands.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "because", "do"),
+    [
+        (Forbidden("x"), "there is no right to reach its exporter: x", "rights"),
+        (Unavailable("reset"), "its exporter does not answer: reset", "logs"),
+        (NotFound("no pod"), "its exporter does not answer: no pod", "logs"),
+    ],
+)
+def test_what_goes_wrong_is_said(error: Exception, because: str, do: str) -> None:
+    """With the step that would help."""
+
+    class Refusing:
+        def fetch(self, *_: object) -> bytes:
+            raise error
+
+    hands: Fetching = Refusing()
+    told = scrape(hands, with_parts(exporter("a")), ["a"])["a"]
+    assert isinstance(told, NoAnswer)
+    assert told.because == because
+    assert do in told.do
+
+
+INFO = b'vcuda_exporter_info{version="0.1.0",driver="550"} 1.0\n'
+
+
+def test_a_card_and_its_containers() -> None:
+    """In MiB and percent, whatever unit the page has."""
+    use = Use("app", 1024, 23, idle_s=60, over=True)
+    seen = read_page(page(Shown("GPU-0", 3, 4000, 55, 61, 120, 512, uses=(use,))))
+    assert seen.cards == {
+        "GPU-0": CardSeen("GPU-0", "3", 4000, 55, 61, 120, 512, "process-utilization")
+    }
+    (one,) = seen.containers
+    assert one == ContainerSeen(
+        "GPU-0", "default", "app", "main", 1024, 23, TICK - 60, over=True
+    )
+    assert seen.of_pod("default", "app") == [one]
+    assert seen.of_pod("default", "app", "GPU-1") == []
+    assert seen.of_pod("edge", "app") == []
+
+
+def test_what_is_not_on_the_page_is_unknown() -> None:
+    """None, and not 0; while a 0 that is there stays one."""
+    use = Use("app", None, 0, idle_s=None)
+    shown = Shown("GPU-0", 0, None, None, None, None, None, uses=(use,))
+    seen = read_page(page(shown))
+    card, (one,) = seen.cards["GPU-0"], seen.containers
+    assert (card.used_mib, card.busy, card.celsius, card.watts) == (None,) * 4
+    assert card.unattributed_mib is None
+    assert (one.used_mib, one.sm, one.last_busy, one.over) == (None, 0, None, False)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_what_is_no_number_is_unknown(value: str) -> None:
+    """Nobody can add it up or draw it."""
+    line = f'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-0"}} {value}\n'
+    seen = read_page(INFO + line.encode())
+    assert seen.cards.get("GPU-0", CardSeen("GPU-0")).used_mib is None
+
+
+def test_an_allotted_container_that_uses_nothing_yet_is_there() -> None:
+    """By what it was allotted alone."""
+    use = Use("app", None, None, idle_s=None)
+    body = b"".join(
+        line
+        for line in page(Shown("GPU-0", uses=(use,))).splitlines(keepends=True)
+        if b"over_share" not in line
+    )
+    (one,) = read_page(body).containers
+    assert (one.pod, one.used_mib) == ("app", None)
+
+
+def test_processes_outside_kubernetes_are_no_pod() -> None:
+    """One series a card with empty names."""
+    seen = read_page(page(Shown("GPU-0", outside=700), Shown("GPU-1", 1)))
+    assert seen.outside_mib("GPU-0") == 700
+    assert seen.outside_mib("GPU-1") is None
+
+
+def test_what_the_exporter_says_of_itself() -> None:
+    """A bad file of fields is said twice, and is one trouble."""
+    told = Says(("pods", "config"), ("memory",), config_ok=False)
+    seen = read_page(page(told=told))
+    assert seen.troubles == ("config", "pods")
+    assert seen.failed == ("memory",)
+    assert seen.times["processes"] == TICK
+    assert read_page(page(told=Says(config_ok=False))).troubles == ("config",)
+
+
+def test_a_trouble_that_is_over_is_none() -> None:
+    """A series may stay, with the value 0."""
+    line = b'vcuda_exporter_trouble{about="pods"} 0\n'
+    assert read_page(INFO + line).troubles == ()
+
+
+def test_other_names_are_not_even_parsed() -> None:
+    """They may be many, and parsing costs most of the time."""
+    body = page(Shown("GPU-0"))
+    assert read_page(body + b'DCGM_FI_DEV_XYZ{gpu="0} broken\n') == read_page(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it lacks vcuda_exporter_info"),
+        (b"<html>log in</html>", "it lacks vcuda_exporter_info"),
+        (b"up 1\n", "it lacks vcuda_exporter_info"),
+        (b"\xff\xfe", "it cannot be parsed"),
+        (INFO + b"DCGM_FI_DEV_FB_USED{gpu=0} x\n", "it cannot be parsed"),
+        (INFO + b'DCGM_FI_DEV_FB_USED{gpu="0', "it cannot be parsed"),
+        (INFO + b"DCGM_FI_DEV_FB_USED{\n", "it cannot be parsed"),
+        (INFO + b"DCGM_FI_DEV_FB_USED\n", "it cannot be parsed"),
+    ],
+)
+def test_what_is_no_page_of_ours(body: bytes, words: str) -> None:
+    """It is said in words, and nothing is guessed."""
+    with pytest.raises(UnreadableError, match=words):
+        read_page(body)
+
+
+def test_names_that_must_be_escaped_come_back_as_they_were() -> None:
+    """As prometheus_client writes them."""
+    registry = CollectorRegistry()
+    own = ("gpu", "UUID", "NamespaceName", "PodName", "ContainerName")
+    used = Gauge("DCGM_CUSTOM_PROCESS_MEM_USED", "It.", own, registry=registry)
+    used.labels("0", "GPU-0", "d", 'a"}{b\\', "线\n\u2028x").set(5)
+    (one,) = read_page(INFO + generate_latest(registry)).containers
+    assert (one.pod, one.name, one.used_mib) == ('a"}{b\\', "线\n\u2028x", 5)
+
+
+VALUES = {
+    A: {FB_USED: 4000.0, GPU_UTIL: 40.0, GPU_TEMP: 60.0, POWER_USAGE: 99.5},
+    B: {FB_USED: 10.0},
+}
+
+
+def seen(found: Snapshot, pods: Tenancy | None) -> PageSeen:
+    book = UsageBook(lambda: found, lambda: pods)
+    registry = CollectorRegistry()
+    registry.register(Exposition(Site(NODE, NODE), lambda: found, book))
+    return read_page(generate_latest(registry))
+
+
+def test_cards_and_containers() -> None:
+    """Used, idle, over, outside, of nobody; what is not told is not there."""
+    pods = tenancy(held("busy", 8), held("idle", 4))
+    owners = {1: owner("busy"), 2: NO_POD}
+    round_ = processes({A: (use(1, 3000, 33), use(2, 200, 1))}, owners)
+    found = seen(snapshot(values=VALUES, round_=round_), pods)
+    card = found.cards[A]
+    assert (card.used_mib, card.busy, card.celsius, card.watts) == (4000, 40, 60, 99.5)
+    assert (card.unattributed_mib, card.sm_source) == (800, "process-utilization")
+    assert found.outside_mib(A) == 200
+    assert (found.cards[B].used_mib, found.cards[B].busy) == (10, None)
+    (busy,), (idle,) = found.of_pod("default", "busy"), found.of_pod("default", "idle")
+    assert (busy.used_mib, busy.sm, busy.last_busy, busy.over) == (3000, 33, AT, True)
+    assert (idle.used_mib, idle.sm, idle.over) == (0, 0, False)
+    assert found.times["processes"] == AT
+    assert (found.failed, found.troubles) == ((), ())
+
+
+def test_what_is_unknown_stays_unknown() -> None:
+    """Where nobody can tell whose processes are whose, nobody is idle."""
+    round_ = processes({A: (use(1, 3000, 33),)})
+    troubles = {"processes": "/proc cannot be read"}
+    lost = snapshot(values=VALUES, round_=round_, troubles=troubles)
+    found = seen(lost, tenancy(held("p", 8)))
+    (one,) = found.of_pod("default", "p")
+    assert (one.used_mib, one.sm) == (None, None)
+    assert found.troubles == ("processes",)
+
+
+def test_an_exporter_that_knows_nothing_yet_is_one_all_the_same() -> None:
+    """Its page is read, and has nothing in it but what it misses."""
+    found = seen(Snapshot(no_cards="no driver"), None)
+    assert found.cards == {}
+    assert found.troubles == ("cards", "pods")
+
+
+def test_over_means_the_same_to_both() -> None:
+    """Else the screen and the alert would disagree."""
+    assert TOLERANCE == WATCHDOGS
