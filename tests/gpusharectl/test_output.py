@@ -12,8 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpusharectl.output import UNKNOWN, Piece, age, bar, legend
-from gpusharectl.top.rows import column, gib, plain, size, whole
+from gpusharectl.output import (
+    UNKNOWN,
+    Piece,
+    age,
+    bar,
+    column,
+    gib,
+    legend,
+    plain,
+    rounded,
+    size,
+)
 
 
 def pieces(*units: int) -> list[Piece]:
@@ -106,7 +116,7 @@ def test_memory(mib: float, in_column: str, in_words: str) -> None:
 
 def test_unknown_is_never_a_number() -> None:
     """Whatever it is that nobody knows."""
-    assert (gib(None), whole(None)) == ("n/a", "n/a")
+    assert (gib(None), rounded(None)) == ("n/a", "n/a")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +124,7 @@ def test_unknown_is_never_a_number() -> None:
 )
 def test_percents(number: float, text: str) -> None:
     """Idle is 0, and what is not quite idle is not."""
-    assert whole(number) == text
+    assert rounded(number) == text
 
 
 def test_sums_keep_no_needless_zeros() -> None:
