@@ -7,7 +7,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Protocol
 
-from gpushare.cache.pods import UNFINISHED, NodeBook, PodBook
+from gpushare.cache.nodes import NodeBook
+from gpushare.cache.pods import UNFINISHED, PodBook
 from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import PodUID
