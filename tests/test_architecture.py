@@ -1,6 +1,7 @@
-"""The law of the floors, and other rules that hold for the tree as a whole."""
+"""The laws of the packages, and other rules for the tree as a whole."""
 
 import ast
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
 GENERATED = ("_pb2", "_pb2_grpc")
-DRAWERS = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}
+SUFFIXES = {"com", "io", "json", "md", "png", "py", "sock", "tar", "yaml"}
+"""Ends of names with dots that are files or domains, and no modules."""
+VAGUE = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}
 
 
 def sources() -> list[Path]:
@@ -29,9 +32,9 @@ def test_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_drawers() -> None:
-    """A room is named after what is in it."""
-    assert not [path for path in sources() if path.stem in DRAWERS]
+def test_no_vague_names() -> None:
+    """A module is named after its content."""
+    assert not [path for path in sources() if path.stem in VAGUE]
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -76,3 +79,85 @@ def test_an_sdist_has_every_file(tmp_path: Path) -> None:
     with tarfile.open(archive) as opened:
         packed = {name.partition("/")[2] for name in opened.getnames()}
     assert there - packed == set()
+
+
+def documents() -> list[Path]:
+    return [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def code_of(page: str) -> str:
+    """Return what a page has as code, between backticks, one piece a line."""
+    fenced = re.findall(r"^```.*?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join([*fenced, *re.findall(r"`([^`\n]+)`", rest)])
+
+
+def is_there(name: str) -> bool:
+    """Tell whether a dotted name is a module of ours, or a name in one."""
+    parts = name.split(".")
+    for stop in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:stop])
+        if path.is_dir():
+            return stop == len(parts)
+        if (source := path.with_suffix(".py")).is_file():
+            left = parts[stop : stop + 1]
+            return all(re.search(rf"\b{one}\b", source.read_text()) for one in left)
+    return False
+
+
+def missing_in(code: str) -> list[str]:
+    """Return the paths and modules of ours in some code that do not exist."""
+    tops = "|".join((*PACKAGES, "bench", "docs", "manifests", "monitoring", "tests"))
+    paths = re.findall(rf"(?<![\w./-])(?:{tops})/[\w./*-]*[\w*]", code)
+    inner = {p.name: p.parent.name for top in PACKAGES for p in (ROOT / top).glob("*/")}
+    heads = "|".join((*PACKAGES, "bench", "tests", *inner))
+    named = re.findall(rf"(?<![\w./:-])((?:{heads})(?:\.[a-z_]\w*)+)(?![\w/=-])", code)
+    modules = [one for one in named if one.rpartition(".")[2] not in SUFFIXES]
+    outer = {name: f"{above}." for name, above in inner.items() if name not in PACKAGES}
+    return [
+        *(one for one in paths if not list(ROOT.glob(one))),
+        *(
+            one
+            for one in modules
+            if not is_there(outer.get(one.split(".")[0], "") + one)
+        ),
+    ]
+
+
+def test_documents_name_what_is_there() -> None:
+    """A path or module of ours that a page has as code exists."""
+    assert missing_in("`deviceplugin.allocation.nowhere` and `tests/nothing.py`")
+    missing = {
+        path.name: found
+        for path in documents()
+        if (found := missing_in(code_of(path.read_text(encoding="utf-8"))))
+    }
+    assert not missing
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+def leads_nowhere(link: str, path: Path) -> bool:
+    """Tell whether a page has a link to a missing file or heading."""
+    file, _, anchor = link.partition("#")
+    if file.startswith(("http:", "https:")):
+        return False
+    target = path.parent / file if file else path
+    if not target.exists():
+        return True
+    return bool(anchor) and anchor not in anchors(target.read_text(encoding="utf-8"))
+
+
+def test_links_lead_somewhere() -> None:
+    """Each link between pages has its file, and its heading."""
+    assert leads_nowhere("README.md#nothing", ROOT / "README.md")
+    assert not [
+        (path.name, link)
+        for path in documents()
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
+        if leads_nowhere(link, path)
+    ]
