@@ -1,1 +1,1 @@
-"""The wing on every GPU node; its rooms come with the device plugin."""
+"""The device plugin and the exporter, which run on every GPU node."""

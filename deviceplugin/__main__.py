@@ -1,4 +1,4 @@
-"""``python -m deviceplugin``: settings, cards and the API server, then work."""
+"""``python -m deviceplugin``: the commands ``serve`` and ``export``."""
 
 import logging
 import os
@@ -47,19 +47,19 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @click.group()
 def main() -> None:
-    """Offer a node's cards to kubelet, and tell what is made of them."""
+    """Offer a node's cards to kubelet, and export how they are used."""
 
 
 @main.command()
 @click.option(
     "--bitfusion-quota",
     is_flag=True,
-    help="Let kubelet count bitfusion.io/gpu too, 100 a card, for quotas on it.",
+    help="Also offer bitfusion.io/gpu, 100 for each card, for quotas on it.",
 )
 def serve(*, bitfusion_quota: bool) -> None:
     """Serve kubelet until SIGTERM.
 
-    Settings are GPUSHARE_… in the environment, which flags beat: docs/deviceplugin.md.
+    Settings are GPUSHARE_… in the environment; flags win: docs/deviceplugin.md.
     """
     settings, complaints = DevicePluginSettings.read(os.environ)
     if bitfusion_quota:
@@ -68,14 +68,14 @@ def serve(*, bitfusion_quota: bool) -> None:
     sources += _inventory(settings, complaints)
     cluster = _cluster(settings, complaints)
     _try_to_listen("LISTEN", settings.listen, complaints)
-    if not _can_be_made(settings.state_dir):
+    if not _is_writable(settings.state_dir):
         complaints.append(
-            f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written or made; give "
-            "another folder"
+            f"GPUSHARE_STATE_DIR: {settings.state_dir} cannot be written or created; "
+            "give another folder"
         )
     _end_with(complaints)
-    assert cluster is not None  # noqa: S101  else there was a complaint
-    # Of one source too: joined, cards once found stay, and fail while it is gone.
+    assert cluster is not None  # noqa: S101  otherwise there was a complaint
+    # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
     stop = _begin(settings)
     _end(run(settings, source, cluster, stop))
@@ -99,13 +99,13 @@ def _switches(command: Command) -> Command:
 @click.option(
     "--watchdog",
     type=click.Choice(WATCHDOG_MODES),
-    help="What befalls a container that uses more memory than its share.",
+    help="What to do about a container that uses more memory than its share.",
 )
 @_switches
 def export(collect_unit: Unit | None, watchdog: Mode | None, **switches: bool) -> None:
-    """Tell Prometheus and the edge agent of cards and containers until SIGTERM.
+    """Serve metrics of cards and containers until SIGTERM.
 
-    Settings are GPUSHARE_… in the environment, which flags beat: docs/monitoring.md.
+    Settings are GPUSHARE_… in the environment; flags win: docs/monitoring.md.
     """
     given = CommandLine(
         Flags(_named(switches, "enable"), _named(switches, "disable")),
@@ -128,7 +128,7 @@ def _named(switches: dict[str, bool], verb: str) -> frozenset[str]:
 
 
 def _begin(settings: Settings) -> Event:
-    """Log as was asked, and give what SIGTERM and Ctrl-C set."""
+    """Configure the log; return the event that SIGTERM and Ctrl-C set."""
     logs.configure(settings.log_level, settings.log_format)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,13 +138,13 @@ def _begin(settings: Settings) -> Event:
 
 def _end(status: int) -> None:
     logging.shutdown()
-    # Not by Python's own way out: threads that wait for the API server would be torn
-    # off in the middle of foreign code, and abort the process.
+    # Not with sys.exit: threads that wait for the API server would be stopped inside
+    # native code, and abort the process.
     os._exit(status)
 
 
 def _end_with(complaints: Sequence[str]) -> None:
-    """End here where there is any complaint."""
+    """Exit with all complaints, if there are any."""
     for complaint in complaints:
         click.echo(complaint, err=True)
     if complaints:
@@ -159,8 +159,8 @@ def _try_to_listen(name: str, address: Address, complaints: list[str]) -> None:
         )
 
 
-def _can_be_made(folder: Path) -> bool:
-    """Tell whether a folder can be written, or made, without making it."""
+def _is_writable(folder: Path) -> bool:
+    """Return whether a folder can be written or created, without creating it."""
     there = next(one for one in (folder, *folder.parents) if one.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
@@ -177,7 +177,7 @@ def _telemetry(settings: ExporterSettings, complaints: list[str]) -> Telemetry:
 
 
 def _simulated(settings: Settings, complaints: list[str]) -> list[CardSource]:
-    """Give the made-up cards that are to stand for the driver's, if any are."""
+    """Return the simulated cards that replace the driver's, if any are set."""
     if settings.simulated_cards is None:
         return []
     made_up = parse_spec(settings.simulated_cards, settings.node)

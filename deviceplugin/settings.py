@@ -19,35 +19,35 @@ _XID_DIGITS = 4
 
 @dataclass(frozen=True)
 class DevicePluginSettings:
-    """Each with its default; docs/deviceplugin.md lists them for operators."""
+    """The settings and their defaults; docs/deviceplugin.md lists them."""
 
     node: NodeName
     """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
     kubeconfig: str | None = None
-    """Path; the pod's own service account where none is given."""
+    """Path; the pod's own service account if none is given."""
     kubelet_dir: Path = Path("/var/lib/kubelet")
     """Where kubelet has ``device-plugins`` and ``pod-resources``."""
     state_dir: Path = Path("/var/lib/vcuda")
-    """What must outlive the process, and what containers have mounted: the same path
-    here and on the host."""
+    """What must outlive the process, and what containers have mounted; the same path in
+    the plugin's container and on the host."""
     host_root: Path = Path("/")
     """Where the host's ``/proc`` and ``/sys`` are found."""
     inject: InjectionChoice = "auto"
-    """How a container gets at its card."""
+    """How a card is injected into a container."""
     cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     """Where the node's CDI specifications are."""
     reserve_mib: int = 0
     """MiB of each card that are not offered."""
     simulated_cards: str | None = None
-    """``4x24GiB`` or a YAML file: made-up cards instead of the driver's."""
+    """``4x24GiB`` or a YAML file: simulated cards instead of the driver's."""
     inventory: Path | None = None
     """A YAML file of cards that the driver does not know."""
     bitfusion_quota: bool = False
-    """Whether kubelet also counts ``bitfusion.io/gpu``, for quotas on it."""
+    """Whether ``bitfusion.io/gpu`` is offered too, for quotas on it."""
     look_every_s: float = 5.0
     """How often the cards are read, and new ones looked for."""
     harmless_xids: tuple[int, ...] = ()
-    """Faults that leave a card well, beside those that are a program's own."""
+    """Further XIDs that leave a card well, beside those that programs cause."""
     listen: Address = Address("0.0.0.0", 39997)
     """Metrics, which also serve as a liveness probe."""
     log_level: str = "INFO"
@@ -55,7 +55,7 @@ class DevicePluginSettings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Read the environment; the complaints must be empty before anything starts."""
+        """Read the environment; return the settings and all complaints."""
         env = Reading(environ)
         settings = cls(
             node=NodeName(env.text("NODE_NAME") or ""),
@@ -90,12 +90,12 @@ class DevicePluginSettings:
 
 
 def folder_setting(env: Reading, name: str, default: Path) -> Path:
-    """Read the path of a folder, from the root."""
+    """Read the absolute path of a folder."""
     raw = env.text(name)
     if raw is None:
         return default
     if not raw.startswith("/"):
-        env.complain(name, f"{raw!r} will not do; give a path that begins with /")
+        env.complain(name, f"{raw!r} is not valid; give a path that begins with /")
         return default
     return Path(raw)
 
@@ -106,13 +106,13 @@ def _folders(env: Reading, name: str, default: tuple[Path, ...]) -> tuple[Path, 
         return default
     parts = [part.strip() for part in raw.split(",")]
     if not all(part.startswith("/") for part in parts):
-        env.complain(name, f"{raw!r} will not do; give paths, separated by commas")
+        env.complain(name, f"{raw!r} is not valid; give paths, separated by commas")
         return default
     return tuple(map(Path, parts))
 
 
 def file_setting(env: Reading, name: str) -> Path | None:
-    """Read the path of a file; None where none is given."""
+    """Read the path of a file; None if none is given."""
     raw = env.text(name)
     return None if raw is None else Path(raw)
 
@@ -123,7 +123,7 @@ def _numbers(env: Reading, name: str) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in raw.split(",")]
     if not all(_is_xid(part) for part in parts):
-        env.complain(name, f"{raw!r} will not do; give numbers, separated by commas")
+        env.complain(name, f"{raw!r} is not valid; give numbers, separated by commas")
         return ()
     return tuple(int(part) for part in parts)
 

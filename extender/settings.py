@@ -234,7 +234,7 @@ def _card_bytes(env: Reading, name: str, text: str, unit: int, fix: str) -> int 
     if UNIT_MIB * MIB <= total <= _MOST_BYTES:
         return total
     bounds = f"from {-(-UNIT_MIB * MIB // unit)} to {_MOST_BYTES // unit}"
-    env.complaints.append(f"{name}: {text!r} will not do; {fix}, {bounds}")
+    env.complaints.append(f"{name}: {text!r} is not valid; {fix}, {bounds}")
     return None
 
 

@@ -109,7 +109,7 @@ class Reading:
                     )
 
     def _complain(self, name: str, raw: str, fix: str) -> None:
-        self.complain(name, f"{raw!r} will not do; {fix}")
+        self.complain(name, f"{raw!r} is not valid; {fix}")
 
 
 def _is_number(text: str) -> bool:

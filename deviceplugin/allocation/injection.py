@@ -1,4 +1,4 @@
-"""How this node lets a container at its card: what ``auto`` finds that it can do."""
+"""How this node injects a card into a container: CDI, NVIDIA's variable, or nodes."""
 
 import json
 import logging
@@ -17,22 +17,23 @@ logger = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _CDI_KUBELET = (1, 31)
-"""CDI names in a device plugin's answers are for everybody since then."""
+"""CDI names in a device plugin's answers need no feature gate since then."""
 _CDI_CONTAINERD = (2, 0)
-"""Reads CDI specifications unless told not to; before, only where told to."""
+"""Reads CDI specifications by default since then; before, only if configured."""
 _SUFFIXES = (".json", ".yaml", ".yml")
 _MISSES = 3
 """After so many looks in a row without a specification ``auto`` leaves CDI, or holds
-back the card that the specification has no more."""
+back the card that the specification does not have."""
 
 
 class InjectionChooser:
-    """Chooses once there is something to choose by, and says what it chose and why.
+    """Chooses how cards are injected, for the whole node, and logs the reason.
 
-    The way is the node's; a card that the node's way does not reach is held back.
-    ``file`` keeps what ``auto`` chose: what the runtime can do is known from the API
-    server alone, and after a restart it may be out of reach when the first pods come.
-    It holds while the runtime is away, too.
+    A card that cannot be injected in that way is held back. ``file`` keeps the choice
+    of
+    ``auto`` over restarts, because only the API server tells what the runtime can do,
+    and it may be out of reach when the first pods come. The choice also stays while the
+    runtime is away.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class InjectionChooser:
         self._folders = folders
         self._status = status
         self._file = file
-        self._said = ("", "")
+        self._logged = ("", "")
         self._misses = 0
         self._before = self._read()
         self._chosen: Injection = self._before or "env"
@@ -54,7 +55,7 @@ class InjectionChooser:
         self._held: Mapping[CardUUID, str] = {}
 
     def look(self, cards: Iterable[CardUUID]) -> None:
-        """Choose for these cards; called whenever something may have changed."""
+        """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
         missing = wanted - specified(self._folders)
         if self._choice == "auto":
@@ -62,35 +63,35 @@ class InjectionChooser:
             chosen, why = self._auto(wanted, missing)
             self._misses = 0 if chosen == "cdi" else self._misses + 1
             if self._may_be_cdi_again() and 0 < self._misses < _MISSES:
-                # Somebody may be writing the specification anew just now.
+                # The specification may be being rewritten just now.
                 return
             self._held = self._to_hold(missing) if chosen == "cdi" else {}
         else:
             chosen, why = self._choice, "the settings say so"
             if chosen == "cdi" and missing:
                 why += f", but {self._not_specified(min(missing))}"
-        if (chosen, why) != self._said:
+        if (chosen, why) != self._logged:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
-        self._said, self._chosen = (chosen, why), chosen
-        if self._choice == "auto" and _is_told(self._status()):
+        self._logged, self._chosen = (chosen, why), chosen
+        if self._choice == "auto" and _names_runtime(self._status()):
             self._keep(chosen)
 
     def chosen(self) -> Injection:
-        """Give the way that was chosen last."""
+        """Return the last choice."""
         return self._chosen
 
     def held(self) -> Mapping[CardUUID, str]:
-        """Say which cards no container can be let at in that way, each with why.
+        """Return the cards that cannot be injected in that way, each with the reason.
 
-        Only where ``auto`` chose it: who sets it by hand may know better.
+        None if the settings chose the way: the administrator may know better.
         """
         return self._held
 
     def _may_be_cdi_again(self) -> bool:
-        """Tell whether it was CDI a look ago, or before a restart with this runtime."""
-        if not self._said[0]:
+        """Return whether it was CDI at the last look, or before the restart."""
+        if not self._logged[0]:
             return self._before == "cdi" and not _why_no_cdi(self._status())
-        return self._said[0] == "cdi"
+        return self._logged[0] == "cdi"
 
     def _read(self) -> Injection | None:
         try:
@@ -111,7 +112,7 @@ class InjectionChooser:
     def _note_unseen(
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
     ) -> None:
-        """Count the looks without a card; one that was never seen has no grace."""
+        """Count the looks without each card; one never seen is held back at once."""
         self._unseen = {
             uuid: self._unseen.get(uuid, _MISSES) + 1 if uuid in missing else 0
             for uuid in wanted
@@ -128,13 +129,19 @@ class InjectionChooser:
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
     ) -> tuple[Injection, str]:
         status = self._status()
-        if self._before is not None and not _is_told(status):
-            return self._before, "as before; nobody tells of the runtime just now"
+        if self._before is not None and not _names_runtime(status):
+            return (
+                self._before,
+                "as before; the node's status does not name the runtime just now",
+            )
         no_cdi = _why_no_cdi(status)
         if not no_cdi and wanted and wanted == missing:
             no_cdi = self._not_specified(min(missing))
         if not no_cdi:
-            return "cdi", "kubelet, the runtime and a CDI specification know how"
+            return (
+                "cdi",
+                "kubelet and the runtime support it, and there is a CDI specification",
+            )
         handlers = status.get("runtimeHandlers")
         named = [str(one.get("name", "")) for one in handlers or ()]
         if handlers is None or any("nvidia" in name for name in named):
@@ -147,7 +154,7 @@ class InjectionChooser:
 
 
 def specified(folders: Iterable[Path]) -> frozenset[CardUUID]:
-    """Give the names of NVIDIA's devices in the CDI specifications of these folders."""
+    """Return NVIDIA's device names in the CDI specifications of these folders."""
     found: set[CardUUID] = set()
     for folder in folders:
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
@@ -169,8 +176,8 @@ def _names(path: Path) -> set[CardUUID]:
         return set()
 
 
-def _is_told(status: Json) -> bool:
-    """Tell whether the node's status names its runtime.
+def _names_runtime(status: Json) -> bool:
+    """Return whether the node's status names its runtime.
 
     kubelet writes ``Unknown`` while the runtime does not answer.
     """
@@ -181,19 +188,19 @@ def _is_told(status: Json) -> bool:
 
 
 def _why_no_cdi(status: Json) -> str:
-    """Say why CDI names would not reach the container; empty where they would."""
+    """Say why CDI names would not reach the container; empty if they would."""
     node = status.get("nodeInfo") or {}
     kubelet = str(node.get("kubeletVersion", ""))
     if _version(kubelet) < _CDI_KUBELET:
-        return f"kubelet is {kubelet or 'of unknown version'}, CDI wants 1.31"
+        return f"kubelet is {kubelet or 'of unknown version'}, CDI needs 1.31"
     name, _, version = str(node.get("containerRuntimeVersion", "")).partition("://")
     if name == "cri-o":
         return ""
     if name == "containerd" and _version(version) >= _CDI_CONTAINERD:
         return ""
     return (
-        f"of the runtime {name or 'unknown'} {version} nobody knows whether it reads "
-        "CDI specifications; where it does, set GPUSHARE_INJECT=cdi"
+        f"it is not known whether the runtime {name or 'unknown'} {version} reads CDI "
+        "specifications; if it does, set GPUSHARE_INJECT=cdi"
     )
 
 

@@ -1,12 +1,11 @@
 """What a container gets: variables, mounts, device nodes or CDI names. Pure.
 
-kubelet merges the answers for cores and for memory, and of two values for one key takes
-either (contracts 2.3): so both answers are alike in all that both speak of.
+kubelet merges the answers for cores and for memory, and takes either of two values of
+one key (contracts 2.3). So both answers have the same value for each key that both
+have.
 
-What makes a pod keep to its share, by tier. Pure.
-
-There is one tier so far, ``none``: nothing holds a program back; it is told what it
-may use. Tiers that do hold it back add to these variables, mounts and nodes.
+Nothing enforces a container's share of memory and cores. It is told its limits in
+environment variables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +23,9 @@ CORES = "VCUDA_CORES"
 
 
 def limit_env(resource: str, count: int) -> Mapping[str, str]:
-    """Give the variables by which a program may size itself.
+    """Return the variables that tell a program its limits.
 
-    No fence: a pod can write variables of the same name over them.
+    They enforce nothing: a pod may set variables of the same name itself.
     """
     if resource == names.MEMORY:
         return {MEMORY_LIMIT: str(count * UNIT_MIB)}
@@ -37,11 +36,11 @@ Injection = Literal["cdi", "env", "nodes"]
 INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
 
 CDI_KIND = "nvidia.com/gpu"
-"""The kind of NVIDIA's cards in a CDI specification, whose devices their UUIDs name."""
+"""The kind of NVIDIA's cards in a CDI specification; device names are UUIDs."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""What the nvidia container runtime goes by."""
+"""The variable that the NVIDIA container runtime reads."""
 VOID = "void"
-"""Its value for "inject nothing": over an image's own ``all``."""
+"""Its value for "inject nothing"; it overrides an image's own ``all``."""
 _SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -55,7 +54,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """All that one answer to Allocate gives."""
+    """All that one answer to Allocate sets up in the container."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -70,9 +69,9 @@ def container_setup(
     injection: Injection,
     folder: str,
 ) -> ContainerSetup:
-    """Put together what a container gets for so many devices of these cards.
+    """Return what a container gets for so many devices of these cards.
 
-    ``folder`` is the host's, to be filled before the container starts.
+    ``folder`` is on the host and is filled before the container starts.
     """
     nvidia = [card for card in cards if card.known_to_driver]
     others = [card for card in cards if not card.known_to_driver]
@@ -95,7 +94,7 @@ def container_setup(
 
 
 def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
-    """Say why a container could not use one of its cards; empty where it can all."""
+    """Say why a container could not use one of its cards; empty if it can use all."""
     for card in cards:
         real = card.known_to_driver and not card.simulated
         if injection == "nodes" and real and card.minor is None:
@@ -112,7 +111,7 @@ def _nodes_of(nvidia: Sequence[FoundCard]) -> list[str]:
 
 
 def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:
-    """Join what several cards say in one variable by commas, as vendors do."""
+    """Join the values of several cards in one variable with commas."""
     values: dict[str, dict[str, None]] = {}
     for card in cards:
         for name, value in card.variables.items():

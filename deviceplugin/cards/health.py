@@ -1,9 +1,9 @@
-"""Which cards are sick, and why: out of readings, the driver's faults and its loadings.
+"""Which cards are sick and why: failed readings, and the driver's faults (XIDs).
 
-Two kinds of sickness, and a card is well only when neither holds. A card whose reading
-fails is sick at once, and well after three good readings in a row. A card with a fault
-(XID) answers as if nothing were: it stays sick until the driver was loaded anew, or an
-operator clears it; this must outlive a restart of the process, so it is kept in a file.
+A card is sick for either of two reasons. A card whose reading fails is sick at once,
+and well after three good readings in a row. A card with a fault still answers: it stays
+sick until the driver is loaded again, or until an operator clears the fault. Faults are
+kept in a file, because they must outlive a restart of the process.
 """
 
 import json
@@ -20,24 +20,24 @@ from gpushare.kube.json_reader import Malformed, Reader
 logger = logging.getLogger(__name__)
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults that a program brings upon itself, after which the card works as before.
+"""Faults that a program causes itself, after which the card works as before.
 
-The same that NVIDIA's own device plugin leaves out (k8s-device-plugin,
+The same that NVIDIA's own device plugin ignores (k8s-device-plugin,
 ``internal/rm/health.go``): 13 graphics engine exception, 31 memory page fault, 43 the
 card stopped processing, 45 clean-up after an earlier fault, 68 video processor
 exception, 109 context switch timeout.
 """
 
 GOOD_READINGS = 3
-"""So many in a row make a card well again: one that comes and goes is of no use."""
+"""So many in a row make a card well again; one that comes and goes is useless."""
 
 _VERSION = 1
 
 
 class Health:
-    """What is known to be wrong. All methods may be called from any thread.
+    """The faults and failures of all cards. Any thread may call.
 
-    ``harmless`` adds to the XIDs that leave a card well.
+    ``harmless`` are further XIDs that leave a card well.
     """
 
     def __init__(self, harmless: Iterable[int] = ()) -> None:
@@ -49,7 +49,7 @@ class Health:
         self._failures: dict[CardUUID, _Failure] = {}
 
     def know(self, uuids: Iterable[CardUUID]) -> None:
-        """Take these for the driver's cards, which a fault without a card befalls."""
+        """Set the driver's cards; a fault without a card makes all of them sick."""
         with self._lock:
             self._known = frozenset(uuids)
             if self._known:
@@ -57,9 +57,9 @@ class Health:
                     self._spread(xid, load)
 
     def loaded(self, name: str) -> None:
-        """Take the name of the driver's present loading, empty where it is unknown.
+        """Set the name of the driver's present loading, empty if it is unknown.
 
-        Say it before ``fault``: a fault is over when a later loading has another name.
+        Call it before ``fault``: a fault ends when a later loading has another name.
         """
         with self._lock:
             if name:
@@ -67,7 +67,7 @@ class Health:
                 self._forget_outlived()
 
     def fault(self, event: XidEvent) -> bool:
-        """Take a fault; tell whether it makes its card, or all cards, sick."""
+        """Record a fault; return whether it makes its card, or all cards, sick."""
         if event.xid in self._harmless:
             return False
         with self._lock:
@@ -78,15 +78,15 @@ class Health:
         return True
 
     def read(self, readings: Iterable[CardReading]) -> None:
-        """Take one reading of each card."""
+        """Record one reading of each card."""
         with self._lock:
             for reading in readings:
                 self._read(reading)
 
     def clear(self, uuid: CardUUID | None = None) -> bool:
-        """Forget the faults of a card, or of all: an operator's word that it is mended.
+        """Forget the faults of a card, or of all; return whether there was any.
 
-        A failing reading is not forgotten. Tells whether there was any fault.
+        A failing reading is not forgotten.
         """
         with self._lock:
             chosen = list(self._faults) if uuid is None else [uuid]
@@ -94,7 +94,7 @@ class Health:
         return any(cleared)
 
     def sick(self) -> dict[CardUUID, str]:
-        """Give each sick card and what is wrong with it, in words for an operator."""
+        """Return each sick card and what is wrong with it, for an operator."""
         with self._lock:
             reasons = {
                 uuid: [failure.because] for uuid, failure in self._failures.items()
@@ -105,7 +105,7 @@ class Health:
         return {uuid: "; ".join(parts) for uuid, parts in sorted(reasons.items())}
 
     def state(self) -> str:
-        """Give what must outlive the process: JSON, the same text while unchanged."""
+        """Return the faults as JSON; the same text while they are unchanged."""
         with self._lock:
             faults = [
                 {"card": uuid or "", "xid": xid, "load": load}
@@ -116,7 +116,7 @@ class Health:
         return json.dumps({"v": _VERSION, "faults": faults})
 
     def restore(self, text: str | bytes) -> None:
-        """Take back what ``state`` gave, all or nothing. ``Malformed`` for the rest."""
+        """Restore what ``state`` returned, all or nothing. Raises ``Malformed``."""
         reader = Reader.parse(text, "health")
         reader.version(_VERSION)
         faults: dict[CardUUID | None, dict[int, str]] = {}
@@ -145,7 +145,7 @@ class Health:
         if not self._load:
             return
         for uuid, xids in list(self._faults.items()):
-            # A fault from when no name was known is of this loading, or of one before.
+            # A fault without a loading's name is of this loading, or of an earlier one.
             kept = {
                 xid: self._load
                 for xid, load in xids.items()
@@ -158,7 +158,7 @@ class Health:
 
 
 class HealthFile:
-    """Carries ``Health``'s state over a restart; no trouble with it stops anybody."""
+    """Keeps the faults over a restart; an error with the file is only logged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,9 +166,9 @@ class HealthFile:
         self._saved = ""
 
     def load(self, health: Health) -> str:
-        """Restore; give a complaint, also logged, where a file is there and no good.
+        """Restore the faults; return and log a complaint if the file is not valid.
 
-        Then ``health`` is as it was: without a fault, if it is new.
+        ``health`` is then unchanged.
         """
         try:
             health.restore(self._path.read_bytes())
@@ -181,8 +181,9 @@ class HealthFile:
         return ""
 
     def save(self, health: Health) -> str:
-        """Write the state if it changed; give a complaint, also logged, if in vain."""
-        # Under the lock from the question on: no older state may be written last.
+        """Write the faults if they changed; return and log a complaint on failure."""
+        # The lock is taken before the state is read, so that no older one is written
+        # last.
         with self._lock:
             text = health.state()
             if text == self._saved:
@@ -218,4 +219,4 @@ class _Failure:
 
 def _told(xids: Iterable[int]) -> str:
     numbers = ", ".join(str(xid) for xid in sorted(xids))
-    return f"XID {numbers}, until the driver is loaded anew or an operator clears it"
+    return f"XID {numbers}, until the driver is loaded again or an operator clears it"

@@ -200,7 +200,7 @@ class InventoryCards:
         self._closed = threading.Event()
 
     def cards(self) -> Found:
-        """Give the file's cards, whether or not their device nodes are there."""
+        """Return the file's cards, whether or not their device nodes are there."""
         return Found(tuple(one.card for one in self._cards))
 
     def readings(self) -> Sequence[CardReading]:
@@ -214,16 +214,16 @@ class InventoryCards:
         ]
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait in vain: nobody reports faults of such cards."""
+        """Wait; no driver reports faults of such cards."""
         self._closed.wait(timeout_s)
         return None
 
     def driver_load(self) -> str:
-        """Give nothing: their drivers are not known."""
+        """Return nothing: their drivers are not known."""
         return ""
 
     def close(self) -> None:
-        """Wake whoever waits for an event."""
+        """Wake the threads that wait for an event."""
         self._closed.set()
 
 

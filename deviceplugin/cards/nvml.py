@@ -1,10 +1,9 @@
-"""The door to NVIDIA's driver: ``pynvml``'s calls, with types and few errors.
+"""The only access to NVIDIA's driver: typed calls of ``pynvml``, and a session.
 
-Whatever a card or a driver does not support is None here, never an error: functions
-that an old driver lacks (``FunctionNotFound``) and those that a card has not
-(``NotSupported``). Strings may come as bytes, as older versions of ``pynvml`` gave.
-
-From one opening of NVIDIA's driver to its end: the handles, and the faults.
+What a card or a driver does not support is None, never an error: functions that an old
+driver lacks (``FunctionNotFound``) and those that a card lacks (``NotSupported``).
+Strings may be bytes, as in older versions of ``pynvml``. A ``Session`` has what is
+valid from one opening of the driver to its end: the handles and the faults.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
 Handle = NewType("Handle", object)
-"""NVML's pointer to a card; good until the driver is let go of."""
+"""NVML's pointer to a card; valid until the driver is released."""
 
 _MIB = 2**20
 _DRIVERLESS = frozenset(
@@ -34,7 +33,7 @@ _DRIVERLESS = frozenset(
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""What a call about one card says of the driver; anything else is that card's own."""
+"""Errors of a call about one card that concern the driver; others concern the card."""
 _ABSENT = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -48,21 +47,21 @@ _NOT_OF_THIS_CARD = _ABSENT | {
 }
 _NO_SUCH_PART = _NOT_OF_THIS_CARD | {
     pynvml.NVML_SUCCESS,
-    # A field or a metric of which this driver has never heard.
+    # A field or a metric that this driver does not know.
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
 }
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _BROKEN = frozenset(
     {pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, pynvml.NVML_ERROR_UNKNOWN}
 )
-"""What a driver says to a process that it will not serve any more: it was upgraded, or
-the container has lost its right to the device nodes."""
+"""Errors of a driver that no longer serves this process: it was upgraded, or the
+container has lost its access to the device nodes."""
 _WORDS = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the driver was unloaded",
     pynvml.NVML_ERROR_NO_PERMISSION: "this user has no permission to ask it",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1 here",
-    # A loaded library stays until the process ends, so asking again cannot mend it.
+    # A loaded library stays until the process ends, so asking again does not help.
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "libnvidia-ml.so.1 is of another version than the loaded driver"
     ),
@@ -75,7 +74,7 @@ class NoDriver(Exception):
 
 
 class DriverBroken(NoDriver):
-    """The driver refuses this process; opening it anew may help, or a new process."""
+    """The driver refuses this process; opening it again may help, or a new process."""
 
 
 class CardFailed(Exception):
@@ -83,11 +82,11 @@ class CardFailed(Exception):
 
 
 class CardLost(CardFailed):
-    """The driver has lost the card; it may find it when it is opened anew."""
+    """The driver has lost the card; it may find it when it is opened again."""
 
 
 class QueryRefused(Exception):
-    """A card answers, but not this one question; ``str()`` says why."""
+    """A card answers, but refuses this one call; ``str()`` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Fault:
 
 
 def start() -> None:
-    """Load the library and open the driver. ``NoDriver`` for whatever prevents it."""
+    """Load the library and open the driver. ``NoDriver`` for any failure."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -107,7 +106,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Let go of the driver, which need not be there any more."""
+    """Release the driver, which may be gone already."""
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
@@ -115,7 +114,7 @@ def stop() -> None:
 
 
 def count() -> int:
-    """Say how many cards the driver lists. ``NoDriver`` for any failure."""
+    """Return how many cards the driver lists. ``NoDriver`` for any failure."""
     try:
         return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
@@ -123,7 +122,7 @@ def count() -> int:
 
 
 def version() -> str:
-    """Give the driver's version, as ``550.54.15``. ``NoDriver`` for any failure."""
+    """Return the driver's version, as ``550.54.15``. ``NoDriver`` for any failure."""
     try:
         return _text(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
@@ -131,11 +130,10 @@ def version() -> str:
 
 
 def query(call: Callable[[], Answer]) -> Answer | None:
-    """Give what a card tells of its work, None where it does not support that.
+    """Call NVML; return its answer, None if the card does not support the call.
 
-    ``NotTold`` where nothing but this call fails, a missing right included: a driver
-    that keeps one counter to itself is still asked for all the others. ``CardFailed``
-    where the card is lost, and ``NoDriver``.
+    ``QueryRefused`` if only this call fails, also for a missing permission: other calls
+    may still work. ``CardFailed`` if the card is lost, and ``NoDriver``.
     """
     try:
         return call()
@@ -150,9 +148,9 @@ def query(call: Callable[[], Answer]) -> Answer | None:
 
 
 def has_part(code: int) -> bool:
-    """Judge the code of one part of an answer; False for a part that a card has not.
+    """Return whether a card has one part of an answer, by the part's code.
 
-    Raises NVML's own error for any other failure: ``told`` is to be put around it.
+    Raises NVML's own error for any other failure, so call it inside ``query``.
     """
     if code not in _NO_SUCH_PART:
         raise pynvml.NVMLError(code)
@@ -160,28 +158,28 @@ def has_part(code: int) -> bool:
 
 
 def handle_at(index: int) -> Handle:
-    """Give the handle of the card that the driver lists so manieth."""
+    """Return the handle of the card at this place in the driver's list."""
     return Handle(_needed(lambda: pynvml.nvmlDeviceGetHandleByIndex(index)))
 
 
 def address(handle: Handle) -> int:
-    """Give the address that a handle points to, to know it again in an event."""
+    """Return the address that a handle points to; an event has the same address."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def uuid_of(handle: Handle) -> CardUUID:
-    """Give a card's UUID, as the driver spells it."""
+    """Return a card's UUID, as the driver spells it."""
     return CardUUID(_text(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle))))
 
 
 def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
-    """Give all that does not change of a card, or why it cannot be shared."""
+    """Return what does not change of a card, or why it cannot be shared."""
     uuid = uuid_of(handle)
     mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
     if mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
         return LeftOut(uuid, "it is in MIG mode; nvidia-smi -mig 0 ends that")
-    # The plain total, all there is, with what the driver keeps for itself: an old
-    # driver cannot tell that apart, and no driver's update may change a card's units.
+    # The total includes what the driver reserves: an old driver cannot tell that apart,
+    # and an update of the driver must not change a card's units.
     memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     if memory is None:
         return LeftOut(uuid, "the driver does not tell how much memory it has")
@@ -197,9 +195,9 @@ def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
 
 
 def used_mib(handle: Handle) -> int | None:
-    """Give the MiB of a card that are in use now, None where the driver cannot tell.
+    """Return the MiB of a card that are in use now, None if the driver cannot tell.
 
-    Without what the driver itself keeps, where it tells that apart (from 510 on).
+    Without what the driver itself reserves, if it tells that apart (from 510 on).
     """
     memory = _optional(
         lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
@@ -208,7 +206,7 @@ def used_mib(handle: Handle) -> int | None:
 
 
 class FaultSet:
-    """NVML's set of events, for XIDs alone. ``NoDriver`` where it cannot be made."""
+    """NVML's event set, for XIDs only. ``NoDriver`` if it cannot be created."""
 
     def __init__(self) -> None:
         try:
@@ -217,10 +215,10 @@ class FaultSet:
             raise NoDriver(_words(error)) from error
 
     def register(self, handle: Handle) -> bool:
-        """Ask for a card's faults; False for a card that reports none.
+        """Register for a card's faults; False for a card that reports none.
 
-        ``CardFailed`` for a card that does not answer: a lost one ends every wait, and
-        the faults of the others would go unheard.
+        ``CardFailed`` for a card that does not answer: a lost card in the set would end
+        every wait, and the faults of the others would be missed.
         """
         kind = pynvml.nvmlEventTypeXidCriticalError
         used_mib(handle)
@@ -233,9 +231,9 @@ class FaultSet:
         return True
 
     def wait(self, timeout_ms: int) -> Fault | None:
-        """Wait for the next fault; ``NoDriver`` where waiting itself fails.
+        """Wait for the next fault; ``NoDriver`` if waiting itself fails.
 
-        Then the set may be of no use any more: a lost card ends every later wait.
+        Then the set may be useless: a lost card ends every later wait.
         """
         try:
             event = pynvml.nvmlEventSetWait(self._set, timeout_ms)
@@ -248,7 +246,7 @@ class FaultSet:
         return Fault(address(Handle(event.device)), int(event.eventData))
 
     def free(self) -> None:
-        """Give the set back, as far as the driver still takes it."""
+        """Free the set, as far as the driver still accepts that."""
         try:
             pynvml.nvmlEventSetFree(self._set)
         except pynvml.NVMLError:
@@ -294,7 +292,7 @@ _END_S = 5.0
 
 
 class Session:
-    """What is good only until the driver is let go of."""
+    """What is valid only until the driver is released."""
 
     def __init__(self, calls: DeadlineCalls) -> None:
         self._calls = calls
@@ -314,17 +312,17 @@ class Session:
         return bool(self._reporting)
 
     def reports_of(self, uuid: CardUUID) -> bool:
-        """Tell whether a card's faults are reported."""
+        """Return whether a card's faults are reported."""
         return uuid in self._reporting
 
     def handles(self) -> Mapping[CardUUID, Handle]:
-        """Give the handle of each card that answered once."""
+        """Return the handle of each card that answered once."""
         return dict(self._handles)
 
     def look(self, count: int) -> dict[int, FoundCard | LeftOut | Exception]:
         """Describe each card, by its place in the driver's list; each may fail.
 
-        ``NoDriver`` where the driver went meanwhile.
+        ``NoDriver`` if the driver went meanwhile.
         """
         answers = self._calls.run(
             {place: partial(_describe, place) for place in range(count)}
@@ -344,7 +342,7 @@ class Session:
         return found
 
     def wait(self, timeout_s: float) -> XidEvent | None:
-        """Wait for a fault; one waiter at a time, the others wait for their turn."""
+        """Wait for a fault; only one thread waits at a time."""
         if not self._waiting.acquire(timeout=timeout_s):
             return None
         try:
@@ -355,8 +353,8 @@ class Session:
                 fault = faults.wait(int(timeout_s * 1000))
             except NoDriver as error:
                 self._note(str(error))
-                self._listen_anew(faults)
-                # What comes now is kept by the new set; meanwhile this must not spin.
+                self._replace_set(faults)
+                # The new set keeps what comes now; this must not be a busy loop.
                 self._over.wait(timeout_s)
                 return None
         finally:
@@ -365,11 +363,11 @@ class Session:
         return None if fault is None else XidEvent(self._named(fault), fault.xid)
 
     def end(self) -> None:
-        """Let go of the driver, after the present wait for faults."""
+        """Release the driver, after the present wait for faults."""
         self._over.set()
         if self._waiting.acquire(timeout=_END_S):
             self._waiting.release()
-        # As any other call it may hang; nothing here needs to know its end.
+        # It may hang as any other call; nothing here depends on its end.
         self._calls.run({"stop": self._stop})
 
     def _stop(self) -> None:
@@ -383,16 +381,16 @@ class Session:
         self._trouble = why
 
     def _named(self, fault: Fault) -> CardUUID | None:
-        # By the handle: a card that fell off the bus no longer tells its UUID.
+        # By the handle, because a card that fell off the bus does not tell its UUID.
         for uuid, handle in self.handles().items():
             if fault.address and address(handle) == fault.address:
                 return uuid
         return None
 
     def _register(self) -> None:
-        """Ask for the faults of cards not yet asked, now and not at the first wait.
+        """Register for the faults of new cards now, not at the first wait.
 
-        A fault between the two would go by unseen.
+        A fault between the two would be missed.
         """
         with self._registering:
             new = {
@@ -428,10 +426,10 @@ class Session:
             self._registered.add(uuid)
             self._reporting |= {uuid} if answer else set()
 
-    def _listen_anew(self, useless: FaultSet) -> None:
-        """Put another set in place of one that fails, without the cards that are lost.
+    def _replace_set(self, useless: FaultSet) -> None:
+        """Replace a set that fails by one without the cards that are lost.
 
-        Those are tried again at each look, as cards that were never asked.
+        Those are tried again at each look, like new cards.
         """
         with self._registering:
             self._faults = None

@@ -1,8 +1,8 @@
-"""NVIDIA's cards as the driver tells of them; ``nvml`` is the door to it.
+"""NVIDIA's cards, by the driver; ``nvml`` has the calls.
 
-What a driver does to its users is met here: it may be loaded later or anew, cards fall
-off the bus, calls hang. A card once known stays listed under its index, since its
-devices and pods do not vanish with it.
+The driver may be loaded later or again, cards may fall off the bus, and calls may hang.
+A card that was known once stays listed under its index, because its devices and pods do
+not vanish with it.
 """
 
 import threading
@@ -29,14 +29,14 @@ from gpushare.domain.model import CardUUID
 
 Answer = TypeVar("Answer")
 _Answers = Mapping[int, FoundCard | LeftOut | Exception]
-"""What each card said of itself, by its place in the driver's list."""
+"""Each card's description of itself, by its place in the driver's list."""
 
 DEADLINE_S = 5.0
 RESTART_AFTER_S = 60.0
-"""So long the driver may refuse this process before it has to end."""
+"""How long the driver may refuse this process before it has to end."""
 _REOPEN_EVERY_S = 300.0
-"""How often the driver is opened anew for a card that stays lost while others work:
-faults that come in between go unheard."""
+"""How often the driver is opened again for a card that stays lost while others work;
+faults that come in between are missed."""
 _SLICE_S = 0.5
 _UNLISTED = "the driver does not list it any more"
 
@@ -44,9 +44,9 @@ _UNLISTED = "the driver does not list it any more"
 class NvmlCards:
     """A ``CardSource`` over NVML.
 
-    ``deadline_s`` is how long one card, or the driver, may take over one answer.
-    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` gives
-    seconds of a clock that nobody sets.
+    ``deadline_s`` is how long one card, or the driver, may take for one answer.
+    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` returns
+    monotonic seconds.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class NvmlCards:
         self._listed: tuple[FoundCard, ...] = ()
 
     def cards(self) -> Found:
-        """Look at the node: cards known from before stay, those in MIG mode do not.
+        """Look for cards: those known from before stay, those in MIG mode do not.
 
-        The driver is opened anew where it refuses this process or has lost a card.
-        ``DriverLost`` where it has lost all for ``RESTART_AFTER_S`` nevertheless.
+        The driver is opened again if it refuses this process or has lost a card.
+        ``DriverLost`` if it has nevertheless lost all for ``RESTART_AFTER_S``.
         """
         with self._looking:
             try:
@@ -87,22 +87,22 @@ class NvmlCards:
             return Found(self._listed, left_out)
 
     def readings(self) -> Sequence[CardReading]:
-        """Read the memory in use of each card; the driver is opened where need be."""
+        """Read the memory in use of each card; opens the driver if necessary."""
         answers = self.ask("memory in use", lambda _, handle: nvml.used_mib(handle))
         return [_reading(card, answer) for card, answer in answers]
 
     def ask(
         self, about: str, question: Callable[[CardUUID, nvml.Handle], Answer]
     ) -> list[tuple[FoundCard, Answer | Exception]]:
-        """Ask each card last found; the driver is opened where need be. ``NoCardsYet``.
+        """Ask each card last found; opens the driver if necessary. ``NoCardsYet``.
 
-        ``about`` tells questions apart: a card that hangs at one is asked the others.
+        ``about`` names the question: a card that hangs at one is asked the others.
         """
         if self._session is None:
             self.cards()
         session, listed = self._session, self._listed
         if session is None:
-            raise NoCardsYet("the driver was let go of")
+            raise NoCardsYet("the driver was released")
         handles = session.handles()
         answers = self._calls.run(
             {
@@ -125,7 +125,7 @@ class NvmlCards:
         ]
 
     def driver_version(self) -> str:
-        """Give the driver's version; empty while it is not open, or does not tell."""
+        """Return the driver's version; empty while it is not open, or does not tell."""
         if self._session is None:
             return ""
         try:
@@ -134,15 +134,12 @@ class NvmlCards:
             return ""
 
     def reports_faults_of(self, uuid: CardUUID) -> bool:
-        """Tell whether ``wait_for_event`` may bring a card's faults."""
+        """Return whether ``wait_for_event`` may report a card's faults."""
         session = self._session
         return session is not None and session.reports_of(uuid)
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait for an XID, in slices, so that ``close`` need not wait long.
-
-        Without a driver, and where no card reports faults, the time passes in vain.
-        """
+        """Wait for an XID, in slices, so that ``close`` need not wait long."""
         ends = time.monotonic() + timeout_s
         while not self._closed.is_set():
             left_s = min(_SLICE_S, ends - time.monotonic())
@@ -157,8 +154,7 @@ class NvmlCards:
     def driver_load(self) -> str:
         """Name the loading by the boot and the inode of the module's folder in sysfs.
 
-        sysfs gives a folder a new number each time it is made, so each time that the
-        module is loaded.
+        The folder gets a new inode each time that the module is loaded.
         """
         try:
             boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
@@ -168,7 +164,7 @@ class NvmlCards:
         return f"{boot}/{module}"
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._closed.set()
         with self._looking:
             self._drop()
@@ -196,7 +192,7 @@ class NvmlCards:
             answers = self._ask_each(self._open())
             failures = self._failures(answers)
         self._failed = failures
-        # A process that never knew them is as new as one started in its place.
+        # For a process that never knew the cards, a new process would not help.
         all_lost = bool(_lost(failures) & self._known.keys()) and not _answered(answers)
         self._note_broken("the driver has lost all cards" if all_lost else "")
         return self._take(answers)
@@ -205,7 +201,7 @@ class NvmlCards:
         return session.look(self._calls.run_one("count", nvml.count))
 
     def _failures(self, answers: _Answers) -> dict[str, Exception]:
-        """Say which cards failed, and how; one that is not listed any more is lost."""
+        """Return which cards failed, and how; one that is no longer listed is lost."""
         answered = _answered(answers)
         failed = {
             self._named(place, answered) or _unnamed(place): answer
@@ -216,7 +212,7 @@ class NvmlCards:
         return failed | {name: nvml.CardLost(_UNLISTED) for name in unlisted}
 
     def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
-        """Say which card that fails is in a place; None where it never answered."""
+        """Return which failing card is in a place; None if it never answered."""
         uuid = self._places.get(place)
         return None if uuid in answered else uuid
 
@@ -231,7 +227,7 @@ class NvmlCards:
         return bool(news) or not _answered(answers) or waited_s >= _REOPEN_EVERY_S
 
     def _note_broken(self, why: str) -> None:
-        """Count the time in which the driver serves this process nothing."""
+        """Measure how long the driver has not served this process."""
         if not why:
             self._broken_since = None
             return
@@ -258,7 +254,7 @@ class NvmlCards:
         return tuple(left_out.values())
 
     def _remember(self, card: FoundCard) -> None:
-        """Keep a card under the index it had first, whatever the driver counts now."""
+        """Keep a card under its first index, whatever the driver's order is now."""
         known = self._known.get(card.uuid)
         taken = {one.index for one in self._known.values()}
         if known is not None:
@@ -269,7 +265,7 @@ class NvmlCards:
 
 
 def _answered(answers: _Answers) -> frozenset[str]:
-    """Name the cards that answered, shared or left out."""
+    """Return the names of the cards that answered, shared or left out."""
     return frozenset(
         answer.uuid if isinstance(answer, FoundCard) else answer.name
         for answer in answers.values()
@@ -290,7 +286,7 @@ def _unnamed(place: int) -> str:
 def _reading(card: FoundCard, answer: int | Exception | None) -> CardReading:
     if isinstance(answer, Exception):
         return CardReading(card.uuid, None, str(answer))
-    # What the driver keeps may be counted in: never more than there is.
+    # It may include what the driver reserves, so it is limited to the total.
     return CardReading(
         card.uuid, None if answer is None else min(answer, card.memory_mib)
     )

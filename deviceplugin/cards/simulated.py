@@ -1,7 +1,7 @@
-"""Cards that are not there: a node for demos, trials and tests without a real one.
+"""Simulated cards, for demos and tests on nodes without a real card.
 
-They play NVIDIA's cards, so that whatever follows from them is what a real node does;
-they have no device nodes, are never in use and never fall sick.
+They look like NVIDIA's cards, so that the plugin does the same as on a real node. They
+have no device nodes, are never in use and never become sick.
 """
 
 import re
@@ -29,36 +29,36 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 class SimulatedCards:
-    """A ``CardSource`` of cards that somebody made up."""
+    """A ``CardSource`` of simulated cards."""
 
     def __init__(self, cards: Sequence[FoundCard]) -> None:
         self._cards = tuple(sorted(cards, key=lambda card: card.index))
         self._closed = threading.Event()
 
     def cards(self) -> Found:
-        """Give the cards of the specification, always the same."""
+        """Return the cards of the specification, always the same."""
         return Found(self._cards)
 
     def readings(self) -> Sequence[CardReading]:
-        """Say of each card that nothing of it is in use."""
+        """Report that no memory of any card is in use."""
         return [CardReading(card.uuid, 0) for card in self._cards]
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait in vain."""
+        """Wait; simulated cards have no faults."""
         self._closed.wait(timeout_s)
         return None
 
     def driver_load(self) -> str:
-        """Give one name for ever: there is no driver to load anew."""
+        """Return always the same name, because there is no driver to load again."""
         return "simulated"
 
     def close(self) -> None:
-        """Wake whoever waits for an event."""
+        """Wake the threads that wait for an event."""
         self._closed.set()
 
 
 def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
-    """Give the cards of ``4x24GiB``, ``1x24259MiB,2x7611MiB`` or a YAML file's path.
+    """Return the cards of ``4x24GiB``, ``1x24259MiB,2x7611MiB`` or a YAML file's path.
 
     A file has ``cards:``, a list of ``memory_mib`` and, where wished, ``uuid``,
     ``model`` and ``index``. A card without a UUID gets one made of the node's name and
@@ -80,7 +80,7 @@ def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:
         if complaints:
             return complaints
     if not 0 < len(written) <= MOST_CARDS:
-        return [f"{where}{len(written)} cards will not do; give 1 to {MOST_CARDS}"]
+        return [f"{where}{len(written)} cards are not possible; give 1 to {MOST_CARDS}"]
     return _numbered(written, node)
 
 
@@ -90,15 +90,15 @@ def _terms(text: str, complaints: list[str]) -> tuple[WrittenCard, ...]:
         found = _TERM.fullmatch(term.strip())
         if found is None:
             fix = "write COUNTxSIZE with MiB or GiB, such as 4x24GiB"
-            complaints.append(f"term {number}: {term.strip()!r} will not do; {fix}")
+            complaints.append(f"term {number}: {term.strip()!r} is not valid; {fix}")
             continue
         count, size = int(found["count"]), int(found["size"]) * _MIB[found["unit"]]
         if not 0 < count <= MOST_CARDS:
             fix = f"give 1 to {MOST_CARDS} cards"
-            complaints.append(f"term {number}: {count} cards will not do; {fix}")
+            complaints.append(f"term {number}: {count} cards are not possible; {fix}")
         if not LEAST_MIB <= size <= MOST_MIB:
             fix = f"give each card {LEAST_MIB}MiB to {MOST_MIB}MiB"
-            complaints.append(f"term {number}: {size}MiB will not do; {fix}")
+            complaints.append(f"term {number}: {size}MiB is not valid; {fix}")
         card = WrittenCard.model_construct(memory_mib=size)
         cards += [card] * min(count, MOST_CARDS + 1)
     return tuple(cards)

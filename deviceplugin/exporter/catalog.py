@@ -1,8 +1,8 @@
-"""Every metric of the exporter that no driver tells: the other table beside ``fields``.
+"""The table of the exporter's metrics that no driver tells. Pure.
 
-Those of containers and allotments bear the names of seed 002 and its likes
-(``DCGM_CUSTOM_``), all others are ours (``vcuda_``), in Prometheus' base units.
-docs/monitoring.md has a row for each.
+``fields`` has the drivers' metrics. Those of containers and allocations have names that
+existing dashboards use (``DCGM_CUSTOM_``), all others are ours (``vcuda_``), in
+Prometheus' base units. docs/monitoring.md has a row for each.
 """
 
 from dataclasses import dataclass
@@ -26,47 +26,45 @@ class OwnField:
 
     @property
     def kind(self) -> Literal["gauge", "counter"]:
-        """What Prometheus takes it for."""
+        """Its type in Prometheus."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
 FB_ALLOCATED = OwnField(
     "DCGM_CUSTOM_DEV_FB_ALLOCATED",
     "card",
-    "Share of the card's memory that is allotted (0 to 1).",
+    "Share of the card's memory that is allocated (0 to 1).",
 )
-DEV_FB_TOTAL = OwnField(
-    "DCGM_CUSTOM_DEV_FB_TOTAL", "card", "Card memory in all, as found (MiB)."
-)
+DEV_FB_TOTAL = OwnField("DCGM_CUSTOM_DEV_FB_TOTAL", "card", "Total card memory (MiB).")
 ALLOCATE_MODE = OwnField(
     "DCGM_CUSTOM_ALLOCATE_MODE",
     "card",
-    "How the card is allotted: 0 not at all, 1 to one pod alone, 2 shared (0 to 2).",
+    "Allocation of the card: 0 none, 1 to one pod alone, 2 shared (0 to 2).",
 )
 CARD_INFO = OwnField(
     "vcuda_card_info", "card", "1 for each card that was found.", ("healthy",)
 )
-CARD_HEALTHY = OwnField(
-    "vcuda_card_healthy", "card", "1 while the card answers, 0 while it does not."
-)
+CARD_HEALTHY = OwnField("vcuda_card_healthy", "card", "1 if the card answers, else 0.")
 CARD_ALLOCATED = OwnField(
-    "vcuda_card_memory_allocated_bytes", "card", "Card memory allotted to pods (bytes)."
+    "vcuda_card_memory_allocated_bytes",
+    "card",
+    "Card memory allocated to pods (bytes).",
 )
 CARD_UNATTRIBUTED = OwnField(
     "vcuda_card_unattributed_memory_bytes",
     "card",
-    "Card memory in use that no known process accounts for (bytes).",
+    "Card memory in use that belongs to no known process (bytes).",
 )
 SM_SOURCE = OwnField(
     "vcuda_sm_util_source",
     "card",
-    "1 for the way in which the containers' share of the card's time is known.",
+    "1 for the source of the containers' share of the card's time.",
     ("source",),
 )
 XIDS = OwnField(
     "vcuda_xid_errors_total",
     "card",
-    "Faults reported since the exporter began, by XID.",
+    "Faults reported since the exporter started, by XID.",
     ("xid",),
 )
 
@@ -78,17 +76,17 @@ SM_UTIL = OwnField(
 MEM_COPY = OwnField(
     "DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL",
     "container",
-    "Share of the card's time that they moved memory (%).",
+    "Share of the card's time that its processes copied memory (%).",
 )
 ENCODE = OwnField(
     "DCGM_CUSTOM_PROCESS_ENCODE_UTIL",
     "container",
-    "Share of the encoder's time that they used (%).",
+    "Share of the encoder's time that its processes used (%).",
 )
 DECODE = OwnField(
     "DCGM_CUSTOM_PROCESS_DECODE_UTIL",
     "container",
-    "Share of the decoder's time that they used (%).",
+    "Share of the decoder's time that its processes used (%).",
 )
 MEM_USED = OwnField(
     "DCGM_CUSTOM_PROCESS_MEM_USED",
@@ -98,12 +96,12 @@ MEM_USED = OwnField(
 MEM_ALLOCATED = OwnField(
     "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED",
     "container",
-    "Card memory allotted to the container (MiB).",
+    "Card memory allocated to the container (MiB).",
 )
 CP_ALLOCATED = OwnField(
     "DCGM_CUSTOM_CONTAINER_CP_ALLOCATED",
     "container",
-    "Share of the card's compute allotted to the container (0 to 1).",
+    "Share of the card's compute allocated to the container (0 to 1).",
 )
 CORE_LIMIT = OwnField(
     "vcuda_container_core_limit_ratio",
@@ -113,13 +111,13 @@ CORE_LIMIT = OwnField(
 CORE_USE = OwnField(
     "vcuda_container_core_use_ratio",
     "container",
-    "What it uses of that share (1 is all of it; more is possible).",
+    "What the container uses of that share (1 is all of it; more is possible).",
 )
 LAST_BUSY = OwnField(
     "vcuda_container_last_busy_timestamp_seconds",
     "container",
-    "When it was last seen at work on the card, at the earliest when it was first "
-    "seen (seconds since 1970).",
+    "When the container last worked on the card, or when it was first seen "
+    "(seconds since 1970).",
 )
 OVER_SHARE = OwnField(
     "vcuda_container_over_share",
@@ -130,13 +128,13 @@ OVER_SHARE = OwnField(
 DISAGREEMENTS = OwnField(
     "vcuda_placement_disagreements",
     "node",
-    "Pods whose cards are other than planned, by who says so.",
+    "Pods whose cards differ from the planned ones, by source.",
     ("what",),
 )
 MISPLACED = OwnField(
     "vcuda_pod_misplaced",
     "node",
-    "1 for each such pod.",
+    "1 for each pod whose cards differ from the planned ones.",
     ("NamespaceName", "PodName", "what"),
 )
 UNSUPPORTED = OwnField(
@@ -148,24 +146,24 @@ UNSUPPORTED = OwnField(
 CONFIG_OK = OwnField(
     "vcuda_exporter_config_ok",
     "node",
-    "1 when the file of metrics is in force, 0 when it is broken and an older one is.",
+    "1 if the file of metrics is valid, 0 if it is not and the one before is used.",
 )
 TROUBLE = OwnField(
     "vcuda_exporter_trouble",
     "node",
-    "1 for each thing that keeps something off this page; the log says why.",
+    "1 for each reason why something is missing here; the log has the details.",
     ("about",),
 )
 DURATION = OwnField(
     "vcuda_collect_duration_seconds",
     "node",
-    "How long the last round of a group took.",
+    "Duration of the last round of a group.",
     ("group",),
 )
 SUCCESS = OwnField(
     "vcuda_collector_success",
     "node",
-    "1 when every card answered in the group's last round.",
+    "1 if every card answered in the group's last round.",
     ("group",),
 )
 TIMESTAMP = OwnField(
@@ -183,9 +181,13 @@ INFO = OwnField(
 REPORTS = OwnField(
     "vcuda_watchdog_reports_total",
     "node",
-    "Containers over their share that an event was written about.",
+    "Events written about containers over their share.",
 )
-EVICTIONS = OwnField("vcuda_watchdog_evictions_total", "node", "Pods evicted for it.")
+EVICTIONS = OwnField(
+    "vcuda_watchdog_evictions_total",
+    "node",
+    "Pods evicted because a container was over its share.",
+)
 
 OWN = (
     DEV_FB_TOTAL,

@@ -1,17 +1,10 @@
-"""The page of metrics: a collector that reads what is known and asks nobody.
+"""The page of metrics, from what is known; a scrape waits for nothing.
 
-One page of metrics while it is put together, and the labels that its series carry.
-
-The rules of the house: a value that is unknown is no sample; a card's metric has one
-series a card; a label of Prometheus' own targets (``pod``, ``namespace``,
-``container``) is never used, since it would come back as ``exported_pod``.
-
-What a page of metrics says of cards: one series a card, no copy for each pod.
-
-What a page of metrics says of containers: one series for a container on a card.
-
-Summed over its processes: a series for each would let an idle one dilute an average.
-0 while it is idle, none while nobody knows, none once its pod has gone.
+Rules: an unknown value is no sample. A card's metric has one series for each card, and
+a container's one for each container on a card, summed over its processes: 0 while it is
+idle, none once its pod has gone. The labels of Prometheus' own targets (``pod``,
+``namespace``, ``container``) are never used, because Prometheus would rename them to
+``exported_pod``.
 """
 
 import time
@@ -50,13 +43,13 @@ from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, CardUUID
 Labels = dict[str, str]
 
 PODS_LATE_S = 90.0
-"""A watch says something within its 30 s, the client's grace and a wait for the next
-try; after that the API server is away, or takes our rights for too few."""
+"""A watch sends something within 30 s, plus the client's grace and a retry; after that
+the API server is away, or denies access."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where and what this exporter is.
+    """The node and the version of this exporter.
 
     ``hostname_label`` is ``hostname``, as the newest dcgm-exporter has it, or
     ``Hostname``, as those before it.
@@ -70,9 +63,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """All that one page is made of; nothing of it changes any more.
+    """All data of one page; immutable.
 
-    ``pods_age_s`` is how long the API server has said nothing of pods, in seconds.
+    ``pods_age_s`` is for how many seconds the API server has sent nothing about pods.
     """
 
     site: Site
@@ -87,16 +80,16 @@ class PageData:
 
     @property
     def pods_told(self) -> bool:
-        """Whether the pods are known, and as they were a moment ago at most."""
+        """Whether the pods are known and up to date."""
         return self.tenancy is not None and (self.pods_age_s or 0.0) <= PODS_LATE_S
 
     @property
     def found(self) -> Found:
-        """The cards that were found last; none where none ever was."""
+        """The cards that were found last."""
         return self.snapshot.found or Found(())
 
     def on(self, group: str) -> bool:
-        """Tell whether a group is switched on."""
+        """Return whether a group is switched on."""
         return group in self.snapshot.groups
 
 
@@ -117,17 +110,17 @@ class Page:
         metric.samples.append(Sample(name, labels, value))
 
     def metrics(self) -> Iterator[Metric]:
-        """Give all that has a sample."""
+        """Return all metrics that have a sample."""
         yield from self._metrics.values()
 
 
 def card_labels(data: PageData) -> dict[CardUUID, Labels]:
-    """Give each card's labels; as dcgm-exporter has them, and the node (seed 002)."""
+    """Return each card's labels: those of dcgm-exporter, and the node."""
     return {card.uuid: _of_card(data, card) for card in data.found.cards}
 
 
 def container_labels(card: Labels, use: ContainerUse) -> Labels:
-    """Give a container's labels: its card's, and its own.
+    """Return a container's labels: its card's, and its own.
 
     They are empty for processes outside Kubernetes, and so is the mode for a container
     that has no part of the card; Prometheus drops empty labels.
@@ -159,18 +152,18 @@ def _of_card(data: PageData, card: FoundCard) -> Labels:
 def _metric(what: Field | OwnField, name: str) -> Metric:
     if isinstance(what, OwnField) and what.kind == "counter":
         return Metric(name.removesuffix("_total"), what.help, "counter")
-    # dcgm-exporter's counters do not end with _total. As a counter prometheus_client
-    # would append it, and nobody's dashboard would find them.
+    # dcgm-exporter's counters do not end with _total. prometheus_client would append it
+    # to a counter, and no dashboard would find them.
     kind = "unknown" if what.kind == "counter" else "gauge"
     return Metric(name, what.help, kind)
 
 
 MIB = 1 << 20
 KNOWN_XIDS = (13, 31, 43, 45, 68, 109, 48, 63, 64, 74, 79, 94, 95, 119, 120)
-"""Those that alerts speak of. They are shown before they happen, as 0: of a series that
-begins with 1 Prometheus cannot see that it rose."""
+"""Those that alerts use. They are shown as 0 before they happen, because Prometheus
+sees no increase in a series that begins with 1."""
 _LATE_S = 15.0
-"""So long a round may take beyond its pace: the driver's deadline, and then some."""
+"""How long a round may take beyond its interval: more than the driver's deadline."""
 _EVERY_S = {group.name: group.every_s for group in GROUPS}
 
 
@@ -195,10 +188,10 @@ def put_cards(page: Page, data: PageData) -> None:
 
 
 def is_healthy(snapshot: Snapshot, uuid: CardUUID) -> bool | None:
-    """Tell whether a card answered to all that it was asked lately; None: not asked.
+    """Return whether a card answered in all recent rounds; None if it was not asked.
 
-    Lately goes by each group's own pace: one that failed counts until it is asked
-    again.
+    What is recent depends on each group's interval: a failure counts until the group is
+    read again.
     """
     answers = _lately(snapshot, uuid)
     return not any(one.sick for one in answers) if answers else None
@@ -206,7 +199,7 @@ def is_healthy(snapshot: Snapshot, uuid: CardUUID) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """How a card answered to one group; ``sick`` where it or its driver is gone."""
+    """A card's answer in one group; ``sick`` if it or its driver is gone."""
 
     at: float
     sick: bool
@@ -228,7 +221,7 @@ def _lately(snapshot: Snapshot, uuid: CardUUID) -> list[_Answer]:
 
 
 def _lost_at(snapshot: Snapshot, uuid: CardUUID) -> float:
-    """Give when a card failed last, of what still counts; before all time if never."""
+    """Return when a card failed last in a recent round; -inf if it did not."""
     failed = (one.at for one in _lately(snapshot, uuid) if one.sick)
     return max(failed, default=float("-inf"))
 
@@ -245,7 +238,7 @@ def _put_field(
                 page.put(what, labels[card.uuid] | code, tally.last)
             continue
         says = found.cards.get(card.uuid) if found else None
-        # A slow group would go on showing a lost card's values of a minute ago.
+        # Else a slow group would show a lost card's values of a minute ago.
         old = found and found.at < _lost_at(snapshot, card.uuid) - _LATE_S
         if says is not None and not old:
             page.put(what, labels[card.uuid], says.values.get(what.name))
@@ -261,7 +254,7 @@ def _put_health(page: Page, data: PageData, card: FoundCard, labels: Labels) -> 
 def _put_faults(page: Page, data: PageData, card: FoundCard, labels: Labels) -> None:
     tally = data.snapshot.xids.get(card.uuid)
     if tally is None:
-        # It reports none of its own, or was not asked yet whether it does.
+        # It does not report faults, or it is not known yet whether it does.
         return
     counts = dict.fromkeys(KNOWN_XIDS, 0) | dict(tally.counts)
     for xid, count in sorted(counts.items()):
@@ -313,34 +306,34 @@ def _put_container_allotment(page: Page, use: ContainerUse, labels: Labels) -> N
     if use.allotted is None:
         return
     ratio = use.allotted.cores / CORES_PER_CARD
-    # Of cores alone nobody said how much memory: by 0 everything would be too much.
+    # A request for cores only has no memory limit; 0 would make any use an overuse.
     page.put(own.MEM_ALLOCATED, labels, use.allotted.units * UNIT_MIB or None)
     page.put(own.CP_ALLOCATED, labels, ratio)
     page.put(own.CORE_LIMIT, labels, ratio or None)
 
 
 def _put_both(page: Page, use: ContainerUse, labels: Labels) -> None:
-    """Put what use is beside the allotment; a limit of 0 cores is none."""
+    """Put the use relative to the allocation; 0 cores are no limit."""
     over = is_over(use)
     page.put(own.OVER_SHARE, labels, None if over is None else int(over))
     if use.allotted is not None and use.allotted.cores and use.sm is not None:
-        # A percent of the whole card, and a hundredth of it, are the same.
+        # A percent of the card and a core are the same: a hundredth of the card.
         page.put(own.CORE_USE, labels, use.sm / use.allotted.cores)
 
 
-_NOT_LISTED = "the API server has not told of this node's pods yet"
+_NOT_LISTED = "the API server has not listed this node's pods yet"
 _SILENT = (
-    f"for over {PODS_LATE_S:.0f} s the API server has not told of this node's pods; "
-    "they are shown as they were"
+    f"the API server has sent nothing about this node's pods for over "
+    f"{PODS_LATE_S:.0f} s; they are shown as they were"
 )
 
 
 class Exposition(Collector):
-    """Everything that the exporter tells Prometheus; any thread may collect.
+    """The exporter's collector for Prometheus; any thread may collect.
 
-    ``overuse`` and ``kubelet`` are what the watchdog did and what kubelet said, where
-    either is at work; ``heard`` is how many seconds ago the API server last said
-    anything of pods, None for never.
+    ``overuse`` and ``kubelet`` return what was done about overuse, and the last
+    comparison with kubelet; ``heard`` how many seconds ago the API server sent anything
+    about pods, None for never.
     """
 
     def __init__(
@@ -361,11 +354,11 @@ class Exposition(Collector):
         self._heard = heard
 
     def describe(self) -> Iterable[Metric]:
-        """Give nothing, so that registering does not collect."""
+        """Return nothing, so that registering does not collect."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Give the page as of now."""
+        """Return the present page."""
         data, page = self._data(), Page()
         put_cards(page, data)
         put_containers(page, data)
@@ -375,7 +368,7 @@ class Exposition(Collector):
         return page.metrics()
 
     def troubles(self) -> Mapping[str, str]:
-        """Say what is missing from the page, and why, by what it is about."""
+        """Return what is missing from the page and why, by topic."""
         return self._data().troubles
 
     def _data(self) -> PageData:
@@ -409,7 +402,7 @@ def _troubles(data: PageData) -> Mapping[str, str]:
 
 
 def _put_placements(page: Page, data: PageData) -> None:
-    """Put how many pods lie elsewhere than planned; nothing where nobody can say."""
+    """Put how many pods are not on their planned cards; nothing if it is not known."""
     kubelet = data.kubelet
     if data.tenancy is not None and data.on(ALLOTMENT):
         moved = [one.name for one in data.tenancy.tenants if one.moved]

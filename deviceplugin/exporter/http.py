@@ -31,7 +31,7 @@ _IN_A_MIB = {"mib": 1, "bytes": 1 << 20}
 
 
 def collect_page(snapshot: Snapshot, node: str, unit: Unit = "mib") -> dict[str, Any]:
-    """Give the body: under the node's name its cards, by index, and their sums.
+    """Return the body: under the node's name its cards, by index, and their sums.
 
     A card whose memory in use is unknown is left out of everything: counted as unused
     it would look free. ``percent`` is a fraction, of the node by its sums.
@@ -49,7 +49,7 @@ def collect_page(snapshot: Snapshot, node: str, unit: Unit = "mib") -> dict[str,
 
 
 def _cards(snapshot: Snapshot) -> Iterator[tuple[int, int]]:
-    """Give used and total MiB of each card that told them."""
+    """Return used and total MiB of each card that told them."""
     found = snapshot.rounds.get(MEMORY)
     if found is None or snapshot.found is None:
         return
@@ -174,9 +174,9 @@ class ExporterPages:
 
 
 def _preferred(accept: str) -> str:
-    """Give the entry of an Accept header that we can meet with the highest ``q``.
+    """Return the entry of an Accept header that we can meet with the highest ``q``.
 
-    Of equal ones the first; empty where there is none. ``choose_encoder`` itself takes
+    Of equal ones the first; empty if there is none. ``choose_encoder`` itself takes
     the first that it knows, whatever its ``q``.
     """
     found = ("", 0.0)
@@ -198,7 +198,7 @@ def _weight(parameters: Iterable[str]) -> float:
 
 
 def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Give the samples of these names; a registry's own choice must know all before."""
+    """Return only the samples of these names."""
     for metric in metrics:
         if kept := [one for one in metric.samples if one.name in names]:
             only = Metric(metric.name, metric.documentation, metric.type)

@@ -1,4 +1,4 @@
-"""The watchdog's hands: an event for a pod over its share, its eviction on request."""
+"""Acts on overuse: an event for the pod and, if configured, its eviction."""
 
 import logging
 import time
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 COMPONENT = "vcuda-exporter"
 REASON = "VcudaOverShare"
 _AGAIN_AFTER_S = 30.0
-"""How long to wait after the API server refused: a budget may hold for hours."""
+"""How long to wait after a refusal; a PodDisruptionBudget may refuse for hours."""
 
 
 class OveruseMonitor:
-    """Looks at every round who is over its share, and acts once for each excess.
+    """Checks each round for overuse, and acts once for each case.
 
-    It also keeps the usage book up to date between scrapes, in every mode. An excess
-    is over when the container's use falls below its share; the next one counts anew.
+    It also keeps the usage book up to date between scrapes, in every mode. A case ends
+    when the container's use falls below its share; the next one counts from zero.
     """
 
     def __init__(  # noqa: PLR0913
@@ -58,64 +58,64 @@ class OveruseMonitor:
         self._mode = mode
         self._after_s = after_s
         self._clock = clock
-        self._excesses: Overuses = {}
+        self._overuses: Overuses = {}
         self._round: tuple[float | None, float] = (None, 0.0)
         self._tally = OveruseTally()
         self._refused: dict[tuple[UseKey, str], tuple[float, str]] = {}
 
     def tally(self) -> OveruseTally:
-        """Give what has been done so far."""
+        """Return what has been done so far."""
         return self._tally
 
     def run(self, stop: Event, every_s: float) -> None:
-        """Look every so often until ``stop`` is set; no trouble ends it."""
+        """Check every so often until ``stop`` is set; an error does not end it."""
         while not stop.wait(every_s):
             try:
                 self.step()
             except Exception:
-                logger.exception("the watchdog stumbled")
+                logger.exception("the check for overuse failed")
 
     def step(self) -> None:
-        """Look once, and do what is due."""
+        """Check once, and act on what is due."""
         usage = self._book.now()
         if self._mode == "off" or self._cluster is None:
             return
-        before = self._excesses
-        self._excesses = detect_overuse(before, usage, self._came(usage))
-        for key in before.keys() - self._excesses.keys():
+        before = self._overuses
+        self._overuses = detect_overuse(before, usage, self._first_seen(usage))
+        for key in before.keys() - self._overuses.keys():
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
         tenancy = self._book.tenancy()
-        for one in list(due(self._excesses, self._after_s)):
+        for one in list(due(self._overuses, self._after_s)):
             tenant = tenancy.find(one.use.uid) if tenancy else None
             if tenant is not None:
-                # As it is by now: another's eviction may have been this one's, too.
-                self._act(self._cluster, self._excesses[one.use.key], tenant)
+                # Read again, because evicting a pod for one container ends them all.
+                self._act(self._cluster, self._overuses[one.use.key], tenant)
 
-    def _came(self, usage: Usage) -> float:
-        """Tell when this round came; a round that is looked at twice came once."""
+    def _first_seen(self, usage: Usage) -> float:
+        """Return when this round was first seen."""
         if usage.at != self._round[0]:
             self._round = (usage.at, self._clock())
         return self._round[1]
 
-    def _act(self, cluster: Cluster, excess: Overuse, tenant: Tenant) -> None:
-        if not excess.told:
-            text = overuse_text(excess, self._card(excess.use.card))
-            if self._tell(cluster, excess, tenant, text):
-                self._note(replace(excess, told=True))
+    def _act(self, cluster: Cluster, overuse: Overuse, tenant: Tenant) -> None:
+        if not overuse.reported:
+            text = overuse_text(overuse, self._card(overuse.use.card))
+            if self._report(cluster, overuse, tenant, text):
+                self._note(replace(overuse, reported=True))
                 self._tally = replace(self._tally, reports=self._tally.reports + 1)
-        if self._excesses[excess.use.key].evicted or not may_evict(excess):
+        if self._overuses[overuse.use.key].evicted or not may_evict(overuse):
             return
         if self._mode != "evict" or tenant.terminating or tenant.static:
-            # One that ends is going; a static one kubelet would only start again.
+            # The first is ending already; kubelet would start a static pod again.
             return
-        if self._evict(cluster, excess, tenant):
-            for key, other in self._excesses.items():
+        if self._evict(cluster, overuse, tenant):
+            for key, other in self._overuses.items():
                 if key[1] == tenant.uid:
                     self._note(replace(other, evicted=True))
 
-    def _tell(
-        self, cluster: Cluster, excess: Overuse, tenant: Tenant, text: str
+    def _report(
+        self, cluster: Cluster, overuse: Overuse, tenant: Tenant, text: str
     ) -> bool:
         def tell() -> None:
             cluster.event(
@@ -127,46 +127,51 @@ class OveruseMonitor:
                 host=self._node,
             )
 
-        if not self._try(excess, "report", tenant, tell):
+        if not self._try(overuse, "report", tenant, tell):
             return False
         facts = {"pod": "/".join(tenant.name), "because": text}
         logger.warning("a container is over its share", extra=facts)
         return True
 
-    def _evict(self, cluster: Cluster, excess: Overuse, tenant: Tenant) -> bool:
-        if not self._try(excess, "evict", tenant, lambda: cluster.evict(tenant.target)):
+    def _evict(self, cluster: Cluster, overuse: Overuse, tenant: Tenant) -> bool:
+        if not self._try(
+            overuse, "evict", tenant, lambda: cluster.evict(tenant.target)
+        ):
             return False
         self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
         logger.warning("pod evicted", extra={"pod": "/".join(tenant.name)})
         return True
 
     def _try(
-        self, excess: Overuse, what: str, tenant: Tenant, call: Callable[[], None]
+        self, overuse: Overuse, what: str, tenant: Tenant, call: Callable[[], None]
     ) -> bool:
-        """Ask the API server; False where it refused, and then not again at once."""
-        name = (excess.use.key, what)
+        """Ask the API server; False if it refused, and then not again at once."""
+        name = (overuse.use.key, what)
         refused_at, was = self._refused.get(name, (float("-inf"), ""))
         if self._clock() - refused_at < _AGAIN_AFTER_S:
             return False
         try:
             call()
         except (NotFound, Conflict):
-            # The pod has gone, and maybe another has its name: nothing to act on.
-            self._note(replace(excess, told=True, evicted=True))
+            # The pod has gone, and another may have its name: there is nothing to do.
+            self._note(replace(overuse, reported=True, evicted=True))
             return False
         except ClusterError as error:
             because = f"{type(error).__name__}: {error}"
             if because != was:
                 pod = "/".join(tenant.name)
                 facts = {"pod": pod, "what": what, "because": because}
-                logger.warning("the watchdog was refused, trying again", extra=facts)
+                logger.warning(
+                    "the API server refused to act on overuse, trying again",
+                    extra=facts,
+                )
             self._refused[name] = (self._clock(), because)
             return False
         self._refused.pop(name, None)
         return True
 
-    def _note(self, excess: Overuse) -> None:
-        self._excesses = {**self._excesses, excess.use.key: excess}
+    def _note(self, overuse: Overuse) -> None:
+        self._overuses = {**self._overuses, overuse.use.key: overuse}
 
     def _card(self, uuid: CardUUID) -> str:
         found = self._snapshot().found

@@ -1,10 +1,8 @@
 """The pods of a node as owners of processes and holders of cards. Pure.
 
-Whose a process is: from its cgroup to a pod and a container. Pure.
-
-The paths are of many kinds: v1 and v2, systemd's and cgroupfs's, one per runtime, and
-Kubernetes within Kubernetes. Two independent patterns are read out of any of them
-instead of a grammar of paths.
+A process's cgroup names its pod and container. The paths are of many kinds: v1 and v2,
+systemd's and cgroupfs's, one for each runtime, and Kubernetes inside Kubernetes. So two
+independent patterns are searched in them instead of parsing each kind.
 """
 
 import re
@@ -42,17 +40,17 @@ NO_POD = Owner()
 
 
 def owner_of(cgroup_text: str, above: int = 0) -> Owner:
-    """Read the text of ``/proc/<pid>/cgroup``; ``NOBODY`` where it names no pod.
+    """Parse the text of ``/proc/<pid>/cgroup``; ``NO_POD`` if it names no pod.
 
-    The first pod below kubelet's root counts, and the first container after it. What
-    comes further down a container with writable cgroups may have named after another's
-    pod. ``above`` is how many pods are above kubelet's root (``pods_above``). A process
-    of the pod's own cgroup has a pod and no container.
+    The first pod below kubelet's root counts, and the first container after it; a
+    container with writable cgroups may have chosen the names further down. ``above`` is
+    how many pods are above kubelet's root (``pods_above``). A process of the pod's own
+    cgroup has a pod and no container.
 
     >>> owner_of("0::/kubepods/pod11111111_2222_3333_4444_555555555555").pod
     '11111111-2222-3333-4444-555555555555'
     """
-    # On v1 only some hierarchies may follow the pods: each line may be the one.
+    # With v1 only some hierarchies may follow the pods, so each line may name it.
     owners = [_on_line(line, above) for line in cgroup_text.splitlines()]
     for owner in owners:
         if owner.container:
@@ -61,9 +59,9 @@ def owner_of(cgroup_text: str, above: int = 0) -> Owner:
 
 
 def pods_above(own_cgroup_text: str) -> int:
-    """Say how many pods the node itself is in, by the cgroup of an own process there.
+    """Return how many pods the node itself runs in, by the cgroup of a process of ours.
 
-    That is in a pod of this node, the last one of its path, or in none.
+    That process is in a pod of this node, the last one of its path, or in none.
     """
     counts = [len(_POD.findall(line)) for line in own_cgroup_text.splitlines()]
     return max(0, max(counts, default=0) - 1)
@@ -79,7 +77,7 @@ def _on_line(line: str, above: int) -> Owner:
 
 
 CONFIG_HASH = "kubernetes.io/config.hash"
-"""Annotation of a static pod's mirror: what kubelet names the pod's cgroup by."""
+"""Annotation of a static pod's mirror: the name of the pod's cgroup."""
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
 """Annotation that marks the mirror of a static pod."""
 _STATUSES = (
@@ -91,9 +89,9 @@ _STATUSES = (
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one container was allotted on one card.
+    """What one container was allocated on one card.
 
-    ``exclusive``: the pod has the whole card, by its request.
+    ``exclusive``: the pod asked for the whole card.
     """
 
     card: CardUUID
@@ -106,7 +104,7 @@ class Holding:
 class Tenant:
     """One pod of this node that has not ended.
 
-    ``owner`` is what cgroups name the pod by: its UID, or a static pod's config hash.
+    ``owner`` is the pod's name in cgroups: its UID, or a static pod's config hash.
     ``containers`` names its containers by the runtime's id, init and ephemeral ones
     too; ``running`` those that run now.
     """
@@ -134,12 +132,12 @@ class Tenant:
 
     @property
     def terminating(self) -> bool:
-        """Whether it was told to end."""
+        """Whether it is being deleted."""
         return self.pod.record.terminating
 
     @property
     def unplaced(self) -> bool:
-        """Whether it asks for cards and nobody knows which ones it was given."""
+        """Whether it asks for cards and its placement is not known."""
         return bool(self.pod.gpu_containers) and self.pod.placement is None
 
     @property
@@ -149,41 +147,41 @@ class Tenant:
         return plan is not None and actual is not None and differs(actual, plan)
 
     def shares(self) -> tuple[Share, ...]:
-        """Give what is charged for it, card by card; none where nobody knows."""
+        """Return what is charged for it, card by card; none if it is not known."""
         placement = self.pod.placement
         return () if placement is None else placement.shares
 
     def holdings(self) -> Iterator[Holding]:
-        """Give what each of its containers was allotted.
+        """Return what each of its containers was allocated.
 
-        Those of init containers that end only while they run: what they had, later
-        ones have again.
+        Init containers that end are included only while they run, because later
+        containers get their devices.
         """
         for share in self.shares():
             exclusive = share.amount.cores >= CORES_PER_CARD
             held = [one for one in share.containers if self._is_there(one.name)]
             for one in held:
-                # A whole card is its pod's alone, whatever was asked of its memory.
+                # A whole card belongs to the pod, whatever memory it asked for.
                 alone = exclusive and len(held) == 1
                 amount = share.amount if alone else one.amount
                 yield Holding(share.card, one.name, amount, exclusive)
 
     def container_of(self, owner: Owner) -> str:
-        """Name the container of a process of this pod; empty where it is not known.
+        """Name the container of a process of this pod; empty if it is not known.
 
-        Its id may not have been told yet: then it is the one that asks for cards and
-        of which no id is known, where there is just one. Where all have one, some
-        container was started anew: the only one that asks, or the pod's only one.
+        The pod's status may lack the id. Then it is the container that asks for cards
+        and has no id, if there is just one. If all have ids, a container was restarted:
+        it is the only one that asks, or the pod's only one.
         """
         known = self.containers.get(owner.container)
         if known is not None:
             return known
-        told = set(self.containers.values())
+        named = set(self.containers.values())
         asking = [one.name for one in self.pod.gpu_containers]
-        untold = [name for name in asking if name not in told]
+        unnamed = [name for name in asking if name not in named]
         there = [name for name in asking if self._is_there(name)]
-        may_be = untold or there or list(told)
-        return may_be[0] if len(may_be) == 1 else ""
+        possible = unnamed or there or list(named)
+        return possible[0] if len(possible) == 1 else ""
 
     def _is_there(self, container: str) -> bool:
         return container not in self.pod.passing or container in self.running
@@ -199,20 +197,20 @@ class Tenancy:
 
     @classmethod
     def of(cls, tenants: Iterable[Tenant]) -> "Tenancy":
-        """Take these pods, in the order of their names."""
+        """Return the tenancy of these pods, in the order of their names."""
         ordered = tuple(sorted(tenants, key=lambda one: (one.name, one.uid)))
         hashes = {_plain(one.owner): one for one in ordered}
-        # Over the hashes: those are annotations, which anybody may write, with the UID
-        # of another's pod for a hash.
+        # UIDs win over hashes: a hash is an annotation, in which a user may write the
+        # UID of another pod.
         uids = {_plain(one.uid): one for one in ordered}
         return cls(ordered, hashes | uids, {one.uid: one for one in ordered})
 
-    def whose(self, owner: Owner) -> Tenant | None:
-        """Give the pod that a process belongs to; None for a stranger's."""
+    def owner_pod(self, owner: Owner) -> Tenant | None:
+        """Return the pod that a process belongs to; None if it is not known."""
         return self._by_owner.get(_plain(owner.pod)) if owner.pod else None
 
     def find(self, uid: str) -> Tenant | None:
-        """Give the pod with this UID."""
+        """Return the pod with this UID."""
         return self._by_uid.get(uid)
 
 
@@ -240,5 +238,5 @@ def tenant(pod: Json) -> Tenant:
 
 
 def _plain(uid: str) -> str:
-    """Make a UID comparable: cgroups write it with other dashes, or without."""
+    """Normalize a UID: cgroups write it with other dashes, or without."""
     return uid.replace("-", "").replace("_", "").lower()

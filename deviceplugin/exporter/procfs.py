@@ -1,4 +1,4 @@
-"""Whose the host's processes are, read from ``/proc``; ``attribution`` judges."""
+"""Reads the owners of the host's processes from ``/proc``; ``owners`` parses them."""
 
 import logging
 import threading
@@ -15,10 +15,9 @@ _START_TIME = 19
 
 
 class ProcFs:
-    """Reads ``<root>/proc``, which must be the host's: drivers name the host's pids.
+    """Reads ``<root>/proc``, which must be the host's, because drivers use its pids.
 
-    All methods may be called from any thread. Trouble is logged once when it comes and
-    once when it goes.
+    Any thread may call. A problem is logged once when it begins and once when it ends.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -34,13 +33,13 @@ class ProcFs:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with ``/proc``, as a sentence; empty while nothing is."""
+        """What is wrong with ``/proc``, as a sentence; empty if nothing is."""
         return self._trouble
 
     def owners(self, pids: Collection[int]) -> Mapping[int, Owner]:
-        """Give the owner of each process whose cgroup can be read.
+        """Return the owner of each process whose cgroup can be read.
 
-        ``NOBODY`` for one outside Kubernetes; no entry for one that is gone, or that
+        ``NO_POD`` for one outside Kubernetes; no entry for one that is gone, or that
         may not be read.
         """
         with self._lock:
@@ -55,12 +54,12 @@ class ProcFs:
                 except OSError as error:
                     denied = f"{error.filename}: {error.strerror}"
             self._known = {pid: self._known[pid] for pid in told if pid in self._known}
-            blindness = self._blindness(frozenset(unseen), told)
+            blindness = self._why_not_hosts(frozenset(unseen), told)
             self._note(denied or blindness, told)
         return told
 
     def _owner(self, pid: int) -> Owner:
-        """Read twice when it was started: the pid may be given anew in between."""
+        """Read its start time before and after: the pid may be reused in between."""
         folder = self._proc / str(pid)
         started = _start_time(folder)
         known = self._known.get(pid)
@@ -69,20 +68,19 @@ class ProcFs:
         owner = owner_of(_read(folder / "cgroup"), self._above())
         if _start_time(folder) != started:
             raise ProcessLookupError(pid)
-        # One outside may yet be moved into a container; one inside stays there.
+        # One outside a pod may still be moved into a container; one inside stays.
         if owner == NO_POD:
             self._known.pop(pid, None)
         else:
             self._known[pid] = (started, owner)
         return owner
 
-    def _blindness(self, unseen: frozenset[int], told: Mapping[int, Owner]) -> str:
-        """Say that these files may be another ``/proc`` than the host's.
+    def _why_not_hosts(self, unseen: frozenset[int], told: Mapping[int, Owner]) -> str:
+        """Say that this may not be the host's ``/proc``; empty if it seems to be.
 
-        While nothing was ever seen, each process that is not seen says so: whoever
-        takes it for ended takes its container for idle. Then only one that stays
-        unseen does, for one may well have ended. And none does once another pod's was
-        seen: no ``/proc`` but the host's has those.
+        While no process was ever seen, each process that is missing counts. Later only
+        one that is missing twice does, because a process may have ended. None counts
+        once a process of another pod was seen: only the host's ``/proc`` has those.
         """
         self._seen_any = self._seen_any or bool(told)
         self._is_hosts = self._is_hosts or self._has_others(told)
@@ -97,7 +95,7 @@ class ProcFs:
         )
 
     def _has_others(self, told: Mapping[int, Owner]) -> bool:
-        """Tell whether some process is of a pod, and of another one than ours."""
+        """Return whether some process belongs to another pod than ours."""
         pods = {owner.pod for owner in told.values()} - {NO_POD.pod}
         return bool(pods) and bool(pods - {self._ours()})
 
@@ -109,7 +107,7 @@ class ProcFs:
         return owner_of(own, pods_above(own)).pod
 
     def _above(self) -> int:
-        """Say how many pods the node itself is in; read once, for it never changes."""
+        """Return how many pods the node runs in; read once."""
         if self._pods_above is None:
             try:
                 own = _read(self._proc / "self" / "cgroup")
@@ -122,7 +120,7 @@ class ProcFs:
         if trouble and not self._logged:
             logger.warning("processes have no owners", extra={"why": trouble})
             self._logged = True
-        # Not where nobody was listed: that proves nothing.
+        # Not if no process was listed, because that proves nothing.
         elif self._logged and told and not trouble:
             logger.info("processes have owners again")
             self._logged = False

@@ -1,13 +1,13 @@
 """Which groups and fields are on: by default, by flags, by a file of fields. Pure.
 
-A file of fields as dcgm-exporter has it: lines of ``field, type, help``. Pure.
+The file has dcgm-exporter's format, lines of ``field, type, help``:
 
 ```
 # Format: DCGM field, Prometheus metric type, help message
 DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).
 DCGM_FI_DRIVER_VERSION, label, Driver version
 ```
-Names of dcgm-exporter 1.x (``dcgm_gpu_temp``) will do as well, and are shown as such.
+Names of dcgm-exporter 1.x (``dcgm_gpu_temp``) are accepted, and shown unchanged.
 """
 
 import csv
@@ -41,9 +41,9 @@ class Flags:
 class Chosen:
     """What is on.
 
-    ``groups`` are those that work, ``fields`` those that are shown, in the order of the
-    documents. ``read`` is what each group asks of every card: the fields shown, and
-    those that something else is reckoned from. A group without any is not read.
+    ``groups`` are those that are on, ``fields`` those that are shown, in the order of
+    the documentation. ``read`` is what each group reads from every card: the fields
+    shown, and those that other values are computed from.
     """
 
     groups: frozenset[str] = frozenset()
@@ -54,9 +54,9 @@ class Chosen:
 def choose(flags: Flags, listed: Iterable[Field] | None = None) -> Chosen:
     """Decide what is on; ``listed`` are the fields of a file, None without a file.
 
-    A file governs the fields of cards: those it lists are on, however slow, and no
+    A file selects the fields of cards: those it lists are on, however slow, and no
     others. Flags win over it: a group switched on shows all its fields, one switched
-    off none. Groups that have no fields of their own keep to the defaults and flags.
+    off none. Groups without fields of their own follow the defaults and flags.
     """
     wanted = None if listed is None else {one.name: one for one in listed}
     groups = (_groups(wanted) | flags.on) - flags.off
@@ -89,10 +89,10 @@ def _groups(wanted: Mapping[str, Field] | None) -> frozenset[str]:
 
 
 def _needed(groups: frozenset[str]) -> list[tuple[str, str]]:
-    """Name what is read though nobody shows it.
+    """Return what is read even if it is not shown.
 
-    ``/v1/collect`` is of memory in use. A driver that tells nothing of processes leaves
-    a lone tenant the card's own utilization.
+    ``/v1/collect`` needs the memory in use. If the driver does not tell the processes'
+    work, the card's own utilization serves for a container that is alone on it.
     """
     needed = [(MEMORY, FB_USED), (MEMORY, FB_TOTAL)]
     if PROCESSES in groups:
@@ -110,7 +110,7 @@ _OLD_WORDS = (
     ("AGGREGATE", "AGG"),
     ("RETIRED_PAGES", "RETIRED"),
 )
-"""What names of 1.x have in another way, by dcgm-exporter's 1.x-compatibility list."""
+"""How names of 1.x differ, by dcgm-exporter's 1.x-compatibility list."""
 _LABEL = "label"
 _KINDS = ("gauge", "counter")
 _OTHER_KINDS = ("histogram", "summary", "untyped")
@@ -119,15 +119,15 @@ _ALWAYS_LABELS = frozenset({"DCGM_FI_DRIVER_VERSION"})
 
 
 class BadFieldFile(Exception):
-    """The file will not do; ``str()`` names the line and what is wrong with it."""
+    """The file is not valid; ``str()`` names the line and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldFile:
     """What a file asks for.
 
-    ``fields`` have the file's help and kind. ``unknown`` are names of dcgm-exporter's
-    that nothing here can read.
+    ``fields`` have the file's help and kind. ``unknown`` are names of dcgm-exporter
+    that cannot be read here.
     """
 
     fields: tuple[Field, ...]
@@ -135,10 +135,10 @@ class FieldFile:
 
 
 def parse(text: str) -> FieldFile:
-    """Read a file. ``BadFieldFile`` for one with a line that is malformed or doubled.
+    """Parse a file. ``BadFieldFile`` if a line is malformed or a field is listed twice.
 
-    Also for a file without any field that is known here: one that was cut short, or
-    meant for something else, must not switch everything off.
+    Also if no field is known: a file that was cut short, or is meant for something
+    else, must not switch everything off.
     """
     known = {one.name: one for one in FIELDS}
     seen: set[str] = set()
@@ -147,7 +147,7 @@ def parse(text: str) -> FieldFile:
     for where, written, kind, explanation in _rows(text):
         name = _today(written)
         if name in seen:
-            raise BadFieldFile(f"{where}: {written} stands there twice; leave one out")
+            raise BadFieldFile(f"{where}: {written} is listed twice; leave one out")
         seen.add(name)
         if name in known and kind in _KINDS:
             own = replace(known[name], kind=cast("FieldKind", kind))
@@ -156,7 +156,7 @@ def parse(text: str) -> FieldFile:
             fields.append(own)
         elif name in known:
             fix = f"use one of {', '.join(_KINDS)}"
-            raise BadFieldFile(f"{where}: {written} is no {kind}; {fix}")
+            raise BadFieldFile(f"{where}: {written} is not a {kind}; {fix}")
         elif not (kind == _LABEL and name in _ALWAYS_LABELS):
             unknown.append(written)
     if not fields:
@@ -165,9 +165,9 @@ def parse(text: str) -> FieldFile:
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Give where each row stands, and its three columns.
+    """Return the place of each row, and its three columns.
 
-    Line by line: an open quote must not swallow the lines after it.
+    Line by line, so that an open quote does not include the lines after it.
     """
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -183,19 +183,19 @@ def _rows(text: str) -> Iterator[tuple[str, str, str, str]]:
 def _columns(cells: list[str], where: str) -> tuple[str, str, str]:
     if len(cells) != _COLUMNS:
         fix = "write: field, type, help"
-        raise BadFieldFile(f"{where}: {len(cells)} columns will not do; {fix}")
+        raise BadFieldFile(f"{where}: {len(cells)} columns are not valid; {fix}")
     name, kind, explanation = cells
     if not name.startswith((_PREFIX, _OLD_PREFIX)) or not name.isidentifier():
         fix = f"the names of fields begin with {_PREFIX}"
-        raise BadFieldFile(f"{where}: {name!r} will not do; {fix}")
+        raise BadFieldFile(f"{where}: {name!r} is not valid; {fix}")
     if kind not in (*_KINDS, *_OTHER_KINDS, _LABEL):
         fix = f"use one of {', '.join((*_KINDS, _LABEL))}"
-        raise BadFieldFile(f"{where}: {kind!r} will not do; {fix}")
+        raise BadFieldFile(f"{where}: {kind!r} is not valid; {fix}")
     return name, kind, explanation
 
 
 def _today(name: str) -> str:
-    """Give the present name of a field that has one of 1.x.
+    """Return the present name of a field of 1.x.
 
     >>> _today("dcgm_ecc_sbe_volatile_total"), _today("dcgm_fi_prof_sm_active")
     ('DCGM_FI_DEV_ECC_SBE_VOL_TOTAL', 'DCGM_FI_PROF_SM_ACTIVE')

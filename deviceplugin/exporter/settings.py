@@ -1,4 +1,4 @@
-"""The exporter's settings: GPUSHARE_… in its environment, and flags that beat them."""
+"""The exporter's settings: GPUSHARE_… in its environment; flags win over them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What the command line said; None and no groups where it said nothing."""
+    """What the command line sets; None and no groups if it sets nothing."""
 
     flags: Flags = field(default_factory=Flags)
     collect_unit: Unit | None = None
@@ -36,18 +36,18 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Each with its default; docs/monitoring.md lists them for operators."""
+    """The settings and their defaults; docs/monitoring.md lists them."""
 
     node: NodeName
     """This node's name in the API server; a DaemonSet gives ``spec.nodeName``."""
     kubeconfig: str | None = None
-    """Path; the pod's own service account where none is given."""
+    """Path; the pod's own service account if none is given."""
     listen: Address = Address("0.0.0.0", 9400)
     """``/metrics``, ``/healthz`` and ``/v1/collect``."""
     collect_listen: Address | None = Address("0.0.0.0", 30060)
-    """``/v1/collect`` alone; None is off."""
+    """``/v1/collect`` only; None is off."""
     fields_file: Path | None = None
-    """A file of fields as dcgm-exporter has it; read again while running."""
+    """A file of fields in dcgm-exporter's format; read again while running."""
     host_root: Path = Path("/")
     """Where the host's ``/proc`` and ``/sys`` are found."""
     kubelet_dir: Path = Path("/var/lib/kubelet")
@@ -55,22 +55,22 @@ class ExporterSettings:
     inventory: Path | None = None
     """A YAML file of cards that the driver does not know."""
     simulated_cards: str | None = None
-    """``4x24GiB`` or a YAML file: made-up cards instead of the driver's."""
+    """``4x24GiB`` or a YAML file: simulated cards instead of the driver's."""
     pods: bool = True
-    """Whether pods are followed: without, nothing is known of containers, and no API
-    server is needed."""
+    """Whether pods are followed; if not, containers are not known, and no API server is
+    needed."""
     collect_unit: Unit = "mib"
     """The unit of memory in ``/v1/collect``."""
     watchdog: Mode = "report"
-    """What befalls a container that uses more memory than its share."""
+    """What to do about a container that uses more memory than its share."""
     watchdog_after_s: float = 60.0
-    """How long it must do so first."""
+    """How long it must use more first."""
     watchdog_context_mib: int = CONTEXT_MIB
-    """What each of its processes may hold beside the share, for CUDA's context."""
+    """What each of its processes may hold in addition, for CUDA's context."""
     hostname_label: HostnameLabel = "hostname"
-    """How the label of the host's name is spelt: older dashboards have a large H."""
+    """The name of the host's label; older dashboards use a capital H."""
     look_every_s: float = 5.0
-    """How often cards and the file of fields are looked for."""
+    """How often to look for cards and for changes of the file of fields."""
     flags: Flags = field(default_factory=Flags)
     """The groups that the command line switched on and off."""
     log_level: str = "INFO"
@@ -80,7 +80,7 @@ class ExporterSettings:
     def read(
         cls, environ: Mapping[str, str], given: CommandLine | None = None
     ) -> tuple[Self, list[str]]:
-        """Read the environment; the complaints must be empty before anything starts."""
+        """Read the environment; return the settings and all complaints."""
         env = Reading(environ)
         given = given or CommandLine()
         told = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
@@ -96,7 +96,7 @@ class ExporterSettings:
 
     @classmethod
     def _told(cls, env: Reading, bare_name: str) -> Self:
-        """Read what the environment says, whatever flags beat it."""
+        """Read the environment, without the flags."""
         return cls(
             node=NodeName(env.text("NODE_NAME") or bare_name),
             kubeconfig=env.text("KUBECONFIG"),
@@ -131,7 +131,7 @@ class ExporterSettings:
 
 
 def _complain(env: Reading, settings: ExporterSettings) -> None:
-    """Complain of what is missing, and of what does not go together."""
+    """Complain about what is missing, and about contradictions."""
     if not settings.node:
         env.complain(
             "NODE_NAME",
@@ -156,7 +156,7 @@ def _collect_listen(env: Reading, default: Address | None) -> Address | None:
 
 
 def _clash(one: Address, other: Address | None) -> bool:
-    """Tell whether two addresses cannot be had at once."""
+    """Return whether two addresses conflict."""
     if other is None or one.port != other.port:
         return False
     return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)

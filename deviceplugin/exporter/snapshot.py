@@ -1,7 +1,6 @@
-"""All that the exporter knows at one moment: written by the sampler, read by scrapes.
+"""What the exporter knows at one moment: written by the sampler, read by scrapes. Pure.
 
-Whoever answers a scrape reads this and nothing else, so that no scrape ever waits for
-a driver.
+A scrape reads only this, so that no scrape waits for a driver.
 """
 
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from gpushare.domain.model import CardUUID
 class Round:
     """One pass of a group over all cards.
 
-    ``at`` is when it ended, in seconds since 1970. ``failure`` says why nothing could
-    be asked at all; ``cards`` is then empty.
+    ``at`` is when it ended, in seconds since 1970. ``failure`` says why no card could
+    be read; ``cards`` is then empty.
     """
 
     group: str
@@ -36,10 +35,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRound:
-    """One pass over the processes of all cards, and whose they are.
+    """One pass over the processes of all cards, and their owners.
 
-    ``owners`` has a pid only where its cgroup could be read; ``NOBODY`` (of
-    ``attribution``) stands for a process outside Kubernetes.
+    ``owners`` has a pid only if its cgroup could be read; ``NO_POD`` stands for a
+    process outside Kubernetes.
     """
 
     at: float
@@ -56,7 +55,7 @@ class ProcessRound:
 
 @dataclass(frozen=True, slots=True)
 class XidTally:
-    """The faults that a card has reported since we began: the last, and each count."""
+    """The faults that a card reported since the start: the last, and the counts."""
 
     last: int = 0
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -64,12 +63,12 @@ class XidTally:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the last round of each group brought.
+    """The last round of each group.
 
     ``found`` is None until cards were found once; ``no_cards`` says why none can be
-    asked now, and is empty while they can. ``fields`` are those switched on now.
-    ``troubles`` are sentences by what they are about (``config``, ``processes``): what
-    is missing from the page, and why. The page adds those of cards, pods and kubelet.
+    read now, and is empty if they can. ``fields`` are those switched on now.
+    ``troubles`` say what is missing from the page and why, by topic (``config``,
+    ``processes``). The page adds those of cards, pods and kubelet.
     """
 
     driver_version: str = ""

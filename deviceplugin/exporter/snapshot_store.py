@@ -1,7 +1,4 @@
-"""Where the snapshot lies: written in parts by many threads, read whole by scrapes.
-
-What containers use, kept up to date for scrapes and for the watchdog.
-"""
+"""The newest snapshot, and the usage that is computed from it. Thread-safe."""
 
 import threading
 import time
@@ -18,15 +15,15 @@ from deviceplugin.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
 Value = TypeVar("Value")
 
 LATE_S = 30.0
-"""So long a round may take beyond its group's pace: each kind of cards has a deadline
-of its own, one after the other. After that its values are nobody's any more."""
+"""How long a round may take beyond its group's interval, because the kinds of cards are
+read one after the other, each with a deadline. Then its values are dropped."""
 _EVERY_S = {group.name: group.every_s for group in GROUPS}
 
 
 class SnapshotStore:
-    """The newest snapshot. All methods may be called from any thread.
+    """The newest snapshot; many threads write parts of it, scrapes read it whole.
 
-    ``clock`` gives seconds of a clock that nobody sets.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,9 +34,9 @@ class SnapshotStore:
         self._last: tuple[Snapshot, frozenset[str], Snapshot] | None = None
 
     def read(self) -> Snapshot:
-        """Give what is known now; it never changes afterwards. Waits for nobody.
+        """Return what is known now, as an immutable object; never waits.
 
-        A round that no newer one followed in time has no values any more, and says so.
+        A round that is too old has no values any more, and has a failure instead.
         """
         snapshot, now, last = self._snapshot, self._clock(), self._last
         late = frozenset(
@@ -54,37 +51,37 @@ class SnapshotStore:
         return last[2]
 
     def change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Put another snapshot in place of the present one, whole."""
+        """Replace the snapshot."""
         with self._lock:
             self._snapshot = change(self._snapshot)
 
     def put_round(self, one: Round) -> None:
-        """Put a group's newest round in place of its last one."""
+        """Replace a group's last round by its newest."""
         self._put_at[one.group] = self._clock()
         self.change(lambda was: replace(was, rounds={**was.rounds, one.group: one}))
 
     def put_processes(self, one: ProcessRound | None, trouble: str) -> None:
-        """Put the newest round of processes, with why owners cannot be told, if so.
+        """Replace the round of processes, with the reason if owners are not known.
 
-        Both at once: a process without an owner would else look like one that ended.
+        Both at once: a process without an owner would otherwise look like an ended one.
         """
         self._put_at[PROCESSES] = self._clock()
         self.change(
             lambda was: replace(
-                was, processes=one, troubles=_said(was.troubles, PROCESSES, trouble)
+                was, processes=one, troubles=_with(was.troubles, PROCESSES, trouble)
             )
         )
 
     def set_trouble(self, about: str, words: str) -> None:
-        """Say what is missing and why; empty once nothing is."""
+        """Set what is missing and why; empty if nothing is."""
         if self._snapshot.troubles.get(about, "") != words:
             self.change(
-                lambda was: replace(was, troubles=_said(was.troubles, about, words))
+                lambda was: replace(was, troubles=_with(was.troubles, about, words))
             )
 
 
 def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
-    """Take out what these groups told, and say that they tell nothing."""
+    """Drop the values of these groups, and say why."""
     rounds, troubles = dict(snapshot.rounds), dict(snapshot.troubles)
     processes = snapshot.processes
     for group in sorted(late):
@@ -99,7 +96,7 @@ def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
     return replace(snapshot, rounds=rounds, processes=processes, troubles=troubles)
 
 
-def _said(troubles: Mapping[str, str], about: str, words: str) -> dict[str, str]:
+def _with(troubles: Mapping[str, str], about: str, words: str) -> dict[str, str]:
     others = _without(troubles, about)
     return {**others, about: words} if words else others
 
@@ -109,10 +106,10 @@ def _without(these: Mapping[str, Value], name: str) -> dict[str, Value]:
 
 
 class UsageBook:
-    """The join of processes and pods, worked out anew only when one of them changed.
+    """The usage of containers, computed again only when its inputs changed.
 
-    One for a process: it remembers since when each container has been idle. Without
-    ``tenants`` there are no pods to tell of. May be asked from any thread.
+    There is one in a process, because it remembers since when each container is idle.
+    Without ``tenants`` no pods are known. Any thread may call.
     """
 
     def __init__(
@@ -130,7 +127,7 @@ class UsageBook:
         self._usage = Usage()
 
     def tenancy(self) -> Tenancy | None:
-        """Give the pods of the node; None while nobody tells of them."""
+        """Return the pods of the node; None while they are not known."""
         return self._tenants() if self._tenants else None
 
     @property
@@ -139,7 +136,7 @@ class UsageBook:
         return self._tenants is not None
 
     def now(self) -> Usage:
-        """Give what containers use by the newest round."""
+        """Return what containers use by the newest round."""
         with self._lock:
             snapshot, tenancy = self._snapshot(), self.tenancy()
             read = (
@@ -159,7 +156,7 @@ class UsageBook:
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Tell whether these are the very same objects: comparing rounds would cost."""
+    """Return whether these are the same objects; comparing rounds would be slow."""
     return len(one) == len(other) and all(
         a is b for a, b in zip(one, other, strict=True)
     )

@@ -1,17 +1,9 @@
-"""What containers were allotted and what they use, on each card. Pure.
+"""What containers were allocated and what they use of each card, and overuse. Pure.
 
-The nouns are here; ``reckoning`` works them out.
+What was allocated comes from placements only; what is used comes from processes only.
 
-From processes, owners and placements to what each container uses. Pure.
-
-What was allotted comes from placements, never from processes; what is used comes from
-processes, never from placements.
-
-Which containers use more card memory than their share, and how long. Pure.
-
-A share is held against memory alone: cores that others leave idle may be used, and no
-tier of isolation so far takes them away again. A card that its pod has to itself has
-no share to exceed.
+Overuse is memory above the container's share. Cores are not limited, because idle cores
+may be used by others. A pod that has a card to itself has no share to exceed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,15 +31,15 @@ UseKey = tuple[CardUUID, str, str]
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """One container on one card: what it was allotted beside what it uses.
+    """One container on one card: what it was allocated and what it uses.
 
     ``allotted`` is None for a container that uses a card without having asked for it,
-    or of which nobody knows the placement; then ``placed`` is False. ``memory_mib`` in
+    or whose placement is not known; then ``placed`` is False. ``memory_mib`` in
     MiB, the rest in percent of the whole card; None is unknown. ``exclusive``: its pod
     has the card to itself by its request (whole cards). ``last_busy`` is when it was
     last seen at work, at the earliest when it was first seen at all; seconds since
-    1970. ``contexts_mib`` is what of its memory is put down to CUDA's contexts, which
-    are no part of a share. All names are empty for what runs outside Kubernetes.
+    1970. ``contexts_mib`` is the part of its memory that counts as CUDA contexts, which
+    are no part of a share. All names are empty for processes outside Kubernetes.
     """
 
     card: CardUUID
@@ -68,17 +60,17 @@ class ContainerUse:
 
     @property
     def key(self) -> UseKey:
-        """What tells it from all others of the node."""
+        """What identifies it on the node."""
         return (self.card, self.uid, self.container)
 
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What all of it comes to on one card; None is unknown.
+    """The sums of one card; None is unknown.
 
-    ``unattributed_mib`` is what is in use less all that containers and processes
-    outside Kubernetes are known to use. ``context_mib`` is the least that a process
-    which allocates nothing was ever seen to hold.
+    ``unattributed_mib`` is the memory in use less what all known processes use.
+    ``context_mib`` is the least memory that a process was ever seen to hold that
+    allocates nothing.
     """
 
     allotted_units: int | None = None
@@ -90,10 +82,7 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A process that does not work, the memory that it holds, and since when it does.
-
-    In MiB, and in seconds since 1970.
-    """
+    """An idle process: the memory it holds (MiB), and since when (s since 1970)."""
 
     memory_mib: float
     since: float
@@ -101,10 +90,10 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Everything of one node; containers in a fixed order.
+    """The usage of one node; containers in a fixed order.
 
-    ``at`` is when the processes were read that it goes by, None where they were not.
-    ``resting`` are the pods' processes that do not work, by card and pid.
+    ``at`` is when the processes were read, None if they were not. ``resting`` are the
+    pods' idle processes, by card and pid.
     """
 
     containers: tuple[ContainerUse, ...] = ()
@@ -117,7 +106,7 @@ _Times = Mapping[UseKey, float | None]
 _Resting = Mapping[tuple[CardUUID, int], Rest]
 
 CONTEXT_MIB = 512
-"""An idle process of CUDA holds 300 to 500 MiB for its context."""
+"""An idle CUDA process holds 300 to 500 MiB for its context."""
 _RESTED_S = 60.0
 """A process that for so long neither works nor changes its memory allocates none."""
 _MOST_CONTEXTS = 2
@@ -130,41 +119,40 @@ def account_usage(
     before: Usage,
     context_mib: float = CONTEXT_MIB,
 ) -> Usage:
-    """Say what each container has and uses of each card found.
+    """Return what each container was allocated and uses of each card.
 
-    ``tenancy`` is None where nobody tells of pods: then nothing is known of any
-    container. ``before`` is what the last round came to: it tells since when a
-    container has been idle. ``context_mib`` is what a process may hold for its context,
-    more where a card's contexts are seen to be larger.
+    ``tenancy`` is None if pods are not known; then no container is. ``before`` is the
+    last result; it has since when each container is idle. ``context_mib`` is what a
+    process may hold for its context; more if a card's contexts are larger.
     """
     if snapshot.found is None:
         return Usage()
     processes = snapshot.processes
     at = None if processes is None or processes.failure else processes.at
     times = {one.key: one.last_busy for one in before.containers}
-    parties = _all_consumers(tenancy)
+    consumers = _all_consumers(tenancy)
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
     resting: dict[tuple[CardUUID, int], Rest] = {}
     for card in snapshot.found.cards:
-        seat = _CardAccount(
-            card.uuid, _says(snapshot, card.uuid), parties.get(card.uuid, {})
+        account = _CardAccount(
+            card.uuid, _says(snapshot, card.uuid), consumers.get(card.uuid, {})
         )
-        _assign_processes(seat, snapshot, tenancy)
-        its = _resting(seat, before.resting, at)
+        _assign_processes(account, snapshot, tenancy)
+        its = _resting(account, before.resting, at)
         resting |= its
-        learnt = _smallest_context(
+        smallest = _smallest_context(
             its.values(), before.cards.get(card.uuid), context_mib, at
         )
-        seat.context_mib = max(context_mib, learnt or 0.0)
-        containers += _containers(seat, snapshot, times, at)
-        cards[card.uuid] = _card(seat, snapshot, tenancy, learnt)
+        account.context_mib = max(context_mib, smallest or 0.0)
+        containers += _containers(account, snapshot, times, at)
+        cards[card.uuid] = _card(account, snapshot, tenancy, smallest)
     return Usage(tuple(containers), cards, at, resting)
 
 
 @dataclass(slots=True)
 class _Consumer:
-    """One container on one card, or with no tenant all that is outside Kubernetes."""
+    """One container on one card; without a tenant, all processes outside Kubernetes."""
 
     tenant: Tenant | None
     container: str
@@ -179,23 +167,23 @@ _OUTSIDE: _Name = ("", "")
 
 @dataclass(slots=True)
 class _CardAccount:
-    """One card and all who sit there; ``orphans`` belong to pods nobody knows."""
+    """One card and its consumers; ``unknown_pods`` are processes of unknown pods."""
 
     card: CardUUID
     says: ProcessesAnswer | None
-    parties: dict[_Name, _Consumer]
-    orphans: list[ProcessUse] = field(default_factory=list)
+    consumers: dict[_Name, _Consumer]
+    unknown_pods: list[ProcessUse] = field(default_factory=list)
     context_mib: float = 0.0
 
     @property
     def busy(self) -> int:
-        """How many parties have processes here."""
-        busy = sum(bool(one.processes) for one in self.parties.values())
-        return busy + bool(self.orphans)
+        """How many consumers have processes here."""
+        busy = sum(bool(one.processes) for one in self.consumers.values())
+        return busy + bool(self.unknown_pods)
 
 
 def _says(snapshot: Snapshot, uuid: CardUUID) -> ProcessesAnswer | None:
-    """Give what was told of a card's processes; None where nothing is known."""
+    """Return the answer about a card's processes; None if nothing is known."""
     processes = snapshot.processes
     says = None if processes is None else processes.cards.get(uuid)
     return says if says is not None and says.known and not says.failure else None
@@ -204,14 +192,16 @@ def _says(snapshot: Snapshot, uuid: CardUUID) -> ProcessesAnswer | None:
 def _all_consumers(
     tenancy: Tenancy | None,
 ) -> Mapping[CardUUID, dict[_Name, _Consumer]]:
-    """Give who was allotted something, card by card."""
+    """Return the containers that were allocated something, card by card."""
     found: dict[CardUUID, dict[_Name, _Consumer]] = {}
     for tenant, holding in _holdings(tenancy):
-        parties = found.setdefault(holding.card, {})
+        consumers = found.setdefault(holding.card, {})
         name = (tenant.uid, holding.container)
-        party = parties.setdefault(name, _Consumer(tenant, holding.container, Amount()))
-        party.allotted = (party.allotted or Amount()) + holding.amount
-        party.exclusive = party.exclusive or holding.exclusive
+        consumer = consumers.setdefault(
+            name, _Consumer(tenant, holding.container, Amount())
+        )
+        consumer.allotted = (consumer.allotted or Amount()) + holding.amount
+        consumer.exclusive = consumer.exclusive or holding.exclusive
     return found
 
 
@@ -222,32 +212,32 @@ def _holdings(tenancy: Tenancy | None) -> Iterator[tuple[Tenant, Holding]]:
 
 
 def _assign_processes(
-    seat: _CardAccount, snapshot: Snapshot, tenancy: Tenancy | None
+    account: _CardAccount, snapshot: Snapshot, tenancy: Tenancy | None
 ) -> None:
-    """Give each process to its party; one without an owner has just ended."""
+    """Assign each process to its consumer; one without an owner has just ended."""
     owners = snapshot.processes.owners if snapshot.processes else {}
-    for process in seat.says.processes if seat.says else ():
+    for process in account.says.processes if account.says else ():
         owner = owners.get(process.pid)
         if owner is None:
             continue
-        tenant = tenancy.whose(owner) if tenancy else None
+        tenant = tenancy.owner_pod(owner) if tenancy else None
         if tenant is None and owner.pod:
-            seat.orphans.append(process)
+            account.unknown_pods.append(process)
             continue
         container = tenant.container_of(owner) if tenant else ""
         name = (tenant.uid, container) if tenant else _OUTSIDE
-        party = seat.parties.setdefault(name, _Consumer(tenant, container))
-        party.processes.append(process)
+        consumer = account.consumers.setdefault(name, _Consumer(tenant, container))
+        consumer.processes.append(process)
 
 
 def _resting(
-    seat: _CardAccount, before: _Resting, at: float | None
+    account: _CardAccount, before: _Resting, at: float | None
 ) -> dict[tuple[CardUUID, int], Rest]:
-    """Give the pods' processes that do not work; the memory of none of them changed."""
+    """Return the pods' idle processes, each with since when its memory is the same."""
     found: dict[tuple[CardUUID, int], Rest] = {}
-    for party in seat.parties.values():
-        for process in party.processes if party.tenant else ():
-            key, mib = (seat.card, process.pid), process.memory_mib
+    for consumer in account.consumers.values():
+        for process in consumer.processes if consumer.tenant else ():
+            key, mib = (account.card, process.pid), process.memory_mib
             if at is None or not mib or process.sm != 0:
                 continue
             known = before.get(key)
@@ -262,7 +252,7 @@ def _smallest_context(
     context_mib: float,
     at: float | None,
 ) -> float | None:
-    """Give the least that a process which allocates nothing was seen to hold."""
+    """Return the least memory that an idle process was seen to hold."""
     seen = [
         one.memory_mib
         for one in resting
@@ -276,42 +266,42 @@ def _smallest_context(
 
 
 def _containers(
-    seat: _CardAccount, snapshot: Snapshot, times: _Times, at: float | None
+    account: _CardAccount, snapshot: Snapshot, times: _Times, at: float | None
 ) -> Iterator[ContainerUse]:
-    ordered = sorted(seat.parties.values(), key=_order)
-    for party in ordered:
-        namespace, pod = party.tenant.name if party.tenant else ("", "")
-        uid = party.tenant.uid if party.tenant else ""
-        sm, memory_copy, encoder, decoder = _work(party, seat, snapshot)
-        last = times.get((seat.card, uid, party.container))
+    ordered = sorted(account.consumers.values(), key=_order)
+    for consumer in ordered:
+        namespace, pod = consumer.tenant.name if consumer.tenant else ("", "")
+        uid = consumer.tenant.uid if consumer.tenant else ""
+        sm, memory_copy, encoder, decoder = _work(consumer, account, snapshot)
+        last = times.get((account.card, uid, consumer.container))
         if sm is not None and (sm > 0 or last is None):
             last = at
         yield ContainerUse(
-            card=seat.card,
+            card=account.card,
             namespace=namespace,
             pod=pod,
             uid=uid,
-            container=party.container,
-            allotted=party.allotted,
-            exclusive=party.exclusive,
-            memory_mib=_of_all(party, seat, snapshot, "memory_mib"),
+            container=consumer.container,
+            allotted=consumer.allotted,
+            exclusive=consumer.exclusive,
+            memory_mib=_of_all(consumer, account, snapshot, "memory_mib"),
             sm=sm,
             memory_copy=memory_copy,
             encoder=encoder,
             decoder=decoder,
             last_busy=last,
-            placed=not (party.tenant and party.tenant.unplaced),
+            placed=not (consumer.tenant and consumer.tenant.unplaced),
             contexts_mib=sum(
-                min(process.memory_mib or 0.0, seat.context_mib)
-                for process in (party.processes if party.tenant else ())
+                min(process.memory_mib or 0.0, account.context_mib)
+                for process in (consumer.processes if consumer.tenant else ())
             ),
         )
 
 
-def _order(party: _Consumer) -> tuple[tuple[str, str], str, str]:
-    if party.tenant is None:
+def _order(consumer: _Consumer) -> tuple[tuple[str, str], str, str]:
+    if consumer.tenant is None:
         return (("", ""), "", "")
-    return (party.tenant.name, party.tenant.uid, party.container)
+    return (consumer.tenant.name, consumer.tenant.uid, consumer.container)
 
 
 _WORK = ("sm", "memory_copy", "encoder", "decoder")
@@ -320,46 +310,54 @@ _BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 
 
 def _work(
-    party: _Consumer, seat: _CardAccount, snapshot: Snapshot
+    consumer: _Consumer, account: _CardAccount, snapshot: Snapshot
 ) -> tuple[float | None, ...]:
-    """Give the four kinds of work; from the card itself where it serves one alone."""
-    if party.processes and seat.says and seat.says.sm_source not in _BY_PROCESS:
-        if seat.busy > 1 or _owners_unknown(snapshot):
+    """Return the four kinds of work; the card's own values if it has one consumer."""
+    if (
+        consumer.processes
+        and account.says
+        and account.says.sm_source not in _BY_PROCESS
+    ):
+        if account.busy > 1 or _owners_unknown(snapshot):
             return (None, None, None, None)
-        return tuple(_value(snapshot, seat.card, name) for name in _CARDS_WORK)
-    return tuple(_of_all(party, seat, snapshot, what) for what in _WORK)
+        return tuple(_value(snapshot, account.card, name) for name in _CARDS_WORK)
+    return tuple(_of_all(consumer, account, snapshot, what) for what in _WORK)
 
 
 def _of_all(
-    party: _Consumer, seat: _CardAccount, snapshot: Snapshot, what: str
+    consumer: _Consumer, account: _CardAccount, snapshot: Snapshot, what: str
 ) -> float | None:
-    """Add up one value over a party's processes; who has none is idle, 0.
+    """Add up one value over a consumer's processes; 0 if it has none.
 
-    None where others may be its own, too: of some nobody knows whose they are.
+    None if it may have others, because the owner of some processes is not known.
     """
-    if seat.says is None or _owners_unknown(snapshot) or _is_incomplete(party, seat):
+    if (
+        account.says is None
+        or _owners_unknown(snapshot)
+        or _is_incomplete(consumer, account)
+    ):
         return None
-    return _sum(getattr(process, what) for process in party.processes)
+    return _sum(getattr(process, what) for process in consumer.processes)
 
 
-def _is_incomplete(party: _Consumer, seat: _CardAccount) -> bool:
-    """Tell whether a process of its pod runs of which nobody knows the container.
+def _is_incomplete(consumer: _Consumer, account: _CardAccount) -> bool:
+    """Return whether a process of its pod runs whose container is not known.
 
-    One that has just been started anew, and kubelet has not told its id yet.
+    Its container has just been restarted, and the pod's status lacks the new id.
     """
-    if party.tenant is None or not party.container:
+    if consumer.tenant is None or not consumer.container:
         return False
-    nameless = seat.parties.get((party.tenant.uid, ""))
+    nameless = account.consumers.get((consumer.tenant.uid, ""))
     return nameless is not None and bool(nameless.processes)
 
 
 def _owners_unknown(snapshot: Snapshot) -> bool:
-    """Tell whether there may be processes of which nobody knows the owner."""
+    """Return whether there may be processes whose owner is not known."""
     return PROCESSES in snapshot.troubles
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Add up; what is unknown in part is unknown."""
+    """Add up; None if any value is unknown."""
     total = 0.0
     for value in values:
         if value is None:
@@ -369,83 +367,82 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _card(
-    seat: _CardAccount,
+    account: _CardAccount,
     snapshot: Snapshot,
     tenancy: Tenancy | None,
-    learnt: float | None,
+    smallest: float | None,
 ) -> CardUse:
     shares = [
         share
         for tenant in (tenancy.tenants if tenancy else ())
         for share in tenant.shares()
-        if share.card == seat.card
+        if share.card == account.card
     ]
-    blind = seat.says is None or _owners_unknown(snapshot)
+    blind = account.says is None or _owners_unknown(snapshot)
     return CardUse(
         allotted_units=sum(s.amount.units for s in shares) if tenancy else None,
         exclusive=any(s.amount.cores >= CORES_PER_CARD for s in shares),
         unattributed_mib=None
         if blind or tenancy is None
-        else _unattributed(seat, snapshot),
-        sm_source=_source(seat, snapshot),
-        context_mib=learnt,
+        else _unattributed(account, snapshot),
+        sm_source=_source(account, snapshot),
+        context_mib=smallest,
     )
 
 
-def _memory(party: _Consumer) -> float | None:
-    return _sum(process.memory_mib for process in party.processes)
+def _memory(consumer: _Consumer) -> float | None:
+    return _sum(process.memory_mib for process in consumer.processes)
 
 
-def _unattributed(seat: _CardAccount, snapshot: Snapshot) -> float | None:
-    used = _value(snapshot, seat.card, FB_USED)
-    known = _sum(_memory(party) for party in seat.parties.values())
+def _unattributed(account: _CardAccount, snapshot: Snapshot) -> float | None:
+    used = _value(snapshot, account.card, FB_USED)
+    known = _sum(_memory(consumer) for consumer in account.consumers.values())
     if used is None or known is None:
         return None
     return max(0.0, used - known)
 
 
-def _source(seat: _CardAccount, snapshot: Snapshot) -> SmSource:
-    if seat.says is None or _owners_unknown(snapshot):
+def _source(account: _CardAccount, snapshot: Snapshot) -> SmSource:
+    if account.says is None or _owners_unknown(snapshot):
         return SmSource.NONE
-    if seat.says.sm_source in _BY_PROCESS:
-        return seat.says.sm_source
-    known = _value(snapshot, seat.card, GPU_UTIL) is not None
-    return SmSource.CARD if seat.busy == 1 and known else SmSource.NONE
+    if account.says.sm_source in _BY_PROCESS:
+        return account.says.sm_source
+    known = _value(snapshot, account.card, GPU_UTIL) is not None
+    return SmSource.CARD if account.busy == 1 and known else SmSource.NONE
 
 
 _GROUP_OF = {FB_USED: MEMORY} | dict.fromkeys(_CARDS_WORK, UTILIZATION)
 
 
 def _value(snapshot: Snapshot, uuid: CardUUID, name: str) -> float | None:
-    """Give a card's own value; None where it is not read or not known."""
+    """Return a card's own value; None if it is not read or not known."""
     found = snapshot.rounds.get(_GROUP_OF[name])
     says = found.cards.get(uuid) if found else None
     return None if says is None else says.values.get(name)
 
 
 Mode = Literal["off", "report", "evict"]
-"""What is done about an excess that lasts."""
+"""What is done about overuse that lasts."""
 
 TOLERANCE = 1.05
-"""So many times its share a container may hold: a driver hands out memory in pages."""
+"""A container may hold so many times its share, because memory comes in pages."""
 
 LONGEST_GAP_S = 15.0
-"""Between two rounds that lie further apart the use was unknown."""
+"""Between two rounds that are further apart the use was unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """One container over its share; ``lasted_s`` is how long it is known to be so.
+    """One container over its share; ``lasted_s`` is for how long it is known to be.
 
-    ``seen`` is when it was seen so in the last round, by the clock of ``look``, and
-    None where that round did not tell. ``told`` and ``evicted`` are what was done about
-    it, each once.
+    ``seen`` is when the last round saw it, by the clock of ``detect_overuse``; None if
+    that round did not tell. ``reported`` and ``evicted`` are what was done about it.
     """
 
     use: ContainerUse
     seen: float | None
     lasted_s: float = 0.0
-    told: bool = False
+    reported: bool = False
     evicted: bool = False
 
 
@@ -454,30 +451,30 @@ Overuses = Mapping[UseKey, Overuse]
 
 @dataclass(frozen=True, slots=True)
 class OveruseTally:
-    """What the watchdog has done since the exporter began."""
+    """What was done about overuse since the exporter started."""
 
     reports: int = 0
     evictions: int = 0
 
 
 def allotted_mib(use: ContainerUse) -> float | None:
-    """Give a container's share of the card's memory; None where none can be told.
+    """Return a container's share of the card's memory (MiB); None if it has none.
 
-    That is 0 for one that asked for no part of the card. Of a process in a pod nobody
-    may know the container, and then none its share.
+    It is 0 for a container that asked for no part of the card, and None if the
+    process's container is not known.
     """
     if not use.container or not use.placed or use.exclusive:
         return None
     if use.allotted is None:
         return 0.0
-    # It asked for cores alone: then nobody said how much memory it may use.
+    # It asked for cores only, so it has no memory limit.
     return use.allotted.units * float(UNIT_MIB) or None
 
 
 def is_over(use: ContainerUse) -> bool | None:
-    """Tell whether a container uses more memory than its share; None for unknown.
+    """Return whether a container uses more memory than its share; None for unknown.
 
-    The contexts of its processes are CUDA's, and no part of what it asked for.
+    The CUDA contexts of its processes do not count.
     """
     share = allotted_mib(use)
     if share is None or use.memory_mib is None:
@@ -488,10 +485,10 @@ def is_over(use: ContainerUse) -> bool | None:
 
 
 def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
-    """Give who is over its share by a round that came at ``now``, and for how long.
+    """Return the containers over their share by a round at ``now``, and for how long.
 
-    Whose use is unknown just now stays as it was; that time does not count. ``now`` is
-    in seconds of a clock that nobody sets: a step of the day's time is no excess.
+    A container whose use is unknown stays as it was; that time does not count. ``now``
+    is in monotonic seconds.
     """
     found: dict[UseKey, Overuse] = {}
     if usage.at is None:
@@ -513,29 +510,28 @@ def _longer(known: Overuse, use: ContainerUse, now: float) -> Overuse:
     return replace(known, use=use, seen=now, lasted_s=lasted_s)
 
 
-def due(excesses: Overuses, after_s: float) -> Iterator[Overuse]:
-    """Give those that have been over their share for so long, and are so now."""
-    for excess in excesses.values():
-        if excess.seen is not None and excess.lasted_s >= after_s:
-            yield excess
+def due(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
+    """Return those that have been over their share for so long, and are now."""
+    for overuse in overuses.values():
+        if overuse.seen is not None and overuse.lasted_s >= after_s:
+            yield overuse
 
 
-def may_evict(excess: Overuse) -> bool:
-    """Tell whether a pod may be evicted for this.
+def may_evict(overuse: Overuse) -> bool:
+    """Return whether a pod may be evicted for this.
 
-    Not one that never asked: what uses cards without a request is mostly the node's
-    own, such as a driver's daemon.
+    Not a pod without a request: such pods are mostly daemons of the node.
     """
-    return excess.use.allotted is not None
+    return overuse.use.allotted is not None
 
 
-def overuse_text(excess: Overuse, card: str) -> str:
-    """Say it in one sentence, for the pod's events and the log."""
-    use = excess.use
+def overuse_text(overuse: Overuse, card: str) -> str:
+    """Describe it in one sentence, for the pod's events and the log."""
+    use = overuse.use
     share = allotted_mib(use) or 0.0
     held = f"container {use.container} uses {use.memory_mib or 0:.0f}"
     if use.allotted is None:
-        return f"{held} MiB of {card} without having asked for any part of it"
-    lasted = f"for {excess.lasted_s:.0f} s"
-    beside = f", beside {use.contexts_mib:.0f} MiB allowed for CUDA's contexts"
+        return f"{held} MiB of {card} without a request for it"
+    lasted = f"for {overuse.lasted_s:.0f} s"
+    beside = f", plus {use.contexts_mib:.0f} MiB allowed for CUDA contexts"
     return f"{held} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"

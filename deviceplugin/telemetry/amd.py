@@ -1,17 +1,9 @@
-"""Telemetry of AMD's cards, under the same names as NVIDIA's, from plain files.
+"""Telemetry of AMD's cards, from the files of the amdgpu and amdkfd drivers.
 
-Read one small file of the kernel's; tell what is not there from what fails now.
-
-AMD's cards and their processes, in the files of the amdgpu and amdkfd drivers.
-
-Sources: the kernel's documents of amdgpu (driver-misc) and ``/sys/class/kfd``; the
-UUID is written as rocminfo does, so that ``ROCR_VISIBLE_DEVICES`` takes it.
-
-What each field of ``fields`` is on AMD's cards: which file of amdgpu, which unit.
-
-Sources: the kernel's documents of amdgpu (thermal, ras, driver-misc), and its
-``kgd_pp_interface.h`` for ``gpu_metrics``. Encoders, PCIe throughput and profiling have
-no file that tells just that.
+Sources: the kernel's documentation of amdgpu (thermal, ras, driver-misc), its
+``kgd_pp_interface.h`` for ``gpu_metrics``, and ``/sys/class/kfd``. The UUID has the
+form of rocminfo, so that ``ROCR_VISIBLE_DEVICES`` accepts it. The fields have NVIDIA's
+names. Encoders, PCIe throughput and profiling have no file.
 """
 
 import errno
@@ -36,18 +28,17 @@ from gpushare.domain.model import CardUUID
 
 _READ_BYTES = 65536
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
-"""What kernels answer for something that a card does not have, by their age."""
+"""What kernels of different age answer for something that a card does not have."""
 
 
 class NotThere(Exception):
-    """This card, or its driver, does not tell this."""
+    """This card, or its driver, does not have this value."""
 
 
 def raw(path: Path) -> bytes:
-    """Give a file's bytes.
+    """Return a file's bytes.
 
-    ``NotThere``, or ``OSError`` where it cannot be told now: the card is in reset, for
-    one.
+    Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
     """
     try:
         with path.open("rb") as opened:
@@ -59,12 +50,12 @@ def raw(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """Give a file's text without the blanks around it; raises what ``raw`` raises."""
+    """Return a file's text, stripped; raises what ``raw`` raises."""
     return raw(path).decode(errors="replace").strip()
 
 
 def text_or_nothing(path: Path) -> str:
-    """Give a file's text, empty where it cannot be read for any reason."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return text(path)
     except (NotThere, OSError):
@@ -72,7 +63,7 @@ def text_or_nothing(path: Path) -> str:
 
 
 def number(path: Path) -> int:
-    """Give the whole number that a file holds; raises what ``raw`` raises."""
+    """Return the whole number that a file holds; raises what ``raw`` raises."""
     found = text(path)
     try:
         return int(found)
@@ -81,7 +72,7 @@ def number(path: Path) -> int:
 
 
 CARDS = "sys/class/drm"
-"""Where each card has a folder, under the root of the host."""
+"""Where each card has a folder, under the host's root."""
 
 _KFD = "sys/class/kfd/kfd"
 _MIB = 2**20
@@ -91,7 +82,7 @@ _FACT = re.compile(r"^(\w+) (\d{1,20})$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class AmdCard:
-    """One card, the folder of its files, and the numbers that amdkfd has for it."""
+    """One card, the folder of its files, and its ids in amdkfd."""
 
     card: FoundCard
     device: Path
@@ -100,7 +91,7 @@ class AmdCard:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where amdgpu drives a card: its PCI address, its files, amdkfd's numbers."""
+    """Where amdgpu drives a card: its PCI address, its files, its ids in amdkfd."""
 
     bus: str
     device: Path
@@ -117,19 +108,19 @@ def card_places(root: Path) -> list[Place]:
 
 
 def described(place: Place) -> FoundCard | LeftOut:
-    """Read what does not change of a card. It may hang, as all that asks a card."""
+    """Read what does not change of a card. It may hang, as every call of a card."""
     memory_mib = _memory_mib(place.device)
     if not memory_mib:
-        return LeftOut(place.bus, "amdgpu tells no memory of it")
+        return LeftOut(place.bus, "amdgpu does not tell its memory")
     return _described(place.bus, place.device, memory_mib)
 
 
 def found_cards(
     answers: Mapping[Place, FoundCard | LeftOut | Exception],
 ) -> list[AmdCard | LeftOut]:
-    """Give the cards with their indices, which follow their PCI addresses.
+    """Return the cards with their indices, in the order of their PCI addresses.
 
-    One that did not answer is left out and keeps its place in the order.
+    A card that did not answer is left out and keeps its place in the order.
     """
     all_found: list[AmdCard | LeftOut] = []
     taken: set[CardUUID] = set()
@@ -142,7 +133,7 @@ def found_cards(
             all_found.append(LeftOut(place.bus, str(card)))
         else:
             if card.uuid in taken:
-                # The parts of a card that was split all tell the whole one's number.
+                # All partitions of a card have the unique id of the whole card.
                 card = replace(card, uuid=_by_address(place.bus))  # noqa: PLW2901
             taken.add(card.uuid)
             its = replace(card, index=index)
@@ -152,14 +143,14 @@ def found_cards(
 
 
 def is_there(one: AmdCard) -> bool:
-    """Say whether the card is still in its place and driven by amdgpu."""
+    """Return whether the card is still in its place and driven by amdgpu."""
     return _bus(one.device) == one.card.bus
 
 
 def processes(root: Path, one: AmdCard) -> tuple[ProcessUse, ...]:
     """List the compute processes that have memory of a card.
 
-    ``NotThere`` where amdkfd, which knows them, does not run or not for this card.
+    Raises ``NotThere`` if amdkfd, which knows them, does not have this card.
     """
     folder = root / _KFD / "proc"
     if not one.kfd_ids or not folder.is_dir():
@@ -177,19 +168,19 @@ def processes(root: Path, one: AmdCard) -> tuple[ProcessUse, ...]:
 
 
 def driver_version(root: Path) -> str:
-    """Give amdgpu's version; only one delivered apart from the kernel has any."""
+    """Return amdgpu's version; empty if it came with the kernel."""
     return text_or_nothing(root / "sys/module/amdgpu/version")
 
 
 def _devices(root: Path) -> Iterator[tuple[str, Path]]:
     for card in (root / CARDS).glob("card*"):
-        # Connectors are here too, card0-DP-1: their device is the card, no PCI device.
+        # Connectors such as card0-DP-1 are here too; they are no PCI devices.
         if bus := _bus(card / "device"):
             yield bus, card / "device"
 
 
 def _bus(device: Path) -> str:
-    """Give the PCI address where amdgpu drives it, else nothing."""
+    """Return the PCI address if amdgpu drives it, else nothing."""
     lines = text_or_nothing(device / "uevent").splitlines()
     words = dict(line.split("=", 1) for line in lines if "=" in line)
     return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
@@ -224,12 +215,12 @@ def _by_address(bus: str) -> CardUUID:
 
 
 def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
-    """Give amdkfd's numbers of cards by PCI address; a split card has several."""
+    """Return amdkfd's ids by PCI address; a partitioned card has several."""
     ids: dict[str, tuple[str, ...]] = {}
     for node in sorted((root / _KFD / "topology/nodes").glob("*")):
         kfd_id = text_or_nothing(node / "gpu_id")
         facts = dict(_FACT.findall(text_or_nothing(node / "properties")))
-        # 0 is a node of processors.
+        # 0 is a node without a card.
         if kfd_id in ("", "0") or "location_id" not in facts:
             continue
         bus = _address(int(facts.get("domain", 0)), int(facts["location_id"]))
@@ -249,7 +240,7 @@ def _vram(process: Path, kfd_id: str) -> int:
 
 
 _ENERGY_AT = {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88}
-"""Where ``gpu_metrics`` has its 64 bits of energy, by format and content revision."""
+"""The offset of the energy in ``gpu_metrics``, by format and content revision."""
 _NEVER = 2**64 - 1
 _MJ = 1000 / 2**16
 """Its unit, 2^-16 J, in mJ."""
@@ -257,9 +248,9 @@ _ERRORS = re.compile(r"^(ue|ce):\s*(\d+)\s*$", re.MULTILINE)
 
 
 def value(device: Path, field: str) -> float:
-    """Read one field of the card whose files these are, in the field's own unit.
+    """Read one field of a card, in the field's own unit.
 
-    ``NotThere``, or ``OSError`` where it cannot be told now.
+    Raises ``NotThere``, or ``OSError`` if it cannot be read now.
     """
     read = _VALUES.get(field)
     if read is None:
@@ -272,7 +263,7 @@ def _plain(name: str) -> Callable[[Path], float]:
 
 
 def _hwmon(scale: int, *names: str) -> Callable[[Path], float]:
-    """Read the first of these files that there is; the sensors' folder has a number."""
+    """Read the first of these files that exists; the folder's name has a number."""
 
     def read(device: Path) -> float:
         for folder in sorted((device / "hwmon").glob("hwmon*")):
@@ -305,7 +296,7 @@ def _errors(kind: str) -> Callable[[Path], float]:
             except NotThere:
                 continue
             if not told:
-                # While the card is in reset: a sum without it would be a fall.
+                # While the card is in reset, the sum without it would be too low.
                 raise OSError(errno.EBUSY, "it counts no errors now", str(path))
             counts += [int(count) for name, count in told if name == kind]
         if not counts:
@@ -316,7 +307,7 @@ def _errors(kind: str) -> Callable[[Path], float]:
 
 
 def _bad_pages(flag: str) -> Callable[[Path], int]:
-    """Count lines ``page : size : flag``; R is retired, P waits for it."""
+    """Count lines ``page : size : flag``; R is retired, P is pending."""
 
     def read(device: Path) -> int:
         lines = text(device / "ras/gpu_vram_bad_pages").splitlines()
@@ -331,7 +322,7 @@ def _energy_mj(device: Path) -> float:
     if at is None or len(metrics) < at + 8:
         raise NotThere("energy")
     (counted,) = struct.unpack_from("<Q", metrics, at)
-    # All bits are set where the card does not count it.
+    # All bits are set if the card does not count it.
     if counted == _NEVER:
         raise NotThere("energy")
     return float(counted) * _MJ
@@ -343,10 +334,10 @@ _VALUES: Mapping[str, Callable[[Path], float]] = {
     fields.FB_USED: _USED_MIB,
     fields.FB_FREE: lambda device: _TOTAL_MIB(device) - _USED_MIB(device),
     fields.FB_TOTAL: _TOTAL_MIB,
-    # The chip's edge; some of the newest cards tell its hottest point only.
+    # The chip's edge; some new cards tell only its hottest point.
     fields.GPU_TEMP: _hwmon(1000, "temp1_input", "temp2_input"),
     fields.MEMORY_TEMP: _hwmon(1000, "temp3_input"),
-    # Averaged, or as the newest tell it: of the moment.
+    # Averaged, or the present value on the newest cards.
     fields.POWER_USAGE: _hwmon(1_000_000, "power1_average", "power1_input"),
     fields.TOTAL_ENERGY_CONSUMPTION: _energy_mj,
     fields.SM_CLOCK: _hwmon(1_000_000, "freq1_input"),
@@ -366,7 +357,7 @@ class AmdTelemetry:
     """A ``Telemetry`` over amdgpu's files.
 
     ``root`` is where the host's ``/sys`` is found. ``deadline_s`` is how long one card
-    may take over one group, or over being found: reading its files asks the card, which
+    may take for one group, or for being found: reading its files calls the card, which
     may hang.
     """
 
@@ -380,9 +371,9 @@ class AmdTelemetry:
         self._closed = threading.Event()
 
     def cards(self) -> Found:
-        """Look at the node: a card known once stays listed under its index.
+        """Look for cards: one that was known once stays listed under its index.
 
-        ``NoCardsYet`` where amdgpu drives none now, or its list of them hangs.
+        ``NoCardsYet`` if amdgpu drives none now, or if listing them hangs.
         """
         folder = self._root / CARDS
         try:
@@ -406,7 +397,7 @@ class AmdTelemetry:
         return Found(tuple(sorted(cards, key=lambda card: card.index)), left_out)
 
     def driver_version(self) -> str:
-        """Give amdgpu's version; empty where it came with the kernel, or hangs."""
+        """Return amdgpu's version; empty if it came with the kernel, or hangs."""
         version = partial(driver_version, self._root)
         try:
             return self._calls.run_one("version", version)
@@ -432,7 +423,7 @@ class AmdTelemetry:
         }
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
-        """List the compute processes; amdkfd tells their memory and nothing else."""
+        """List the compute processes; amdkfd tells only their memory."""
         answers = self._calls.run(
             {
                 ("processes", uuid): partial(_processes_say, self._root, one)
@@ -447,12 +438,12 @@ class AmdTelemetry:
         }
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait in vain: XIDs are NVIDIA's."""
+        """Wait; only NVIDIA's cards report XIDs."""
         self._closed.wait(timeout_s)
         return None
 
     def close(self) -> None:
-        """Wake whoever waits for an event."""
+        """Wake the threads that wait for an event."""
         self._closed.set()
 
     def _all_known(self) -> Mapping[CardUUID, AmdCard]:
@@ -485,7 +476,7 @@ def _find(one: AmdCard) -> None:
 
 
 def _says(one: AmdCard, wanted: Collection[str]) -> CardAnswer:
-    """Read each field; one that cannot be told now is missing, no more than that."""
+    """Read each field; one that cannot be read now is only missing."""
     _find(one)
     values: dict[str, float] = {}
     unsupported: set[str] = set()

@@ -1,7 +1,7 @@
-"""Every metric of a card by name, kind and group: the one table (docs/monitoring.md).
+"""The table of all metrics that cards tell: name, kind and group. Pure.
 
-The names of cards' metrics are dcgm-exporter's, so that dashboards made for it and
-seed 002's rules answer. Which are read is a matter of groups: some are slow.
+The names are those of dcgm-exporter, so that its dashboards and alert rules work. What
+is read is chosen by groups, because some are slow (docs/monitoring.md).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FieldKind = Literal["gauge", "counter"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is read together; ``slow`` says why it is off unless asked for."""
+    """What is read together; ``slow`` says why it is off by default."""
 
     name: str
     every_s: float
@@ -21,7 +21,7 @@ class Group:
 
     @property
     def by_default(self) -> bool:
-        """Whether it is on where nobody says anything."""
+        """Whether it is on by default."""
         return not self.slow
 
 
@@ -46,11 +46,11 @@ GROUPS = (
     Group(NVLINK, 60.0, "NVLink traffic"),
     Group(ALLOTMENT, 5.0, "what was allotted to containers, by their placements"),
     Group(KUBELET, 60.0, "whether kubelet's record agrees with the placements"),
-    Group(RETIRED, 300.0, "retired memory pages", slow="reads the card's own store"),
+    Group(RETIRED, 300.0, "retired memory pages", slow="reads the card's own storage"),
     Group(PCIE, 10.0, "PCIe throughput", slow="blocks 20 ms a call"),
     Group(PROFILING, 5.0, "GPM, Hopper and newer", slow="needs two samples a reading"),
 )
-"""In the order of the documents."""
+"""In the order of the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ POWER_VIOLATION = f"{_DEV}POWER_VIOLATION"
 THERMAL_VIOLATION = f"{_DEV}THERMAL_VIOLATION"
 PCIE_REPLAY_COUNTER = f"{_DEV}PCIE_REPLAY_COUNTER"
 XID_ERRORS = f"{_DEV}XID_ERRORS"
-"""Not read in a group: events bring it (``faults.XidTallies``)."""
+"""Not read in a group: events report it (``XidTallies``)."""
 ECC_SBE_VOL_TOTAL = f"{_DEV}ECC_SBE_VOL_TOTAL"
 ECC_DBE_VOL_TOTAL = f"{_DEV}ECC_DBE_VOL_TOTAL"
 ECC_SBE_AGG_TOTAL = f"{_DEV}ECC_SBE_AGG_TOTAL"
@@ -118,8 +118,8 @@ FIELDS = (
     Field(DEC_UTIL, "gauge", UTILIZATION, "How busy its decoder is (%)."),
     Field(FB_USED, "gauge", MEMORY, "Card memory in use (MiB)."),
     Field(FB_FREE, "gauge", MEMORY, "Card memory free (MiB)."),
-    Field(FB_RESERVED, "gauge", MEMORY, "Card memory the driver keeps (MiB)."),
-    Field(FB_TOTAL, "gauge", MEMORY, "Card memory in all (MiB)."),
+    Field(FB_RESERVED, "gauge", MEMORY, "Card memory reserved by the driver (MiB)."),
+    Field(FB_TOTAL, "gauge", MEMORY, "Total card memory (MiB)."),
     Field(GPU_TEMP, "gauge", ENVIRONMENT, "Temperature of the card (C)."),
     Field(MEMORY_TEMP, "gauge", ENVIRONMENT, "Temperature of its memory (C)."),
     Field(POWER_USAGE, "gauge", ENVIRONMENT, "Power drawn (W)."),
@@ -133,7 +133,7 @@ FIELDS = (
     Field(MEM_CLOCK, "gauge", ENVIRONMENT, "Clock of the memory (MHz)."),
     Field(POWER_VIOLATION, "counter", ENVIRONMENT, "Throttled for power (ns)."),
     Field(THERMAL_VIOLATION, "counter", ENVIRONMENT, "Throttled for heat (ns)."),
-    Field(PCIE_REPLAY_COUNTER, "counter", FAULTS, "PCIe packets sent again (count)."),
+    Field(PCIE_REPLAY_COUNTER, "counter", FAULTS, "PCIe retransmissions (count)."),
     Field(
         ECC_SBE_VOL_TOTAL,
         "counter",
@@ -147,10 +147,16 @@ FIELDS = (
         "Double-bit errors since the driver was loaded (count).",
     ),
     Field(
-        ECC_SBE_AGG_TOTAL, "counter", FAULTS, "Single-bit errors of its life (count)."
+        ECC_SBE_AGG_TOTAL,
+        "counter",
+        FAULTS,
+        "Single-bit errors of the card's lifetime (count).",
     ),
     Field(
-        ECC_DBE_AGG_TOTAL, "counter", FAULTS, "Double-bit errors of its life (count)."
+        ECC_DBE_AGG_TOTAL,
+        "counter",
+        FAULTS,
+        "Double-bit errors of the card's lifetime (count).",
     ),
     Field(
         CORRECTABLE_REMAPPED_ROWS,
@@ -164,14 +170,12 @@ FIELDS = (
         FAULTS,
         "Rows remapped after uncorrectable errors (count).",
     ),
-    Field(
-        ROW_REMAP_FAILURE, "gauge", FAULTS, "1 where remapping a row failed (0 or 1)."
-    ),
+    Field(ROW_REMAP_FAILURE, "gauge", FAULTS, "1 if remapping a row failed (0 or 1)."),
     Field(
         VGPU_LICENSE_STATUS,
         "gauge",
         FAULTS,
-        "1 where a vGPU has its licence (0 or 1).",
+        "1 if a vGPU has its licence (0 or 1).",
     ),
     Field(
         NVLINK_BANDWIDTH_TOTAL,
@@ -185,9 +189,7 @@ FIELDS = (
     Field(
         RETIRED_DBE, "counter", RETIRED, "Pages retired for double-bit errors (count)."
     ),
-    Field(
-        RETIRED_PENDING, "gauge", RETIRED, "1 where pages wait to be retired (0 or 1)."
-    ),
+    Field(RETIRED_PENDING, "gauge", RETIRED, "1 if pages wait to be retired (0 or 1)."),
     Field(PCIE_TX_THROUGHPUT, "gauge", PCIE, "PCIe traffic sent (KB/s)."),
     Field(PCIE_RX_THROUGHPUT, "gauge", PCIE, "PCIe traffic received (KB/s)."),
     Field(
@@ -210,7 +212,7 @@ FIELDS = (
         XID_ERRORS,
         "gauge",
         FAULTS,
-        "The last XID reported, 0 for none so far; it stays (number).",
+        "The last XID reported, 0 for none so far (number).",
     ),
 )
 """All of them; each is read in the group that it names."""

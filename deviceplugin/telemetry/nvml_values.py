@@ -1,12 +1,19 @@
-"""What one of NVIDIA's cards tells of itself at work: each field by the call it takes.
+"""The fields of one NVIDIA card, each with the NVML call that reads it, and GPM.
 
-Calls, units and the cards that lack them are those of NVML's own reference; what a card
-or its driver does not support is left out, and what one call fails to tell as well.
+Calls and units are those of NVML's reference. A field that a card or its driver does
+not support, or that a call refuses, is left out.
+
+GPM (profiling) tells how well the parts of a card are used, on Hopper and newer. A
+value is for the time between two samples, so each round's sample is kept for the next
+one. Older data-centre cards tell this to DCGM only, other cards not at all.
 """
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pynvml
 
@@ -19,7 +26,7 @@ from gpushare.domain.model import CardUUID
 _MIB = 2**20
 _W = 1 / 1000
 _BLANKS = frozenset({2**32 - 1, 2**64 - 1})
-"""NVML's words for an amount that it cannot tell, in either width."""
+"""NVML's values for an unknown amount, of 32 and of 64 bits."""
 
 _ALL_LINKS = 2**32 - 1
 _NVLINK_SENT = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS)
@@ -39,10 +46,10 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class ValuesAnswer:
-    """What a card said; ``refused`` has why, for fields that failed just now.
+    """A card's answer; ``refused`` has the reason for each field that failed just now.
 
-    Those are neither known nor unsupported. Whether a card that refuses all of a group
-    is sick cannot be told from that group alone.
+    Those are neither known nor unsupported. One group alone does not tell whether a
+    card that refuses all of it is sick.
     """
 
     says: CardAnswer
@@ -51,7 +58,7 @@ class ValuesAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One question, and the fields that its answer holds, in order."""
+    """One call, and the fields that its answer has, in order."""
 
     names: tuple[str, ...]
     ask: Callable[[Handle], Numbers | None]
@@ -60,7 +67,7 @@ class _Call:
 def values(handle: Handle, wanted: Collection[str]) -> ValuesAnswer:
     """Read some fields of one card, each in its own unit (``fields``).
 
-    A field of which nobody here knows is unsupported. ``CardFailed``, ``NoDriver``.
+    An unknown field is unsupported. ``CardFailed``, ``NoDriver``.
     """
     known: dict[str, float] = {}
     refused: dict[str, str] = {}
@@ -84,12 +91,12 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesAnswer:
 
 
 class Rates:
-    """Makes of NVLink's counter the rate since a card was last read.
+    """Turns NVLink's counter into the rate since a card was last read.
 
-    In thousands of KiB a second, which DCGM calls MB/s: its own arithmetic
-    (``DcgmCacheManager.cpp``, ``ReadAndCacheNvLinkBandwidth``). Unknown at the first
-    reading, and where the driver began to count anew. ``clock`` gives seconds of a
-    clock that nobody sets. One thread at a time for each card.
+    In thousands of KiB a second, which DCGM calls MB/s (``DcgmCacheManager.cpp``,
+    ``ReadAndCacheNvLinkBandwidth``). Unknown at the first reading, and after the
+    counter was reset. ``clock`` returns monotonic seconds. One thread at a time for
+    each card.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -97,7 +104,7 @@ class Rates:
         self._last: dict[CardUUID, tuple[float, float]] = {}
 
     def put(self, uuid: CardUUID, said: ValuesAnswer) -> ValuesAnswer:
-        """Put the rate in the counter's place; other fields stay as they are."""
+        """Replace the counter by the rate; other fields stay as they are."""
         name = fields.NVLINK_BANDWIDTH_TOTAL
         if name not in said.says.values:
             return said
@@ -111,7 +118,7 @@ class Rates:
 
 
 def busy_percent(handle: Handle) -> float | None:
-    """Give how busy a card is (%), None where it does not tell."""
+    """Return how busy a card is (%), None if it does not tell."""
     try:
         numbers = nvml.query(partial(_utilization, handle))
     except nvml.QueryRefused:
@@ -125,9 +132,9 @@ def _utilization(handle: Handle) -> Numbers:
 
 
 def _memory(handle: Handle) -> Numbers | None:
-    """Give whole MiB, as dcgm-exporter does.
+    """Return whole MiB, as dcgm-exporter does.
 
-    Before 510 what the driver keeps is in use, since nothing tells the two apart.
+    Before 510, what the driver reserves counts as used, because it is not told apart.
     """
     get = pynvml.nvmlDeviceGetMemoryInfo
     newer = nvml.query(partial(get, handle, version=pynvml.nvmlMemory_v2))
@@ -148,7 +155,7 @@ def _temperature(handle: Handle) -> Numbers | None:
 
 
 def _violation(policy: int, field: int, handle: Handle) -> Numbers | None:
-    """Give nanoseconds: the call is to go with CUDA 14, the field's value stays."""
+    """Return nanoseconds; CUDA 14 removes the call, and the field value stays."""
     get = pynvml.nvmlDeviceGetViolationStatus
     return _first(
         lambda: [_known(get(handle, policy).violationTime)],
@@ -162,7 +169,7 @@ def _remapped_rows(handle: Handle) -> Numbers:
 
 
 def _license(handle: Handle) -> Numbers:
-    """Give 1 where a feature of this card is licensed, as a vGPU in its guest needs."""
+    """Return 1 if a feature of this card is licensed, as a vGPU in a guest needs."""
     told = pynvml.nvmlDeviceGetGridLicensableFeatures(handle)
     features = told.gridLicensableFeatures[: told.licensableFeaturesCount]
     licensed = told.isGridLicenseSupported and any(one.featureState for one in features)
@@ -170,10 +177,10 @@ def _license(handle: Handle) -> Numbers:
 
 
 def _nvlink(handle: Handle) -> Numbers | None:
-    """Give KiB sent and received together, over all links, since the driver was loaded.
+    """Return KiB sent and received over all links since the driver was loaded.
 
-    Both or nothing: a sum that lost a part would look like a driver loaded anew.
-    ``Rates`` makes of it what is shown.
+    Both or nothing: a sum without one part would look like a counter that was reset.
+    ``Rates`` turns it into a rate.
     """
     sent, received = _field_values(handle, [_NVLINK_SENT, _NVLINK_RECEIVED])
     return None if sent is None or received is None else [sent + received]
@@ -182,9 +189,9 @@ def _nvlink(handle: Handle) -> Numbers | None:
 def _field_values(
     handle: Handle, wanted: Sequence[int | tuple[int, int]]
 ) -> list[float | None]:
-    """Give the values of fields, a pair being a field and its scope.
+    """Return the values of fields; a pair is a field and its scope.
 
-    The call succeeds even where a field fails, of a lost card, too.
+    The call succeeds even if a field fails, also for a lost card.
     """
     return [
         _known(getattr(one.value, _UNION[one.valueType]))
@@ -195,7 +202,7 @@ def _field_values(
 
 
 def _first(*calls: Callable[[], Numbers]) -> Numbers | None:
-    """Give the first answer of a driver that supports one of these."""
+    """Return the answer of the first call that the driver supports."""
     for call in calls:
         answer = nvml.query(call)
         if answer is not None:
@@ -302,4 +309,137 @@ _CALLS = (
     _one(fields.PCIE_TX_THROUGHPUT, _pcie(pynvml.NVML_PCIE_UTIL_TX_BYTES)),
     _one(fields.PCIE_RX_THROUGHPUT, _pcie(pynvml.NVML_PCIE_UTIL_RX_BYTES)),
 )
-"""In the order of the documents; those of one tuple are read at once."""
+"""In the order of the documentation; those of one tuple are read at once."""
+
+
+_RATIO = 1 / 100
+_METRICS = {
+    fields.GR_ENGINE_ACTIVE: (pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL, _RATIO),
+    fields.SM_ACTIVE: (pynvml.NVML_GPM_METRIC_SM_UTIL, _RATIO),
+    fields.SM_OCCUPANCY: (pynvml.NVML_GPM_METRIC_SM_OCCUPANCY, _RATIO),
+    fields.PIPE_TENSOR_ACTIVE: (pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, _RATIO),
+    fields.DRAM_ACTIVE: (pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, _RATIO),
+    fields.PROF_PCIE_TX_BYTES: (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB),
+    fields.PROF_PCIE_RX_BYTES: (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MIB),
+}
+"""By field: NVML's metric, and the factor from its unit to the field's unit."""
+
+_APART_S = 0.12
+"""The card refreshes its samples every 100 ms; closer ones are useless (nvml.h)."""
+
+STALE_S = 60.0
+"""A longer average would hide what the card does now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A sample in NVML's memory, to be freed; ``at`` by the monotonic clock."""
+
+    taken: Any
+    at: float
+
+
+class Profiler:
+    """Reads GPM of cards, each card from one thread at a time.
+
+    The first reading of a card takes 0.12 s, because it needs two samples, and so does
+    one that comes more than ``stale_s`` after the last.
+    """
+
+    def __init__(self, stale_s: float = STALE_S) -> None:
+        self._stale_s = stale_s
+        self._kept: dict[CardUUID, _Sample] = {}
+
+    def read(
+        self, uuid: CardUUID, handle: Handle, wanted: Collection[str]
+    ) -> ValuesAnswer:
+        """Read some fields of one card. ``CardFailed`` and ``NoDriver``."""
+        asked = [name for name in wanted if name in _METRICS]
+        try:
+            if not asked or not _supported(handle):
+                self._forget(uuid)
+                return ValuesAnswer(CardAnswer(unsupported=frozenset(wanted)), {})
+            metrics = self._metrics(uuid, handle, asked)
+        except nvml.QueryRefused as error:
+            refused = dict.fromkeys(asked, str(error))
+            return ValuesAnswer(
+                CardAnswer(unsupported=frozenset(wanted) - set(asked)), refused
+            )
+        return _said(frozenset(wanted), metrics)
+
+    def _metrics(
+        self, uuid: CardUUID, handle: Handle, asked: Collection[str]
+    ) -> dict[str, Any]:
+        """Return NVML's metrics by field, for the time since the last sample."""
+        before = self._kept.pop(uuid, None)
+        if before is not None and time.monotonic() - before.at > self._stale_s:
+            _free(before)
+            before = None
+        before = before or _sample(handle)
+        try:
+            time.sleep(max(0.0, before.at + _APART_S - time.monotonic()))
+            now = _sample(handle)
+            self._kept[uuid] = now
+            return _between(before, now, asked)
+        finally:
+            _free(before)
+
+    def close(self) -> None:
+        """Free all samples."""
+        for uuid in list(self._kept):
+            self._forget(uuid)
+
+    def _forget(self, uuid: CardUUID) -> None:
+        sample = self._kept.pop(uuid, None)
+        if sample is not None:
+            _free(sample)
+
+
+def _supported(handle: Handle) -> bool:
+    support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, handle))
+    return support is not None and bool(support.isSupportedDevice)
+
+
+def _sample(handle: Handle) -> _Sample:
+    sample = _Sample(nvml.query(pynvml.nvmlGpmSampleAlloc), time.monotonic())
+    try:
+        nvml.query(partial(pynvml.nvmlGpmSampleGet, handle, sample.taken))
+    except Exception:
+        _free(sample)
+        raise
+    return sample
+
+
+def _free(sample: _Sample) -> None:
+    try:
+        pynvml.nvmlGpmSampleFree(sample.taken)
+    except pynvml.NVMLError:
+        return
+
+
+def _between(before: _Sample, now: _Sample, names: Collection[str]) -> dict[str, Any]:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(names)
+    asked.sample1, asked.sample2 = before.taken, now.taken
+    for place, name in enumerate(names):
+        asked.metrics[place].metricId = _METRICS[name][0]
+    if nvml.query(partial(pynvml.nvmlGpmMetricsGet, asked)) is None:
+        return {}
+    return dict(zip(names, asked.metrics, strict=False))
+
+
+def _said(wanted: frozenset[str], metrics: Mapping[str, Any]) -> ValuesAnswer:
+    """Judge each metric by its own code, because one may fail if the call succeeds."""
+    known: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for name, one in metrics.items():
+        try:
+            has_it = nvml.query(partial(nvml.has_part, one.nvmlReturn))
+        except nvml.QueryRefused as error:
+            refused[name] = str(error)
+            continue
+        if has_it and math.isfinite(one.value):
+            known[name] = one.value * _METRICS[name][1]
+    unsupported = wanted - known.keys() - refused.keys()
+    return ValuesAnswer(CardAnswer(known, unsupported), refused)

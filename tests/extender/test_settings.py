@@ -78,7 +78,7 @@ def test_all_complaints_come_at_once() -> None:
     paths = ("kubeconfig", "tls_cert", "tls_key", "tls_client_ca")
     assert named == bad.keys() - {f"GPUSHARE_{path.upper()}" for path in paths}
     assert len(found) == len(named)
-    assert all("will not do" in complaint for complaint in found)
+    assert all("is not valid" in complaint for complaint in found)
     assert settings == ExtenderSettings(**dict.fromkeys(paths, "nonsense"))
 
 
@@ -97,7 +97,7 @@ def test_all_complaints_come_at_once() -> None:
 def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
     """The variable, the value and the remedy in one sentence."""
     assert complaints(**{name: value}) == [
-        f"GPUSHARE_{name}: '{value}' will not do; {fix}"
+        f"GPUSHARE_{name}: '{value}' is not valid; {fix}"
     ]
 
 
@@ -254,7 +254,7 @@ def test_the_size_of_a_bitfusion_card(
         ("GPUSHARE_BITFUSION_CARD_MIB", "-1", "from 256 to 16777216"),
         ("GPUSHARE_BITFUSION_CARD_MIB", "255", "from 256"),
         ("GPUSHARE_BITFUSION_CARD_MIB", "16777217", "to 16777216"),
-        ("GPUSHARE_BITFUSION_CARD_MIB", "9" * 5000, "will not do"),
+        ("GPUSHARE_BITFUSION_CARD_MIB", "9" * 5000, "is not valid"),
         ("TOTAL_GPU_MEMORY", "16000M", "give a card's memory in MB"),
         ("TOTAL_GPU_MEMORY", "0", "from 269"),
         ("TOTAL_GPU_MEMORY", "²", "in MB"),
@@ -265,7 +265,7 @@ def test_a_size_that_is_no_number_stops_the_start(
 ) -> None:
     """Rather than to deny every pod later on."""
     _, (complaint,) = read({name: value})
-    assert complaint.startswith(f"{name}: '{value}' will not do; ")
+    assert complaint.startswith(f"{name}: '{value}' is not valid; ")
     assert says in complaint
 
 

@@ -32,7 +32,7 @@ def test_a_word_must_be_one_of_a_few(raw: str, found: str | None) -> None:
     assert bool(env.complaints) == (found is None)
     if found is None:
         (complaint,) = env.complaints
-        assert complaint == f"GPUSHARE_X: '{raw}' will not do; use one of a, b"
+        assert complaint == f"GPUSHARE_X: '{raw}' is not valid; use one of a, b"
 
 
 @pytest.mark.parametrize("default", [True, False])
@@ -44,7 +44,7 @@ def test_a_switch_is_on_or_off(raw: str, found: bool | None, default: bool) -> N
     env = reading(X=raw)
     assert env.switch("X", default=default) == (default if found is None else found)
     assert env.complaints == (
-        ["GPUSHARE_X: 'true' will not do; use one of on, off"] if raw == "true" else []
+        ["GPUSHARE_X: 'true' is not valid; use one of on, off"] if raw == "true" else []
     )
 
 

@@ -13,7 +13,7 @@ from gpushare.kube.json_reader import Malformed
 
 ONE, TWO = CardUUID("GPU-one"), CardUUID("GPU-two")
 LOST = "the driver has lost it"
-TOLD_79 = "XID 79, until the driver is loaded anew or an operator clears it"
+TOLD_79 = "XID 79, until the driver is loaded again or an operator clears it"
 
 
 @pytest.fixture

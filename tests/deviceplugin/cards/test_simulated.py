@@ -51,14 +51,14 @@ def test_uuids_are_the_same_at_each_start_and_others_on_each_node() -> None:
 @pytest.mark.parametrize(
     ("spec", "fixes"),
     [
-        ("", ["term 1: '' will not do; write COUNTxSIZE"]),
-        ("4x24GB", ["term 1: '4x24GB' will not do; write COUNTxSIZE"]),
+        ("", ["term 1: '' is not valid; write COUNTxSIZE"]),
+        ("4x24GB", ["term 1: '4x24GB' is not valid; write COUNTxSIZE"]),
         ("4", ["write COUNTxSIZE"]),
-        ("0x8GiB", ["term 1: 0 cards will not do; give 1 to 64 cards"]),
-        ("65x8GiB", ["term 1: 65 cards will not do"]),
-        ("40x8GiB,40x8GiB", ["80 cards will not do; give 1 to 64"]),
-        ("1x255MiB", ["term 1: 255MiB will not do; give each card 256MiB to"]),
-        ("1x99999GiB", ["term 1: 102398976MiB will not do"]),
+        ("0x8GiB", ["term 1: 0 cards are not possible; give 1 to 64 cards"]),
+        ("65x8GiB", ["term 1: 65 cards are not possible"]),
+        ("40x8GiB,40x8GiB", ["80 cards are not possible; give 1 to 64"]),
+        ("1x255MiB", ["term 1: 255MiB is not valid; give each card 256MiB to"]),
+        ("1x99999GiB", ["term 1: 102398976MiB is not valid"]),
         ("1x8GiB,,-1x8GiB,0x1MiB", ["term 2", "term 3", "term 4: 0", "term 4: 1MiB"]),
     ],
 )
@@ -100,5 +100,5 @@ def test_a_file_of_no_cards_will_not_do(tmp_path: Path) -> None:
     """Somebody who asks for simulation wants cards."""
     path = tmp_path / "cards.yml"
     path.write_text("cards: []\n")
-    assert complaints(str(path)) == [f"{path}: 0 cards will not do; give 1 to 64"]
+    assert complaints(str(path)) == [f"{path}: 0 cards are not possible; give 1 to 64"]
     assert "cannot be read" in complaints(str(tmp_path / "other.yaml"))[0]

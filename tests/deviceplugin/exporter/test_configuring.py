@@ -98,8 +98,8 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "because"),
     [
-        (b"nonsense\n", "line 1: 1 columns will not do; write: field, type, help"),
-        (TEMP.encode() * 2, f"line 2: {GPU_TEMP} stands there twice; leave one out"),
+        (b"nonsense\n", "line 1: 1 columns are not valid; write: field, type, help"),
+        (TEMP.encode() * 2, f"line 2: {GPU_TEMP} is listed twice; leave one out"),
         (b"", "it lists no field that is known here"),
         (b"\xff\xfe", "it is not UTF-8 text"),
         (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),

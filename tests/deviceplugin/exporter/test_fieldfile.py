@@ -104,7 +104,7 @@ def test_the_file_of_1_x_is_read() -> None:
 
 def test_a_field_under_both_its_names_is_doubled() -> None:
     """Two series would have the same labels."""
-    with pytest.raises(BadFieldFile, match="dcgm_gpu_temp stands there twice"):
+    with pytest.raises(BadFieldFile, match="dcgm_gpu_temp is listed twice"):
         parse(f"{GPU_TEMP}, gauge, x\ndcgm_gpu_temp, gauge, x\n")
 
 
@@ -132,20 +132,20 @@ GOOD = f"{GPU_TEMP}, gauge, warm\n"
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("DCGM_FI_DEV_FB_USED", "line 3: 1 columns will not do; write: field, type"),
-        (f"{GPU_UTIL}, gauge", "line 3: 2 columns will not do"),
-        (f"{GPU_UTIL}, gauge, busy, very", "line 3: 4 columns will not do"),
-        (f"{GPU_UTIL}, gage, busy", "line 3: 'gage' will not do; use one of gauge, c"),
-        (f"{GPU_UTIL}, histogram, busy", f"line 3: {GPU_UTIL} is no histogram; use"),
-        (f"{GPU_UTIL}, label, busy", f"line 3: {GPU_UTIL} is no label; use one of"),
-        (", gauge, busy", "line 3: '' will not do; the names of fields begin with"),
-        ("vcuda_card_info, gauge, x", "line 3: 'vcuda_card_info' will not do; the"),
+        ("DCGM_FI_DEV_FB_USED", "line 3: 1 columns are not valid; write: field, type"),
+        (f"{GPU_UTIL}, gauge", "line 3: 2 columns are not valid"),
+        (f"{GPU_UTIL}, gauge, busy, very", "line 3: 4 columns are not valid"),
+        (f"{GPU_UTIL}, gage, busy", "line 3: 'gage' is not valid; use one of gauge, c"),
+        (f"{GPU_UTIL}, histogram, busy", f"line 3: {GPU_UTIL} is not a histogram; use"),
+        (f"{GPU_UTIL}, label, busy", f"line 3: {GPU_UTIL} is not a label; use one of"),
+        (", gauge, busy", "line 3: '' is not valid; the names of fields begin with"),
+        ("vcuda_card_info, gauge, x", "line 3: 'vcuda_card_info' is not valid; the"),
         ('DCGM_A{b="c"}, gauge, x', "line 3: "),
-        ("DCGM_FI DEV, gauge, x", "line 3: 'DCGM_FI DEV' will not do"),
+        ("DCGM_FI DEV, gauge, x", "line 3: 'DCGM_FI DEV' is not valid"),
         (f'{GPU_UTIL}, gauge, "busy', "line 3: unexpected end of data"),
-        (f"{GPU_TEMP}, gauge, hot", f"line 3: {GPU_TEMP} stands there twice; leave"),
-        ("DCGM_X, gauge, x\nDCGM_X, gauge, x", "line 4: DCGM_X stands there twice"),
-        ("apiVersion: v1", "line 3: 1 columns will not do"),
+        (f"{GPU_TEMP}, gauge, hot", f"line 3: {GPU_TEMP} is listed twice; leave"),
+        ("DCGM_X, gauge, x\nDCGM_X, gauge, x", "line 4: DCGM_X is listed twice"),
+        ("apiVersion: v1", "line 3: 1 columns are not valid"),
     ],
 )
 def test_a_bad_line_makes_the_file_bad(line: str, complaint: str) -> None:

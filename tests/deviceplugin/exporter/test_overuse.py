@@ -149,4 +149,4 @@ def test_a_bug_ends_no_patrol(stop: Event, caplog: pytest.LogCaptureFixture) -> 
     stop.set()
     thread.join(30)
     assert not thread.is_alive()
-    assert caplog.messages == ["the watchdog stumbled"]
+    assert caplog.messages == ["the check for overuse failed"]

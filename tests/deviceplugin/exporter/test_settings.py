@@ -146,7 +146,7 @@ def test_all_complaints_come_at_once() -> None:
     named = [complaint.partition(":")[0] for complaint in found]
     assert sorted(named) == sorted([*bad, "GPUSHARE_NODE_NAME"])
     told = [one for one in found if "NODE_NAME" not in one]
-    assert all("'nonsense' will not do; " in complaint for complaint in told)
+    assert all("'nonsense' is not valid; " in complaint for complaint in told)
     assert settings == ExporterSettings(NodeName(""))
 
 
@@ -166,7 +166,7 @@ def test_all_complaints_come_at_once() -> None:
 def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
     """The variable, the value and the remedy in one sentence."""
     (complaint,) = complaints(**{name: value})
-    assert complaint == f"GPUSHARE_{name}: {value!r} will not do; {fix}"
+    assert complaint == f"GPUSHARE_{name}: {value!r} is not valid; {fix}"
 
 
 def test_nobody_can_be_evicted_without_pods() -> None:

@@ -112,12 +112,12 @@ def test_a_process_is_found_by_pod_and_container() -> None:
     pod = with_ids(pod_json("a", uid=uid, units=1, node=NODE))
     all_ = tenancy(pod, held("b"))
     for text in (uid, uid.lower(), uid.lower().replace("-", "_")):
-        found = all_.whose(Owner(text, cid("a/main")))
+        found = all_.owner_pod(Owner(text, cid("a/main")))
         assert found is not None
         assert found.name == ("default", "a")
         assert found.container_of(owner("a")) == "main"
-    assert all_.whose(Owner("uid-nobody", cid("a/main"))) is None
-    assert all_.whose(NO_POD) is None
+    assert all_.owner_pod(Owner("uid-nobody", cid("a/main"))) is None
+    assert all_.owner_pod(NO_POD) is None
 
 
 def test_containers_of_all_kinds_have_names() -> None:
@@ -177,7 +177,7 @@ def test_a_static_pod_goes_by_its_hash() -> None:
     notes = pod["metadata"]["annotations"]
     notes |= {CONFIG_HASH: hashed, CONFIG_MIRROR: hashed}
     all_ = tenancy(pod)
-    found = all_.whose(Owner(hashed, cid("a/main")))
+    found = all_.owner_pod(Owner(hashed, cid("a/main")))
     assert found is not None
     assert (found.uid, found.static) == ("uid-a", True)
     assert all_.find("uid-a") is found
@@ -191,7 +191,7 @@ def test_a_false_mirror_claims_nobodys_processes(liar: str) -> None:
     notes |= {CONFIG_HASH: "uid-a", CONFIG_MIRROR: "uid-a"}
     all_ = tenancy(held("a"), pod)
     for name in ("a", liar):
-        found = all_.whose(owner(name))
+        found = all_.owner_pod(owner(name))
         assert found is not None
         assert found.name[1] == name
 
@@ -202,7 +202,7 @@ def test_the_hash_of_a_pod_that_is_no_mirror_counts_for_nothing() -> None:
     pod["metadata"]["annotations"][CONFIG_HASH] = "uid-a"
     all_ = tenancy(held("a"), pod)
     for name in ("a", "b"):
-        found = all_.whose(owner(name))
+        found = all_.owner_pod(owner(name))
         assert found is not None
         assert found.name[1] == name
 

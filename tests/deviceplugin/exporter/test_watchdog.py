@@ -138,10 +138,9 @@ def test_the_words() -> None:
     [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
     assert overuse_text(excess, "card 0 (GPU-1)") == (
         "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 "
-        "MiB, beside 512 MiB allowed for CUDA's contexts"
+        "MiB, plus 512 MiB allowed for CUDA contexts"
     )
     [excess] = follow(at(0, one(99, units=None))).values()
     assert overuse_text(excess, "card 0 (GPU-1)") == (
-        "container main uses 99 MiB of card 0 (GPU-1) without having asked for any "
-        "part of it"
+        "container main uses 99 MiB of card 0 (GPU-1) without a request for it"
     )

@@ -136,7 +136,7 @@ def test_a_card_without_memory_is_left_out(
     (tree.card(2).device / "mem_info_vram_total").unlink()
     found = telemetry.cards()
     assert [one.bus for one in found.cards] == ["0000:04:00.0"]
-    because = "amdgpu tells no memory of it"
+    because = "amdgpu does not tell its memory"
     assert found.left_out == (
         LeftOut("0000:03:00.0", because),
         LeftOut("0000:05:00.0", because),

@@ -236,7 +236,7 @@ def test_a_call_that_fails_leaves_the_others(
         assert (answer.unsupported, answer.failure) == (frozenset(), "")
     [record] = caplog.records
     assert (record.message, vars(record)["field"]) == (
-        "a card does not tell a field just now",
+        "a card refuses to tell a field",
         f.ENC_UTIL,
     )
 
