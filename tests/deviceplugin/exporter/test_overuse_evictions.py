@@ -140,7 +140,7 @@ def test_a_pod_that_never_asked_is_told_of_and_stays() -> None:
     beat.uses(0, a=300)
     beat.uses(60, a=300)
     [(_, _, message)] = beat.events()
-    assert "without having asked" in message
+    assert "without a request" in message
     assert beat.pods() == ["a"]
 
 
