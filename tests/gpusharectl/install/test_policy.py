@@ -32,7 +32,7 @@ def config_for(policy_frag: bool) -> Json:
 
 def test_frags_word_outweighs_all_others() -> None:
     """The winner's 10 times 100, and every node is looked at."""
-    config = config_for(policy_packs=True)
+    config = config_for(policy_frag=True)
     (extender,) = config["extenders"]
     assert extender == {**shipped_extender(), "weight": 100}
     assert config["percentageOfNodesToScore"] == 100
@@ -40,7 +40,7 @@ def test_frags_word_outweighs_all_others() -> None:
 
 def test_other_policies_advise() -> None:
     """As ever: the shipped weight, and as many nodes as kube-scheduler likes."""
-    config = config_for(policy_packs=False)
+    config = config_for(policy_frag=False)
     assert config["extenders"] == [shipped_extender()]
     assert "percentageOfNodesToScore" not in config
 
