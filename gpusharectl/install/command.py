@@ -1,15 +1,13 @@
-"""``install``, ``uninstall`` and what their pods run: arguments, and nothing else.
+"""The command lines of ``install``, ``uninstall`` and of the commands of their pods.
 
-Exit codes of the first two:
+Exit codes of ``install`` and ``uninstall``:
 
 ====  ==================================================================
-0     done, or nothing was to be done
+0     done, or nothing had to be done
 1     stopped on the way; the last lines say what was done, and how to go on
-2     the command line is not understood, or a question had no answer
+2     the command line is wrong, or a question could not be answered
 3     refused by the checks: nothing was changed
 ====  ==================================================================
-
-Put together what the commands work with: the cluster, this host, the terminal.
 """
 
 import signal
@@ -41,9 +39,9 @@ from gpusharectl.install.options import (
 )
 from gpusharectl.install.progress import screen_for
 from gpusharectl.install.rollout import Patience, last_lines
-from gpusharectl.install.scheduler import SchedulerHost
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import HostCertificates, desired_now
+from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import Action, SchedulerJobs
 from gpusharectl.kube_scheduler.job import host_scheduler as set_host_scheduler
@@ -57,12 +55,12 @@ _RESTARTED_WITHIN_S = 300.0
 
 
 @contextmanager
-def hands_on(
+def _opened(
     kubeconfig: str | None, context: str | None, timeout_s: float
 ) -> Iterator[Context]:
-    """Reach the cluster and this host; ``CannotReachError`` where there is no way."""
+    """Connect to the cluster; ``CannotReachError`` if that fails."""
     console = Console(highlight=False)
-    # Rights are judged with all others, in one sentence.
+    # No needs here: the checks report all missing rights at once.
     access = reach(kubeconfig, context, needs=())
     files = HostFiles()
     try:
@@ -71,9 +69,9 @@ def hands_on(
             files,
             screen_for(console),
             load,
-            lambda wish: _host(access, files, wish),
-            lambda wish: _others(access, wish),
-            lambda wish: _certificates(files, wish),
+            lambda target: _host(access, files, target),
+            lambda target: _others(access, target),
+            lambda target: _certificates(files, target),
             Patience(timeout_s),
             lambda: _inspect(access, console),
         )
@@ -81,20 +79,22 @@ def hands_on(
         access.close()
 
 
-def _host(access: Access, files: HostFiles, wish: SchedulerTarget) -> SchedulerHost:
-    asked = desired_now(wish.version, tls=wish.tls, frag=wish.frag)
-    if wish.flavour is Flavour.K3S:
-        run = _run if wish.restart else None
-        return K3sScheduler(files, access.objects, wish.node, asked, run)
-    return KubeadmScheduler(files, access.objects, wish.node, asked)
+def _host(access: Access, files: HostFiles, target: SchedulerTarget) -> HostScheduler:
+    desired = desired_now(target.version, tls=target.tls, frag=target.frag)
+    if target.flavour is Flavour.K3S:
+        run = _run if target.restart else None
+        return K3sScheduler(files, access.objects, target.node, desired, run)
+    return KubeadmScheduler(files, access.objects, target.node, desired)
 
 
-def _others(access: Access, wish: SchedulerTarget) -> SchedulerJobs:
-    return SchedulerJobs(access.objects, wish.image, wish.version, wish.tls, wish.frag)
+def _others(access: Access, target: SchedulerTarget) -> SchedulerJobs:
+    return SchedulerJobs(
+        access.objects, target.image, target.version, target.tls, target.frag
+    )
 
 
-def _certificates(files: HostFiles, wish: SchedulerTarget) -> Sequence[FileChange]:
-    starter = K3sFile if wish.flavour is Flavour.K3S else KubeadmFile
+def _certificates(files: HostFiles, target: SchedulerTarget) -> Sequence[FileChange]:
+    starter = K3sFile if target.flavour is Flavour.K3S else KubeadmFile
     return HostCertificates(files, f"{starter.folder}/tls").planned(datetime.now(UTC))
 
 
@@ -104,7 +104,7 @@ def _inspect(access: Access, console: Console) -> None:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Run a command of the host; give its last words where it failed."""
+    """Run a command of the host; return the end of its output if it failed, or ""."""
     try:
         ran = subprocess.run(  # noqa: S603
             command,
@@ -119,9 +119,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 _CODES = (
-    "Exit codes: 0 done, or nothing was to be done; 1 stopped on the way, the last "
-    "lines say how to go on; 2 the command line is not understood, or a question had "
-    "no answer; 3 refused by the checks, nothing was changed."
+    "Exit codes: 0 done, or nothing had to be done; 1 stopped on the way, the last "
+    "lines say how to go on; 2 the command line is wrong, or a question could not be "
+    "answered; 3 refused by the checks, nothing was changed."
 )
 _TIMEOUT = click.option(
     "--timeout",
@@ -129,36 +129,40 @@ _TIMEOUT = click.option(
     type=click.FloatRange(min=1),
     default=DEFAULT_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long to wait for one step, such as pulling images.",
+    help="How long one step may wait, such as for images.",
     show_default=True,
 )
-_YES = click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
+_YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 _DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Show every change as a diff, and touch nothing."
+    "--dry-run", is_flag=True, help="Show every change as a diff, and change nothing."
 )
 _RESTART = click.option(
-    "--restart", is_flag=True, help="k3s: restart it, for its scheduler to read files."
+    "--restart",
+    is_flag=True,
+    help="k3s: restart it, so that its scheduler reads the files.",
 )
 _THIS_NODE = click.option(
     "--this-node",
     default="",
     metavar="NAME",
-    help="This host's name in the cluster, where it cannot be told.",
+    help="The name of this host in the cluster, if it cannot be found out.",
 )
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _IMAGE = click.option(
     "--image",
     default="",
     metavar="IMAGE",
-    help="Our image's name; else the one that runs there, and at first the one named "
-    "in manifests/.",
+    help="The image of gpushare. Default: the one that runs there; for a first install "
+    "the one in manifests/.",
 )
 
 
 @click.command(epilog=_CODES)
 @click.option("--nodes", metavar="A,B", help="The nodes that share their cards.")
 @click.option(
-    "--all-gpu-nodes", is_flag=True, help="All nodes that show a sign of a GPU."
+    "--all-gpu-nodes",
+    is_flag=True,
+    help="All nodes that show a sign of a GPU share their cards.",
 )
 @_YES
 @_DRY_RUN
@@ -166,47 +170,48 @@ _IMAGE = click.option(
 @click.option(
     "--second-scheduler",
     is_flag=True,
-    help="A kube-scheduler of our own, called vcuda-scheduler, for a cluster whose "
-    "control plane is somebody else's.",
+    help="Install a second kube-scheduler, called vcuda-scheduler, on a cluster with a "
+    "managed control plane.",
 )
 @click.option(
     "--scheduler-image",
     default="",
     metavar="IMAGE",
-    help="Of kube-scheduler, with --second-scheduler; else the cluster's own.",
+    help="With --second-scheduler: the image of kube-scheduler. Default: the cluster's "
+    "own.",
 )
 @click.option(
     "--runtime-class/--no-runtime-class",
     "runtime_class",
     default=None,
-    help="Run device plugin and exporter under the RuntimeClass nvidia, or not; "
-    "else where the cluster has it.",
+    help="Run device plugin and exporter under the RuntimeClass nvidia, or not. "
+    "Default: if the cluster has it.",
 )
 @click.option(
     "--tls/--no-tls",
     "tls",
     default=None,
-    help="Mutual TLS between kube-scheduler and the extender, or none; else as it is "
-    "there, and none at first.",
+    help="Use mutual TLS between kube-scheduler and the extender, or not. Default: as "
+    "installed; not in a first install.",
 )
 @click.option(
     "--ui/--no-ui",
     "ui",
     default=None,
-    help="The extender's page for gpusharectl ui, or none; else as it is there, and "
-    "none at first.",
+    help="Serve the extender's page for gpusharectl ui, or not. Default: as installed; "
+    "not in a first install.",
 )
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
-    help="The extender's policy for pods that name none; else as it is there, and "
-    "first-fit at first. With frag, kube-scheduler scores all nodes.",
+    help="The extender's policy for pods that name none. Default: as installed; "
+    "first-fit in a first install. With frag, kube-scheduler scores all nodes.",
 )
 @click.option(
     "--with-monitoring",
     is_flag=True,
-    help="The exporter too, with dashboards, and Prometheus Operator's rules where the "
-    "cluster has it. Without it, what is there stays as it is.",
+    help="Install the exporter too, with dashboards, and rules if the cluster has "
+    "Prometheus Operator. Without it, installed monitoring stays as it is.",
 )
 @add_webhook_options
 @_RESTART
@@ -219,20 +224,20 @@ def install(
     context: str | None,
     **options: Any,  # noqa: ANN401 (click gives Choice's fields by name)
 ) -> None:
-    """Let a cluster share the cards of its nodes.
+    """Let a cluster share the GPU cards of its nodes.
 
-    Run it on the control-plane host, as root. What is done already is left as it is:
-    running it again goes on where it stopped, and changes nothing once all is done.
+    Run it on a control-plane host, as root. A second run goes on where the first one
+    stopped, and changes nothing once everything is done.
     """
-    choice = InstallOptions(
+    chosen = InstallOptions(
         nodes=node_names(nodes or ""),
         access=_access_words(kubeconfig, context),
         webhook=take_webhook_options(options),
         **options,
     )
-    _check(choice, named=nodes is not None)
-    with _interruptible(), hands_on(kubeconfig, context, choice.timeout_s) as hands:
-        code = installing.install(hands, choice)
+    _check(chosen, named=nodes is not None)
+    with _interruptible(), _opened(kubeconfig, context, chosen.timeout_s) as opened:
+        code = installing.install(opened, chosen)
     sys.exit(code)
 
 
@@ -240,12 +245,15 @@ def install(
 @_YES
 @_DRY_RUN
 @click.option(
-    "--force", is_flag=True, help="Also while pods hold cards; their containers go on."
+    "--force",
+    is_flag=True,
+    help="Uninstall even while pods hold cards; their containers go on running.",
 )
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait for kubelet's five minutes, and take what it counts from the nodes.",
+    help="Wait five minutes until kubelet reports capacity 0, and remove that from the "
+    "nodes.",
 )
 @_RESTART
 @_IMAGE
@@ -257,15 +265,15 @@ def uninstall(
     context: str | None,
     **options: Any,  # noqa: ANN401 (click gives Leaving's fields by name)
 ) -> None:
-    """Make a cluster again what it was before ``install``.
+    """Restore a cluster to its state before ``install``.
 
-    Run it on the control-plane host, as root. Running it again goes on where it
+    Run it on a control-plane host, as root. A second run goes on where the first one
     stopped.
     """
-    choice = UninstallOptions(access=_access_words(kubeconfig, context), **options)
-    _check_image(choice.image)
-    with _interruptible(), hands_on(kubeconfig, context, choice.timeout_s) as hands:
-        code = leaving.uninstall(hands, choice)
+    chosen = UninstallOptions(access=_access_words(kubeconfig, context), **options)
+    _check_image(chosen.image)
+    with _interruptible(), _opened(kubeconfig, context, chosen.timeout_s) as opened:
+        code = leaving.uninstall(opened, chosen)
     sys.exit(code)
 
 
@@ -279,12 +287,12 @@ def uninstall(
 def host_scheduler(
     action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, frag: bool
 ) -> None:
-    """Set kube-scheduler's files of a mounted host, or put them back.
+    """Set up kube-scheduler's files of a mounted host, or restore them.
 
-    What the Job runs on each other control-plane node.
+    The Job on each other control-plane node runs it.
     """
-    asked = desired_now(kubernetes, tls=tls, frag=frag)
-    done = set_host_scheduler(Action(action), root, asked, into)
+    desired = desired_now(kubernetes, tls=tls, frag=frag)
+    done = set_host_scheduler(Action(action), root, desired, into)
     click.echo(done.words, nl=False, err=bool(done.code))
     sys.exit(done.code)
 
@@ -294,7 +302,7 @@ def host_scheduler(
 def host_clean(folder: Path) -> None:
     """Remove the device plugin's files; FOLDER is the host's /var/lib.
 
-    What the pod runs that ``uninstall`` sends to each node.
+    ``uninstall`` runs it in a pod on each node.
     """
     try:
         for gone in clean(folder):
@@ -304,7 +312,7 @@ def host_clean(folder: Path) -> None:
 
 
 def _access_words(kubeconfig: str | None, context: str | None) -> tuple[str, ...]:
-    """Give the words that choose the same cluster again."""
+    """Return the words that choose the same cluster again."""
     words = []
     if kubeconfig:
         words += ["--kubeconfig", kubeconfig]
@@ -313,38 +321,38 @@ def _access_words(kubeconfig: str | None, context: str | None) -> tuple[str, ...
     return tuple(words)
 
 
-def _check(choice: InstallOptions, *, named: bool) -> None:
-    """Refuse options that contradict each other, in words that name both."""
-    if named and not choice.nodes:
+def _check(options: InstallOptions, *, named: bool) -> None:
+    """Refuse options that contradict each other; the message names both."""
+    if named and not options.nodes:
         raise click.UsageError("--nodes names no node; give --nodes gpu-1,gpu-2")
-    if choice.nodes and choice.all_gpu_nodes:
+    if options.nodes and options.all_gpu_nodes:
         raise click.UsageError("give --nodes or --all-gpu-nodes, not both")
-    if choice.scheduler_image and not choice.second_scheduler:
-        raise click.UsageError("--scheduler-image goes with --second-scheduler alone")
-    if choice.tls and choice.second_scheduler:
+    if options.scheduler_image and not options.second_scheduler:
+        raise click.UsageError("--scheduler-image needs --second-scheduler")
+    if options.tls and options.second_scheduler:
         raise click.UsageError(
-            "--tls is for the cluster's own kube-scheduler; the second one reaches its "
-            "extender inside one pod"
+            "--tls is for the cluster's own kube-scheduler; the second one and its "
+            "extender are in the same pod"
         )
-    for image in (choice.image, choice.scheduler_image):
+    for image in (options.image, options.scheduler_image):
         _check_image(image)
 
 
 def _check_image(image: str) -> None:
     if image and (image.split() != [image] or image.startswith("-")):
-        raise click.UsageError(f"{image!r} is no name of an image, such as gpushare:1")
+        raise click.UsageError(f"{image!r} is no name of an image such as gpushare:1")
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does: with words, and nothing half-written."""
+    """Let SIGTERM end a run as Ctrl-C does, with no half-written file."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        # Between two steps; within one the steps themselves say it.
+        # Between two steps; a step itself reports it.
         raise click.ClickException(
-            "interrupted; what was begun stays, and the same command goes on"
+            "interrupted; what is done stays, and the same command goes on"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""All that installing and taking away work with, handed in from outside."""
+"""Everything that ``install`` and ``uninstall`` work with; tests pass stand-ins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,24 +9,26 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects
 from gpusharectl.install.progress import Screen
 from gpusharectl.install.rollout import Patience
-from gpusharectl.install.scheduler import OtherHosts, SchedulerHost
 from gpusharectl.kube_scheduler.drift import Flavour
+from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
+from gpusharectl.kube_scheduler.verify import Say
+
+Load = Callable[..., tuple[Json, ...]]
+"""``manifests.load``."""
 
 
-class Load(Protocol):
-    """Give an overlay's objects; an empty image is the one that is shipped."""
+class OtherHosts(Protocol):
+    """The kube-schedulers on other control-plane nodes."""
 
-    def __call__(
-        self, overlay: str, *, image: str = "", components: Sequence[str] = ()
-    ) -> tuple[Json, ...]:
-        """Put them together."""
+    def run(self, action: str, node: str, say: Say) -> str:
+        """Do ``apply`` or ``restore`` on a node; return why that failed, or ""."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerTarget:
-    """What a host's kube-scheduler is to be set to."""
+    """Which kube-scheduler is set up, and how."""
 
     flavour: Flavour
     node: str
@@ -34,35 +36,24 @@ class SchedulerTarget:
     image: str
     tls: bool = False
     frag: bool = False
-    """Whether the policy is ``frag``, whose word is to outweigh all others."""
+    """Whether the policy is ``frag``: our score outweighs all others."""
     restart: bool = False
     timeout_s: float = 0.0
 
 
-def _no_files(_: SchedulerTarget) -> Sequence[FileChange]:
-    """Give no files to write."""
-    return ()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _nothing() -> None:
-    """Show nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The cluster, this host, the person at the terminal."""
+    """The cluster, this host, the screen, and how to reach kube-schedulers."""
 
     objects: Objects
     files: HostFiles
     screen: Screen
     load: Load
-    host: Callable[[SchedulerTarget], SchedulerHost]
+    host: Callable[[SchedulerTarget], HostScheduler]
     others: Callable[[SchedulerTarget], OtherHosts]
-    certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = _no_files
+    certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
+    """The TLS files of this host that have to be written."""
     patience: Patience = field(default_factory=Patience)
-    inspect: Callable[[], None] = _nothing
-    now: Callable[[], datetime] = _now
+    inspect: Callable[[], None] = lambda: None
+    """Show the cluster as ``gpusharectl inspect`` does."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -1,330 +1,226 @@
-"""What we ship in ``manifests/``, put together as ``kubectl kustomize`` would.
+"""Compose the objects of ``manifests/`` as ``kubectl kustomize`` does. Pure.
 
-Of kustomize there is what ours use: resources, components, and JSON patches with a
-target. Anything else is refused, because left out in silence it would be a difference
-between ``gpusharectl install`` and ``kubectl apply -k``.
-
-Which of the shipped manifests are installed, and what of them is asked for. Pure.
+Our overlays use resources, components, and JSON patches with a target by kind and name;
+nothing else is implemented. A test compares the result with the real kubectl for every
+overlay and component (``docs/decisions/0048``).
 """
 
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+import jsonpatch
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import NodeView
-from gpusharectl.install.jsonpatch import PatchError, patched
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
 
 OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
-"""What a cluster is given as a whole."""
+"""Each is a whole cluster."""
 MONITORING_OVERLAYS = ("exporter", "monitoring")
-"""What can be applied beside one of them; the second has the first in it."""
+"""Can be applied beside one of them; the second contains the first."""
 WEBHOOK_OVERLAYS = ("webhook", "webhook-cert-manager")
-"""What can be applied beside one of them; the first lacks its certificate."""
+"""Can be applied beside one of them; the first lacks its certificate."""
 BIE = ("bie-daemonset", "bie-deployment")
-"""What can be applied alone, for Baidu's edge agent."""
+"""Can be applied alone, for Baidu's edge agent."""
 COMPONENTS = ("nvidia-runtime", "tls", "exporter-evict", "webhook-void")
-"""What can be laid over an overlay. Of a component's patches those count that meet
-something there."""
+"""Change an overlay; a component's patch without a target there has no effect."""
 IMAGE = "gpushare"
-"""The name of our own image in the manifests, before any registry is put to it."""
+"""The name of our image in the manifests."""
 WORKLOADS = ("DaemonSet", "Deployment")
-_GROUP = "kustomize.config.k8s.io"
-_KINDS = {
-    "Kustomization": f"{_GROUP}/v1beta1",
-    "Component": f"{_GROUP}/v1alpha1",
-}
-_FEATURES = {"apiVersion", "kind", "resources", "components", "patches"}
+
+SECOND = "second-scheduler"
+MONITORING = "monitoring"
+WEBHOOK_OVERLAY = "webhook"
+BY_CERT_MANAGER = "webhook-cert-manager"
+"""The webhook with a certificate that cert-manager makes."""
+VOID = "webhook-void"
+"""The component that makes the API server ask also about pods without cards."""
+ALL = (Flavour.KUBEADM, SECOND, MONITORING, BY_CERT_MANAGER)
+"""These together contain every object that an install may have created."""
+NVIDIA = "nvidia"
+"""The name of NVIDIA's container runtime, and usually of its RuntimeClass."""
+BY_RUNTIME_CLASS = "nvidia-runtime"
+"""The component that runs the device plugin under that RuntimeClass."""
+SCHEDULER = "kube-scheduler"
+CERTIFICATE = "GPUSHARE_TLS_CERT"
+"""A variable that the component ``tls`` gives the extender."""
 
 
 class ManifestError(ValueError):
-    """Our manifests are not as this loader knows them; the message says where."""
+    """No such overlay, or a patch of it cannot be applied; the message says which."""
 
 
 def load(
     overlay: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
-    """Give the objects of an overlay, in the order in which they should be applied.
+    """Return the objects of an overlay in the order in which they are applied.
 
-    ``image`` stands in for our own, tag and all; ``components`` are laid over the
-    overlay. Raises ``ManifestError``.
+    ``image`` replaces our image, tag included; ``components`` change the overlay.
+    Raises ``ManifestError``.
     """
-    shipped = files("manifests")
     wholes = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE)
-    for name in components:
-        if name not in COMPONENTS:
+    for name, kind, known in (
+        (overlay, "overlay", wholes),
+        *((name, "component", COMPONENTS) for name in components),
+    ):
+        if name not in known:
             raise ManifestError(
-                f"there is no component {name!r}; use one of {', '.join(COMPONENTS)}"
+                f"there is no {kind} {name!r}; use one of {', '.join(known)}"
             )
-    if overlay not in wholes:
-        raise ManifestError(
-            f"there is no overlay {overlay!r}; use one of {', '.join(wholes)}"
-        )
-    return assemble(shipped, overlay, image=image, components=components)
+    return assemble(files("manifests"), overlay, image=image, components=components)
 
 
 def assemble(
     root: Traversable, folder: str, *, image: str = "", components: Sequence[str] = ()
 ) -> tuple[Json, ...]:
-    """Put a folder's kustomization together; paths are ``root``'s."""
-    found = _Folder(root, folder, "Kustomization").objects()
+    """Compose the kustomization of a folder below ``root``."""
+    found = _composed(root, folder, [])
     for name in components:
-        found = _Folder(root, name, "Component").over(found)
-    _unique(found, folder)
-    return tuple(_with_image(body, image) for body in found)
+        changed = _composed(root, name, found)
+        if changed == found:
+            raise ManifestError(f"component {name} changes nothing in {folder}")
+        found = changed
+
+    def put(container: Json) -> Json:
+        ours = image and container["image"].partition(":")[0] == IMAGE
+        return {**container, "image": image} if ours else container
+
+    return tuple(with_containers(body, put) for body in found)
 
 
-class _Folder:
-    """One folder with its kustomization."""
+def _composed(root: Traversable, folder: str, below: list[Json]) -> list[Json]:
+    """Return ``below`` with a folder's resources, then its components and patches."""
+    (content,) = _documents(root, f"{folder}/kustomization.yaml")
+    found = list(below)
+    for one in content.get("resources") or ():
+        path = posixpath.normpath(f"{folder}/{one}")
+        is_folder = root.joinpath(*path.split("/")).is_dir()
+        found += _composed(root, path, []) if is_folder else _documents(root, path)
+    # In kustomize's order: components first.
+    for one in content.get("components") or ():
+        found = _composed(root, posixpath.normpath(f"{folder}/{one}"), found)
+    for patch in content.get("patches") or ():
+        path, target = f"{folder}/{patch['path']}", patch["target"]
+        (steps,) = _documents(root, path)
+        meant = [body for body in found if _is(body, target)]
+        # As in kustomize: a component is for several overlays.
+        if len(meant) != 1 and not (content["kind"] == "Component" and not meant):
+            raise ManifestError(f"{path}: {len(meant)} objects are {target}, not one")
+        found = [
+            _patched(body, steps, path) if _is(body, target) else body for body in found
+        ]
+    return found
 
-    def __init__(self, root: Traversable, path: str, kind: str) -> None:
-        self._root = root
-        self._path = path
-        self._kind = kind
-        self._where = posixpath.join(path, "kustomization.yaml")
-        self._content = self._only(self._where)
-        self._check()
 
-    def objects(self) -> list[Json]:
-        """Give its resources with its components and patches over them."""
-        found: list[Json] = []
-        for one in self._listed("resources"):
-            path = self._beside(one)
-            if self._is_folder(path):
-                found += _Folder(self._root, path, "Kustomization").objects()
-            else:
-                found += self._documents(path)
-        return self._changed(found)
-
-    def over(self, found: list[Json]) -> list[Json]:
-        """Lay a component over objects that others brought."""
-        if self._listed("resources"):
-            raise ManifestError(f"{self._where}: a component of ours has no resources")
-        changed = self._changed(found)
-        if all(new is old for new, old in zip(changed, found, strict=True)):
-            raise ManifestError(f"{self._where}: nothing is there that it changes")
-        return changed
-
-    def _changed(self, found: list[Json]) -> list[Json]:
-        # In kustomize's order: components first.
-        for one in self._listed("components"):
-            found = _Folder(self._root, self._beside(one), "Component").over(found)
-        for patch in self._listed("patches"):
-            found = self._patched(found, patch)
-        return found
-
-    def _patched(self, found: list[Json], patch: Any) -> list[Json]:  # noqa: ANN401
-        if not isinstance(patch, dict) or set(patch) != {"path", "target"}:
-            raise ManifestError(
-                f"{self._where}: a patch of ours has path and target, not {patch}"
-            )
-        path, target = self._beside(patch["path"]), patch["target"]
-        if set(target) != {"kind", "name"}:
-            raise ManifestError(
-                f"{self._where}: a target of ours has kind and name, not {target}"
-            )
-        steps = self._only(path)
-        meant = [one for one in found if _is(one, target)]
-        if not meant and self._kind == "Component":
-            # As in kustomize; a component is for several overlays.
-            return found
-        if len(meant) != 1:
-            raise ManifestError(
-                f"{self._where}: {len(meant)} objects are {target}, instead of one"
-            )
-        try:
-            new = patched(meant[0], steps)
-        except PatchError as error:
-            raise ManifestError(f"{path}: {error}") from error
-        return [new if one is meant[0] else one for one in found]
-
-    def _check(self) -> None:
-        if not isinstance(self._content, dict):
-            raise ManifestError(f"{self._where}: not a kustomization")
-        wanted = {"kind": self._kind, "apiVersion": _KINDS[self._kind]}
-        for key, expected in wanted.items():
-            if self._content.get(key) != expected:
-                raise ManifestError(
-                    f"{self._where}: {key} is {self._content.get(key)!r}, "
-                    f"not {expected!r}"
-                )
-        if unknown := sorted(set(self._content) - _FEATURES):
-            raise ManifestError(
-                f"{self._where}: {', '.join(unknown)} is not known here; ours use "
-                f"{', '.join(sorted(_FEATURES))}"
-            )
-
-    def _listed(self, feature: str) -> list[Any]:
-        found: list[Any] = self._content.get(feature) or []
-        return found
-
-    def _beside(self, path: str) -> str:
-        return posixpath.normpath(posixpath.join(self._path, path))
-
-    def _is_folder(self, path: str) -> bool:
-        return self._at(path).is_dir()
-
-    def _documents(self, path: str) -> list[Any]:
-        try:
-            text = self._at(path).read_text(encoding="utf-8")
-            # By the C library where it is there: 8 times faster.
-            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-            found = yaml.load_all(text, Loader=loader)
-            return [one for one in found if one is not None]
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            said = " ".join(str(error).split())
-            raise ManifestError(f"{path}: cannot be read: {said}") from error
-
-    def _only(self, path: str) -> Any:  # noqa: ANN401
-        found = self._documents(path)
-        if len(found) != 1:
-            raise ManifestError(f"{path}: one document is wanted, not {len(found)}")
-        return found[0]
-
-    def _at(self, path: str) -> Traversable:
-        if path.startswith(("..", "/")):
-            raise ManifestError(f"{self._where}: {path} is outside of the manifests")
-        return self._root.joinpath(*path.split("/"))
+def _patched(body: Json, steps: Iterable[Json], path: str) -> Json:
+    try:
+        found: Json = jsonpatch.apply_patch(body, steps)
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        raise ManifestError(f"{path}: {error}") from error
+    return found
 
 
 def _is(body: Json, target: Json) -> bool:
     return (body["kind"], body["metadata"]["name"]) == (target["kind"], target["name"])
 
 
-def _unique(found: Iterable[Json], folder: str) -> None:
-    seen: set[Ref] = set()
-    for body in found:
-        try:
-            ref = Ref.of(body)
-        except (KeyError, TypeError) as error:
-            raise ManifestError(f"{folder}: an object has no {error}") from error
-        if ref in seen:
-            raise ManifestError(f"{folder}: {ref} is there twice")
-        seen.add(ref)
+def _documents(root: Traversable, path: str) -> list[Any]:
+    text = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
+    # With the C library if it is there: 8 times faster.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
 
 
-def _with_image(body: Json, image: str) -> Json:
-    """Give a workload another image of ours, as kustomize's ``images`` would."""
-    if not image or body["kind"] not in WORKLOADS:
-        return body
-    found = deepcopy(body)
-    for container in found["spec"]["template"]["spec"]["containers"]:
-        if container["image"].partition(":")[0] == IMAGE:
-            container["image"] = image
-    return found
-
-
-SECOND = "second-scheduler"
-MONITORING = "monitoring"
-"""The exporter, dashboards, and what Prometheus Operator reads where it is served."""
-WEBHOOK_OVERLAY = "webhook"
-BY_CERT_MANAGER = "webhook-cert-manager"
-"""The webhook with a certificate that is not ours to make."""
-VOID = "webhook-void"
-"""The component by which the API server also asks about pods that ask for no card."""
-ALL = (Flavour.KUBEADM, SECOND, MONITORING, BY_CERT_MANAGER)
-"""These together name every object that an install may have made."""
-NVIDIA = "nvidia"
-"""How NVIDIA's runtime is called, and mostly its RuntimeClass."""
-BY_RUNTIME_CLASS = "nvidia-runtime"
-"""The component that lets the device plugin ask for that class."""
-SCHEDULER = "kube-scheduler"
-CERTIFICATE = "GPUSHARE_TLS_CERT"
-"""What the component ``tls`` gives the extender."""
-
-
-def overlay_of(kind: Flavour, choice: InstallOptions) -> str:
-    """Name the overlay; on a host without a scheduler it serves only to be judged."""
-    if choice.second_scheduler:
+def overlay_of(kind: Flavour, options: InstallOptions) -> str:
+    """Return the overlay; on a host without a scheduler it only serves the checks."""
+    if options.second_scheduler:
         return SECOND
     if kind is Flavour.K3S:
-        return "k3s-with-tls" if choice.tls else Flavour.K3S
-    return "with-tls" if choice.tls else Flavour.KUBEADM
+        return "k3s-with-tls" if options.tls else Flavour.K3S
+    return "with-tls" if options.tls else Flavour.KUBEADM
 
 
 def with_scheduler(manifests: Iterable[Json], image: str) -> tuple[Json, ...]:
-    """Put the image of kube-scheduler where one is to run."""
+    """Set the image of kube-scheduler's containers."""
 
-    def put(pod: Json) -> None:
-        for container in pod["containers"]:
-            if container["name"] == SCHEDULER:
-                container["image"] = image
+    def put(container: Json) -> Json:
+        its = container["name"] == SCHEDULER
+        return {**container, "image": image} if its else container
 
-    return tuple(_changed(body, put) for body in manifests)
+    return tuple(with_containers(body, put) for body in manifests)
 
 
 def with_images(
     manifests: Iterable[Json], running: Mapping[str, str]
 ) -> tuple[Json, ...]:
-    """Let each workload of ours keep the image that it runs, by its name."""
+    """Let each workload keep the image that it runs now, by its name."""
 
     def keep(body: Json) -> Json:
         image = running.get(body["metadata"]["name"], "")
 
-        def put(pod: Json) -> None:
-            for container in pod["containers"]:
-                if container["name"] != SCHEDULER:
-                    container["image"] = image
+        def put(container: Json) -> Json:
+            ours = image and container["name"] != SCHEDULER
+            return {**container, "image": image} if ours else container
 
-        return _changed(body, put) if image else body
+        return with_containers(body, put)
 
     return tuple(keep(body) for body in manifests)
 
 
 def wants_runtime_class(nodes: Iterable[NodeView], *, there: bool) -> bool:
-    """Tell whether the device plugin reaches the driver by the RuntimeClass nvidia.
+    """Return whether the device plugin is to run under the RuntimeClass nvidia.
 
-    It does where the cluster has it, unless one of the nodes says that it has no such
-    runtime: the pod would not even be made there.
+    It is if the cluster has the class, unless one of the nodes reports runtimes without
+    it: kubelet could not create the pod there.
     """
     return there and all(not node.handlers or NVIDIA in node.handlers for node in nodes)
 
 
 def image_of(manifests: Sequence[Json]) -> str:
-    """Give the image of our own that these workloads run; empty where none does."""
-    for body in manifests:
-        if body["kind"] in WORKLOADS:
-            for container in _pod(body)["containers"]:
-                if container["name"] != SCHEDULER:
-                    return str(container["image"])
-    return ""
+    """Return the image of ours that these workloads run; "" if none does."""
+    images = (
+        str(one["image"]) for one in containers(manifests) if one["name"] != SCHEDULER
+    )
+    return next(images, "")
 
 
 def has_tls(manifests: Iterable[Json]) -> bool:
-    """Tell whether one of these workloads is given a certificate for the verbs."""
+    """Return whether one of these workloads has a certificate for the extender."""
     return any(
         variable["name"] == CERTIFICATE
-        for body in manifests
-        for container in _pod(body)["containers"]
+        for container in containers(manifests)
         for variable in container.get("env") or ()
     )
 
 
 def scheduler_image(pods: Iterable[Json]) -> str:
-    """Give the image that one of these pods runs kube-scheduler by; empty if none."""
-    for pod in pods:
-        for container in pod["containers"]:
-            if container["name"] == SCHEDULER:
-                return str(container["image"])
-    return ""
+    """Return the image of kube-scheduler in these pod specs; "" if there is none."""
+    images = (
+        str(one["image"])
+        for pod in pods
+        for one in pod["containers"]
+        if one["name"] == SCHEDULER
+    )
+    return next(images, "")
 
 
-def _changed(body: Json, change: Callable[[Json], None]) -> Json:
+def containers(manifests: Iterable[Json]) -> Iterator[Json]:
+    """Return the containers of all workloads."""
+    for body in manifests:
+        if body["kind"] in WORKLOADS:
+            yield from body["spec"]["template"]["spec"]["containers"]
+
+
+def with_containers(body: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a workload with changed containers; other objects as they are."""
     if body["kind"] not in WORKLOADS:
         return body
-    found = deepcopy(body)
-    change(_pod(found))
-    return found
-
-
-def _pod(workload: Json) -> Json:
-    pod: Json = workload["spec"]["template"]["spec"]
-    return pod
+    template = body["spec"]["template"]
+    changed = [change(each) for each in template["spec"]["containers"]]
+    pod = {**template["spec"], "containers": changed}
+    return {**body, "spec": {**body["spec"], "template": {**template, "spec": pod}}}

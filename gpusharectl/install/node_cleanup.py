@@ -1,10 +1,11 @@
-"""What a device plugin leaves on its node, and the pod that takes it away.
+"""Remove what a device plugin leaves on its node: its files, and a capacity of 0.
 
-Nothing else of ours runs there when it is gone, so a short-lived pod of our own image
-does it: past the scheduler, with no rights in the cluster, and only the folder mounted
-in which ours lies.
+After the device plugin nothing of ours runs on the node. So a temporary pod of our own
+image removes the files: it needs no scheduler and no rights in the cluster, and mounts
+only the folder that contains ours.
 
-What kubelet goes on counting when the device plugin is gone, taken from a node.
+kubelet keeps the capacity of a plugin that is gone for five minutes, then reports 0 for
+ever. That stale capacity is removed from the node's status.
 """
 
 import shutil
@@ -14,11 +15,11 @@ from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import PART_OF, SYSTEM
+from gpushare.kube.facts import PART_OF, SYSTEM, phase
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.progress import Screen, Waiting
-from gpusharectl.install.rollout import Patience, pod_wait
+from gpusharectl.install.rollout import Patience, events_of, pod_wait
 from gpusharectl.install.survey import read_nodes
 
 NAME = "gpushare-clean"
@@ -27,10 +28,12 @@ STATE = "vcuda"
 """The device plugin's folder, below /var/lib."""
 _SOCKETS = f"kubelet/device-plugins/{names.DOMAIN}_vcuda-*.sock"
 CLEANED_WITHIN_S = 120.0
+KUBELET_FORGETS_AFTER_S = 300.0
+_SPARE_S = 60.0
 
 
 def clean(folder: Path) -> list[str]:
-    """Remove what is ours below a host's /var/lib; give what was removed, sorted."""
+    """Remove our files below a host's /var/lib; return their paths, sorted."""
     gone = []
     for path in sorted([folder / STATE, *folder.glob(_SOCKETS)]):
         if path.is_dir() and not path.is_symlink():
@@ -44,7 +47,7 @@ def clean(folder: Path) -> list[str]:
 
 
 def cleaning_pod(node: str, image: str) -> Json:
-    """Describe the pod for one node; it goes there past the scheduler."""
+    """Return the pod for one node; kubelet starts it without the scheduler."""
     security = {
         "runAsUser": 0,
         "runAsNonRoot": False,
@@ -93,14 +96,16 @@ def clean_nodes(
     screen: Screen,
     patience: Patience,
 ) -> dict[str, str]:
-    """Clean these nodes, all at the same time; give those left unclean, and why.
+    """Clean these nodes at the same time; return those that failed, and why.
 
-    Its pods are gone afterwards, however it came out.
+    The pods are deleted afterwards in any case.
     """
     refs = {node: Ref("v1", "Pod", f"{NAME}-{node}", SYSTEM) for node in nodes}
     try:
         for node, ref in refs.items():
-            _start(objects, cleaning_pod(node, image), ref)
+            # One that a killed run has left may belong to an earlier version.
+            objects.delete(ref, grace_period_s=0)
+            objects.create(cleaning_pod(node, image))
         left = patience.until(
             lambda: _unfinished(objects, refs), screen, CLEANED_WITHIN_S
         )
@@ -111,20 +116,14 @@ def clean_nodes(
             objects.delete(ref, grace_period_s=0)
 
 
-def _start(objects: Objects, body: Json, ref: Ref) -> None:
-    """Make the pod; one that a killed run left may be of an earlier install."""
-    objects.delete(ref, grace_period_s=0)
-    objects.create(body)
-
-
 def _unfinished(objects: Objects, refs: dict[str, Ref]) -> list[Waiting]:
     found = []
     for node, ref in refs.items():
         pod = objects.get(ref)
-        if pod is None or _phase(pod) in ("Succeeded", "Failed"):
+        if pod is None or phase(pod) in ("Succeeded", "Failed"):
             continue
-        # One node's hopeless wait must not cut short the others'.
-        one = pod_wait(node, pod, _events(objects, ref), "")
+        one = pod_wait(node, pod, events_of(objects, ref.name), "")
+        # One node's hopeless wait must not end the wait for the others.
         found.append(replace(one, hopeless=False))
     return found
 
@@ -134,9 +133,9 @@ def _failed(objects: Objects, refs: dict[str, Ref]) -> dict[str, str]:
     for node, ref in refs.items():
         pod = objects.get(ref)
         if pod is None:
-            found[node] = "the pod that was to clean it was deleted by somebody"
-        elif _phase(pod) == "Failed":
-            found[node] = _last_words(pod.get("status") or {})
+            found[node] = "somebody deleted the pod that cleans it"
+        elif phase(pod) == "Failed":
+            found[node] = _last_words(pod["status"])
     return found
 
 
@@ -148,51 +147,37 @@ def _last_words(status: Json) -> str:
     return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
 
 
-def _events(objects: Objects, ref: Ref) -> Sequence[Json]:
-    selector = f"involvedObject.name={ref.name}"
-    return objects.list("v1", "Event", namespace=SYSTEM, field_selector=selector)
-
-
-def _phase(pod: Json | None) -> str:
-    return str(((pod or {}).get("status") or {}).get("phase", ""))
-
-
-KUBELET_FORGETS_AFTER_S = 300.0
-"""So long it keeps the capacity of a plugin that is gone; then it says 0 for ever."""
-_SPARE_S = 60.0
-
-
-def counted(nodes: Iterable[NodeView]) -> tuple[str, ...]:
-    """Give the nodes whose status still names our resources."""
+def with_capacity(nodes: Iterable[NodeView]) -> tuple[str, ...]:
+    """Return the nodes whose status still names our resources."""
     return tuple(node.name for node in nodes if node.known)
 
 
 def remove_stale_capacity(
     objects: Objects, screen: Screen, patience: Patience
 ) -> dict[str, str]:
-    """Wait for the zeros and take them out; give the nodes that keep theirs."""
+    """Wait until kubelet reports 0, and remove that; return the nodes that failed."""
     left = patience.until(
-        lambda: _swept(objects), screen, KUBELET_FORGETS_AFTER_S + _SPARE_S
+        lambda: _removed(objects), screen, KUBELET_FORGETS_AFTER_S + _SPARE_S
     )
     return {one.who: one.what for one in left}
 
 
-def _swept(objects: Objects) -> list[Waiting]:
-    """Take out what is 0 by now; give who still counts."""
+def _removed(objects: Objects) -> list[Waiting]:
+    """Remove a capacity that is 0 by now; return the waits for the others."""
     found = []
     for node in read_nodes(objects):
-        if node.known and node.leftover == node.known:
+        if node.known and node.stale_capacity == node.known:
             _forget(objects, node)
         elif node.known and node.ready:
-            what = "its kubelet to count none, 5 min after the plugin's end"
+            what = "kubelet to report capacity 0, 5 min after the device plugin's end"
             found.append(Waiting(node.name, what))
     return found
 
 
 def _forget(objects: Objects, node: NodeView) -> None:
-    """Take the resources out, unless kubelet counts some again just now."""
+    """Remove the resources, unless kubelet reports a capacity again just now."""
     steps: list[dict[str, object]] = []
-    for resource in node.leftover:
+    for resource in node.stale_capacity:
         key = resource.replace("~", "~0").replace("/", "~1")
         steps.append({"op": "test", "path": f"/status/capacity/{key}", "value": "0"})
         steps.append({"op": "remove", "path": f"/status/capacity/{key}"})

@@ -1,8 +1,7 @@
-"""What an operator asked of ``install`` or ``uninstall``, and which nodes are meant.
+"""The options of ``install`` and ``uninstall``, and the command that repeats them.
 
-What an operator says of the webhook, and what that makes of what is there. Pure.
-
-The webhook's options of ``install``: how they are called, and what they may be.
+An option of the webhook that is not given keeps its present setting; an empty text
+removes it.
 """
 
 import re
@@ -19,24 +18,23 @@ from gpusharectl.kube_scheduler.host_files import Obstacle
 
 ON = "on"
 UI = f"{PREFIX}UI"
-"""The extender's own, for its page."""
+"""Variable of the extender: whether it serves its page."""
 POLICY = f"{PREFIX}POLICY"
-"""The extender's own: which card it chooses."""
+"""Variable of the extender: which card it chooses."""
 CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
-"""The webhook's, of the cluster's RuntimeClasses: no option says it.
+"""Variable of the webhook: the cluster's RuntimeClasses that provide cards; no option.
 
-Its name is like no other's: an older image would take it for that one misspelt.
+The name resembles no other: an older image would take it for a misspelt one.
 """
-_FLAG = {"wanted": ("--with-webhook", "--no-webhook")}
-"""All other options are called as their fields."""
+DEFAULT_TIMEOUT_S = 900.0
+_SEPARATORS = re.compile(r"[\s,]+")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """The webhook's options; None where nothing is said, so that it stays as it is.
+    """The webhook's options; None if not given.
 
-    A text that is empty takes its setting away. Every field but ``wanted`` is also a
-    setting of the webhook's, in capitals.
+    Every field except ``wanted`` is also a variable of the webhook, in capitals.
     """
 
     wanted: bool | None = None
@@ -50,8 +48,8 @@ class WebhookOptions:
     bitfusion_strict: bool | None = None
     bitfusion_quota: bool | None = None
 
-    def keeping(self, there: Mapping[str, str]) -> "WebhookOptions":
-        """Settle what was left open by the variables of a webhook that is there."""
+    def with_preserved(self, there: Mapping[str, str]) -> "WebhookOptions":
+        """Fill options that are not given with an installed webhook's variables."""
         found = {
             option: _read(option, there.get(name, ""))
             for option, name in _SETTING_OF.items()
@@ -60,14 +58,14 @@ class WebhookOptions:
         return replace(self, wanted=self.wanted is not False, **found)
 
     def settings(self) -> Mapping[str, str]:
-        """Give the variables that it shall have; none for what is off."""
+        """Return the variables for the webhook; none for what is off."""
         said = {name: getattr(self, option) for option, name in _SETTING_OF.items()}
         return {
             name: ON if text is True else text for name, text in said.items() if text
         }
 
     def words(self) -> list[str]:
-        """Give the options as they are typed."""
+        """Return the options as they are typed."""
         found: list[str] = []
         for option in _OPTIONS:
             said = getattr(self, option)
@@ -79,24 +77,12 @@ class WebhookOptions:
 
     @property
     def settling(self) -> tuple[str, ...]:
-        """The options given that are of use only where there is a webhook."""
+        """The given options that make sense only with a webhook."""
         return tuple(
             _flags(option)[0]
             for option in _SETTING_OF
             if getattr(self, option) not in (None, False, "")
         )
-
-
-def _read(option: str, text: str) -> Any:  # noqa: ANN401
-    """Read a variable; what is off may as well not be there."""
-    if option in _SWITCHES:
-        return True if text == ON else None
-    return text or None
-
-
-def _flags(option: str) -> tuple[str, str]:
-    word = option.replace("_", "-")
-    return _FLAG.get(option, (f"--{word}", f"--no-{word}"))
 
 
 _OPTIONS = tuple(one.name for one in fields(WebhookOptions))
@@ -105,20 +91,31 @@ _SETTING_OF = {
     option: PREFIX + option.upper() for option in _OPTIONS if option != "wanted"
 }
 QUOTA = _SETTING_OF["bitfusion_quota"]
-"""The device plugin's too: both keep ``bitfusion.io/gpu``, or neither."""
+"""The device plugin has it too: both keep ``bitfusion.io/gpu``, or neither."""
 
 
-DEFAULT_TIMEOUT_S = 900.0
-_SEPARATORS = re.compile(r"[\s,]+")
+def _read(option: str, text: str) -> Any:  # noqa: ANN401
+    """Return a variable as an option; a switch that is off counts as not given."""
+    if option in _SWITCHES:
+        return True if text == ON else None
+    return text or None
+
+
+def _flags(option: str) -> tuple[str, str]:
+    if option == "wanted":
+        return "--with-webhook", "--no-webhook"
+    word = option.replace("_", "-")
+    return f"--{word}", f"--no-{word}"
 
 
 @dataclass(frozen=True, slots=True)
 class InstallOptions:
-    """The options of ``install``; ``access`` are the words that choose the cluster.
+    """The options of ``install``.
 
-    ``runtime_class`` says whether device plugin and exporter ask for the RuntimeClass
-    nvidia; None lets the cluster decide. Without ``image``, and with None for ``tls``,
-    ``ui``, ``policy`` and the webhook's, what is there already is kept.
+    Without ``image``, and with None for ``tls``, ``ui``, ``policy`` and the webhook's
+    options, the present setting is kept. ``runtime_class`` None: the device plugin runs
+    under the RuntimeClass nvidia if the cluster has it. ``access`` are the words that
+    choose the cluster.
     """
 
     nodes: tuple[str, ...] = ()
@@ -140,7 +137,7 @@ class InstallOptions:
     access: tuple[str, ...] = ()
 
     def again(self) -> str:
-        """Give the command that goes on where this one stopped."""
+        """Return the command that goes on where this one stopped."""
         words = ["gpusharectl", "install", *self.access]
         if self.nodes:
             words += ["--nodes", ",".join(self.nodes)]
@@ -162,15 +159,12 @@ class InstallOptions:
         words += _given("--image", self.image)
         words += _given("--policy", self.policy or "")
         words += _given("--scheduler-image", self.scheduler_image)
-        words += _given("--this-node", self.this_node)
-        if self.timeout_s != DEFAULT_TIMEOUT_S:
-            words += ["--timeout", f"{self.timeout_s:g}"]
-        return shlex.join(words)
+        return _joined(words, self.this_node, self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class UninstallOptions:
-    """The options of ``uninstall``."""
+    """The options of ``uninstall``; ``access`` are the words that name the cluster."""
 
     yes: bool = False
     dry_run: bool = False
@@ -183,7 +177,7 @@ class UninstallOptions:
     access: tuple[str, ...] = ()
 
     def again(self, *extra: str) -> str:
-        """Give the command that goes on where this one stopped."""
+        """Return the command that goes on where this one stopped."""
         words = ["gpusharectl", "uninstall", *self.access]
         flags = {
             "--force": self.force,
@@ -194,23 +188,31 @@ class UninstallOptions:
         words += [flag for flag, given in flags.items() if given and flag not in extra]
         words += extra
         words += _given("--image", self.image)
-        words += _given("--this-node", self.this_node)
-        if self.timeout_s != DEFAULT_TIMEOUT_S:
-            words += ["--timeout", f"{self.timeout_s:g}"]
-        return shlex.join(words)
+        return _joined(words, self.this_node, self.timeout_s)
+
+
+def _given(flag: str, value: str) -> list[str]:
+    return [flag, value] if value else []
+
+
+def _joined(words: list[str], this_node: str, timeout_s: float) -> str:
+    words += _given("--this-node", this_node)
+    if timeout_s != DEFAULT_TIMEOUT_S:
+        words += ["--timeout", f"{timeout_s:g}"]
+    return shlex.join(words)
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """Read names from what was typed, with commas or spaces, each once.
+    """Return the names in a text, separated by commas or spaces, each once.
 
-    >>> split(" gpu-1, gpu-2 gpu-1,")
+    >>> node_names(" gpu-1, gpu-2 gpu-1,")
     ('gpu-1', 'gpu-2')
     """
     return tuple(dict.fromkeys(one for one in _SEPARATORS.split(text) if one))
 
 
 def chosen(wanted: Sequence[str], nodes: Sequence[NodeView]) -> Obstacle | None:
-    """Say what is wrong with names of nodes; None when all of them are nodes."""
+    """Return what is wrong with the names of nodes; None if all are nodes."""
     unknown = [name for name in wanted if named(nodes, name) is None]
     known = ", ".join(node.name for node in nodes) or "none at all"
     if unknown:
@@ -223,14 +225,10 @@ def chosen(wanted: Sequence[str], nodes: Sequence[NodeView]) -> Obstacle | None:
 
 
 def likely(nodes: Sequence[NodeView], here: str = "") -> tuple[str, ...]:
-    """Give the nodes with signs of cards; ``here`` is one whose driver answers."""
+    """Return the nodes with signs of cards; ``here`` is a node with a loaded driver."""
     return tuple(
         node.name for node in nodes if node.labelled or node.signs or node.name == here
     )
-
-
-def _given(flag: str, value: str) -> list[str]:
-    return [flag, value] if value else []
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -238,35 +236,35 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LONGEST_NAME = 253
 _AUTO = "auto"
 ENV_FROM = (_AUTO, "deny", "allow")
-"""What the webhook may be told of a container's ``envFrom``."""
+"""What the webhook may do with a container's ``envFrom``."""
 
 
 def add_webhook_options(command: Command) -> Command:
-    """Give a command the options that ``webhook_choice`` takes out again."""
-    for option in reversed(_WEBHOOK_OPTIONS):
+    """Add to a command the options that ``take_webhook_options`` takes."""
+    for option in reversed(_CLICK_OPTIONS):
         command = option(command)
     return command
 
 
 def take_webhook_options(options: dict[str, Any]) -> WebhookOptions:
-    """Take the webhook's options out of a command's; ``UsageError`` in words."""
+    """Take the webhook's options out of a command's; ``UsageError`` on a conflict."""
     options["wanted"] = options.pop("webhook")
-    names = (name for name in WebhookOptions.__slots__ if name in options)
-    choice = WebhookOptions(**{name: options.pop(name) for name in tuple(names)})
-    if choice.wanted is False and choice.settling:
+    given = {name: options.pop(name) for name in _OPTIONS if name in options}
+    found = WebhookOptions(**given)
+    if found.wanted is False and found.settling:
         raise click.UsageError(
-            f"{choice.settling[0]} is a setting of the webhook, which --no-webhook "
-            "takes away; leave out one of the two"
+            f"{found.settling[0]} is a setting of the webhook, which --no-webhook "
+            "removes; leave out one of the two"
         )
-    return choice
+    return found
 
 
 def _name(_context: object, parameter: click.Parameter, text: str | None) -> str | None:
     if text and (len(text) > _LONGEST_NAME or not _NAME.fullmatch(text)):
         raise click.BadParameter(
-            f"{text!r} is no name that Kubernetes takes: small letters, digits, - and "
-            f". only, such as vcuda-scheduler; an empty one, {parameter.opts[0]} '', "
-            "takes the setting away"
+            f"{text!r} is no valid name in Kubernetes: only small letters, digits, - "
+            "and . are allowed, as in vcuda-scheduler; an empty text, "
+            f"{parameter.opts[0]} '', removes the setting"
         )
     return text
 
@@ -276,8 +274,8 @@ def _env_from(
 ) -> str | None:
     if text and text not in ENV_FROM:
         raise click.BadParameter(
-            f"{text!r} is none of {', '.join(ENV_FROM)}; an empty one, "
-            f"{parameter.opts[0]} '', takes the setting away, as {_AUTO}"
+            f"{text!r} is none of {', '.join(ENV_FROM)}; an empty text, "
+            f"{parameter.opts[0]} '', removes the setting, which then is {_AUTO}"
         )
     return text
 
@@ -299,67 +297,68 @@ def _path(_context: object, _parameter: object, text: str | None) -> str | None:
     return text
 
 
-_WEBHOOK_OPTIONS = (
+_CLICK_OPTIONS = (
     click.option(
         "--with-webhook/--no-webhook",
         "webhook",
         default=None,
-        help="The admission webhook: requests that cannot be are refused in words when "
-        "the pod is made, and pods written for Bitfusion are translated. Without "
-        "either it stays as it is there.",
+        help="Install the admission webhook, or remove it: it rejects impossible "
+        "requests when the pod is created, with the reason, and translates pods for "
+        " Bitfusion. Without either option it stays as it is.",
     ),
     click.option(
         "--void/--no-void",
         "void",
         default=None,
-        help="With the webhook: containers under the RuntimeClass nvidia that ask for "
+        help="With the webhook: containers under the RuntimeClass nvidia that request "
         "no card see none.",
     ),
     click.option(
         "--set-scheduler",
         metavar="NAME",
         callback=_name,
-        help="With the webhook: pods that ask for cards get this schedulerName.",
+        help="With the webhook: pods that request cards get this schedulerName.",
     ),
     click.option(
         "--set-runtime-class",
         metavar="NAME",
         callback=_name,
-        help="With the webhook: pods that ask for cards get this RuntimeClass.",
+        help="With the webhook: pods that request cards get this RuntimeClass.",
     ),
     click.option(
         "--env-from",
         metavar="auto|deny|allow",
         callback=_env_from,
-        help="With the webhook: refuse envFrom in containers that ask for cards, since "
-        "it could lift their limits; auto: where their RuntimeClass is nvidia's.",
+        help="With the webhook: reject envFrom in containers that request cards, since "
+        "it could remove their limits; auto: if their RuntimeClass is nvidia's.",
     ),
     click.option(
         "--quotas/--no-quotas",
         "quotas",
         default=None,
-        help="With the webhook: pods ask for all that they hold, so that quotas count "
-        "it: 0 cores become 1, and whole cards ask their memory.",
+        help="With the webhook: pods request all that they get, so that quotas count "
+        "it: 0 cores become 1, and whole cards request their memory.",
     ),
     click.option(
         "--bitfusion-card-mib",
         metavar="N|auto",
         callback=_card,
-        help="With the webhook: of how much memory Bitfusion pods ask a percentage; "
-        "auto is the smallest card of the cluster.",
+        help="With the webhook: the memory of a card, of which Bitfusion pods request "
+        "a percentage; auto is the smallest card of the cluster.",
     ),
     click.option(
         "--bitfusion-shell",
         metavar="PATH",
         callback=_path,
-        help="With the webhook: what runs a Bitfusion pod's command; else /bin/bash.",
+        help="With the webhook: the shell that runs a Bitfusion pod's command; "
+        "default /bin/bash.",
     ),
     click.option(
         "--bitfusion-strict/--no-bitfusion-strict",
         "bitfusion_strict",
         default=None,
-        help="With the webhook: refuse what a Bitfusion pod cannot have here, instead "
-        "of warning.",
+        help="With the webhook: reject what a Bitfusion pod cannot have here, instead "
+        "of a warning.",
     ),
     click.option(
         "--bitfusion-quota/--no-bitfusion-quota",

@@ -1,16 +1,14 @@
-"""What is seen while it works: a living list on a terminal, else one line a change.
+"""Run steps one after another and show them; on a failure say how to go on.
 
-One step after another, and three sentences where one fails. Nothing is hidden.
-
-Every step can be done again: what is done already is left as it is. So the way on
-after any failure, Ctrl-C included, is the same command once more.
+On a terminal, waits are a list that is updated in place; otherwise each change is a
+line. Every step can be run again and leaves alone what is done already. So after any
+failure, Ctrl-C included, the way on is the same command again.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
 
 import click
 from rich.console import Console
@@ -21,15 +19,15 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unreachable
 from gpusharectl.output import UNKNOWN, age
 
 _MARGIN = 10
-"""Columns of the step's title: what is said stands in one line below another."""
+"""Columns of the step's title; its lines stand below one another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who waits for what; ``since`` is a moment in ISO format, empty where unknown.
+    """Who waits for what; ``since`` is a time in ISO format, "" if unknown.
 
-    ``hopeless`` is a wait that no time will end; ``topic`` stands for ``what`` where
-    its words change and its meaning does not.
+    ``hopeless``: waiting longer will not help. ``topic`` identifies the wait if the
+    words of ``what`` change and their meaning does not.
     """
 
     who: str
@@ -43,70 +41,46 @@ class Waiting:
 
 
 class NoAnswerError(Exception):
-    """A question was asked, and there is nobody to answer."""
+    """A question was asked, but there is no terminal to answer it."""
 
 
-@runtime_checkable
-class Screen(Protocol):
-    """Where the steps tell what they do, and ask."""
-
-    def begin(self, title: str) -> None:
-        """Open a new step; what is said until the next one stands beside its title."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Tell one thing of this step."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Tell something that belongs to no step; it is never cut."""
-        ...
-
-    def wait(self, waits: Sequence[Waiting]) -> None:
-        """Show what is waited for now, in place of what was."""
-        ...
-
-    def settle(self) -> None:
-        """Nothing is waited for any more."""
-        ...
-
-    def ask(self, question: str, default: str) -> str:
-        """Let a person answer; ``NoAnswerError`` where there is none."""
-        ...
-
-    def confirm(self, question: str) -> bool:
-        """Let a person say yes; ``NoAnswerError`` where there is none."""
-        ...
-
-
-class Spoken:
-    """What both screens have in common: titles, lines, questions."""
+class Screen:
+    """Shows steps and asks questions; this one prints a line for each change."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._title = ""
+        self._shown: dict[str, str] = {}
 
     def begin(self, title: str) -> None:
-        """Open a new step; see ``Screen``."""
+        """Begin a step; its lines stand beside the title."""
         self.settle()
         self._title = title
 
     def say(self, text: str) -> None:
-        """Tell one thing; see ``Screen``."""
+        """Show lines of the present step."""
         for line in text.splitlines():
             start = f"{self._title:<{_MARGIN - 1}} "
             self._title = ""
             self._print(Text(start, "bold") + Text(line))
 
     def note(self, text: str) -> None:
-        """Tell something; see ``Screen``."""
+        """Show text that belongs to no step; it is never cut."""
         self._print(Text(text))
 
+    def wait(self, waits: Sequence[Waiting]) -> None:
+        """Show what is waited for now."""
+        for one in waits:
+            if self._shown.get(one.who) != (one.topic or one.what):
+                self.say(f"waiting for {one}")
+        self._shown = {one.who: one.topic or one.what for one in waits}
+
     def settle(self) -> None:
-        """Nothing is waited for; see ``Screen``."""
+        """End the present wait."""
+        self._shown = {}
 
     def ask(self, question: str, default: str) -> str:
-        """Let a person answer; see ``Screen``."""
+        """Return a person's answer; ``NoAnswerError`` if there is no terminal."""
         try:
             answer = click.prompt(question, default=default or None, type=str)
         except click.Abort as error:
@@ -114,7 +88,7 @@ class Spoken:
         return str(answer)
 
     def confirm(self, question: str) -> bool:
-        """Let a person say yes; see ``Screen``."""
+        """Return whether a person says yes; ``NoAnswerError`` without a terminal."""
         try:
             return click.confirm(question, default=False)
         except click.Abort as error:
@@ -124,48 +98,29 @@ class Spoken:
         self.console.print(text, soft_wrap=True)
 
 
-class PlainScreen(Spoken):
-    """One line a change, so that a log of it reads well."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._shown: dict[str, str] = {}
-
-    def wait(self, waits: Sequence[Waiting]) -> None:
-        """Print what changed since the last time; see ``Screen``."""
-        for one in waits:
-            if self._shown.get(one.who) != (one.topic or one.what):
-                self.say(f"waiting for {one}")
-        self._shown = {one.who: one.topic or one.what for one in waits}
-
-    def settle(self) -> None:
-        """Nothing is waited for; see ``Screen``."""
-        self._shown = {}
-
-
-class LiveScreen(Spoken):
-    """A list that stands still and counts the seconds of each wait."""
+class LiveScreen(Screen):
+    """Shows waits as a list that is updated in place, with their duration."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._live: Live | None = None
 
     def wait(self, waits: Sequence[Waiting]) -> None:
-        """Show the list in place of the last one; see ``Screen``."""
+        """Show what is waited for now, in place of the last list."""
         if self._live is None:
             self._live = Live(console=self.console, transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(drawn(waits, datetime.now(UTC)), refresh=True)
 
     def settle(self) -> None:
-        """Take the list away; see ``Screen``."""
+        """Remove the list."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 def drawn(waits: Sequence[Waiting], now: datetime) -> Text:
-    """Draw the list of waits, each with how long it has lasted.
+    """Return the list of waits, each with its duration.
 
     >>> print(drawn([Waiting("gpu-1", "pulling")], datetime.now(UTC)))
               waiting for gpu-1: pulling
@@ -179,12 +134,12 @@ def drawn(waits: Sequence[Waiting], now: datetime) -> Text:
 
 
 def screen_for(console: Console) -> Screen:
-    """Choose the screen by what the console is."""
-    return LiveScreen(console) if console.is_terminal else PlainScreen(console)
+    """Return the screen that suits the console."""
+    return LiveScreen(console) if console.is_terminal else Screen(console)
 
 
 class Exit(IntEnum):
-    """The exit codes, as ``--help`` tells them."""
+    """The exit codes, as ``--help`` explains them."""
 
     DONE = 0
     STOPPED = 1
@@ -194,14 +149,14 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a step did not come about, in a sentence.
+    """Why a step failed, in one sentence.
 
-    ``cure`` is the command or deed that goes on, where the same command again is not
-    it; ``exit_code`` is ``REFUSED`` where nothing was tried at all.
+    ``remedy`` is what to do if the same command again does not help; ``exit_code`` is
+    ``REFUSED`` if nothing was tried at all.
     """
 
     why: str
-    cure: str = ""
+    remedy: str = ""
     exit_code: Exit = Exit.STOPPED
 
 
@@ -215,16 +170,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What the last lines of a failure offer: the way on, and the way back."""
+    """The commands that the last lines of a failure offer: to go on, and to undo."""
 
     again: str
     undo: str = ""
 
 
 def follow(steps: Sequence[Step], screen: Screen, closing: Closing) -> Exit:
-    """Take the steps in turn; stop at the first trouble and say where things stand."""
+    """Run the steps in turn; stop at the first failure and say where things stand."""
     for number, step in enumerate(steps):
-        trouble = _taken(step)
+        trouble = _run(step)
         if trouble is not None:
             screen.settle()
             for line in verdict(steps, number, trouble, closing):
@@ -236,41 +191,41 @@ def follow(steps: Sequence[Step], screen: Screen, closing: Closing) -> Exit:
 def verdict(
     steps: Sequence[Step], reached: int, trouble: Trouble, closing: Closing
 ) -> list[str]:
-    """Say what was done, what was not, and how to go on."""
+    """Return what was done, what was not, and how to go on."""
     done = ", ".join(step.name for step in steps[:reached])
     left = ", ".join(step.name for step in steps[reached:])
-    ways = f"To go on: {trouble.cure or closing.again}"
+    ways = f"To go on: {trouble.remedy or closing.again}"
     if closing.undo and done:
         ways += f"    To undo all: {closing.undo}"
+    why = " ".join(trouble.why.split())
+    stop = "" if why.endswith((".", "?", "!")) else "."
     return [
-        f"Stopped at {steps[reached].name}: {_sentence(trouble.why)}",
+        f"Stopped at {steps[reached].name}: {why}{stop}",
         f"Done: {done or 'nothing'}. Not done: {left}.",
         ways,
     ]
 
 
-def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _taken(step: Step) -> Trouble | None:
+def _run(step: Step) -> Trouble | None:
     try:
         return step.act()
     except KeyboardInterrupt:
-        return Trouble("interrupted; nothing is half-written, and what was begun stays")
+        return Trouble("interrupted; no file is half-written, and what is done stays")
     except ClusterError as error:
         return Trouble(in_words(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         why = error.strerror or str(error)
-        return Trouble(f"{where}{why}; the file is as it was before")
+        return Trouble(f"{where}{why}; the file was not changed")
 
 
 def in_words(error: ClusterError) -> str:
-    """Say what an API server's failure means to who installs."""
+    """Return what an API server's error means for the person who installs."""
     if isinstance(error, Unreachable):
-        return f"the API server cannot be reached ({error}); is it the right context?"
+        return f"the API server cannot be reached ({error}); is this the right context?"
     if isinstance(error, Forbidden):
-        return f"your rights do not reach ({error}); use an administrator's kubeconfig"
+        return (
+            f"you have no permission for this ({error}); use an administrator's "
+            "kubeconfig"
+        )
     return str(error)

@@ -78,7 +78,7 @@ def test_again_no_resource_version_changes(world: InstalledCluster) -> None:
     assert len(before) > 10
     assert world.install() == Exit.DONE
     assert world.versions() == before
-    assert "all as they were" in world.screen.text
+    assert "none changed" in world.screen.text
 
 
 def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
@@ -94,7 +94,7 @@ def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
         there = world.picture(kinds)
         assert {"Service", "ConfigMap"} < {ref.kind for ref in there}
         assert world.install(with_monitoring=True) == Exit.DONE
-        assert "all as they were" in world.screen.text
+        assert "none changed" in world.screen.text
         assert world.picture(kinds) == there
         assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
         assert world.picture(STILL) == before
@@ -273,5 +273,5 @@ def test_the_command_line_all_the_way(
     ran = CliRunner().invoke(uninstall, ["--kubeconfig", str(path), "--yes"])
     assert (ran.exit_code, ran.output.splitlines()[-1]) == (
         Exit.DONE,
-        "Nothing of ours is here.",
+        "Nothing of gpushare is installed here.",
     )

@@ -95,7 +95,7 @@ def test_again_no_resource_version_changes(world: InstalledCluster) -> None:
     before = versions(world)
     assert world.install() == Exit.DONE
     assert versions(world) == before
-    assert "all as they were" in world.screen.text
+    assert "none changed" in world.screen.text
 
 
 def test_a_dry_run_writes_nothing(world: InstalledCluster) -> None:

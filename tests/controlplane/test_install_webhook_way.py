@@ -23,7 +23,7 @@ from gpusharectl.install.webhook.objects import (
     files_of,
     secret_of,
 )
-from gpusharectl.install.webhook.probe import narrowed, tried
+from gpusharectl.install.webhook.probe import narrowed, probed
 from tests.controlplane.gate import raised
 from tests.controlplane.installing import Answered, bare, installing, there
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
@@ -75,7 +75,7 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     assert made
     text = " ".join(world.screen.text.split())
     assert 'failed calling webhook "pods.vcuda.baidu.com"' in text
-    assert "It was not told to ask it, so pods are made as before" in text
+    assert "not told to ask it, so pods are created as before" in text
     assert not any(world.objects.get(ref) for ref in CONFIGURATIONS)
     there(world, DEPLOYMENT)
     objects.lost = False
@@ -126,17 +126,17 @@ def test_the_trial_before_the_real_webhook(plane: ControlPlane, tmp_path: Path) 
     wrong = pod("wrong", units=4, cores=150)
     with raised(plane, tmp_path) as gate:
         objects = ApiObjects.connect(str(config))
-        assert tried(objects).through is True
+        assert probed(objects).reached is True
         assert gate.post(wrong)[0] == 400
         alone = replace(
             gate, configurations=[narrowed(body) for body in gate.configurations]
         )
         alone.register()
         wait_until(lambda: gate.post(wrong)[0] == 201, "the narrowed ones to count")
-        assert tried(objects).through is True
+        assert probed(objects).reached is True
         gate.webhook.stop()
-        trial = tried(objects)
-        assert trial.through is False
+        trial = probed(objects)
+        assert trial.reached is False
         assert 'failed calling webhook "pods.vcuda.baidu.com"' in trial.words
         gate.admitted(wrong)
         objects.close()

@@ -1,30 +1,32 @@
-"""The steps that bring the webhook and renew its certificate.
+"""Install the webhook, renew its certificate, or remove it.
 
-The order keeps one promise: the API server asks only a webhook that answers, that it
-believes, and that it can reach. So the configurations, by which it asks, come last.
+The API server may ask only a webhook that answers, whose certificate it trusts, and
+that it can reach. So the configurations, which make it ask, come last.
 
-Writes to what two installs at once could spoil: the certificate and who believes it.
+A new certificate comes with a new authority. The caBundle first gets both authorities,
+then the replicas get the new certificate, then the caBundle loses the old authority. So
+the API server trusts every replica at each moment.
 
-Each is made only over what was seen when the install was planned. So of two that renew
-a certificate the second stops before it has written anything that the first one needs,
-and what the API server believes is always what the replicas show.
-
-The webhook taken away: what there is of it, in which order, and the step.
+Two installs at once must not spoil that. ``GuardedWriter`` writes the Secret and the
+caBundle only if they are still as they were when the install was planned. So the second
+of two installs stops before it has overwritten anything that the first one needs.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Conflict
+from gpushare.kube.facts import is_narrowed
 from gpushare.kube.names import WEBHOOK_PORT
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import BY_CERT_MANAGER
-from gpusharectl.install.preflight import resource
 from gpusharectl.install.progress import Step, Trouble, Waiting
-from gpusharectl.install.rollout import run_as_told
-from gpusharectl.install.survey import served
+from gpusharectl.install.rollout import wait_for_rollout
+from gpusharectl.install.survey import resource, served
 from gpusharectl.install.webhook.objects import (
     DEPLOYMENT,
     SECRET,
@@ -32,22 +34,99 @@ from gpusharectl.install.webhook.objects import (
     bundle_of,
     files_of,
     is_configuration,
+    secret_of,
+    with_bundle,
+    with_stamp,
 )
-from gpusharectl.install.webhook.plan import WebhookPlan
-from gpusharectl.install.webhook.probe import WAY_S, Trial, narrowed, tried
+from gpusharectl.install.webhook.probe import REACHED_WITHIN_S, Result, narrowed, probed
+from gpusharectl.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
 
+_AUTHORITY = f"{AUTHORITY}.crt"
+_CERTIFICATE = f"{WEBHOOK.name}.crt"
 _TRIES = 5
-"""Others write to such objects as well, labels say, which is no conflict."""
+"""Others write to these objects too, for example labels, which is no conflict."""
 Mark = Mapping[str, bytes] | None
 
 
+@dataclass(frozen=True, slots=True)
+class WebhookPlan:
+    """What to do beside the objects that are applied with all others."""
+
+    asking: tuple[Json, ...]
+    """The configurations, which make the API server ask."""
+    trusting: tuple[Json, ...] = ()
+    """The existing configurations with both authorities, for a new certificate."""
+    secret: Json | None = None
+    """A new certificate; None while the old one is good."""
+    there: Mapping[Ref, Json | None] = field(default_factory=dict)
+    """The present configurations."""
+    seen: Mapping[Ref, Json | None] = field(default_factory=dict)
+    """The objects on which the plan is based, None if absent; empty if cert-manager
+    makes the certificate."""
+
+    @property
+    def new(self) -> frozenset[Ref]:
+        """The configurations that do not let the API server ask about all pods yet."""
+        return frozenset(
+            ref for ref, body in self.there.items() if not body or is_narrowed(body)
+        )
+
+    def beside(self) -> list[Json]:
+        """Return the objects that it writes beside those that are applied first."""
+        return [*([self.secret] if self.secret else []), *self.asking]
+
+
+def split(
+    objects: Objects, manifests: Iterable[Json], now: datetime, *, ours: bool
+) -> tuple[tuple[Json, ...], WebhookPlan]:
+    """Split the manifests into those to apply first, and a plan for the webhook.
+
+    ``ours``: the installer makes the certificate, not cert-manager. The only Secret
+    that is read is the webhook's own.
+    """
+    bodies = tuple(manifests)
+    others = tuple(body for body in bodies if not is_configuration(body))
+    asking = tuple(body for body in bodies if is_configuration(body))
+    there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
+    if not ours:
+        return others, WebhookPlan(
+            tuple(_with_present_bundle(one, there) for one in asking), there=there
+        )
+    secret = objects.get(SECRET)
+    held = files_of(secret)
+    made = plan_webhook(held, now)
+    files = made or held
+    newest = files[_AUTHORITY]
+    both = bundle(newest, bundle_of(body for body in there.values() if body), now)
+    plan = WebhookPlan(
+        tuple(with_bundle(body, newest) for body in asking),
+        secret=secret_of(made) if made else None,
+        there=there,
+        seen={**there, SECRET: secret},
+    )
+    if made:
+        trusting = [with_bundle(body, both) for body in asking]
+        old = tuple(body for body in trusting if Ref.of(body) not in plan.new)
+        plan = replace(plan, trusting=old)
+    stamp = hashlib.sha256(files[_CERTIFICATE]).hexdigest()
+    return with_stamp(others, stamp), plan
+
+
+def _with_present_bundle(body: Json, there: Mapping[Ref, Json | None]) -> Json:
+    """Keep the caBundle that cert-manager has written."""
+    old = there[Ref.of(body)]
+    authorities = bundle_of([old] if old else [])
+    # Applied without it, a caBundle that was once ours would be removed.
+    return with_bundle(body, authorities) if authorities else body
+
+
 class OvertakenError(Exception):
-    """Another has changed it since; the text names the object."""
+    """Somebody else has changed the object since; the text names it."""
 
 
 @dataclass
 class GuardedWriter:
-    """Write only over what was seen; ``seen`` has a mark of each object, as it was."""
+    """Writes only over what was seen; ``seen`` has a mark of each object."""
 
     objects: Objects
     seen: dict[Ref, Mark] = field(default_factory=dict)
@@ -56,13 +135,13 @@ class GuardedWriter:
     def of(
         cls, objects: Objects, there: Iterable[tuple[Ref, Json | None]]
     ) -> "GuardedWriter":
-        """Begin with objects as they were read; None where there is none."""
+        """Begin with objects as they were read; None if there is none."""
         return cls(objects, {ref: _mark(ref, body) for ref, body in there})
 
     def put(self, body: Json) -> None:
-        """Apply it; ``OvertakenError`` where it is no longer what was seen.
+        """Apply an object; ``OvertakenError`` if it is no longer what was seen.
 
-        What is written is what was seen from then on.
+        From then on, what was written is what was seen.
         """
         ref = Ref.of(body)
         for _ in range(_TRIES):
@@ -72,7 +151,7 @@ class GuardedWriter:
             try:
                 self._write(body, now)
             except Conflict:
-                # Between our look and our write somebody wrote; look again.
+                # Somebody wrote between our read and our write; read again.
                 continue
             self.seen[ref] = _mark(ref, body)
             return
@@ -80,7 +159,7 @@ class GuardedWriter:
 
     def _write(self, body: Json, now: Json | None) -> None:
         if now is None and Ref.of(body) == SECRET:
-            # An apply would lay ours over the one that another has made just now.
+            # An apply would overwrite one that somebody else has created just now.
             self.objects.create(body)
             return
         version = {"resourceVersion": now["metadata"]["resourceVersion"]} if now else {}
@@ -89,66 +168,62 @@ class GuardedWriter:
 
 
 def _mark(ref: Ref, body: Json | None) -> Mark:
-    """Give what of an object only one may change at a time."""
+    """Return the part of an object that only one install may change at a time."""
     if body is None:
         return None
     return files_of(body) if ref == SECRET else {"authorities": bundle_of([body])}
 
 
 class WebhookSteps:
-    """The steps for one plan, each of which can be done again.
-
-    ``again`` is the command that goes on.
-    """
+    """The steps of one plan; ``again`` is the command that goes on."""
 
     def __init__(
-        self, hands: Context, plan: WebhookPlan, changing: frozenset[Ref], again: str
+        self, context: Context, plan: WebhookPlan, changing: frozenset[Ref], again: str
     ) -> None:
-        self._hands = hands
+        self._context = context
         self._plan = plan
         self._changing = changing
         self._again = again
-        self._safely = GuardedWriter.of(hands.objects, plan.seen.items())
+        self._writer = GuardedWriter.of(context.objects, plan.seen.items())
 
     def before(self) -> list[Step]:
-        """Give what comes before its Deployment, whose pods mount the certificate."""
+        """Return what comes before its Deployment, whose pods mount the certificate."""
         if self._plan.secret is None:
             return []
-        return [_one_at_a_time("the webhook's certificate", self.certify)]
+        return [_guarded("the webhook's certificate", self.certify)]
 
     def after(self) -> list[Step]:
-        """Give what comes after its Deployment."""
+        """Return what comes after its Deployment."""
         return [
-            Step("the webhook running", self.run),
-            _one_at_a_time("the API server asking it", self.ask),
+            Step("the webhook's rollout", self.run),
+            _guarded("the webhook's configurations", self.ask),
         ]
 
     def certify(self) -> Trouble | None:
-        """Write a new certificate, which the API server is told of before."""
-        self._hands.screen.begin("TLS")
+        """Write a new certificate, after the caBundle has its authority."""
+        self._context.screen.begin("TLS")
         for body in self._plan.trusting:
-            self._safely.put(body)
+            self._writer.put(body)
         if self._plan.secret:
-            self._safely.put(self._plan.secret)
-        self._hands.screen.say(f"written: {SECRET}")
+            self._writer.put(self._plan.secret)
+        self._context.screen.say(f"written: {SECRET}")
         return None
 
     def run(self) -> Trouble | None:
-        """Wait until every replica runs as told, with the certificate of now."""
-        hands = self._hands
-        hands.screen.begin("Waiting")
-        trouble = run_as_told(hands.objects, [DEPLOYMENT], hands.screen, hands.patience)
-        if trouble is None:
-            hands.screen.say(f"{DEPLOYMENT.name}: running")
-        return trouble
+        """Wait until every replica runs with the present settings and certificate."""
+        self._context.screen.begin("Waiting")
+        context = self._context
+        return wait_for_rollout(
+            context.objects, [DEPLOYMENT], context.screen, context.patience
+        )
 
     def ask(self) -> Trouble | None:
-        """Let the API server ask it, and believe in no authority of before.
+        """Let the API server ask the webhook, and trust no former authority.
 
-        Where it has not asked yet it does so about one pod alone, until that proves
-        that it gets through.
+        If it has not asked before, it asks about the probe pod only, until that proves
+        that it reaches the webhook.
         """
-        plan, screen = self._plan, self._hands.screen
+        plan, screen = self._plan, self._context.screen
         screen.begin("Webhook")
         new = [body for body in plan.asking if Ref.of(body) in plan.new]
         due = [
@@ -157,107 +232,109 @@ class WebhookSteps:
             if body not in new and (plan.trusting or Ref.of(body) in self._changing)
         ]
         self._apply([*due, *map(narrowed, new)])
-        trial = self._trial()
-        if trial.through is False:
-            return self._unreachable(trial, new)
+        result = self._probe()
+        if result.reached is False:
+            return self._unreachable(result, new)
         self._apply(new)
-        if trial.through is None:
+        if result.reached is None:
             screen.say(
-                f"whether the API server reaches it is not known, since {trial.words}"
+                "it is not known whether the API server reaches the webhook: "
+                f"{result.words}"
             )
-        told = "is asked from now on" if new or due else "is asked as it was"
-        screen.say(f"about pods that ask for cards it {told}")
+        told = "from now on" if new or due else "as before"
+        screen.say(f"{told} the API server asks the webhook about pods with cards")
         return None
 
-    def _trial(self) -> Trial:
-        """Try until the API server gets through, or time is up."""
-        last = Trial(through=False)
+    def _probe(self) -> Result:
+        """Try until the API server reaches the webhook, or time is up."""
+        last = Result(reached=False)
 
         def look() -> list[Waiting]:
             nonlocal last
-            last = tried(self._hands.objects)
-            wait = Waiting("the API server", f"its way to the webhook: {last.words}")
-            return [wait] if last.through is False else []
+            last = probed(self._context.objects)
+            what = f"its connection to the webhook: {last.words}"
+            return [Waiting("the API server", what)] if last.reached is False else []
 
-        self._hands.patience.until(look, self._hands.screen, WAY_S)
+        self._context.patience.until(look, self._context.screen, REACHED_WITHIN_S)
         return last
 
-    def _unreachable(self, trial: Trial, new: Sequence[Json]) -> Trouble:
-        """Leave nobody's pods waiting who were not before, and say what to look at."""
+    def _unreachable(self, result: Result, new: Sequence[Json]) -> Trouble:
+        """Remove the new configurations, and say what to look at."""
         for body in new:
-            self._hands.objects.delete(Ref.of(body))
+            self._context.objects.delete(Ref.of(body))
         stays = (
-            "It was not told to ask it, so pods are made as before"
+            "The API server was not told to ask it, so pods are created as before"
             if len(new) == len(self._plan.asking)
-            else "It asks it as before, so no pod that asks for a card is made "
-            "meanwhile; install --no-webhook would let them through"
+            else "The API server still asks it, so no pod with cards is created until "
+            "it is reached; install --no-webhook would let them through"
         )
         return Trouble(
-            "the webhook's pods are Ready, but the API server does not get through to "
-            f"them: {trial.words}. {stays}. Mostly a firewall is between the two",
-            f"let the control plane reach port {WEBHOOK_PORT} of the pods, then: "
+            "the webhook's pods are Ready, but the API server cannot reach them: "
+            f"{result.words}. {stays}. The usual cause is a firewall between the two",
+            f"open port {WEBHOOK_PORT} of the pods to the control plane, then: "
             f"{self._again}",
         )
 
     def _apply(self, bodies: Iterable[Json]) -> None:
         for body in bodies:
             if self._plan.seen:
-                self._safely.put(body)
+                self._writer.put(body)
             else:
-                # cert-manager writes to them whenever it likes.
-                self._hands.objects.apply(body)
+                # cert-manager may write to them at any time.
+                self._context.objects.apply(body)
 
 
-def _one_at_a_time(name: str, act: Callable[[], Trouble | None]) -> Step:
-    """Give a step that stops where another install has come first."""
+def _guarded(name: str, act: Callable[[], Trouble | None]) -> Step:
+    """Return a step that stops if another install was faster."""
 
     def careful() -> Trouble | None:
         try:
             return act()
         except OvertakenError as error:
             return Trouble(
-                f"another install has changed {error} meanwhile, and nothing of it was "
-                "written over"
+                f"another install has changed {error} meanwhile; its changes were not "
+                "overwritten"
             )
 
     return Step(name, careful)
 
 
-def still_there(hands: Context) -> tuple[Ref, ...]:
-    """Find what there is of a webhook, in the order in which it goes.
+def still_there(context: Context) -> tuple[Ref, ...]:
+    """Return the existing objects of a webhook in the order in which they are deleted.
 
-    By every object, since an earlier try may have been cut off anywhere. What we may
-    not read counts as there where anything is: the right to it will be asked for.
+    Each object is looked for, since an earlier removal may have been interrupted. If
+    anything exists, objects that we may not read count as existing, so that the right
+    to them is asked for.
     """
-    whole = served(hands.objects, hands.load(BY_CERT_MANAGER))
-    found = {ref: _looked(hands.objects, ref) for ref in leaving(whole)}
+    whole = served(context.objects, context.load(BY_CERT_MANAGER))
+    found = {ref: _exists(context.objects, ref) for ref in leaving(whole)}
     if not any(found.values()):
         return ()
     return tuple(ref for ref, there in found.items() if there is not False)
 
 
 def leaving(manifests: Sequence[Json]) -> list[Ref]:
-    """Give all of the webhook in the order in which it goes, the asking first."""
+    """Return all of the webhook in the order of deletion, the configurations first."""
     first = [Ref.of(body) for body in manifests if is_configuration(body)]
     rest = [Ref.of(body) for body in reversed(manifests) if not is_configuration(body)]
     return [*first, *rest, *SECRETS]
 
 
-def taking_away(hands: Context, refs: Sequence[Ref]) -> Step:
-    """Give the step that takes these away."""
+def removal(context: Context, refs: Sequence[Ref]) -> Step:
+    """Return the step that deletes these."""
 
     def act() -> Trouble | None:
-        hands.screen.begin("Webhook")
-        gone = [ref for ref in refs if hands.objects.delete(ref)]
+        context.screen.begin("Webhook")
+        gone = [ref for ref in refs if context.objects.delete(ref)]
         told = f"{len(gone)} objects deleted" if gone else "nothing was left to delete"
-        hands.screen.say(told)
+        context.screen.say(told)
         return None
 
-    return Step("the webhook taken away", act)
+    return Step("the removal of the webhook", act)
 
 
-def _looked(objects: Objects, ref: Ref) -> bool | None:
-    """Tell whether it is there; None where we may not know."""
+def _exists(objects: Objects, ref: Ref) -> bool | None:
+    """Return whether an object exists; None if we may not read it."""
     if not objects.may("get", resource(ref.api_version, ref.kind), ref.namespace):
         return None
     return objects.get(ref) is not None

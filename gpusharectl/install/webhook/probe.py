@@ -1,9 +1,8 @@
-"""Whether the API server gets through to the webhook, by a pod that is never made.
+"""Prove with a pod that is never created that the API server reaches the webhook.
 
-A firewall may stand between the two: control planes that somebody else runs often reach
-kubelet's port on the nodes and no other. Until the way is proved, the API server is
-told to ask about the pod of the trial alone, so that nobody's pods wait for who cannot
-be reached.
+A firewall may stand between the two: managed control planes often reach only kubelet's
+port on the nodes. Until the connection is proved, the configurations are limited to the
+probe pod, so that no other pod depends on a webhook that cannot be reached.
 """
 
 from copy import deepcopy
@@ -17,10 +16,10 @@ from gpushare.kube.objects import Objects
 
 NAME = "gpushare-webhook-probe"
 NAMESPACE = "default"
-"""Every cluster has it, and the webhook is asked about it."""
-WAY_S = 60.0
-"""A replica that is Ready is in the Service a moment later, and in its proxies then."""
-_ALONE = {
+"""It exists in every cluster, and the webhook is asked about it."""
+REACHED_WITHIN_S = 60.0
+"""A Ready replica is in the Service a moment later, and then in its proxies."""
+_PROBE_ONLY = {
     "name": PROBE_ONLY,
     "expression": f"object.metadata.?name.orValue('') == '{NAME}'",
 }
@@ -33,41 +32,41 @@ _CONTAINER = {
         "capabilities": {"drop": ["ALL"]},
     },
 }
-"""It asks memory and says nothing of cores, which the webhook sets right."""
+"""It asks for memory without cores, and the webhook adds the cores."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What one try has told: ``words`` say why it is not ``through``, or not certain.
+class Result:
+    """One attempt; ``words`` say why the webhook is not ``reached``.
 
-    ``through`` None: nobody knows, since the pod was refused for other reasons or has
-    come back as somebody else made it.
+    ``reached`` is None if it is not known: the pod was refused for other reasons, or
+    another webhook has changed it.
     """
 
-    through: bool | None
+    reached: bool | None
     words: str = ""
 
 
-def tried(objects: Objects) -> Trial:
-    """Have the API server try to make such a pod; a ``Forbidden`` is no error here."""
+def probed(objects: Objects) -> Result:
+    """Let the API server create the probe pod as a dry run; a refusal is no error."""
     try:
         made = objects.create(probe_pod(), dry_run=True)
     except ClusterError as error:
-        # Of a webhook that it cannot reach it says 500; all that is definite is a no
-        # of others, such as a policy for that namespace.
+        # It answers 500 for a webhook that it cannot reach. A definite refusal comes
+        # from elsewhere, such as a policy for that namespace.
         if error.definite and not error.retryable:
-            return Trial(None, f"the trial's pod was refused: {error}")
-        return Trial(through=False, words=str(error))
+            return Result(None, f"the probe pod was refused: {error}")
+        return Result(reached=False, words=str(error))
     changed = _is_changed(made)
     if changed is None:
-        return Trial(None, "the trial's pod has come back changed by somebody else")
+        return Result(None, "the probe pod was changed by another webhook")
     if changed:
-        return Trial(through=True)
-    return Trial(through=False, words="it makes pods without asking the webhook")
+        return Result(reached=True)
+    return Result(reached=False, words="it creates pods without asking the webhook")
 
 
 def probe_pod() -> Json:
-    """Give a pod that every level of pod security lets through."""
+    """Return a pod that every level of Pod Security admits."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -84,17 +83,17 @@ def probe_pod() -> Json:
 
 
 def narrowed(configuration: Json) -> Json:
-    """Let the API server ask about the pod of the trial, and no other."""
+    """Limit a configuration to the probe pod."""
     found = deepcopy(configuration)
     for one in found["webhooks"]:
-        one["matchConditions"] = [_ALONE, *one.get("matchConditions", ())]
+        one["matchConditions"] = [_PROBE_ONLY, *one.get("matchConditions", ())]
     return found
 
 
 def _is_changed(pod: Json) -> bool | None:
-    """Tell whether the webhook has put the container right; None where it is not ours.
+    """Return whether the webhook has added the cores; None if that cannot be known.
 
-    Others review pods too: one may add containers, or take ours out.
+    Other webhooks may add containers, or remove ours.
     """
     containers = pod["spec"].get("containers") or ()
     ours = [one for one in containers if one.get("name") == _CONTAINER["name"]]

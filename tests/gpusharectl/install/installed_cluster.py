@@ -108,7 +108,7 @@ class InstalledCluster:
             return []
         return [FileChange(CERTIFICATE, None, b"PEM")]
 
-    def hands(self, *answers: str) -> Context:
+    def context(self, *answers: str) -> Context:
         self.screen = Listener(list(answers))
         return Context(
             self.objects,
@@ -124,11 +124,11 @@ class InstalledCluster:
 
     def install(self, *answers: str, **options: Any) -> Exit:
         wanted = {"nodes": ("gpu-1",), "yes": not answers, **options}
-        return install.install(self.hands(*answers), InstallOptions(**wanted))
+        return install.install(self.context(*answers), InstallOptions(**wanted))
 
     def uninstall(self, *answers: str, **options: Any) -> Exit:
         wanted = {"yes": not answers, **options}
-        return uninstall.uninstall(self.hands(*answers), UninstallOptions(**wanted))
+        return uninstall.uninstall(self.context(*answers), UninstallOptions(**wanted))
 
     def label(self, name: str) -> str | None:
         body = self.objects.get(Ref("v1", "Node", name)) or {}

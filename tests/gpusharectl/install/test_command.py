@@ -24,7 +24,7 @@ NOBODY = json.dumps(
     [
         (["--nodes", " ,"], "--nodes names no node; give --nodes gpu-1,gpu-2"),
         (["--nodes", "a", "--all-gpu-nodes"], "give --nodes or --all-gpu-nodes, not"),
-        (["--scheduler-image", "x"], "--scheduler-image goes with --second-scheduler"),
+        (["--scheduler-image", "x"], "--scheduler-image needs --second-scheduler"),
         (["--second-scheduler", "--tls"], "--tls is for the cluster's own"),
         (["--image", "a b"], "'a b' is no name of an image"),
         (["--image=--yes"], "'--yes' is no name of an image"),
@@ -43,7 +43,7 @@ def test_a_command_line_that_is_not_understood(words: list[str], said: str) -> N
 def test_help_tells_the_exit_codes(command: object) -> None:
     ran = CliRunner().invoke(command, ["--help"])
     told = " ".join(ran.output.split())
-    assert "Exit codes: 0 done, or nothing was to be done; 1 stopped on the way" in told
+    assert "Exit codes: 0 done, or nothing had to be done; 1 stopped on the way" in told
     assert "3 refused by the checks, nothing was changed." in told
 
 
@@ -72,4 +72,4 @@ def test_what_the_job_runs_sets_a_mounted_hosts_files(tmp_path: Path) -> None:
     words = ["apply", f"--root={tmp_path}", f"--into={tmp_path}/try"]
     ran = CliRunner().invoke(host_scheduler, [*words, "--kubernetes=v1.36.3"])
     assert ran.exit_code == 1
-    assert "/etc/kubernetes/manifests/kube-scheduler.yaml is not there" in ran.output
+    assert "/etc/kubernetes/manifests/kube-scheduler.yaml does not exist" in ran.output

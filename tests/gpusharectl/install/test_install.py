@@ -58,7 +58,7 @@ def test_again_changes_nothing(world: InstalledCluster) -> None:
     assert world.install() == Exit.DONE
     assert world.versions() == before
     assert not [one for one in fake(world).writes if not one.startswith("apply")]
-    assert "all as they were" in world.screen.text
+    assert "none changed" in world.screen.text
 
 
 def test_again_without_nodes_takes_those_labelled(world: InstalledCluster) -> None:
@@ -88,13 +88,13 @@ def test_a_dry_run_touches_nothing_and_shows_everything(
     assert '+ Node gpu-1: label baidu.com/vcuda: "true"' in text
     assert f"+++ {SCHEDULER}" in text
     assert "+# ours" in text
-    assert text.endswith("To do it: gpusharectl install --nodes gpu-1")
+    assert text.endswith("To install: gpusharectl install --nodes gpu-1")
 
 
 def test_a_dry_run_of_what_is_there_shows_no_change(world: InstalledCluster) -> None:
     world.install()
     assert world.install(dry_run=True) == Exit.DONE
-    assert "+" not in world.screen.text.partition("Nothing was touched")[0]
+    assert "+" not in world.screen.text.partition("nothing was changed")[0]
 
 
 def test_an_upgrade_shows_just_its_lines(world: InstalledCluster) -> None:
@@ -133,11 +133,11 @@ def test_again_without_an_image_keeps_the_one_that_runs(
         "gpushare-device-plugin": ours,
         "gpushare-exporter": ours,
     }
-    kept = f"image {ours} runs here, and stays; --image changes it   ok"
+    kept = f"the image stays {ours}; --image changes it   ok"
     assert kept in world.screen.lines
     before = world.versions()
     assert world.install(nodes=("cp",)) == Exit.DONE
-    assert "all as they were" in world.screen.text
+    assert "none changed" in world.screen.text
     assert world.versions().keys() >= before.keys()
     assert set(images(world).values()) == {ours}
     assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
@@ -185,7 +185,7 @@ def test_again_without_tls_keeps_it_and_renews_it(world: InstalledCluster) -> No
     assert has_tls(world)
     assert wishes == [True, True]
     assert f"written: {CERTIFICATE}" in world.screen.text
-    kept = "the extender has TLS here, and keeps it; --no-tls takes it away   ok"
+    kept = "the extender has TLS and keeps it; --no-tls removes it   ok"
     assert kept in world.screen.lines
     assert world.install(tls=False) == Exit.DONE
     assert not has_tls(world)
@@ -242,8 +242,8 @@ def test_what_never_gets_ready_is_told_when_time_is_up(world: InstalledCluster) 
     world.nodes.stuck.add("gpu-1")
     assert world.install(timeout_s=60.0) == Exit.STOPPED
     text = world.screen.text
-    assert "not ready within 60 s: gpushare-device-plugin on gpu-1: its kubelet" in text
-    assert "Not done: the device plugins running, the cards found" in text
+    assert "not ready within 60 s: gpushare-device-plugin on gpu-1: kubelet" in text
+    assert "Not done: the rollout of the device plugins, the search" in text
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(world: InstalledCluster) -> None:
@@ -397,7 +397,7 @@ def test_certificates_lie_there_before_the_extender_starts(tmp_path: Path) -> No
     assert seen[0] == (True, ["apply on cp-2"])
     assert f"written: {CERTIFICATE}" in world.screen.text
     assert world.install(tls=True) == Exit.DONE
-    assert "all certificates are good" in world.screen.text
+    assert "all certificates are valid" in world.screen.text
 
 
 def test_k3s_is_told_to_restart(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ BAD: list[tuple[str, Callable[[InstalledCluster], None], dict[str, Any], Exit, s
         lambda w: fake(w).fails(1, lambda: Unreachable("refused"), done=False),
         {},
         Exit.STOPPED,
-        "the API server cannot be reached (refused); is it the right context?",
+        "the API server cannot be reached (refused); is this the right context?",
     ),
     (
         "rights",
@@ -59,7 +59,7 @@ BAD: list[tuple[str, Callable[[InstalledCluster], None], dict[str, Any], Exit, s
         lambda w: fake(w).kept.pop(Ref("v1", "Node", "cp")) and None,
         {},
         Exit.REFUSED,
-        "names (its nodes: gpu-1); is it the right context?",
+        "(its nodes: gpu-1); is this the right context?",
     ),
     (
         "no GPU node",
@@ -108,14 +108,14 @@ BAD: list[tuple[str, Callable[[InstalledCluster], None], dict[str, Any], Exit, s
         lambda w: w.install() and None,
         {"second_scheduler": True, "scheduler_image": "ks:1"},
         Exit.REFUSED,
-        "two books for the same cards",
+        "without knowing of",
     ),
     (
         "a second scheduler without an image",
         lambda _: None,
         {"second_scheduler": True},
         Exit.REFUSED,
-        "with --scheduler-image IMAGE, of v1.36.3",
+        "with --scheduler-image IMAGE, an image of kube-scheduler v1.36.3",
     ),
 ]
 
@@ -163,7 +163,10 @@ def test_a_foreign_plugin_of_our_resource_is_refused(world: InstalledCluster) ->
     offered = {"status": {"allocatable": {names.MEMORY: "29"}}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
     assert world.install() == Exit.REFUSED
-    assert "another device plugin offers baidu.com/vcuda-memory" in world.screen.text
+    assert (
+        "another device plugin already offers baidu.com/vcuda-memory"
+        in world.screen.text
+    )
 
 
 def test_nvidias_plugin_on_the_same_cards_is_asked_about(
@@ -172,7 +175,7 @@ def test_nvidias_plugin_on_the_same_cards_is_asked_about(
     offered = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
     assert world.install("n") == Exit.STOPPED
-    assert "hands out the same cards (nvidia.com/gpu)" in world.screen.text
+    assert "offers the same cards (nvidia.com/gpu)" in world.screen.text
     assert world.label("gpu-1") is None
     assert world.install("y", "y") == Exit.DONE
-    assert world.screen.asked[0] == "Share these cards all the same?"
+    assert world.screen.asked[0] == "Share these cards anyway?"

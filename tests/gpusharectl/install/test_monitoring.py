@@ -78,14 +78,14 @@ def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
     assert world.install(image="gpushare:9") == Exit.DONE
     assert image(world) == "gpushare:0.1.0"
     assert (
-        "monitoring is here, and stays as it is, at gpushare:0.1.0; "
+        "monitoring is installed and stays unchanged, with image gpushare:0.1.0; "
         "--with-monitoring updates it, with --image its image too   ok"
     ) in world.screen.lines
     assert world.install(with_monitoring=True) == Exit.DONE
     assert image(world) == "gpushare:0.1.0"
     assert (
-        "images stay as they are, gpushare-extender at gpushare:9, "
-        "gpushare-device-plugin at gpushare:9, gpushare-exporter at gpushare:0.1.0; "
+        "the images stay: gpushare-extender gpushare:9, "
+        "gpushare-device-plugin gpushare:9, gpushare-exporter gpushare:0.1.0; "
         "--image changes all of them   ok"
     ) in world.screen.lines
     assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
@@ -101,7 +101,7 @@ def test_a_dry_run_shows_it(world: InstalledCluster) -> None:
     assert "+++ DaemonSet kube-system/gpushare-exporter" in text
     assert "+kind: PrometheusRule" in text
     assert text.endswith(
-        "To do it: gpusharectl install --nodes gpu-1 --with-monitoring --yes"
+        "To install: gpusharectl install --nodes gpu-1 --with-monitoring --yes"
     )
 
 
@@ -112,7 +112,7 @@ def test_where_there_is_no_operator(world: InstalledCluster) -> None:
     assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
     assert not {kind for _, kind in OPERATORS_KINDS} & kinds(world)
     assert world.objects.get(DAEMONSET) is not None
-    assert "no Prometheus Operator is here, so no ServiceMonitor" in world.screen.text
+    assert "Operator is not installed, so no ServiceMonitor" in world.screen.text
     assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
     assert world.picture() == before
 
@@ -143,7 +143,7 @@ def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> Non
     assert world.install(with_monitoring=True, timeout_s=60.0) == Exit.STOPPED
     text = world.screen.text
     assert "not ready within 60 s: gpushare-exporter on gpu-1: " in text
-    assert "Not done: the exporters running, a first look." in text
+    assert "Not done: the rollout of the exporters, the overview." in text
     assert "gpusharectl install --nodes gpu-1 --with-monitoring --yes" in text
 
 

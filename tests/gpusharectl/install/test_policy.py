@@ -10,7 +10,7 @@ from gpushare.kube.facts import SECOND_SCHEDULER
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import STAMP, judge_kept, loaded, with_preserved_settings
-from gpusharectl.install.preflight import Facts
+from gpusharectl.install.survey import Facts
 from gpusharectl.install.webhook.objects import settings_of
 from gpusharectl.kube_scheduler.config import Wanted, with_stanza
 from gpusharectl.kube_scheduler.drift import Flavour
@@ -101,7 +101,7 @@ def test_what_is_there_stays_where_nothing_was_said() -> None:
     )
     assert with_preserved_settings(InstallOptions(), FACTS).policy is None
     told = [one.text for one in judge_kept(facts, InstallOptions())]
-    assert told == ["the policy is frag here, and stays; --policy changes it"]
+    assert told == ["the policy stays frag; --policy changes it"]
     assert judge_kept(facts, InstallOptions(policy="spread")) == []
 
 

@@ -9,15 +9,13 @@ from gpushare.kube.cluster import Json
 from gpusharectl.install.cluster_facts import NodeView, minor, node_view
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.preflight import (
-    Facts,
     Finding,
-    Right,
     Weight,
     judge_cluster,
     judge_host,
     judge_nodes,
-    resource,
 )
+from gpusharectl.install.survey import Facts, Right, resource
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
 
@@ -47,8 +45,12 @@ def told(found: list[Finding], weight: Weight = Weight.REFUSAL) -> list[str]:
         ),
         ("v1.26.0+k3s1", Weight.OK, "Kubernetes 1.26.0+k3s1 · kubeadm"),
         ("v1.25.9", Weight.REFUSAL, "Kubernetes 1.25.9 is too old: 1.26 to 1.36 are"),
-        ("v1.37.0", Weight.WARNING, "Kubernetes 1.37.0 is newer than what was tried"),
-        ("master", Weight.WARNING, "Kubernetes master is no version that we can read"),
+        (
+            "v1.37.0",
+            Weight.WARNING,
+            "Kubernetes 1.37.0 is newer than the tested",
+        ),
+        ("master", Weight.WARNING, "Kubernetes master is an unknown version"),
     ],
 )
 def test_versions(version: str, weight: Weight, words: str) -> None:
@@ -90,15 +92,15 @@ SECOND = InstallOptions(second_scheduler=True)
         (
             facts(flavour=Flavour.MANAGED, here="", schedulers=("cp-1", "cp-2")),
             InstallOptions(),
-            "the cluster's are on cp-1, cp-2",
+            "the cluster's kube-scheduler runs on cp-1, cp-2",
         ),
         (facts(flavour=Flavour.MANAGED, here=""), SECOND, ""),
-        (facts(here=""), InstallOptions(), "is it the right context?"),
+        (facts(here=""), InstallOptions(), "is this the right context?"),
         (facts(here=""), SECOND, ""),
         (
             facts(node_view(node("cp", "10.0.0.1"))),
             InstallOptions(),
-            "node cp has no label node-role.kubernetes.io/control-plane",
+            "node cp lacks the label node-role.kubernetes.io/control-plane",
         ),
     ],
 )
@@ -118,7 +120,7 @@ def test_leaving_needs_no_label_but_the_host() -> None:
 
 def test_without_policies_it_warns() -> None:
     found = judge_cluster(facts(guard=False), InstallOptions())
-    assert "may forge its placement" in told(found, Weight.WARNING)[0]
+    assert "can forge a placement" in told(found, Weight.WARNING)[0]
 
 
 NVIDIA = {"runtimeHandlers": [{"name": ""}, {"name": "nvidia"}]}
@@ -142,7 +144,7 @@ NODES = {
         view(),
         {"here": "x"},
         Weight.WARNING,
-        "node cp: nothing there speaks of a GPU; we shall see",
+        "node cp: it shows no sign of a GPU",
     ),
     "old kubelet": (view(**OLD), {}, Weight.REFUSAL, "kubelet v1.25.3 is too old"),
     "away": (
@@ -155,19 +157,19 @@ NODES = {
         view(allocatable={"baidu.com/vcuda-core": "100"}),
         {},
         Weight.REFUSAL,
-        "node cp: another device plugin offers baidu.com/vcuda-core there already",
+        "node cp: another device plugin already offers baidu.com/vcuda-core",
     ),
     "the same cards": (
         view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"}),
         {},
         Weight.DOUBT,
-        "hands out the same cards (nvidia.com/gpu); ",
+        "offers the same cards (nvidia.com/gpu); ",
     ),
     "another's shares": (
         view(allocatable={"aliyun.com/gpu-mem": "8"}),
         {},
         Weight.DOUBT,
-        "hands out the same cards (aliyun.com/gpu-mem); ",
+        "offers the same cards (aliyun.com/gpu-mem); ",
     ),
     "no nvidia runtime": (
         view(runtimeHandlers=[{"name": "runc"}]),
@@ -179,7 +181,7 @@ NODES = {
         view(**NVIDIA),
         {},
         Weight.WARNING,
-        "the cluster no RuntimeClass nvidia",
+        "the cluster has no RuntimeClass nvidia",
     ),
     "a RuntimeClass": (
         view(**NVIDIA),
@@ -215,7 +217,7 @@ def test_a_second_scheduler_wants_a_node_without_cards(
     seen = facts(view(), *others)
     (first, *_) = judge_nodes(seen, ["cp"], second_scheduler=True)
     assert (first.weight is Weight.REFUSAL) is refused
-    assert ("kubectl label node cp baidu.com/vcuda-scheduler=true" in first.cure) is (
+    assert ("kubectl label node cp baidu.com/vcuda-scheduler=true" in first.remedy) is (
         refused
     )
     assert told(judge_nodes(seen, ["cp"])) == []
@@ -232,7 +234,7 @@ def test_a_resource_at_zero_is_nobodys() -> None:
         allocatable={"baidu.com/vcuda-core": "0", "nvidia.com/gpu": "0"},
     )
     assert (left.offered, left.others) == ((), ())
-    assert left.leftover == ("baidu.com/vcuda-core",)
+    assert left.stale_capacity == ("baidu.com/vcuda-core",)
     assert left.known == ("baidu.com/vcuda-core", "baidu.com/vcuda-memory")
     assert left.allocatable == ("baidu.com/vcuda-core",)
 

@@ -11,14 +11,14 @@ from rich.console import Console
 from gpusharectl.install.progress import (
     LiveScreen,
     NoAnswerError,
-    PlainScreen,
+    Screen,
     Waiting,
     drawn,
     screen_for,
 )
 
 PULLING = Waiting("plugin on gpu-1", "pulling the image x", "2026-11-21T12:00:00Z")
-MADE = Waiting("plugin on gpu-2", "its containers to be made")
+MADE = Waiting("plugin on gpu-2", "its containers to be created")
 
 
 def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
@@ -28,12 +28,12 @@ def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 def test_the_console_decides() -> None:
     assert isinstance(screen_for(console(terminal=True)[0]), LiveScreen)
-    assert isinstance(screen_for(console()[0]), PlainScreen)
+    assert isinstance(screen_for(console()[0]), Screen)
 
 
 def test_plain_lines_say_each_change_once() -> None:
     plain, out = console()
-    screen = PlainScreen(plain)
+    screen = Screen(plain)
     screen.begin("Waiting")
     for waits in ([PULLING, MADE], [PULLING, MADE], [MADE], [PULLING, MADE]):
         screen.wait(waits)
@@ -41,7 +41,7 @@ def test_plain_lines_say_each_change_once() -> None:
     screen.say("all run")
     assert out.getvalue().splitlines() == [
         "Waiting   waiting for plugin on gpu-1: pulling the image x",
-        "          waiting for plugin on gpu-2: its containers to be made",
+        "          waiting for plugin on gpu-2: its containers to be created",
         "          waiting for plugin on gpu-1: pulling the image x",
         "          all run",
     ]
@@ -49,7 +49,7 @@ def test_plain_lines_say_each_change_once() -> None:
 
 def test_other_words_on_the_same_topic_are_no_news() -> None:
     plain, out = console()
-    screen = PlainScreen(plain)
+    screen = Screen(plain)
     for port in (34573, 44690):
         screen.wait([Waiting("gpu-1", f"refused at {port}", topic="no image")])
     assert out.getvalue().count("\n") == 1
@@ -57,7 +57,7 @@ def test_other_words_on_the_same_topic_are_no_news() -> None:
 
 def test_nothing_is_cut_or_wrapped_and_no_markup_is_read() -> None:
     plain, out = console()
-    screen = PlainScreen(plain)
+    screen = Screen(plain)
     screen.note("[red]" + "x" * 200)
     assert out.getvalue() == "[red]" + "x" * 200 + "\n"
 
@@ -66,7 +66,7 @@ def test_the_list_counts_how_long_each_waits() -> None:
     now = datetime(2026, 11, 21, 12, 0, 48, tzinfo=UTC)
     assert drawn([PULLING, MADE], now).plain.splitlines() == [
         "          waiting for plugin on gpu-1: pulling the image x, 48s",
-        "          waiting for plugin on gpu-2: its containers to be made",
+        "          waiting for plugin on gpu-2: its containers to be created",
     ]
 
 
@@ -77,7 +77,7 @@ def test_the_list_goes_when_nothing_is_waited_for() -> None:
     screen.wait([MADE])
     screen.settle()
     screen.settle()
-    assert "its containers to be made" in out.getvalue()
+    assert "its containers to be created" in out.getvalue()
     screen.begin("Cards")
     screen.say("gpu-1: 2 cards")
     assert out.getvalue().endswith("Cards     gpu-1: 2 cards\n")
@@ -91,7 +91,7 @@ def test_questions(typed: str, expected: str) -> None:
     @click.command()
     def asking() -> None:
         try:
-            click.echo("=" + PlainScreen(Console()).ask("Which?", "gpu-9"))
+            click.echo("=" + Screen(Console()).ask("Which?", "gpu-9"))
         except NoAnswerError:
             click.echo("=nobody")
 
@@ -106,7 +106,7 @@ def test_consent(typed: str, expected: str) -> None:
     @click.command()
     def asking() -> None:
         try:
-            click.echo(f"={PlainScreen(Console()).confirm('Go on?')}")
+            click.echo(f"={Screen(Console()).confirm('Go on?')}")
         except NoAnswerError:
             click.echo("=nobody")
 

@@ -61,7 +61,9 @@ def test_a_file_that_cannot_be_edited_is_a_refusal(host: Scheduler) -> None:
 def test_one_that_does_not_come_up_is_rolled_back(host: Scheduler, step: str) -> None:
     host.ill[step] = "CrashLoopBackOff"
     why = words(put(host, Listener()))
-    assert why.endswith("CrashLoopBackOff; the old configuration is back, and it runs")
+    assert why.endswith(
+        "CrashLoopBackOff; its old configuration is restored, and it runs"
+    )
     assert host.files.read(SCHEDULER) == BEFORE
     assert host.did[-2:] == ["roll back", "wait"]
 
@@ -70,7 +72,7 @@ def test_what_an_interrupted_run_wrote_is_put_back_too(host: Scheduler) -> None:
     """It knows no earlier files then; ours are taken out."""
     put(host, Listener())
     host.ill["wait"] = "it crashed"
-    assert "the old configuration is back" in words(put(host, Listener()))
+    assert "its old configuration is restored" in words(put(host, Listener()))
     assert host.files.read(SCHEDULER) == BEFORE
     assert "roll back" not in host.did
 
@@ -107,6 +109,6 @@ def test_taken_back(host: Scheduler) -> None:
     screen = Listener()
     assert take(host, screen) is None
     assert host.files.read(SCHEDULER) == BEFORE
-    assert screen.lines[-1] == "kube-scheduler runs as before us"
+    assert screen.lines[-1] == "kube-scheduler runs with its old configuration"
     assert take(host, screen) is None
-    assert screen.lines[-1] == "nothing of ours in kube-scheduler's configuration"
+    assert screen.lines[-1] == "kube-scheduler's configuration has nothing of ours"

@@ -41,19 +41,19 @@ def test_all_well_says_nothing() -> None:
     ("act", "why"),
     [
         (lambda: Trouble("it broke."), "it broke."),
-        (raising(KeyboardInterrupt()), "interrupted; nothing is half-written, and"),
+        (raising(KeyboardInterrupt()), "interrupted; no file is half-written, and"),
         (raising(Unavailable("504")), "504."),
         (
             raising(Unreachable("refused")),
-            "the API server cannot be reached (refused); is it the right context?",
+            "the API server cannot be reached (refused); is this the right context?",
         ),
         (
             raising(Forbidden("no pods for you")),
-            "your rights do not reach (no pods for you); use an administrator's",
+            "you have no permission for this (no pods for you); use an",
         ),
         (
             raising(OSError(28, "No space left on device", "/etc/x")),
-            "/etc/x: No space left on device; the file is as it was before.",
+            "/etc/x: No space left on device; the file was not changed.",
         ),
     ],
 )

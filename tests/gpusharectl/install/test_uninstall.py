@@ -54,7 +54,9 @@ def test_the_cluster_is_again_what_it_was(tmp_path: Path) -> None:
 
 def test_without_waiting_the_zeros_stay_and_are_told(world: InstalledCluster) -> None:
     assert world.uninstall() == Exit.DONE
-    assert "on gpu-1. To take that out too, once they are Ready: " in world.screen.text
+    assert (
+        "To remove these entries too, once the nodes are Ready: " in world.screen.text
+    )
     assert "gpusharectl uninstall --yes --wait" in world.screen.text
     assert world.uninstall(wait=True) == Exit.DONE
     node = world.objects.get(Ref("v1", "Node", "gpu-1")) or {}
@@ -65,7 +67,7 @@ def test_without_waiting_the_zeros_stay_and_are_told(world: InstalledCluster) ->
 def test_zeros_that_do_not_come_are_told(world: InstalledCluster) -> None:
     world.nodes.remembers = True
     assert world.uninstall(wait=True) == Exit.STOPPED
-    assert "gpu-1: its kubelet to count none" in world.screen.text
+    assert "gpu-1 waits for kubelet to report capacity 0" in world.screen.text
     world.nodes.remembers = False
     assert world.uninstall(wait=True) == Exit.DONE
 
@@ -74,7 +76,7 @@ def test_again_there_is_nothing(world: InstalledCluster) -> None:
     world.uninstall(wait=True)
     fake(world).writes.clear()
     assert world.uninstall(wait=True) == Exit.DONE
-    assert world.screen.lines[-1] == "Nothing of ours is here."
+    assert world.screen.lines[-1] == "Nothing of gpushare is installed here."
     assert fake(world).writes == []
 
 
@@ -111,8 +113,8 @@ def test_by_force_the_pods_files_stay(world: InstalledCluster) -> None:
     world.objects.create(holder("app-1"))
     assert world.uninstall(force=True) == Exit.DONE
     text = world.screen.text
-    assert "gpu-1: /var/lib/vcuda stays, running containers have files of it" in text
-    assert "one whose container restarts from now on has no plugin to admit" in text
+    assert "gpu-1: /var/lib/vcuda stays, because running containers use its" in text
+    assert "A container that restarts from now on is not admitted" in text
     assert not [one for one in fake(world).writes if "gpushare-clean" in one]
     assert world.label("gpu-1") is None
 
@@ -130,7 +132,7 @@ def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(
     world.objects.merge(Ref("v1", "Node", "gpu-1"), away, subresource="status")
     assert world.uninstall() == Exit.STOPPED
     text = world.screen.text
-    assert "/var/lib/vcuda stays on gpu-1 (it is not Ready)" in text
+    assert "/var/lib/vcuda stays on gpu-1 (the node is not Ready)" in text
     assert "as root: rm -rf /var/lib/vcuda" in text
     assert world.ours() == []
     assert world.label("gpu-1") is None
@@ -154,7 +156,7 @@ def test_it_asks(world: InstalledCluster) -> None:
     assert world.versions() == before
     assert world.uninstall("y") == Exit.DONE
     (asked,) = world.screen.asked
-    assert asked.startswith("Take away 18 objects; label, annotations and files on gpu")
+    assert asked.startswith("Remove 18 objects; label, annotations and files on gpu")
     assert asked.endswith(f"; our part of {SCHEDULER}?")
 
 
@@ -179,7 +181,7 @@ def test_elsewhere_than_on_the_control_plane_it_is_refused(
 ) -> None:
     world.files.remove(SCHEDULER)
     assert world.uninstall() == Exit.REFUSED
-    assert "runs no kube-scheduler of kubeadm's or k3s's" in world.screen.text
+    assert "runs no kube-scheduler of kubeadm or k3s" in world.screen.text
 
 
 def test_operators_notes_on_nodes_go_too(world: InstalledCluster) -> None:
@@ -213,8 +215,8 @@ def test_a_scheduler_that_stays_down_is_told(world: InstalledCluster) -> None:
     world.scheduler.wait = lambda _: "CrashLoopBackOff"
     assert world.uninstall() == Exit.STOPPED
     text = world.screen.text
-    assert "has its old configuration back, but does not come up: CrashLoop" in text
-    assert "Done: the device plugins taken away, their files on the nodes. " in text
+    assert "has its old configuration again, but does not start: CrashLoop" in text
+    assert "Done: the device plugins, their files on the nodes. " in text
 
 
 def test_what_an_older_version_or_the_second_scheduler_left_goes_too(

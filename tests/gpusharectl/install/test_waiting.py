@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpusharectl.install.progress import Waiting
-from gpusharectl.install.rollout import Seen, last_lines, waits
+from gpusharectl.install.rollout import Rollout, last_lines, waits
 
 NAME = "gpushare-device-plugin"
 WHO = f"{NAME} on gpu-1"
@@ -68,25 +68,25 @@ def aimed(node: str) -> Json:
 
 
 def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Waiting]:
-    look = Seen(daemonset(**status), pods, events)
+    look = Rollout(daemonset(**status), pods, events)
     return waits(look, ["gpu-1"], lambda _: "out of memory / bye")
 
 
 CREATING = {"waiting": {"reason": "ContainerCreating"}}
 PULLING = event("Pulling", 'Pulling image "gpushare:1"')
 CASES = {
-    "no pod yet": (seen(), Waiting(WHO, "a pod to be made for it")),
+    "no pod yet": (seen(), Waiting(WHO, "its pod to be created")),
     "no pod may be made": (
         seen(events=(event("FailedCreate", "pods forbidden:\n quota", NAME),)),
         Waiting(WHO, "pods forbidden: quota"),
     ),
     "no room": (
         seen(aimed("gpu-1")),
-        Waiting(WHO, "no node takes it: Insufficient cpu", MOMENT),
+        Waiting(WHO, "its pod cannot be scheduled: Insufficient cpu", MOMENT),
     ),
     "another node's pod has no room": (
         seen(aimed("gpu-2")),
-        Waiting(WHO, "a pod to be made for it"),
+        Waiting(WHO, "its pod to be created"),
     ),
     "pulling": (
         seen(containers(**CREATING), events=(PULLING,)),
@@ -94,7 +94,7 @@ CASES = {
     ),
     "pulled": (
         seen(containers(**CREATING), events=(PULLING, event("Pulled", "done"))),
-        Waiting(WHO, "its containers to be made"),
+        Waiting(WHO, "its containers to be created"),
     ),
     "a folder is missing": (
         seen(containers(**CREATING), events=(event("FailedMount", "no /x"),)),
@@ -108,7 +108,7 @@ CASES = {
         ),
         Waiting(
             WHO,
-            "the image gpushare:1 cannot be had: Back-off 401",
+            "the image gpushare:1 cannot be pulled: Back-off 401",
             topic="no gpushare:1",
         ),
     ),
@@ -116,18 +116,20 @@ CASES = {
         seen(containers(waiting={"reason": "ErrImageNeverPull"})),
         Waiting(
             WHO,
-            "the image gpushare:1 cannot be had: ErrImageNeverPull",
+            "the image gpushare:1 cannot be pulled: ErrImageNeverPull",
             hopeless=True,
             topic="no gpushare:1",
         ),
     ),
     "crashing": (
         seen(containers(4, waiting={"reason": "CrashLoopBackOff"})),
-        Waiting(WHO, "it ended 4 times; its last words: out of memory / bye"),
+        Waiting(
+            WHO, "its container has ended 4 times. Its log says: out of memory / bye"
+        ),
     ),
     "just ended": (
         seen(containers(0, terminated={"exitCode": 1})),
-        Waiting(WHO, "it ended once; its last words: out of memory / bye"),
+        Waiting(WHO, "its container has ended once. Its log says: out of memory / bye"),
     ),
     "something new": (
         seen(containers(waiting={"reason": "CreateContainerError", "message": "x"})),
@@ -142,12 +144,12 @@ CASES = {
             containers(running={}),
             events=(event("Unhealthy", "Startup probe failed: refused"),),
         ),
-        Waiting(WHO, "it runs, and does not say yet that it is ready"),
+        Waiting(WHO, "its pod runs, but is not Ready yet"),
     ),
-    "just bound": (seen(pod()), Waiting(WHO, "its kubelet to take it up")),
+    "just bound": (seen(pod()), Waiting(WHO, "kubelet to start its pod")),
     "ended well": (
         seen(containers(terminated={"exitCode": 0})),
-        Waiting(WHO, "it has ended well, and its pod is to say so"),
+        Waiting(WHO, "its container has ended with success, its pod not yet"),
     ),
     "the controller has not looked": (
         seen(pod(ready=True), observedGeneration=1),
@@ -173,7 +175,7 @@ def test_nothing_is_waited_for_once_all_are_ready() -> None:
 def test_a_pod_that_leaves_does_not_count() -> None:
     leaving = pod(ready=True)
     leaving["metadata"]["deletionTimestamp"] = MOMENT
-    assert seen(leaving) == [Waiting(WHO, "a pod to be made for it")]
+    assert seen(leaving) == [Waiting(WHO, "its pod to be created")]
 
 
 def test_the_templates_own_number_is_believed_over_the_count() -> None:
@@ -183,7 +185,7 @@ def test_the_templates_own_number_is_believed_over_the_count() -> None:
         one["metadata"]["labels"] = {"pod-template-generation": number}
     body = daemonset(updatedNumberScheduled=1, desiredNumberScheduled=2)
     body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "2"}
-    found = waits(Seen(body, [old, new], ()), ["gpu-1", "gpu-2"], lambda _: "")
+    found = waits(Rollout(body, [old, new], ()), ["gpu-1", "gpu-2"], lambda _: "")
     assert found == [Waiting(WHO, "its old pod to be replaced")]
 
 
@@ -191,9 +193,9 @@ def test_the_templates_own_number_is_believed_over_the_count() -> None:
     ("ready", "updated", "all_", "expected"),
     [
         (2, 2, 2, []),
-        (1, 2, 2, ["1 of 2 pods run as told now"]),
-        (2, 1, 3, ["1 of 2 pods run as told now"]),
-        (2, 2, 3, ["2 of 2 pods run as told now"]),
+        (1, 2, 2, ["1 of 2 pods are up to date and ready"]),
+        (2, 1, 3, ["1 of 2 pods are up to date and ready"]),
+        (2, 2, 3, ["2 of 2 pods are up to date and ready"]),
     ],
 )
 def test_a_deployment_counts_its_replicas(
@@ -210,7 +212,7 @@ def test_a_deployment_counts_its_replicas(
             "replicas": all_,
         },
     }
-    found = waits(Seen(body, [], ()), [], lambda _: "")
+    found = waits(Rollout(body, [], ()), [], lambda _: "")
     assert [one.what for one in found] == expected
 
 
@@ -228,7 +230,7 @@ def test_a_deployments_old_pods_are_waited_for_while_they_answer(ready: bool) ->
     }
     old = pod(ready=ready)
     old["metadata"]["deletionTimestamp"] = MOMENT
-    found = waits(Seen(body, [pod(ready=True), old], []), (), lambda _: "")
+    found = waits(Rollout(body, [pod(ready=True), old], []), (), lambda _: "")
     wait = Waiting("gpushare-webhook on gpu-1", "its old pod to end")
     assert found == ([wait] if ready else [])
 
@@ -240,7 +242,7 @@ def test_a_deployments_pod_says_what_it_lacks() -> None:
         "spec": {"replicas": 1},
         "status": {},
     }
-    found = waits(Seen(body, [containers(**CREATING)], (PULLING,)), [], lambda _: "")
+    found = waits(Rollout(body, [containers(**CREATING)], (PULLING,)), [], lambda _: "")
     assert found == [
         Waiting("gpushare-scheduler on gpu-1", "pulling the image gpushare:1", MOMENT)
     ]

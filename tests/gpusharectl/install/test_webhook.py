@@ -144,9 +144,9 @@ def test_again_keeps_all_of_them_and_says_so(
     assert world.install() == Exit.DONE
     assert world.picture(EVERY_KIND) == before
     assert objects.writes == []
-    kept = "the webhook is here, and stays; --no-webhook takes it away   ok"
+    kept = "the webhook is installed and stays; --no-webhook removes it   ok"
     assert kept in world.screen.lines
-    assert "of the webhook's settings stay GPUSHARE_VOID=on, " in world.screen.text
+    assert "these settings of the webhook stay: GPUSHARE_VOID=on, " in world.screen.text
 
 
 def test_one_is_changed_and_the_others_stay(
@@ -220,8 +220,8 @@ def test_replicas_that_somebody_has_set_stay(
         objects.kept.pop(Ref("v1", "Pod", f"{DEPLOYMENT.name}-{number}", SYSTEM))
     assert world.install(image="x/gpushare:2") == Exit.DONE, world.screen.text
     assert objects.kept[DEPLOYMENT]["spec"]["replicas"] == kept
-    said = f"the webhook's replicas stay {kept}   ok"
-    none = "the webhook has no replica, and gets 2 again   ok"
+    said = f"the webhook's number of replicas stays {kept}   ok"
+    none = "the webhook has 0 replicas and gets 2 again   ok"
     assert (said if wanted else none) in world.screen.lines
     assert world.install() == Exit.DONE
     assert ("replicas" in world.screen.text) == bool(wanted)
@@ -250,7 +250,7 @@ def test_one_that_does_not_start_is_asked_nothing(
     assert world.install(webhook=WANTED) == Exit.STOPPED
     assert not set(CONFIGURATIONS) & set(objects.kept)
     text = world.screen.text
-    assert "Not done: the webhook running, the API server asking it, " in text
+    assert "Not done: the webhook's rollout, the webhook's configurations, " in text
     assert "gpusharectl install --nodes gpu-1 --yes --with-webhook" in text
 
 
@@ -323,7 +323,7 @@ def test_the_page_likewise(
     assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
     assert world.install() == Exit.DONE
     assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
-    kept = "the extender has its page here, and keeps it; --no-ui takes it away   ok"
+    kept = "the extender serves its page and keeps it; --no-ui removes it   ok"
     assert kept in world.screen.lines
     assert world.install(ui=False) == Exit.DONE
     assert given(objects, "gpushare-extender") == {}

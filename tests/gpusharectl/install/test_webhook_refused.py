@@ -39,7 +39,7 @@ def test_below_130_it_would_be_asked_about_every_pod(
     assert world.install(webhook=WANTED) == code, world.screen.text
     if code is Exit.REFUSED:
         assert world.picture(EVERY_KIND) == before
-        said = "the webhook is for Kubernetes 1.30 and newer, and this is 1.29.9"
+        said = "the webhook needs Kubernetes 1.30 or newer, and this is 1.29.9"
         assert said in world.screen.text
         assert world.install() == Exit.DONE
     assert (CONFIGURATIONS[0] in objects.kept) == (code is Exit.DONE)
@@ -111,10 +111,13 @@ def test_taking_it_away_takes_rights_too(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--no-webhook", "--void"], "--void is a setting of the webhook, which --no-"),
-        (["--set-scheduler", "A b"], "'A b' is no name that Kubernetes takes"),
-        (["--set-scheduler", "-a"], "'-a' is no name that Kubernetes takes"),
-        (["--set-runtime-class", "a" * 254], "is no name that Kubernetes takes"),
-        (["--env-from", "never"], "'never' is none of auto, deny, allow; an empty one"),
+        (["--set-scheduler", "A b"], "'A b' is no valid name in Kubernetes"),
+        (["--set-scheduler", "-a"], "'-a' is no valid name in Kubernetes"),
+        (["--set-runtime-class", "a" * 254], "is no valid name in Kubernetes"),
+        (
+            ["--env-from", "never"],
+            "'never' is none of auto, deny, allow",
+        ),
         (["--bitfusion-card-mib", "0"], "'0' is neither auto nor a number of MiB"),
         (["--bitfusion-card-mib", "16G"], "'16G' is neither auto nor a number of MiB"),
         (["--bitfusion-card-mib", "٣"], "is neither auto nor a number of MiB"),

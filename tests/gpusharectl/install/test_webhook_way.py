@@ -13,7 +13,7 @@ from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
-from gpusharectl.install.webhook.probe import NAME, Trial, narrowed, probe_pod, tried
+from gpusharectl.install.webhook.probe import NAME, Result, narrowed, probe_pod, probed
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 
@@ -23,7 +23,7 @@ LOST = (
     'call webhook: Post "https://gpushare-webhook.kube-system.svc:443/mutate?'
     'timeout=5s": context deadline exceeded'
 )
-CHANGED = "the trial's pod has come back changed by somebody else"
+CHANGED = "the probe pod was changed by another webhook"
 TRY = f"try to create Pod default/{NAME}"
 
 
@@ -71,15 +71,11 @@ def test_one_that_cannot_be_reached_is_not_asked(
     assert not set(CONFIGURATIONS) & set(objects.kept)
     assert DEPLOYMENT in objects.kept
     text = world.screen.text
-    assert "Stopped at the API server asking it: the webhook's pods are Ready, but" in (
-        text
-    )
-    assert "context deadline exceeded. It was not told to ask it, so pods are made" in (
-        text
-    )
-    assert ", the webhook running. Not done: the API server asking it, " in text
+    assert "Stopped at the webhook's configurations: the webhook's pods" in (text)
+    assert "deadline exceeded. The API server was not told to ask it" in (text)
+    assert ", the webhook's rollout. Not done: the webhook's configurations, " in text
     assert (
-        f"To go on: let the control plane reach port {names.WEBHOOK_PORT} of the pods, "
+        f"To go on: open port {names.WEBHOOK_PORT} of the pods to the control plane, "
         "then: gpusharectl install --nodes gpu-1 --yes --with-webhook"
     ) in text
     assert any("deadline exceeded" in one.what for one in world.screen.waits)
@@ -112,7 +108,7 @@ def test_one_that_was_asked_before_goes_on_being_asked(
     objects.unreachable = LOST
     assert world.install() == Exit.STOPPED
     assert world.picture(EVERY_KIND) == before
-    assert "It asks it as before, so no pod that asks for a card is made" in (
+    assert "The API server still asks it, so no pod with cards is created" in (
         world.screen.text
     )
     assert "install --no-webhook would let them through" in world.screen.text
@@ -121,7 +117,7 @@ def test_one_that_was_asked_before_goes_on_being_asked(
 def test_a_configuration_that_believes_nobody_is_mended_first(
     world: InstalledCluster, objects: FakeObjects
 ) -> None:
-    """Then it is the way that is tried, not the broken belief."""
+    """Then it is the way that is probed, not the broken belief."""
     world.install(webhook=WANTED)
     whole = world.picture(EVERY_KIND)
     for one in objects.kept[CONFIGURATIONS[0]]["webhooks"]:
@@ -145,7 +141,7 @@ def test_one_that_is_not_asked_at_all_is_no_way(
     """Somebody's tool may narrow what is asked about; nothing would be put right."""
     objects.admit = lambda pod: pod  # type: ignore[method-assign]
     assert world.install(webhook=WANTED) == Exit.STOPPED
-    assert "it makes pods without asking the webhook" in world.screen.text
+    assert "it creates pods without asking the webhook" in world.screen.text
 
 
 def test_who_refuses_such_pods_hides_the_way(
@@ -159,7 +155,7 @@ def test_who_refuses_such_pods_hides_the_way(
     objects.admit = forbid  # type: ignore[method-assign]
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
-    assert "is not known, since the trial's pod was refused: no pods in default" in (
+    assert "reaches the webhook: the probe pod was refused: no pods in default" in (
         world.screen.text
     )
 
@@ -179,7 +175,7 @@ def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
     assert "is not known" not in world.screen.text
     objects.admit = beside  # type: ignore[method-assign]
-    assert tried(objects).through is False
+    assert probed(objects).reached is False
 
 
 @pytest.mark.parametrize(
@@ -201,10 +197,10 @@ def test_a_pod_that_somebody_else_made_hides_the_way(
         return {**pod, "spec": {**pod["spec"], "containers": containers}}
 
     objects.admit = change  # type: ignore[method-assign]
-    assert tried(objects) == Trial(None, CHANGED)
+    assert probed(objects) == Result(None, CHANGED)
     if containers == []:
         assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-        assert f"reaches it is not known, since {CHANGED}" in world.screen.text
+        assert f"reaches the webhook: {CHANGED}" in world.screen.text
 
 
 def test_the_trials_pod_is_what_the_webhook_puts_right() -> None:
@@ -213,7 +209,7 @@ def test_the_trials_pod_is_what_the_webhook_puts_right() -> None:
     (container,) = pod["spec"]["containers"]
     assert container["resources"] == {"limits": {names.MEMORY: "1"}}
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert tried(FakeObjects()).through is False
+    assert probed(FakeObjects()).reached is False
 
 
 @pytest.mark.parametrize("overlay", ["webhook", "webhook-cert-manager"])

@@ -32,7 +32,7 @@ OFF = WebhookOptions(wanted=False)
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
 ISSUED = {"cert-manager.io/certificate-name": "gpushare-webhook"}
 ITS_KINDS = [("cert-manager.io/v1", kind) for kind in ("Issuer", "Certificate")]
-SAID = "the webhook's certificate is cert-manager's, and is left to it   ok"
+SAID = "cert-manager makes the webhook's certificate, and goes on doing so   ok"
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_without_its_kinds_nobody_would_renew(
     assert world.install(webhook=asked) == Exit.REFUSED
     assert world.picture(EVERY_KIND) == before
     text = world.screen.text
-    assert "certificate is cert-manager's, and cert-manager is not here" in text
+    assert "certificate, but it is no longer installed" in text
     assert "does not know Certificate of cert-manager.io/v1" in text
     assert world.install(webhook=OFF) == Exit.DONE, world.screen.text
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text

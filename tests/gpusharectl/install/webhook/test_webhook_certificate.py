@@ -57,7 +57,7 @@ def test_the_first_is_believed_from_the_first_moment(
     assert key.public_key() != authority.public_key()
     assert "written: Secret kube-system/gpushare-webhook-tls" in world.screen.lines
     lines = world.screen.lines
-    asked = "about pods that ask for cards it is asked from now on"
+    asked = "from now on the API server asks the webhook about pods with cards"
     assert lines.index("gpushare-webhook: running") < lines.index(asked)
 
 
@@ -71,7 +71,10 @@ def test_a_good_one_stays(
     assert world.install() == Exit.DONE
     assert world.picture(EVERY_KIND) == before
     assert objects.writes == []
-    assert "about pods that ask for cards it is asked as it was" in world.screen.lines
+    assert (
+        "as before the API server asks the webhook about pods with cards"
+        in world.screen.lines
+    )
 
 
 def test_one_that_is_due_is_renewed_without_a_gap(
