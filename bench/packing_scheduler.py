@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from gpushare.domain.frag.policy import Packer
-from gpushare.domain.hosts import HostAmount, Hosts
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -30,6 +30,7 @@ from gpushare.domain.model import (
     CardUUID,
     Claim,
     ContainerAmount,
+    HostAmount,
     NodeName,
     Placement,
     PodRef,

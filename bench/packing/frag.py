@@ -6,9 +6,9 @@ from dataclasses import replace
 from bench.packing.cluster import Cluster, Held, Shape, Spot
 from bench.packing.nouns import cards_of, index_of, name_of, request_of
 from gpushare.domain.frag.policy import Packer
-from gpushare.domain.hosts import HostAmount, Hosts
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Placement, PodRequest, PodUID
+from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import FRAG, POLICIES
 from gpusharectl.simulate.cluster import Candidates, Question

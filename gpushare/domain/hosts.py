@@ -9,8 +9,6 @@ from threading import Lock
 
 from gpushare.domain.model import HostAmount, NodeName, PodUID
 
-__all__ = ["Held", "HostAmount", "Hosts"]
-
 _NOTHING = HostAmount()
 _MOST_KINDS = 10_000
 _MOST_CHANGES = 16_384

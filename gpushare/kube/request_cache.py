@@ -5,8 +5,8 @@ of the spec that says what is asked: ``filter`` and the caches read a pod once, 
 compute something only for the first pod of a kind.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
@@ -31,8 +31,6 @@ LONGEST_KEY = 2048
 can create pods, and large ones."""
 _OF_CONTAINERS = ("name", "resources", "restartPolicy")
 _LISTS = ("initContainers", "containers")
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 class Unmeetable(ValueError):
@@ -53,13 +51,12 @@ class Asked:
 
         Raises ``Malformed`` and ``Unmeetable`` as ``containers`` does.
         """
-
-        def compute() -> tuple[Claim, ...] | Refusal:
-            return claims_by(containers(self._pod), apart=apart)
-
-        if self._key is None or len(self._key) > LONGEST_KEY:
-            return compute()
-        return _kept(_CLAIMS, (self._key, apart), compute)
+        found = _CLAIMS.get((self._key, apart))
+        if found is None:
+            found = claims_by(containers(self._pod), apart=apart)
+            if _is_kept(self._key, _CLAIMS):
+                _CLAIMS[self._key, apart] = found
+        return found
 
     def host(self) -> HostAmount | None:
         """Return the CPU and memory that the pod needs at its peak (contracts 5).
@@ -69,9 +66,13 @@ class Asked:
         """
         if self._key is None:
             return None
-        if len(self._key) > LONGEST_KEY:
-            return self._host()
-        return _kept(_HOSTS, self._key, self._host)
+        try:
+            return _HOSTS[self._key]
+        except KeyError:
+            found = self._host()
+        if _is_kept(self._key, _HOSTS):
+            _HOSTS[self._key] = found
+        return found
 
     def _host(self) -> HostAmount | None:
         try:
@@ -80,20 +81,17 @@ class Asked:
             return None
 
 
-_CLAIMS: dict[tuple[bytes, bool], tuple[Claim, ...] | Refusal] = {}
+_CLAIMS: dict[tuple[bytes | None, bool], tuple[Claim, ...] | Refusal] = {}
 _HOSTS: dict[bytes, HostAmount | None] = {}
 
 
-def _kept(cache: dict[_K, _V], key: _K, compute: Callable[[], _V]) -> _V:
-    """Return the cached value; the cache starts empty again when it is full."""
-    try:
-        return cache[key]
-    except KeyError:
-        found = compute()
+def _is_kept(key: bytes | None, cache: dict[Any, Any]) -> bool:
+    """Return whether to keep a result; a full cache starts empty again."""
+    if key is None or len(key) > LONGEST_KEY:
+        return False
     if len(cache) >= MOST_KINDS:
         cache.clear()
-    cache[key] = found
-    return found
+    return True
 
 
 def _key(pod: Json) -> bytes | None:

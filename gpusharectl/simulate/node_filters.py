@@ -8,7 +8,7 @@ own words. Not played: pod affinity, spreading, volumes, ports.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpushare.domain.hosts import HostAmount
+from gpushare.domain.model import HostAmount
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate.synthetic import is_number
 

@@ -1,11 +1,14 @@
-"""What the API server says, written into the ledger."""
+"""Pods of the API server, recorded in the ledger: what each is charged."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import permutations
 
 import pytest
 
+from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
-from gpushare.domain.model import NodeName, Placement, PodUID
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Card, NodeName, Placement, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -16,11 +19,13 @@ from tests.builders import (
     AT,
     FIRST_FIT,
     bound_json,
+    card,
     cards,
     container_json,
     event,
     ledger_of,
     left,
+    node_json,
     page,
     placement,
     pod_json,
@@ -31,7 +36,7 @@ from tests.builders import (
 N = NodeName("n")
 
 
-class Office:
+class FollowedCluster:
     """A ledger of one node of two cards, its book of pods, and a clock."""
 
     def __init__(self) -> None:
@@ -54,8 +59,8 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def followed() -> FollowedCluster:
+    return FollowedCluster()
 
 
 def half_a_list(*items: Json) -> Iterator[Page]:
@@ -63,113 +68,115 @@ def half_a_list(*items: Json) -> Iterator[Page]:
     raise Unavailable("gone dark")
 
 
-def test_a_bound_pod_is_charged(office: Office) -> None:
+def test_a_bound_pod_is_charged(followed: FollowedCluster) -> None:
     """By its placement, on its card."""
-    office.hear(bound_json(placement("a", 1, 20)))
-    assert (office.free(0), office.free(1)) == (29, 9)
+    followed.hear(bound_json(placement("a", 1, 20)))
+    assert (followed.free(0), followed.free(1)) == (29, 9)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_terminal_phase_frees(office: Office, phase: str) -> None:
+def test_a_terminal_phase_frees(followed: FollowedCluster, phase: str) -> None:
     """Its containers have ended for good."""
-    office.hear(bound_json(placement("a", 0, 20)))
-    office.hear(bound_json(placement("a", 0, 20), phase=phase))
-    assert office.free() == 29
-    assert office.pods.records() == ()
+    followed.hear(bound_json(placement("a", 0, 20)))
+    followed.hear(bound_json(placement("a", 0, 20), phase=phase))
+    assert followed.free() == 29
+    assert followed.pods.records() == ()
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
-def test_any_other_phase_is_charged(office: Office, phase: str) -> None:
+def test_any_other_phase_is_charged(followed: FollowedCluster, phase: str) -> None:
     """Also one that the node has not been heard of."""
-    office.hear(bound_json(placement("a", 0, 20), phase=phase))
-    assert office.free() == 9
+    followed.hear(bound_json(placement("a", 0, 20), phase=phase))
+    assert followed.free() == 9
 
 
-def test_a_deletion_timestamp_frees_nothing(office: Office) -> None:
+def test_a_deletion_timestamp_frees_nothing(followed: FollowedCluster) -> None:
     """The containers still run; only the object's end counts."""
-    office.hear(bound_json(placement("a", 0, 20), terminating=True))
-    assert office.free() == 9
-    office.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
-    assert office.free() == 29
+    followed.hear(bound_json(placement("a", 0, 20), terminating=True))
+    assert followed.free() == 9
+    followed.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
+    assert followed.free() == 29
 
 
-def test_deleted_twice_is_deleted_once(office: Office) -> None:
+def test_deleted_twice_is_deleted_once(followed: FollowedCluster) -> None:
     """A watch may repeat itself."""
     for _ in range(2):
-        office.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
-    office.hear(bound_json(placement("a", 0, 20)))
+        followed.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
+    followed.hear(bound_json(placement("a", 0, 20)))
     for _ in range(2):
-        office.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
-    assert office.free() == 29
-    assert office.gone == [ref("a").uid]
+        followed.pods.apply(event("DELETED", bound_json(placement("a", 0, 20))))
+    assert followed.free() == 29
+    assert followed.gone == [ref("a").uid]
 
 
 @pytest.mark.parametrize("node", ["", "n"], ids=["not yet bound", "bound"])
 def test_an_event_without_our_annotation_erases_no_reservation(
-    office: Office, node: str
+    followed: FollowedCluster, node: str
 ) -> None:
     """The watch may be behind our own bind, or somebody took the annotation off."""
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.hear(pod_json("a", units=20, node=node))
-    assert office.free() == 9
+    followed.ledger.reserve(request("a", 20), N, FIRST_FIT)
+    followed.hear(pod_json("a", units=20, node=node))
+    assert followed.free() == 9
 
 
-def test_an_annotation_taken_off_erases_no_placement(office: Office) -> None:
+def test_an_annotation_taken_off_erases_no_placement(followed: FollowedCluster) -> None:
     """The pod still uses the card."""
-    office.hear(bound_json(placement("a", 0, 20)))
-    office.hear(pod_json("a", units=20, node="n", phase="Running"))
-    assert office.free() == 9
+    followed.hear(bound_json(placement("a", 0, 20)))
+    followed.hear(pod_json("a", units=20, node="n", phase="Running"))
+    assert followed.free() == 9
 
 
-def test_the_actual_card_is_charged(office: Office) -> None:
+def test_the_actual_card_is_charged(followed: FollowedCluster) -> None:
     """And the planned one is free again."""
-    office.hear(bound_json(placement("a", 0, 20)))
+    followed.hear(bound_json(placement("a", 0, 20)))
     actual = bound_json(placement("a", 1, 20), key=names.ACTUAL)
     planned = encode_placement(placement("a", 0, 20), AT)
     actual["metadata"]["annotations"][names.PLACEMENT] = planned
-    office.hear(actual)
-    assert (office.free(0), office.free(1)) == (29, 9)
+    followed.hear(actual)
+    assert (followed.free(0), followed.free(1)) == (29, 9)
 
 
-def test_a_relist_drops_what_is_gone(office: Office) -> None:
+def test_a_relist_drops_what_is_gone(followed: FollowedCluster) -> None:
     """And keeps what is there, on whichever page."""
     held = [bound_json(placement(name, 0, 5)) for name in "abc"]
-    office.hear(*held)
-    office.relist(held[0], held[2])
-    assert office.free() == 19
-    assert office.gone == [ref("b").uid]
+    followed.hear(*held)
+    followed.relist(held[0], held[2])
+    assert followed.free() == 19
+    assert followed.gone == [ref("b").uid]
 
 
-def test_a_list_that_fails_drops_nothing(office: Office) -> None:
+def test_a_list_that_fails_drops_nothing(followed: FollowedCluster) -> None:
     """What its missing pages would have held is not gone."""
-    office.hear(bound_json(placement("a", 0, 5)), bound_json(placement("b", 0, 5)))
+    followed.hear(bound_json(placement("a", 0, 5)), bound_json(placement("b", 0, 5)))
     with pytest.raises(Unavailable):
-        office.pods.replace(half_a_list(bound_json(placement("b", 0, 5))))
-    assert office.free() == 19
-    assert office.gone == []
+        followed.pods.replace(half_a_list(bound_json(placement("b", 0, 5))))
+    assert followed.free() == 19
+    assert followed.gone == []
 
 
-def test_a_pod_that_turns_up_after_half_a_list_can_still_go(office: Office) -> None:
+def test_a_pod_that_turns_up_after_half_a_list_can_still_go(
+    followed: FollowedCluster,
+) -> None:
     """The next whole list is compared with all that was heard."""
     with pytest.raises(Unavailable):
-        office.pods.replace(half_a_list(bound_json(placement("a", 0, 5))))
-    office.relist()
-    assert office.free() == 29
+        followed.pods.replace(half_a_list(bound_json(placement("a", 0, 5))))
+    followed.relist()
+    assert followed.free() == 29
 
 
 def test_a_pod_bound_without_a_placement_is_counted(
-    office: Office, caplog: pytest.LogCaptureFixture
+    followed: FollowedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The sign that kube-scheduler does not ask us any more."""
-    office.hear(pod_json("a", units=4, node="n"), pod_json("b", node="n"))
-    office.hear(pod_json("z", units=0, node="n"), pod_json("p", units=4))
-    assert [one.pod.name for one in office.pods.without_placement()] == ["a"]
+    followed.hear(pod_json("a", units=4, node="n"), pod_json("b", node="n"))
+    followed.hear(pod_json("z", units=0, node="n"), pod_json("p", units=4))
+    assert [one.pod.name for one in followed.pods.without_placement()] == ["a"]
     assert [r.message for r in caplog.records] == ["pod bound without a placement"]
-    office.pods.apply(event("DELETED", pod_json("a", units=4, node="n")))
-    assert office.pods.without_placement() == ()
+    followed.pods.apply(event("DELETED", pod_json("a", units=4, node="n")))
+    assert followed.pods.without_placement() == ()
 
 
-def test_a_forged_placement_is_none(office: Office) -> None:
+def test_a_forged_placement_is_none(followed: FollowedCluster) -> None:
     """A UID of another pod: counted as bound without us, and charged on every card."""
     forged = pod_json(
         "a",
@@ -177,47 +184,47 @@ def test_a_forged_placement_is_none(office: Office) -> None:
         node="n",
         annotations={names.PLACEMENT: encode_placement(placement("other"), AT)},
     )
-    office.hear(forged)
-    assert (office.free(0), office.free(1)) == (25, 25)
-    assert len(office.pods.without_placement()) == 1
+    followed.hear(forged)
+    assert (followed.free(0), followed.free(1)) == (25, 25)
+    assert len(followed.pods.without_placement()) == 1
 
 
-def test_a_pod_made_again_under_its_name_is_another(office: Office) -> None:
+def test_a_pod_made_again_under_its_name_is_another(followed: FollowedCluster) -> None:
     """The old one's end does not hide the new one."""
     old = pod_json("a", uid="uid-1", units=4)
-    office.hear(old, pod_json("a", uid="uid-2", units=4))
-    office.pods.apply(event("DELETED", old))
-    found = office.pods.find("default", "a")
+    followed.hear(old, pod_json("a", uid="uid-2", units=4))
+    followed.pods.apply(event("DELETED", old))
+    found = followed.pods.find("default", "a")
     assert found is not None
     assert found.pod.uid == "uid-2"
 
 
-def test_only_pods_that_ask_for_cards_are_kept(office: Office) -> None:
+def test_only_pods_that_ask_for_cards_are_kept(followed: FollowedCluster) -> None:
     """There may be 100,000 others."""
-    office.hear(pod_json("plain"), pod_json("gpu", units=4), pod_json("z", units=0))
-    assert [one.pod.name for one in office.pods.records()] == ["gpu", "z"]
-    assert office.pods.find("default", "plain") is None
+    followed.hear(pod_json("plain"), pod_json("gpu", units=4), pod_json("z", units=0))
+    assert [one.pod.name for one in followed.pods.records()] == ["gpu", "z"]
+    assert followed.pods.find("default", "plain") is None
 
 
 def test_a_pod_that_is_not_understood_is_left_out_and_logged(
-    office: Office, caplog: pytest.LogCaptureFixture
+    followed: FollowedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others go on."""
     broken = pod_json("a", units=4, node="n")
     broken["metadata"]["labels"] = []
-    office.hear(broken, bound_json(placement("b", 0, 5)))
-    assert office.free() == 24
+    followed.hear(broken, bound_json(placement("b", 0, 5)))
+    assert followed.free() == 24
     assert [r.message for r in caplog.records] == ["pod not understood"]
     assert "metadata.labels" in vars(caplog.records[0])["because"]
 
 
 def test_a_placement_that_is_not_understood_is_counted_and_logged(
-    office: Office, caplog: pytest.LogCaptureFixture
+    followed: FollowedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its pod counts as bound without us."""
     broken = pod_json("a", units=4, node="n", annotations={names.PLACEMENT: "{"})
-    office.hear(broken)
-    assert [pod.pod.name for pod in office.pods.without_placement()] == ["a"]
+    followed.hear(broken)
+    assert [pod.pod.name for pod in followed.pods.without_placement()] == ["a"]
     assert [r.message for r in caplog.records] == [
         "placement not understood",
         "pod bound without a placement",
@@ -225,43 +232,43 @@ def test_a_placement_that_is_not_understood_is_counted_and_logged(
     assert names.PLACEMENT in vars(caplog.records[0])["because"]
 
 
-def test_a_broken_annotation_erases_no_placement(office: Office) -> None:
+def test_a_broken_annotation_erases_no_placement(followed: FollowedCluster) -> None:
     """Nor does its pod's end leave the card charged."""
-    office.hear(bound_json(placement("a", 0, 20)))
+    followed.hear(bound_json(placement("a", 0, 20)))
     broken = pod_json("a", units=20, node="n", annotations={names.ACTUAL: "{"})
-    office.hear(broken)
-    assert office.free() == 9
+    followed.hear(broken)
+    assert followed.free() == 9
     broken["status"]["phase"] = "Succeeded"
-    office.pods.apply(event("DELETED", broken))
-    assert office.free() == 29
+    followed.pods.apply(event("DELETED", broken))
+    assert followed.free() == 29
 
 
 def test_a_placement_read_by_others_is_taken_unless_the_pod_has_ended(
-    office: Office,
+    followed: FollowedCluster,
 ) -> None:
     """It would stay on the books for ever."""
     read = pod_record(bound_json(placement("a", 0, 5)))
-    assert office.pods.settle(read)
-    assert office.free() == 24
-    office.pods.apply(event("DELETED", bound_json(placement("a", 0, 5))))
-    assert not office.pods.settle(read)
-    assert office.free() == 29
+    assert followed.pods.settle(read)
+    assert followed.free() == 24
+    followed.pods.apply(event("DELETED", bound_json(placement("a", 0, 5))))
+    assert not followed.pods.settle(read)
+    assert followed.free() == 29
 
 
-def test_a_holder_that_no_list_names_has_gone(office: Office) -> None:
+def test_a_holder_that_no_list_names_has_gone(followed: FollowedCluster) -> None:
     """Even one that was never on record."""
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.pods.replace(iter([page()]))
-    assert office.free() == 29
+    followed.ledger.reserve(request("a", 20), N, FIRST_FIT)
+    followed.pods.replace(iter([page()]))
+    assert followed.free() == 29
 
 
 def test_a_pod_bound_without_us_is_logged_when_it_happens(
-    office: Office, caplog: pytest.LogCaptureFixture
+    followed: FollowedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """First seen Pending, as most pods are."""
-    office.hear(pod_json("a", units=4))
+    followed.hear(pod_json("a", units=4))
     assert caplog.records == []
-    office.hear(pod_json("a", units=4, node="n"))
+    followed.hear(pod_json("a", units=4, node="n"))
     assert [r.message for r in caplog.records] == ["pod bound without a placement"]
 
 
@@ -272,55 +279,59 @@ def bare(name: str = "a", units: int = 20, **notes: Placement) -> Json:
     return pod_json(name, units=units, node="n", annotations=texts)
 
 
-def test_a_pod_bound_without_us_is_charged_on_every_card(office: Office) -> None:
+def test_a_pod_bound_without_us_is_charged_on_every_card(
+    followed: FollowedCluster,
+) -> None:
     """Until the device plugin says where it came to be, or it ends."""
-    office.hear(bare())
-    assert (office.free(0), office.free(1)) == (9, 9)
-    office.hear(bare(actual=placement("a", 1, 20)))
-    assert (office.free(0), office.free(1)) == (29, 9)
-    assert office.pods.without_placement() == ()
-    office.hear(bare("b", 5))
-    assert (office.free(0), office.free(1)) == (24, 4)
-    office.pods.apply(event("DELETED", bare("b", 5)))
-    assert (office.free(0), office.free(1)) == (29, 9)
+    followed.hear(bare())
+    assert (followed.free(0), followed.free(1)) == (9, 9)
+    followed.hear(bare(actual=placement("a", 1, 20)))
+    assert (followed.free(0), followed.free(1)) == (29, 9)
+    assert followed.pods.without_placement() == ()
+    followed.hear(bare("b", 5))
+    assert (followed.free(0), followed.free(1)) == (24, 4)
+    followed.pods.apply(event("DELETED", bare("b", 5)))
+    assert (followed.free(0), followed.free(1)) == (29, 9)
 
 
 @pytest.mark.parametrize("ends", ["DELETED", "Succeeded", "relist"])
 def test_what_is_charged_everywhere_is_freed_everywhere(
-    office: Office, ends: str
+    followed: FollowedCluster, ends: str
 ) -> None:
     """However the end is told."""
-    office.hear(bare())
+    followed.hear(bare())
     if ends == "DELETED":
-        office.pods.apply(event("DELETED", bare()))
+        followed.pods.apply(event("DELETED", bare()))
     elif ends == "relist":
-        office.relist()
+        followed.relist()
     else:
-        office.hear({**bare(), "status": {"phase": ends}})
-    assert (office.free(0), office.free(1)) == (29, 29)
-    assert office.ledger.holders() == frozenset()
+        followed.hear({**bare(), "status": {"phase": ends}})
+    assert (followed.free(0), followed.free(1)) == (29, 29)
+    assert followed.ledger.holders() == frozenset()
 
 
-def test_a_pod_without_placement_is_charged_after_a_restart(office: Office) -> None:
+def test_a_pod_without_placement_is_charged_after_a_restart(
+    followed: FollowedCluster,
+) -> None:
     """It is in the list, as it was in the watch."""
-    office.relist(bare(), bound_json(placement("b", 1, 4)))
-    assert (office.free(0), office.free(1)) == (9, 5)
+    followed.relist(bare(), bound_json(placement("b", 1, 4)))
+    assert (followed.free(0), followed.free(1)) == (9, 5)
 
 
-def test_an_invalid_request_is_charged_nothing(office: Office) -> None:
+def test_an_invalid_request_is_charged_nothing(followed: FollowedCluster) -> None:
     """The device plugin turns such a pod away; it is none that was missed either."""
-    office.hear(pod_json("a", cores=150, units=4, node="n"))
-    assert (office.free(0), office.free(1)) == (29, 29)
-    assert office.pods.without_placement() == ()
+    followed.hear(pod_json("a", cores=150, units=4, node="n"))
+    assert (followed.free(0), followed.free(1)) == (29, 29)
+    assert followed.pods.without_placement() == ()
 
 
-def test_a_request_that_turns_invalid_frees_nothing(office: Office) -> None:
+def test_a_request_that_turns_invalid_frees_nothing(followed: FollowedCluster) -> None:
     """Users may change their own annotations."""
-    office.hear(bare())
+    followed.hear(bare())
     odd = bare()
     odd["metadata"]["annotations"] = {names.CONTAINERS: "asunder"}
-    office.hear(odd)
-    assert (office.free(0), office.free(1)) == (9, 9)
+    followed.hear(odd)
+    assert (followed.free(0), followed.free(1)) == (9, 9)
 
 
 TWO_CARDS = [container_json("a", 3, 100), container_json("b", 9, 80)]
@@ -336,35 +347,184 @@ TWO_CARDS = [container_json("a", 3, 100), container_json("b", 9, 80)]
     ],
 )
 def test_a_bound_pod_is_charged_by_its_spec(
-    office: Office, asks: Json, annotations: dict[str, str] | None, free: int
+    followed: FollowedCluster, asks: Json, annotations: dict[str, str] | None, free: int
 ) -> None:
     """Whatever its user makes of its annotations; it is one that was missed, too."""
-    office.relist(pod_json("a", node="n", annotations=annotations, **asks))
-    assert (office.free(0), office.free(1)) == (free, free)
-    assert [record.pod.name for record in office.pods.without_placement()] == ["a"]
+    followed.relist(pod_json("a", node="n", annotations=annotations, **asks))
+    assert (followed.free(0), followed.free(1)) == (free, free)
+    assert [record.pod.name for record in followed.pods.without_placement()] == ["a"]
 
 
-def test_a_broken_request_makes_no_small_placement_believable(office: Office) -> None:
+def test_a_broken_request_makes_no_small_placement_believable(
+    followed: FollowedCluster,
+) -> None:
     """It charges less than the pod asks by its spec."""
     told = bound_json(placement("a", 1, 2))
     told["metadata"]["annotations"][names.CONTAINERS] = "asunder"
     told["spec"] = pod_json("a", units=20, node="n")["spec"]
-    office.hear(told)
-    assert (office.free(0), office.free(1)) == (9, 9)
+    followed.hear(told)
+    assert (followed.free(0), followed.free(1)) == (9, 9)
 
 
-def test_a_reservation_is_not_doubled_by_the_watch(office: Office) -> None:
+def test_a_reservation_is_not_doubled_by_the_watch(followed: FollowedCluster) -> None:
     """Our own binding, seen before its annotation is; then given up, it is unknown."""
-    office.ledger.reserve(request("a", 20), N, FIRST_FIT)
-    office.hear(bare())
-    assert (office.free(0), office.free(1)) == (9, 29)
-    office.ledger.cancel(ref("a").uid)
-    assert (office.free(0), office.free(1)) == (9, 9)
+    followed.ledger.reserve(request("a", 20), N, FIRST_FIT)
+    followed.hear(bare())
+    assert (followed.free(0), followed.free(1)) == (9, 29)
+    followed.ledger.cancel(ref("a").uid)
+    assert (followed.free(0), followed.free(1)) == (9, 9)
 
 
-def test_what_was_read_of_a_pod_bound_bare_charges_it(office: Office) -> None:
+def test_what_was_read_of_a_pod_bound_bare_charges_it(
+    followed: FollowedCluster,
+) -> None:
     """Also before the watch tells; it is no placement to be sure of."""
-    assert not office.pods.settle(pod_record(bare()))
-    assert (office.free(0), office.free(1)) == (9, 9)
-    assert not office.pods.settle(pod_record(pod_json("b", units=4)))
-    assert (office.free(0), office.free(1)) == (9, 9)
+    assert not followed.pods.settle(pod_record(bare()))
+    assert (followed.free(0), followed.free(1)) == (9, 9)
+    assert not followed.pods.settle(pod_record(pod_json("b", units=4)))
+    assert (followed.free(0), followed.free(1)) == (9, 9)
+
+
+TWO = node_json("n", *cards(29, 29))
+PLAN = placement("a", 0, 20)
+ACTUAL = placement("a", 1, 20)
+IMPOSSIBLE = placement("a", "GPU-9", 20)
+
+
+class ChargedCluster:
+    """A ledger with its two books."""
+
+    def __init__(self, *things: Json, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
+        self.pods = PodBook(self.ledger, Choice())
+        self.nodes = NodeBook(self.ledger, set_cards=self.pods.set_cards)
+        self.hear(*things)
+
+    def hear(self, *things: Json) -> None:
+        for thing in things:
+            book = self.nodes if thing["kind"] == "Node" else self.pods
+            book.apply(event("MODIFIED", thing))
+
+    @property
+    def free(self) -> list[int]:
+        page = self.ledger.node(N)
+        assert page is not None
+        return [room.units for room in page.free.values()]
+
+
+class Hasty(Ledger):
+    """A ledger that is asked for room as soon as a node's cards are written down."""
+
+    def set_cards(self, name: NodeName, cards: Iterable[Card]) -> None:
+        super().set_cards(name, cards)
+        self.reserve(request("hasty", 20), name, FIRST_FIT)
+
+
+def pod(plan: Placement | None = None, actual: Placement | None = None) -> Json:
+    both = ((names.PLACEMENT, plan), (names.ACTUAL, actual))
+    notes = {key: encode_placement(one, AT) for key, one in both if one is not None}
+    return pod_json("a", units=20, node="n", annotations=notes)
+
+
+def test_no_bind_comes_between_the_cards_and_what_is_held_of_them() -> None:
+    """One that saw the plan would find room where the pod is in truth."""
+    followed = ChargedCluster(pod(PLAN, ACTUAL), TWO, ledger=Hasty())
+    assert followed.free == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("plan", "actual", "free"),
+    [
+        (None, None, [9, 9]),
+        (PLAN, None, [9, 29]),
+        (PLAN, ACTUAL, [29, 9]),
+        (None, ACTUAL, [29, 9]),
+        (PLAN, IMPOSSIBLE, [9, 29]),
+        (None, IMPOSSIBLE, [9, 9]),
+        (None, placement("a", 0, 20, 200), [9, 9]),
+    ],
+    ids=[
+        "nothing",
+        "plan",
+        "actual wins",
+        "actual alone",
+        "impossible beside a plan",
+        "impossible alone",
+        "more cores than a card has",
+    ],
+)
+def test_the_most_believable_placement_is_charged(
+    plan: Placement | None, actual: Placement | None, free: list[int]
+) -> None:
+    """In any order of pods and nodes, and however often they are told."""
+    told = [pod(plan, actual), TWO, TWO]
+    for things in permutations(told):
+        followed = ChargedCluster(*things)
+        assert followed.free == free
+        followed.hear(*things)
+        assert followed.free == free
+
+
+def test_the_charge_moves_when_the_actual_card_is_told() -> None:
+    """By a word of the watch, as the device plugin writes it."""
+    followed = ChargedCluster(TWO, pod(PLAN))
+    assert followed.free == [9, 29]
+    followed.hear(pod(PLAN, ACTUAL))
+    assert followed.free == [29, 9]
+
+
+def test_an_impossible_card_frees_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Users may write into their own pods; what was wrong is told once."""
+    followed = ChargedCluster(TWO, pod(PLAN))
+    for _ in range(3):
+        followed.hear(pod(PLAN, IMPOSSIBLE), TWO)
+        assert followed.free == [9, 29]
+    followed.hear(pod(None, IMPOSSIBLE))
+    assert followed.free == [9, 29]
+    assert [r.message for r in caplog.records] == [
+        "actual placement is not possible there"
+    ]
+
+
+def test_a_card_that_comes_later_is_believed_then() -> None:
+    """The device plugin writes a node's cards and a pod's card one after the other."""
+    followed = ChargedCluster(TWO, pod(None, IMPOSSIBLE))
+    assert followed.free == [9, 9]
+    followed.hear(node_json("n", *cards(29, 29), card(9)))
+    assert followed.free == [29, 29, 9]
+
+
+def test_a_card_that_goes_takes_its_pod_with_it() -> None:
+    """The pod holds nothing of the cards that are left, whatever was planned."""
+    followed = ChargedCluster(TWO, pod(PLAN, ACTUAL))
+    followed.hear(node_json("n", card(0)))
+    assert followed.free == [29]
+    followed.hear(TWO)
+    assert followed.free == [29, 9]
+
+
+def test_a_broken_annotation_moves_no_charge() -> None:
+    """When it is mended all is as before."""
+    followed = ChargedCluster(TWO, pod(PLAN, ACTUAL))
+    broken = node_json("n", annotations={names.CARDS: "{"})
+    followed.hear(broken, pod(PLAN, ACTUAL), TWO)
+    assert followed.free == [29, 9]
+
+
+def test_a_pod_that_ends_is_not_charged_again() -> None:
+    """Also when its node is told anew."""
+    followed = ChargedCluster(TWO, pod(None, ACTUAL))
+    followed.pods.apply(event("DELETED", pod(None, ACTUAL)))
+    followed.hear(TWO)
+    assert followed.free == [29, 29]
+    assert followed.ledger.placement(ref("a").uid) is None
+
+
+def test_a_cordoned_card_is_charged_as_before() -> None:
+    """For what runs there, and for what may."""
+    followed = ChargedCluster(TWO, pod(PLAN))
+    closed = {names.CORDON: "GPU-0"}
+    followed.hear(node_json("n", *cards(29, 29), annotations=closed))
+    assert followed.free == [29]
+    followed.hear(TWO)
+    assert followed.free == [9, 29]

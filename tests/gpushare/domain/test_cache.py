@@ -1,14 +1,21 @@
-"""The nodes on which a shape fits, kept and mended."""
+"""Answers and scores that are kept between requests, and what a new shape costs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 import pytest
 
-from gpushare.domain.cache import Fitting
+from gpushare.domain import cache
+from gpushare.domain.cache import Fitting, Scores
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.request import MOST_APART
 from tests.builders import (
     BEST_FIT,
     FIRST_FIT,
@@ -19,7 +26,9 @@ from tests.builders import (
     placement,
     ref,
     request,
+    share,
 )
+from tests.work import work
 
 
 def cluster(**units: int) -> Ledger:
@@ -212,3 +221,178 @@ def test_several_claims_are_judged_by_placing_them(chosen: Policy) -> None:
     answer = Fitting(ledger).answer(apart("p", 20, 20), chosen)
     assert answer.fits == {"two"}
     assert answer.refused == {Refusal(Reason.MEMORY): {"one"}}
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """Four nodes: full, half full, empty, and one without cards."""
+    ledger = Ledger()
+    for name, units in {"full": 29, "half": 20, "empty": 29}.items():
+        ledger.set_cards(NodeName(name), cards(units))
+    ledger.set_cards(NodeName("bare"), ())
+    ledger.record(placement("p", units=29, node="full"))
+    ledger.record(placement("q", units=10, node="half"))
+    return ledger
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes that were scored, in order."""
+    seen: list[str] = []
+    score = cache.score
+
+    def counting(node: Node, policy: Policy) -> int:
+        seen.append(node.name)
+        return score(node, policy)
+
+    monkeypatch.setattr(cache, "score", counting)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        pytest.param(FIRST_FIT, [10, 5, 0, 10], id="first-fit-fills"),
+        pytest.param(BEST_FIT, [10, 5, 0, 10], id="best-fit-fills"),
+        pytest.param(SPREAD, [0, 5, 10, 0], id="spread-spreads"),
+    ],
+)
+def test_each_node_has_its_score(
+    ledger: Ledger, policy: Policy, expected: list[int]
+) -> None:
+    """0 to 10; one without cards has nothing to give, and counts as full."""
+    names = ("full", "half", "empty", "bare")
+    assert Scores(ledger).of(policy) == dict(zip(names, expected, strict=True))
+
+
+def test_policies_are_kept_apart(ledger: Ledger) -> None:
+    """Asked in turns, each has its own."""
+    scores = Scores(ledger)
+    for _ in range(2):
+        assert scores.of(FIRST_FIT)[NodeName("full")] == 10
+        assert scores.of(SPREAD)[NodeName("full")] == 0
+
+
+def test_only_what_changed_is_scored_again(ledger: Ledger, scored: list[str]) -> None:
+    """However often it is asked; a pod that goes makes its node emptier."""
+    scores = Scores(ledger)
+    scores.of(FIRST_FIT)
+    scored.clear()
+    assert scores.of(FIRST_FIT)[NodeName("full")] == 10
+    assert scored == []
+    ledger.release(placement("p").pod.uid)
+    assert scores.of(FIRST_FIT)[NodeName("full")] == 0
+    assert scored == ["full"]
+
+
+def test_what_was_given_stays_as_it_is(ledger: Ledger) -> None:
+    """What changes later is in the next answer; nothing is copied without need."""
+    scores = Scores(ledger)
+    before = scores.of(FIRST_FIT)
+    ledger.record(placement("r", units=1, node="full"))
+    assert scores.of(FIRST_FIT) is before
+    ledger.release(placement("p").pod.uid)
+    ledger.forget(NodeName("bare"))
+    after = scores.of(FIRST_FIT)
+    assert (before[NodeName("full")], after[NodeName("full")]) == (10, 1)
+    assert (NodeName("bare") in before, NodeName("bare") in after) == (True, False)
+
+
+def test_a_node_that_is_gone_has_no_score(ledger: Ledger) -> None:
+    """And has one again when it comes back."""
+    scores = Scores(ledger)
+    scores.of(SPREAD)
+    ledger.forget(NodeName("empty"))
+    assert "empty" not in scores.of(SPREAD)
+    ledger.set_cards(NodeName("empty"), cards(29))
+    assert scores.of(SPREAD)[NodeName("empty")] == 10
+
+
+def test_a_journal_that_has_gone_on_is_no_harm(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has not asked for long has everything scored anew."""
+    monkeypatch.setattr("gpushare.domain.ledger._LONGEST_JOURNAL", 4)
+    scores = Scores(ledger)
+    scores.of(SPREAD)
+    ledger.forget(NodeName("bare"))
+    for number in range(8):
+        ledger.record(placement(f"n{number}", units=1, node="empty"))
+    assert scores.of(SPREAD) == {"full": 0, "half": 5, "empty": 7}
+
+
+NODES = 100
+CARDS = 8
+UNITS = 94
+
+
+def busy() -> Ledger:
+    """Nodes of which no two have the same left."""
+    random = Random(7)
+    ledger = Ledger()
+    for number in range(NODES):
+        name = f"node-{number:03d}"
+        ledger.set_cards(
+            NodeName(name),
+            [
+                card(i, UNITS, uuid=f"GPU-{number:08x}-{i:04x}", model=f"A{i % 2}")
+                for i in range(CARDS)
+            ],
+        )
+        held = [
+            share(
+                f"GPU-{number:08x}-{i:04x}",
+                random.randint(5, 40),
+                random.randint(5, 30),
+            )
+            for i in range(CARDS)
+        ]
+        ledger.record(placement(f"held-{name}", node=name, shares=held))
+    return ledger
+
+
+@pytest.fixture(scope="module")
+def asking() -> Callable[[PodRequest], float]:
+    """The work of a new shape, in that of a new shape that fits everywhere."""
+    fitting = Fitting(busy())
+    fitting.answer(request(units=3), FIRST_FIT)  # Each node sums itself up once.
+
+    def cost(asked: PodRequest) -> int:
+        return work(lambda: fitting.answer(asked, FIRST_FIT))
+
+    fits = cost(request(units=4))
+
+    def ratio(asked: PodRequest) -> float:
+        return cost(asked) / fits
+
+    return ratio
+
+
+def limited(**lists: list[str]) -> PodRequest:
+    return replace(request(units=5), cards=CardSelector.of(**lists))
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        pytest.param(request(units=5), 1.1, id="fits"),
+        pytest.param(request(units=1000), 1.3, id="too large"),
+        pytest.param(request(cores=800), 1.3, id="whole cards"),
+        pytest.param(
+            limited(uuids=[f"GPU-{n:08x}" for n in range(90, 122)]), 6, id="32 uuids"
+        ),
+        pytest.param(limited(uuids=["!GPU-00000001"]), 6, id="not a uuid"),
+        pytest.param(limited(models=["T4", "*b*", "A9*"]), 4, id="models"),
+        pytest.param(limited(models=["!A1"]), 6, id="not a model"),
+        pytest.param(apart("p", *[2] * MOST_APART), 7, id="apart on one card"),
+        pytest.param(apart("p", *[200] * MOST_APART), 1.4, id="apart too large"),
+        pytest.param(apart("p", *[60] * MOST_APART), 15, id="apart too many"),
+        pytest.param(apart("p", *range(20, 20 + MOST_APART)), 30, id="apart"),
+        pytest.param(apart("p", *range(35, 35 + 12)), 60, id="apart and hopeless"),
+    ],
+)
+def test_what_a_new_shape_costs(
+    asking: Callable[[PodRequest], float], asked: PodRequest, most: float
+) -> None:
+    """Refusals cost what a fit costs, and nothing costs hundreds of times as much."""
+    assert asking(asked) <= most

@@ -4,9 +4,9 @@ import pytest
 
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
-from gpushare.domain.hosts import HostAmount, Hosts
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
@@ -109,7 +109,7 @@ def test_what_is_not_asked_is_never_short() -> None:
     assert HostAmount(1, 1).fits(None)
 
 
-class Office:
+class FollowedCluster:
     """Books of pods and nodes over one ledger."""
 
     def __init__(self) -> None:
@@ -132,58 +132,58 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def followed() -> FollowedCluster:
+    return FollowedCluster()
 
 
-def test_pods_without_cards_have_their_part(office: Office) -> None:
+def test_pods_without_cards_have_their_part(followed: FollowedCluster) -> None:
     """All of them: a CPU that is gone is gone for a pod with cards, too."""
-    office.hear("a", "2")
-    office.hear("b", "500m")
-    assert office.free == HostAmount(5500, 14 * 1024)
+    followed.hear("a", "2")
+    followed.hear("b", "500m")
+    assert followed.free == HostAmount(5500, 14 * 1024)
 
 
-def test_a_pod_counts_once_and_by_what_it_asks_now(office: Office) -> None:
+def test_a_pod_counts_once_and_by_what_it_asks_now(followed: FollowedCluster) -> None:
     """Its requests may change while it runs."""
-    office.hear("a", "2")
-    office.hear("a", "3")
-    assert office.free == HostAmount(5000, 15 * 1024)
+    followed.hear("a", "2")
+    followed.hear("a", "3")
+    assert followed.free == HostAmount(5000, 15 * 1024)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_ended_frees(office: Office, phase: str) -> None:
+def test_a_pod_that_ended_frees(followed: FollowedCluster, phase: str) -> None:
     """Its containers have ended for good."""
-    office.hear("a", "2")
-    office.hear("a", "2", phase=phase)
-    assert office.free == HostAmount(8000, 16 * 1024)
+    followed.hear("a", "2")
+    followed.hear("a", "2", phase=phase)
+    assert followed.free == HostAmount(8000, 16 * 1024)
 
 
-def test_a_pod_that_is_gone_frees(office: Office) -> None:
+def test_a_pod_that_is_gone_frees(followed: FollowedCluster) -> None:
     """By its deletion, or because a new list does not have it."""
-    gone = office.hear("a", "2")
-    kept = office.hear("b", "1")
-    office.hear("c", "1")
-    office.pods.apply(event("DELETED", gone))
-    office.pods.replace(iter([page(kept)]))
-    assert office.free == HostAmount(7000, 15 * 1024)
+    gone = followed.hear("a", "2")
+    kept = followed.hear("b", "1")
+    followed.hear("c", "1")
+    followed.pods.apply(event("DELETED", gone))
+    followed.pods.replace(iter([page(kept)]))
+    assert followed.free == HostAmount(7000, 15 * 1024)
 
 
-def test_a_node_that_is_gone_says_nothing(office: Office) -> None:
+def test_a_node_that_is_gone_says_nothing(followed: FollowedCluster) -> None:
     """Unknown is not zero."""
-    office.nodes.apply(event("DELETED", node_json("n")))
-    assert office.free is None
+    followed.nodes.apply(event("DELETED", node_json("n")))
+    assert followed.free is None
 
 
-def test_the_same_value_until_it_changes(office: Office) -> None:
+def test_the_same_value_until_it_changes(followed: FollowedCluster) -> None:
     """And the one reader is told of each change once."""
-    office.hosts.changes()
-    before = office.free
-    assert office.free is before
-    assert office.hosts.changes() == frozenset()
-    office.hear("a", "1")
-    assert office.hosts.changes() == {N}
-    office.hosts.release(PodUID("nobody"))
-    assert office.hosts.changes() == frozenset()
+    followed.hosts.changes()
+    before = followed.free
+    assert followed.free is before
+    assert followed.hosts.changes() == frozenset()
+    followed.hear("a", "1")
+    assert followed.hosts.changes() == {N}
+    followed.hosts.release(PodUID("nobody"))
+    assert followed.hosts.changes() == frozenset()
 
 
 def test_pods_that_ask_nothing_come_and_go() -> None:

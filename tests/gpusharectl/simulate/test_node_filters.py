@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.domain.hosts import HostAmount
+from gpushare.domain.model import HostAmount
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate.node_filters import keeps_away, lacks, traits_of, wish_of
 from gpusharectl.simulate.scenario import seconds, stretch

@@ -1,6 +1,8 @@
-"""What a pod costs on a page, by the published table of states and scores."""
+"""What a pod costs on a node, by the published table, and how often it is computed."""
 
+import random
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,12 +12,21 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, plain
-from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State, state_of
-from gpushare.domain.hosts import HostAmount
-from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
+from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State, milli_free, state_of
+from gpushare.domain.model import (
+    Claim,
+    HostAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.node import Node
+from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES
-from tests.builders import card, claim, node, placement
+from tests.builders import card, claim, node, placement, share
+from tests.gpushare.domain.frag.test_policy import Cluster, asked, gpus
 
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/frag.yaml").read_text())
 FRAG = POLICIES["frag"]
@@ -140,3 +151,182 @@ def test_containers_apart_are_priced_together() -> None:
     both = PodRequest(PodRef(PodUID("u"), "d", "apart"), (claim(600, 1), claim(500, 1)))
     cost = PricedNode.of(page, None, tables).cost(both, FRAG, tables)
     assert cost == pytest.approx(1120 + (400 + 500) * 1e-7)
+
+
+A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
+ASKED = HostAmount(4000, 1024)
+
+
+def apart(*units: int) -> PodRequest:
+    """A pod of several containers, each with a share of its own."""
+    claims = tuple(claim(each, 1) for each in units)
+    return PodRequest(PodRef(PodUID("apart"), "d", "apart"), claims, host=ASKED)
+
+
+@pytest.fixture
+def pair() -> Cluster:
+    """Two nodes of two cards, and halves seen."""
+    cluster = Cluster(a=gpus("a"), b=gpus("b"))
+    cluster.see(asked("half", 50), asked("third", 33))
+    return cluster
+
+
+def test_a_search_asks_for_no_costs(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of its steps that would be too dear: whether a pod fits is no taste."""
+    for at, units in enumerate((35, 40)):
+        pair.ledger.record(placement(f"p{at}", f"a-{at}", units, 1, node="a"))
+    page = pair.ledger.node(A)
+    assert page is not None
+    calls: list[object] = []
+    costs = pair.packer.costs
+
+    def count(*args: Any) -> object:
+        calls.append(args)
+        return costs(*args)
+
+    monkeypatch.setattr(pair.packer, "costs", count)
+    assert refusal(apart(31, 31, 31, 31), page, pair.policy) is not None
+    assert refusal(apart(30, 30, 30, 30), page, pair.policy) is None
+    assert calls == []
+    # In the order of the claims 5 goes beside 60 on either: only a search finds it.
+    found = place(apart(5, 60, 60), page, pair.policy)
+    assert isinstance(found, Placement)
+    assert len(calls) <= 3
+
+
+def test_containers_apart_are_priced_as_they_are_placed(pair: Cluster) -> None:
+    """Price and placement are worked out in two rooms, and must be of one mind."""
+    pair.see(asked("two", 200, 200))
+    dice = random.Random(7)
+    tables = pair.packer.tables
+    assert tables is not None
+    met = 0
+    for _ in range(200):
+        pair.ledger.set_cards(C, gpus("c", 4))
+        for at in range(4):
+            taken = dice.choice([0, dice.randrange(90)])
+            pair.ledger.release(PodUID(f"uid-c{at}"))
+            if taken:
+                held = placement(f"c{at}", f"c-{at}", taken, 1, node="c")
+                pair.ledger.record(held)
+        pair.hosts.set_allocatable(C, HostAmount(dice.randrange(5, 30) * 1000, 10**6))
+        page = pair.ledger.node(C)
+        assert page is not None
+        pod = apart(*(dice.randint(5, 60) for _ in range(dice.randint(2, 4))))
+        placed = place(pod, page, pair.policy)
+        if not isinstance(placed, Placement):
+            continue
+        met += 1
+        there = PricedNode.of(page, pair.hosts.free(C), tables)
+        cost = there.cost(pod, pair.policy, tables)
+        assert cost == pytest.approx(cost_of(there, placed), abs=1e-6)
+    assert met > 50
+
+
+def cost_of(there: PricedNode, placed: Placement) -> float:
+    """What the placement takes from the node's worth, by the tables themselves."""
+    taken = {one.card: one.amount for one in placed.shares}
+    page, tables, state = there.node, there.tables, there.state
+    after, rests = [], []
+    for one, residual in zip(page.cards, state.residuals, strict=True):
+        rest = residual
+        if one.uuid in taken:
+            rest = milli_free(one, page.free[one.uuid] - taken[one.uuid])
+            rests.append(rest)
+        after.append(rest)
+    assert state.cpu_milli is not None
+    assert state.memory_mib is not None
+    gone = State(
+        state.cpu_milli - ASKED.cpu_milli,
+        state.memory_mib - ASKED.memory_mib,
+        tuple(after),
+        state.model,
+    )
+    lost = tables.gauge(state).worth - tables.gauge(gone).worth
+    return tables.charge(state.model, lost, rests)
+
+
+def test_nobody_waits_while_a_pod_is_priced(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new kind of pod on thousands of nodes takes a while; others have their answer.
+
+    Here another thread asks in the midst of it, and is answered.
+    """
+    names, cost = [A, B], PricedNode.cost
+    pair.packer.best(asked("known", 20), names, pair.policy)
+    answers: list[NodeName | None] = []
+
+    def ask() -> None:
+        answers.append(pair.packer.best(asked("known", 20), names, pair.policy))
+
+    def slow(self: PricedNode, request: PodRequest, *more: object) -> float:
+        other = Thread(target=ask, daemon=True)
+        other.start()
+        other.join(10)
+        return cost(self, request, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PricedNode, "cost", slow)
+    assert pair.packer.best(asked("new", 21), names, pair.policy) == A
+    assert answers
+    assert answers[0] == A
+
+
+def test_nodes_that_are_alike_are_priced_once(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And known nodes not again: most of a cluster is alike, or as it was."""
+    priced: list[NodeName] = []
+    cost = PricedNode.cost
+
+    def count(self: PricedNode, *more: object) -> float:
+        priced.append(self.node.name)
+        return cost(self, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PricedNode, "cost", count)
+    pods = [asked("x", 20), asked("y", 20, cards=CardSelector.of(models=["T4"]))]
+    for pod in pods:
+        priced.clear()
+        assert pair.packer.best(pod, [A, B], pair.policy) == A
+        assert len(priced) == 1
+        pair.packer.best(pod, [A, B], pair.policy)
+        assert len(priced) == 1
+    pair.bind(asked("other", 30), "b")
+    pair.packer.best(pods[0], [A, B], pair.policy)
+    assert priced[1:] == [B]
+
+
+def test_what_changes_while_it_is_priced_is_priced_again(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer about what was is not kept for what is."""
+    cost = PricedNode.cost
+
+    def meddle(self: PricedNode, *more: object) -> float:
+        monkeypatch.setattr(PricedNode, "cost", cost)
+        pair.ledger.record(placement("p", "a-0", 100, 100, node="a"))
+        pair.ledger.record(placement("q", "a-1", 100, 100, node="a"))
+        args = (asked("other", 70), [A, B], pair.policy)
+        other = Thread(target=pair.packer.best, args=args, daemon=True)
+        other.start()
+        other.join(10)
+        return cost(self, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PricedNode, "cost", meddle)
+    assert pair.packer.best(asked("new", 21), [A, B], pair.policy) == A
+    assert pair.packer.best(asked("new", 21), [A, B], pair.policy) == B
+
+
+def test_room_that_is_kept_for_a_pod_is_room_for_it(pair: Cluster) -> None:
+    """Its nomination must not stand in its own way, as it does not in filter's."""
+    me = asked("me", 100, 60)
+    held = Placement(me.pod, A, (share("a-0", 100, 60),))
+    pair.ledger.nominate(A, {me.pod.uid: held})
+    pair.bind(asked("one", 100, 60), "a")
+    full = [asked(f"f{at}", 100, 60) for at in range(2)]
+    for pod in full:
+        pair.bind(pod, "b")
+    assert pair.packer.best(me, [A, B], pair.policy) == A
+    assert pair.packer.best(asked("you", 100, 60), [A, B], pair.policy) is None

@@ -1,16 +1,16 @@
-"""What the policy frag keeps of nodes and kinds of pods, and how it is kept right."""
+"""What the policy frag keeps of nodes and kinds of pods."""
 
 from itertools import pairwise
 
 import pytest
 
-from gpushare.domain import hosts as hosts_room
-from gpushare.domain import ledger as ledger_room
-from gpushare.domain.frag import policy as packer_room
+from gpushare.domain import hosts as hosts_module
+from gpushare.domain import ledger
+from gpushare.domain.frag import policy
 from gpushare.domain.frag.costs import PricedNode
 from gpushare.domain.frag.learner import Learner
-from gpushare.domain.hosts import HostAmount, Hosts
-from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.hosts import Hosts
+from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.node import Node
 from tests.builders import card
 from tests.gpushare.domain.frag.test_policy import Cluster, asked, gpus
@@ -40,7 +40,7 @@ def test_a_page_that_is_as_it_was_is_not_looked_at(
         return found
 
     monkeypatch.setattr(PricedNode, "of", classmethod(look))
-    monkeypatch.setattr(ledger_room, "_LONGEST_JOURNAL", 10)
+    monkeypatch.setattr(ledger, "_LONGEST_JOURNAL", 10)
     for _ in range(20):
         pair.ledger.set_cards(C, ())
         pair.ledger.forget(C)
@@ -67,7 +67,7 @@ def test_nodes_that_come_and_go_leave_nothing(pair: Cluster) -> None:
 
 def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody reads its changes, and where a pod outlasts its node."""
-    monkeypatch.setattr(hosts_room, "_MOST_CHANGES", 100)
+    monkeypatch.setattr(hosts_module, "_MOST_CHANGES", 100)
     hosts = Hosts()
     hosts.changes()
     for number in range(200):
@@ -89,7 +89,7 @@ def test_kinds_are_kept_within_memory(
     for pod in kinds:
         pair.packer.best(pod, [A], pair.policy)
     assert len(pair.packer._rows) == 90
-    monkeypatch.setattr(packer_room, "_MOST_COSTS", 20)
+    monkeypatch.setattr(policy, "_MOST_COSTS", 20)
     pair.packer.best(kinds[0], [A], pair.policy)
     assert len(pair.packer._rows) == 10
 
