@@ -1,4 +1,4 @@
-"""The commands; nothing but arguments and calls."""
+"""``gpusharectl``: the group of all commands."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def main() -> None:
     help="Leave a small cluster running for kubectl, until Ctrl-C.",
 )
 def demo(*, keep: bool) -> None:
-    """Show what this software does: no GPU, no cluster, no root."""
+    """Show what this software does, without a GPU, a cluster or root."""
     console = Console(highlight=False)
     if not keep:
         _leave(tell(console))
@@ -64,10 +64,9 @@ def demo(*, keep: bool) -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """End the demo, and not by Python's own way out.
+    """End the process at once.
 
-    Threads of its kubelets that still wait in gRPC would be torn off in the middle of
-    foreign code, and abort the process.
+    At a normal exit, threads that still wait in gRPC would abort the process.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The way to the cluster that a command is meant for, and what to do without one."""
+"""Connect to the cluster of ``--kubeconfig`` and ``--context``, or say what to do."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,20 +19,20 @@ HOST_KUBECONFIGS = (
     Path("/etc/kubernetes/admin.conf"),
     Path("/etc/rancher/k3s/k3s.yaml"),
 )
-"""What kubeadm and k3s leave on a control-plane host for its administrator."""
+"""The administrator's kubeconfigs of kubeadm and k3s on a control-plane host."""
 READ_ALL: Sequence[tuple[str, str]] = (("list", "nodes"), ("list", "pods"))
-"""What every command reads, in all namespaces."""
+"""What most commands read, in all namespaces."""
 
 
 class CannotReachError(click.ClickException):
-    """There is no way to the cluster; the message ends with what to do."""
+    """The cluster cannot be reached; the message ends with what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster that has answered, and the kubeconfig and context that lead there.
+    """Clients of a cluster that has answered, with the kubeconfig and context used.
 
-    Both are empty inside a pod, which has its service account instead.
+    Both are empty inside a pod, where the service account is used.
     """
 
     objects: ApiObjects
@@ -47,16 +47,16 @@ class Access:
 
 
 def access_options(command: Command) -> Command:
-    """Give a command ``--kubeconfig`` and ``--context``, for ``reach``."""
+    """Add ``--kubeconfig`` and ``--context`` to a command, for ``reach``."""
     context = click.option(
         "--context",
         metavar="NAME",
-        help="The kubeconfig's context; else its current one.",
+        help="A context of the kubeconfig; default: its current one.",
     )
     kubeconfig = click.option(
         "--kubeconfig",
         metavar="FILE",
-        help="Else $KUBECONFIG, ~/.kube/config, or the host's own of kubeadm or k3s.",
+        help="Default: $KUBECONFIG, ~/.kube/config, or that of kubeadm or k3s.",
     )
     return kubeconfig(context(command))
 
@@ -69,11 +69,11 @@ def reach(
     environ: Mapping[str, str] = os.environ,
     places: Sequence[Path] | None = None,
 ) -> Access:
-    """Find the cluster, and make sure that it answers and lets us do what is needed.
+    """Connect, and check that the cluster answers and grants what is needed.
 
-    ``needs`` are verbs and resources as in ``Objects.may``. ``places`` are looked
-    through where neither an option nor the environment names a file. Raises
-    ``CannotReachError`` and nothing else.
+    ``needs`` are verbs and resources as in ``Objects.may``. ``places`` are searched if
+    neither an option nor the environment names a file. Raises ``CannotReachError``
+    only.
     """
     found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
     chosen = _context(found, context) if found else ""
@@ -82,11 +82,11 @@ def reach(
         cluster = ApiServer.connect(found or None, chosen or None)
     except ClusterError as error:
         raise CannotReachError(
-            f"{error}; mend the file, or name another by --kubeconfig"
+            f"{error}; correct the file, or name another with --kubeconfig"
         ) from error
     access = Access(objects, cluster, found, chosen)
     try:
-        _knock(access, needs)
+        _check(access, needs)
     except CannotReachError:
         access.close()
         raise
@@ -95,15 +95,15 @@ def reach(
 
 @contextmanager
 def reached(kubeconfig: str | None, context: str | None) -> Iterator[Access]:
-    """Reach the cluster; what goes wrong on the way is a sentence and exit code 1."""
-    # Nobody is asked for rights beforehand: the refusal itself says what is missing.
+    """Connect; an error of the cluster is shown as a sentence, with exit code 1."""
+    # Rights are not checked first: the API server's refusal says what is missing.
     access = reach(kubeconfig, context, needs=())
     try:
         yield access
     except Forbidden as error:
         raise click.ClickException(
-            f"{error}; take the administrator's kubeconfig by --kubeconfig, or have "
-            "the right granted"
+            f"{error}; name the administrator's kubeconfig with --kubeconfig, or get "
+            "this right"
         ) from error
     except ClusterError as error:
         raise click.ClickException(f"{access.objects.host}: {error}") from error
@@ -120,11 +120,10 @@ def _usual(environ: Mapping[str, str]) -> Sequence[Path]:
 def _found(
     option: str | None, environ: Mapping[str, str], places: Sequence[Path]
 ) -> str:
-    """Give the kubeconfig; empty for the pod's own service account."""
     if option is not None:
         return _readable([option], "--kubeconfig")
     if named := environ.get("KUBECONFIG"):
-        # As kubectl has it: several files, of which some may be missing.
+        # As for kubectl: several files, some of which may be missing.
         parts = [part for part in named.split(os.pathsep) if part]
         there = [part for part in parts if _exists(Path(part))]
         return _readable(there or parts, "$KUBECONFIG")
@@ -135,13 +134,13 @@ def _found(
         return ""
     looked = ", ".join(["$KUBECONFIG", *map(str, places)])
     raise CannotReachError(
-        f"no kubeconfig found (looked at {looked}); name one by "
-        "--kubeconfig, or run this on a control-plane host as root"
+        f"no kubeconfig found (searched: {looked}); name one with --kubeconfig, or run "
+        "this on a control-plane host as root"
     )
 
 
 def _exists(place: Path) -> bool:
-    """Tell whether there is a file; one that we may not even look at counts."""
+    """Return whether there is a file; one that is not accessible counts."""
     try:
         return place.exists()
     except PermissionError:
@@ -155,16 +154,16 @@ def _readable(paths: Sequence[str], way: str) -> str:
                 file.read(1)
         except FileNotFoundError as error:
             raise CannotReachError(
-                f"{way}: there is no file {path}; give the path of a kubeconfig"
+                f"{way}: there is no file {path}; name a kubeconfig"
             ) from error
         except PermissionError as error:
             raise CannotReachError(
-                f"{way}: {path} may not be read by this user; run this as root, or "
-                "give another by --kubeconfig"
+                f"{way}: this user may not read {path}; run this as root, or name "
+                "another with --kubeconfig"
             ) from error
         except (OSError, ValueError) as error:
             raise CannotReachError(
-                f"{way}: {path} cannot be read ({error}); give the path of a kubeconfig"
+                f"{way}: {path} cannot be read ({error}); name a kubeconfig"
             ) from error
     return os.pathsep.join(paths)
 
@@ -174,48 +173,42 @@ def _context(kubeconfig: str, wanted: str | None) -> str:
         known = contexts(kubeconfig)
     except ClusterError as error:
         raise CannotReachError(
-            f"{error}; mend the file, or name another by --kubeconfig"
+            f"{error}; correct the file, or name another with --kubeconfig"
         ) from error
     chosen = wanted if wanted is not None else known.current
     has = f"it has {', '.join(known.names)}" if known.names else "it has none"
     if not chosen:
         raise CannotReachError(
-            f"{kubeconfig} names no current context ({has}); choose one by --context"
+            f"{kubeconfig} has no current context ({has}); choose one with --context"
         )
     if chosen not in known.names:
         raise CannotReachError(
-            f"{kubeconfig} has no context {chosen!r} ({has}); choose one by --context"
+            f"{kubeconfig} has no context {chosen!r} ({has}); choose one with --context"
         )
     return chosen
 
 
-def _knock(access: Access, needs: Sequence[tuple[str, str]]) -> None:
-    by = f"by {access.kubeconfig}, context {access.context}"
+def _check(access: Access, needs: Sequence[tuple[str, str]]) -> None:
+    by = f"with {access.kubeconfig}, context {access.context}"
     if not access.kubeconfig:
-        by = "by the pod's service account"
+        by = "with the pod's service account"
     host = access.objects.host
     try:
         access.objects.version()
-        missing = [
-            f"{verb} {what}" for verb, what in needs if not _may(access, verb, what)
-        ]
+        may = access.objects.may
+        missing = [f"{verb} {what}" for verb, what in needs if not may(verb, what)]
     except Forbidden as error:
         raise CannotReachError(
-            f"{host} does not accept the credentials given {by} ({error}); take a "
-            "newer kubeconfig, such as the administrator's, by --kubeconfig"
+            f"{host} does not accept the credentials {by} ({error}); name a newer "
+            "kubeconfig, such as the administrator's, with --kubeconfig"
         ) from error
     except ClusterError as error:
         raise CannotReachError(
-            f"{host} cannot be reached {by}: {error}; is the cluster up, and is this "
-            "the one you mean? Choose another by --kubeconfig or --context"
+            f"{host} cannot be reached {by}: {error}; check that the cluster runs, or "
+            "choose another with --kubeconfig or --context"
         ) from error
     if missing:
         raise CannotReachError(
             f"{host} does not let you {', '.join(missing)} in all namespaces {by}; "
-            "take the administrator's kubeconfig by --kubeconfig, or have the right "
-            "granted"
+            "name the administrator's kubeconfig with --kubeconfig, or get this right"
         )
-
-
-def _may(access: Access, verb: str, resource: str) -> bool:
-    return access.objects.may(verb, resource)

@@ -1,6 +1,7 @@
-"""What the shell offers for a node, a pod or a card; nothing where nobody answers.
+"""Shell completion of nodes, pods and cards; the group of commands with both its names.
 
-The group of commands under both of its names: gpusharectl, and kubectl vcuda.
+If the cluster does not answer, nothing is offered. The names are ``gpusharectl`` and
+``kubectl vcuda``.
 """
 
 import os
@@ -21,7 +22,7 @@ from gpusharectl.access import reach
 from gpusharectl.state.read import everything
 
 _LAST_WORD = ":4"
-"""kubectl's word for: these are all, and no files (cobra's ShellCompDirective)."""
+"""cobra's ShellCompDirective for: these are all, do not offer files."""
 
 
 def node_names(
@@ -38,7 +39,7 @@ def node_names(
 def card_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer the cards of the node that was named before, by index and by UUID."""
+    """Offer the cards of the node named before, by index and by UUID."""
     found: list[CompletionItem] = []
     for node in _all(context, Kind.NODES):
         if facts.name_of(node) != context.params.get("node"):
@@ -56,7 +57,7 @@ def card_names(
 def pod_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer the pods that name our resources: bare after ``-n``, else in full."""
+    """Offer the pods that name our resources, with their namespace unless ``-n``."""
     namespace = context.params.get("namespace")
     found = []
     for pod in _all(context, Kind.PODS, UNFINISHED):
@@ -79,9 +80,9 @@ def namespace_names(
 
 
 def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
-    """Answer as ``kubectl_complete-vcuda``, which kubectl asks for plugins' words.
+    """Answer as ``kubectl_complete-vcuda``, which kubectl calls for plugins.
 
-    The last argument is what has been begun; a line for each offer, and a last word.
+    The last argument is the word to complete; the answer has a line for each offer.
     """
     *before, begun = arguments or [""]
     shell = ShellComplete(command, {}, "kubectl vcuda", "")
@@ -109,7 +110,7 @@ _PLUGINS_COMPLETION = "kubectl_complete-vcuda"
 
 
 def program(path: str) -> str:
-    """Give the name by which users call us, from the program's path.
+    """Return the name by which users call the program, from its path.
 
     >>> program("/usr/bin/kubectl-vcuda"), program("/x/gpusharectl/__main__.py")
     ('kubectl vcuda', 'gpusharectl')
@@ -118,14 +119,13 @@ def program(path: str) -> str:
 
 
 class TwoNames(click.Group):
-    """A group whose usage line says the name by which it was called.
+    """A group whose usage line shows the name by which it was called.
 
-    kubectl asks ``kubectl_complete-vcuda`` for the words of its plugin; a link of that
-    name to us will do.
+    It is also ``kubectl_complete-vcuda``, which kubectl calls to complete its words.
     """
 
     def run(self) -> Never:
-        """Do what the command line says; for the programs that pip makes."""
+        """Run the command line; the entry point of the programs."""
         path = sys.argv[0]
         if Path(path).name == _PLUGINS_COMPLETION:
             click.echo(for_kubectl(self, sys.argv[1:]))
@@ -141,7 +141,7 @@ class TwoNames(click.Group):
 
 
 def _takes_more() -> bool:
-    """Try whether standard output can be written; a closed pipe is click's."""
+    """Return whether standard output can be written."""
     try:
         click.echo()
     except OSError:
@@ -150,8 +150,7 @@ def _takes_more() -> bool:
 
 
 def _end_unwritten(error: OSError) -> Never:
-    """End with a sentence, since what was to be said has no place."""
-    # What is left in the buffer would be tried, and complained of, once more.
+    # Otherwise Python tries to write the rest of the buffer and fails again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
     sys.exit(1)

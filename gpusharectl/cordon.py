@@ -1,9 +1,7 @@
-"""Closing a card to new pods, opening it again, calling a sick one well.
+"""``cordon-card``, ``uncordon-card`` and ``clear-card``: orders for a node's cards.
 
-An operator's word stands in a node annotation as UUIDs with commas; it is changed under
-the version that was read, so that two operators do not undo each other's.
-
-What ``cordon-card`` and its sisters say: what is so now, and for whom. Pure.
+An order is a node annotation with UUIDs, separated by commas. It is written only if the
+node is still as it was read, so that two operators do not undo each other's orders.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,13 +23,14 @@ from gpusharectl.output import fit_to_show
 from gpusharectl.state.read import Reach, everything
 
 _TRIES = 10
-"""A busy node's status is written every few seconds; ten in a row do not come."""
+"""A busy node's status is written every few seconds."""
 _FEWEST_LETTERS = 4
 _MOST_NAMES = 5
+_CODES = "Exit codes: 0 it is so now; 1 it could not be done; 2 wrong command line."
 
 
 class Order(Enum):
-    """What to do with cards: the annotation, and whether they go in or out of it."""
+    """What to do with cards: the annotation, and whether UUIDs are added to it."""
 
     CORDON = (names.CORDON, True)
     UNCORDON = (names.CORDON, False)
@@ -48,16 +47,13 @@ class Order(Enum):
         return self.value[1]
 
 
-@dataclass(frozen=True, slots=True)
-class No:
-    """Nothing was changed; the words say why and what there is."""
-
-    words: str
+class Refused(Exception):
+    """Nothing was changed; the message says why, and what there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was ordered; ``changed`` are those cards of which it was not so before.
+    """What was ordered; ``changed`` are the cards of which it was not so before.
 
     ``node`` is as it was read, ``cards`` in the order in which they were named.
     """
@@ -67,20 +63,18 @@ class Done:
     changed: frozenset[CardUUID]
 
 
-def carry_out(reach: Reach, order: Order, name: str, cards: Sequence[str]) -> Done | No:
-    """Write an order on a node; each card by index, UUID or the beginning of one.
+def carry_out(reach: Reach, order: Order, name: str, cards: Sequence[str]) -> Done:
+    """Write an order on a node; each card is an index, a UUID or the start of one.
 
-    ``ClusterError`` where the API server does not let us. Writing what stands there
-    already is no write at all.
+    ``Refused`` if there is no such node or card, ``ClusterError`` if the API server
+    refuses. If nothing changes, nothing is written.
     """
     ref = Ref("v1", "Node", name)
     for _ in range(_TRIES):
         node = reach.objects.get(ref)
         if node is None:
-            return No(_no_such_node(reach, name))
+            raise Refused(_no_such_node(reach, name))
         found = _cards(node, order, cards)
-        if isinstance(found, No):
-            return found
         before = facts.annotation(node, order.key)
         after, changed = edited(before, found, adds=order.adds)
         if not changed:
@@ -92,31 +86,30 @@ def carry_out(reach: Reach, order: Order, name: str, cards: Sequence[str]) -> Do
         except Conflict:
             continue
         return Done(node, found, changed)
-    raise Conflict(f"node {name} is written so often that no turn came; try again")
+    raise Conflict(f"node {name} changes all the time; try again")
 
 
 def edited(
     text: str, uuids: Sequence[CardUUID], *, adds: bool
 ) -> tuple[str | None, frozenset[CardUUID]]:
-    """Give the annotation with UUIDs added or taken out, the others kept in order.
+    """Return the annotation with UUIDs added or removed, and those that changed.
 
-    None in place of an empty one: it goes. Beside it, which of the UUIDs are news.
+    The other UUIDs keep their order. None in place of an empty annotation.
 
     >>> edited(" GPU-1, ,GPU-2", [CardUUID("GPU-1")], adds=False)
     ('GPU-2', frozenset({'GPU-1'}))
     """
     there = [CardUUID(one.strip()) for one in text.split(",") if one.strip()]
+    changed = [uuid for uuid in uuids if (uuid in there) is not adds]
     if adds:
-        news = [uuid for uuid in uuids if uuid not in there]
-        left = [*there, *dict.fromkeys(news)]
+        left = [*there, *dict.fromkeys(changed)]
     else:
-        news = [uuid for uuid in uuids if uuid in there]
-        left = [uuid for uuid in there if uuid not in news]
-    return ",".join(left) or None, frozenset(news)
+        left = [uuid for uuid in there if uuid not in changed]
+    return ",".join(left) or None, frozenset(changed)
 
 
 def pods_on(reach: Reach, name: str, uuid: CardUUID) -> list[str]:
-    """Name the pods that hold a part of a card, by what stands on them."""
+    """Return the pods that hold a part of a card, by their placements."""
     found = []
     selector = f"spec.nodeName={name},{UNFINISHED}"
     for pod in everything(reach.cluster, Kind.PODS, selector):
@@ -131,27 +124,26 @@ def pods_on(reach: Reach, name: str, uuid: CardUUID) -> list[str]:
     return sorted(found)
 
 
-def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ...] | No:
+def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ...]:
     name = facts.name_of(node)
     try:
         here = codec.cards(node)
     except Malformed as error:
-        return No(f"{name}: its cards cannot be told: {error}")
-    strays = codec.uuids(facts.annotation(node, order.key)) - {c.uuid for c in here}
-    known = [*(card.uuid for card in here), *(() if order.adds else sorted(strays))]
-    found = []
-    for text in texts:
-        one = card_named(text, here, known)
-        if isinstance(one, No):
-            return No(f"{name}: {one.words}; {_there(here)}")
-        found.append(one)
+        raise Refused(f"{name}: its cards cannot be read: {error}") from error
+    gone = codec.uuids(facts.annotation(node, order.key)) - {c.uuid for c in here}
+    known = [*(card.uuid for card in here), *(() if order.adds else sorted(gone))]
+    try:
+        found = [card_named(text, here, known) for text in texts]
+    except Refused as error:
+        raise Refused(f"{name}: {error}; {_there(here)}") from error
     return tuple(dict.fromkeys(found))
 
 
-def card_named(
-    text: str, cards: Sequence[Card], known: Sequence[CardUUID]
-) -> CardUUID | No:
-    """Find the card that a person means: its index, its UUID, or how that begins."""
+def card_named(text: str, cards: Sequence[Card], known: Sequence[CardUUID]) -> CardUUID:
+    """Find a card by its index, its UUID, or the start of it; ``Refused`` if unclear.
+
+    A UUID goes before an index, an index before the start of a UUID.
+    """
     rules: tuple[Callable[[CardUUID], bool], ...] = (
         lambda uuid: uuid == text,
         lambda uuid: uuid in {c.uuid for c in cards if str(c.index) == text},
@@ -163,20 +155,18 @@ def card_named(
             return found[0]
         if found:
             which = words.listed(found, _MOST_NAMES)
-            return No(f'"{text}" may be any of {which}; give more of the UUID')
-    return No(f'no card is called "{text}"')
+            raise Refused(f'"{text}" may be any of {which}; give more of the UUID')
+    raise Refused(f'there is no card "{text}"')
 
 
 def _begins(uuid: str, text: str) -> bool:
-    bare = uuid.lower()
-    return bare.startswith(text.lower()) or bare.partition("-")[2].startswith(
-        text.lower()
-    )
+    whole, start = uuid.lower(), text.lower()
+    return whole.startswith(start) or whole.partition("-")[2].startswith(start)
 
 
 def _there(cards: Sequence[Card]) -> str:
     if not cards:
-        return "it shares no cards"
+        return "the node shares no cards"
     listed = (f"{card.index} ({card.uuid})" for card in cards)
     return f"there are {words.listed(listed, _MOST_NAMES)}"
 
@@ -191,32 +181,31 @@ def _no_such_node(reach: Reach, name: str) -> str:
     return f'there is no node "{name}"; nodes that share cards: {there}'
 
 
-_MOST = 5
-
-
-def told(
+def report(
     order: Order, done: Done, pods: Mapping[CardUUID, Sequence[str]]
 ) -> Iterator[str]:
-    """Say what came of an order, a line or two for each card."""
+    """Say what is so now, in a line or two for each card."""
     name = facts.name_of(done.node)
     known = {card.uuid: card for card in codec.cards(done.node)}
     for uuid in done.cards:
-        card, news = known.get(uuid), uuid in done.changed
+        card, changed = known.get(uuid), uuid in done.changed
         if card is None:
-            now = "is off the list now" if news else "was not on the list"
-            yield f"{name}: {uuid}, which is no card there, {now}."
+            now = "has been removed" if changed else "was not there"
+            yield f"{name}: {uuid}, which is no card of the node, {now}."
         elif order is Order.CORDON:
-            now = "is cordoned now" if news else "was cordoned already"
-            yield f"{_which(name, card)} {now}: it gets nothing new."
+            now = "is cordoned now" if changed else "was already cordoned"
+            yield f"{_which(name, card)} {now}: no new pod comes to it."
             yield _staying(pods.get(uuid, ()))
         elif order is Order.UNCORDON:
-            now = "is open again" if news else "was not cordoned"
-            sick = "" if card.healthy else "; it is sick, so nothing comes there yet"
+            now = "is open again" if changed else "was not cordoned"
+            sick = "" if card.healthy else "; it is sick, so no pod comes to it yet"
             yield f"{_which(name, card)} {now}{sick}."
         else:
-            yield from _cleared(name, card, news=news)
+            yield from _cleared(name, card, changed=changed)
     if order is Order.CORDON:
-        yield from _all_closed(name, done, known)
+        closed = set(done.cards)
+        if all(not card.open or card.uuid in closed for card in known.values()):
+            yield f"No card of {name} is open any more."
 
 
 def _which(name: str, card: Card) -> str:
@@ -226,99 +215,67 @@ def _which(name: str, card: Card) -> str:
 
 def _staying(pods: Sequence[str]) -> str:
     if not pods:
-        return "  No pod has a part of it."
-    verb = "goes on and stays" if len(pods) == 1 else "go on and stay"
+        return "  No pod holds a part of it."
+    verb = "keeps its share" if len(pods) == 1 else "keep their shares"
     return (
-        f"  {words.counted(len(pods), 'pod')} there {verb} charged: "
-        f"{words.listed(pods, _MOST)}. Delete one, and its controller's new pod "
-        "goes to another card."
+        f"  {words.counted(len(pods), 'pod')} on it {verb}: "
+        f"{words.listed(pods, _MOST_NAMES)}. If you delete one, its controller's new "
+        "pod goes to another card."
     )
 
 
-def _cleared(name: str, card: Card, *, news: bool) -> Iterator[str]:
+def _cleared(name: str, card: Card, *, changed: bool) -> Iterator[str]:
     if card.healthy:
         yield (
-            f"{_which(name, card)} is not sick, by what its device plugin has told; "
-            "the order is given all the same."
+            f"{_which(name, card)} is not reported as sick; the order is written "
+            "anyway."
         )
-    done = "is to be well" if news else "was to be well already"
+    now = "is to be cleared" if changed else "was already to be cleared"
     yield (
-        f"{_which(name, card)} {done}: the device plugin there takes the order off "
-        "when it has forgotten the card's faults, within seconds."
+        f"{_which(name, card)} {now}: the device plugin there forgets the card's "
+        "faults and removes the order, within seconds."
     )
-    yield "  A card that does not answer stays sick until it does."
+    yield "  A card that does not answer stays sick until it answers."
     yield f"  Next: gpusharectl inspect --node {name}"
 
 
-def _all_closed(name: str, done: Done, known: Mapping[CardUUID, Card]) -> Iterator[str]:
-    closed = set(done.cards)
-    if all(not card.open or card.uuid in closed for card in known.values()):
-        yield f"No card of {name} is open any more."
+def _command(name: str, order: Order, text: str) -> click.Command:
+    @click.command(name, epilog=_CODES, help=text)
+    @access_options
+    @click.argument("node", shell_complete=node_names)
+    @click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
+    def command(
+        node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
+    ) -> None:
+        with reached(kubeconfig, context) as access:
+            try:
+                done = carry_out(access, order, node, cards)
+            except Refused as error:
+                raise click.ClickException(str(error)) from error
+            there = done.cards if order is Order.CORDON else ()
+            pods = {uuid: pods_on(access, node, uuid) for uuid in there}
+        for line in report(order, done, pods):
+            click.echo(fit_to_show(line))
+
+    return command
 
 
-_CODES = (
-    "Exit codes: 0 it is so now, 1 it could not be done, "
-    "2 the command line is not understood."
+_NAMED = "A card is named by its index, its UUID, or the start of the UUID"
+cordon_card = _command(
+    "cordon-card",
+    Order.CORDON,
+    f"Let no new pod come to NODE's CARDS; running pods stay.\n\n{_NAMED}.",
 )
-
-
-@click.command(epilog=_CODES)
-@access_options
-@click.argument("node", shell_complete=node_names)
-@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
-def cordon_card(
-    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
-) -> None:
-    """Let NODE's CARDS get nothing new; what runs there goes on.
-
-    A card is named by its index, its UUID, or how the UUID begins.
-    """
-    _order(Order.CORDON, node, cards, kubeconfig, context)
-
-
-@click.command(epilog=_CODES)
-@access_options
-@click.argument("node", shell_complete=node_names)
-@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
-def uncordon_card(
-    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
-) -> None:
-    """Open NODE's CARDS to pods again.
-
-    A card is named by its index, its UUID, or how the UUID begins; one that is not
-    there any more may be taken off the list too.
-    """
-    _order(Order.UNCORDON, node, cards, kubeconfig, context)
-
-
-@click.command(epilog=_CODES)
-@access_options
-@click.argument("node", shell_complete=node_names)
-@click.argument("cards", nargs=-1, required=True, shell_complete=card_names)
-def clear_card(
-    node: str, cards: tuple[str, ...], kubeconfig: str | None, context: str | None
-) -> None:
-    """Say that NODE's sick CARDS are well again, once you have seen to them.
-
-    It makes the device plugin there forget faults that the driver reported; a card
-    that does not answer stays sick. A card is named by its index, its UUID, or how the
-    UUID begins.
-    """
-    _order(Order.CLEAR, node, cards, kubeconfig, context)
-
-
-def _order(
-    order: Order,
-    node: str,
-    cards: tuple[str, ...],
-    kubeconfig: str | None,
-    context: str | None,
-) -> None:
-    with reached(kubeconfig, context) as access:
-        done = carry_out(access, order, node, cards)
-        if isinstance(done, No):
-            raise click.ClickException(done.words)
-        there = order is Order.CORDON
-        pods = {uuid: pods_on(access, node, uuid) for uuid in done.cards if there}
-    for line in told(order, done, pods):
-        click.echo(fit_to_show(line))
+uncordon_card = _command(
+    "uncordon-card",
+    Order.UNCORDON,
+    f"Open NODE's CARDS to new pods again.\n\n{_NAMED}. A card that the node no longer "
+    "has can be removed from the list, too.",
+)
+clear_card = _command(
+    "clear-card",
+    Order.CLEAR,
+    "Declare NODE's sick CARDS healthy, after you have repaired them.\n\nThe device "
+    "plugin there forgets the faults that the driver reported. A card that does not "
+    f"answer stays sick. {_NAMED}.",
+)

@@ -1,17 +1,12 @@
 """The certificates of extender, kube-scheduler and webhook: what to write, and when.
 
-Nothing here reads a clock or a disk: ``plan`` takes the files as they are and gives
-those that must be written. They are PEM and called ``<name>.crt`` and ``<name>.key``;
-the authority's name is ``ca``. Each host has its own, because each extender serves the
-kube-scheduler beside it and nobody else. The webhook has one for the whole cluster.
+Pure: ``plan`` takes the existing files and the time, and returns the files to write.
+They are PEM, named ``<name>.crt`` and ``<name>.key``; the authority is ``ca``. Each
+host has its own, because an extender serves only the kube-scheduler beside it. The
+webhook has one for the whole cluster. Keys are ECDSA P-256.
 
-Each is renewed when less than a third of its time is left. So the authority, made for
-ten years, outlives what it signs for one, and stays when that is renewed.
-
-Keys and certificates: an authority of our own, and what it signs.
-
-No clock: now is an argument. Keys are ECDSA P-256, which Go and OpenSSL both take and
-sign with in well under a millisecond.
+A certificate is renewed when less than a third of its time is left. So the authority,
+valid for ten years, outlives what it signs for one year.
 """
 
 import hashlib
@@ -30,11 +25,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 AUTHORITY_LASTS = timedelta(days=3652)
 CERTIFICATE_LASTS = timedelta(days=365)
 _BACKDATED = timedelta(hours=1)
-"""For a clock that is set back after the certificates were made."""
+"""For clocks that are a little behind."""
 
 
 class Purpose(Enum):
-    """Which side shows the certificate; nobody can use it on the other one."""
+    """Which side of a connection may use the certificate."""
 
     SERVER = ExtendedKeyUsageOID.SERVER_AUTH
     CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -42,26 +37,26 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One certificate to have."""
+    """A certificate that must exist."""
 
     name: str
-    """Of its files: ``server`` for ``server.crt`` and ``server.key``."""
+    """Of its files: ``server`` means ``server.crt`` and ``server.key``."""
     common_name: str
-    """For people; nothing is decided by it."""
+    """For people; no client checks it."""
     purpose: Purpose
     hosts: tuple[str, ...] = ()
-    """IP addresses and DNS names under which a client may reach the server."""
+    """IP addresses and DNS names by which clients reach the server."""
     uid: int = 0
-    """Who owns the key, and so can read it."""
+    """The owner of the key file."""
 
     @property
     def key_usage(self) -> x509.ExtendedKeyUsage:
-        """Its purpose, as it stands in the certificate."""
+        """Its purpose, as a certificate extension."""
         return x509.ExtendedKeyUsage([self.purpose.value])
 
     @property
     def alternatives(self) -> x509.SubjectAlternativeName | None:
-        """Its hosts, as they stand in the certificate; None where it has none."""
+        """Its hosts, as a certificate extension; None if it has none."""
         if not self.hosts:
             return None
         return x509.SubjectAlternativeName([_alternative(host) for host in self.hosts])
@@ -76,12 +71,12 @@ class Pair:
 
     @property
     def certificate_pem(self) -> bytes:
-        """As it stands in ``.crt``."""
+        """The content of ``.crt``."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
-        """As it stands in ``.key``: PKCS 8, not encrypted."""
+        """The content of ``.key``: PKCS 8, not encrypted."""
         return self.key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -124,7 +119,6 @@ def issue(authority: Pair, wanted: Wanted, now: datetime) -> Pair:
 def _builder(
     subject: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lasts: timedelta
 ) -> x509.CertificateBuilder:
-    """Begin a certificate with what every one has."""
     subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return (
         x509.CertificateBuilder()
@@ -149,7 +143,6 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    """Say what the key is for: to sign certificates, or to speak TLS."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -165,9 +158,9 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 AUTHORITY = "ca"
 EXTENDER_UID = 65532
-"""Whom the extender runs as: of all keys it can read its own alone."""
+"""The extender runs as this user, so of all keys it can read only its own."""
 SERVER_NAME = "gpushare-extender.kube-system.svc"
-"""What kube-scheduler's stanza gives as ``serverName``."""
+"""``serverName`` in kube-scheduler's configuration."""
 EXTENDER = Wanted(
     "server",
     "gpushare-extender",
@@ -179,7 +172,7 @@ SCHEDULER = Wanted("client", "gpushare-kube-scheduler", Purpose.CLIENT)
 WEBHOOK = Wanted(
     "tls", "gpushare-webhook", Purpose.SERVER, ("gpushare-webhook.kube-system.svc",)
 )
-"""By this name the API server calls the Service."""
+"""The API server calls the Service by this name."""
 _OF_SCHEDULER = ("ca.crt", "client.crt")
 _PUBLIC = 0o644
 _SECRET = 0o600
@@ -187,7 +180,7 @@ _SECRET = 0o600
 
 @dataclass(frozen=True, slots=True)
 class TlsFile:
-    """What a file must hold, and who may read it."""
+    """The content of a file, its mode and owner."""
 
     content: bytes
     mode: int
@@ -199,11 +192,11 @@ def plan(
     now: datetime,
     wanted: Sequence[Wanted] = (EXTENDER, SCHEDULER),
 ) -> Mapping[str, TlsFile]:
-    """Give the files to write, by name; none where all are there and good.
+    """Return the files to write, by name; empty if all exist and are valid.
 
-    What is missing, broken, due or not as wanted is made anew, and with the authority
-    all that it signs. Files of an earlier call of which only some were written count
-    as broken, so that the next call mends them.
+    A file that is missing, broken, due for renewal or not as wanted is made again; with
+    the authority, all that it signs. If an earlier call was interrupted between files,
+    they count as broken.
     """
     files: dict[str, TlsFile] = {}
     authority = read_pair(existing, AUTHORITY)
@@ -220,10 +213,10 @@ def plan(
 
 
 def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, bytes]:
-    """Give the webhook's certificate with its authority's; nothing while it is good.
+    """Return the webhook's certificate and its authority's; empty while it is valid.
 
-    Each comes with an authority of its own, whose key is kept nowhere: nothing in the
-    cluster can sign what its API server would believe.
+    Each has its own authority, whose key is not stored, so that nothing in the cluster
+    can sign what the API server would trust.
     """
     authority = _certificate(existing.get(f"{AUTHORITY}.crt", b""))
     held = read_pair(existing, WEBHOOK.name)
@@ -239,9 +232,9 @@ def plan_webhook(existing: Mapping[str, bytes], now: datetime) -> Mapping[str, b
 
 
 def bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
-    """Put authorities together: the newest first, each once, none that has expired.
+    """Join authorities in PEM: the newest first, each once, without expired ones.
 
-    Both are PEM, of ``others`` any number; what of them cannot be read is left out.
+    If ``others`` cannot be read, they are left out.
     """
     try:
         read = x509.load_pem_x509_certificates(others)
@@ -253,10 +246,10 @@ def bundle(newest: bytes, others: bytes, now: datetime) -> bytes:
 
 
 def scheduler_stamp(files: Mapping[str, bytes]) -> str:
-    """Give a text that changes exactly when kube-scheduler must start anew.
+    """Return a text that changes exactly when kube-scheduler must be restarted.
 
-    In an annotation of its manifest it makes kubelet do so, also where an installer
-    was interrupted between the files and the restart.
+    As an annotation of its manifest it makes kubelet restart it, even if the installer
+    was interrupted after it had written the files.
     """
     digest = hashlib.sha256()
     for name in _OF_SCHEDULER:
@@ -265,28 +258,28 @@ def scheduler_stamp(files: Mapping[str, bytes]) -> str:
 
 
 def due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Tell whether it is time to renew: less than a third of its time is left.
+    """Return whether to renew: less than a third of its time is left.
 
-    One that is not valid yet is due too: its clock was wrong.
+    A certificate that is not valid yet is due, too: the clock was wrong.
     """
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now < begin or end - now < (end - begin) / 3
 
 
 def not_after(pem: bytes) -> datetime | None:
-    """Say when the certificate in a file expires; None where there is none in it."""
+    """Return when the certificate in a file expires; None if there is none."""
     found = _certificate(pem)
     return None if found is None else found.not_valid_after_utc
 
 
 def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
-    """Read ``name.crt`` with ``name.key``; None where they are no pair that we make."""
+    """Read ``name.crt`` and ``name.key``; None if they are not a pair that we make."""
     try:
         certificate = x509.load_pem_x509_certificate(files[f"{name}.crt"])
         key = serialization.load_pem_private_key(files[f"{name}.key"], None)
         fits = key.public_key() == certificate.public_key()
     except (KeyError, ValueError, TypeError, UnsupportedAlgorithm):
-        # TypeError: the key wants a password.
+        # TypeError: the key is encrypted.
         return None
     if not fits or not isinstance(key, ec.EllipticCurvePrivateKey):
         return None
@@ -303,7 +296,7 @@ def _certificate(pem: bytes) -> x509.Certificate | None:
 def _serves(
     held: x509.Certificate, wanted: Wanted, authority: x509.Certificate, now: datetime
 ) -> bool:
-    """Tell whether it can stay: not due, of this authority, and what is wanted."""
+    """Return whether it is valid, signed by this authority, and as wanted."""
     try:
         held.verify_directly_issued_by(authority)
         found = {type(each.value): each.value for each in held.extensions}

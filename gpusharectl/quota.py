@@ -1,16 +1,4 @@
-"""``migrate-quota``: arguments, and what is said.
-
-Exit codes:
-
-====  ==================================================================
-0     it is so now; with ``--dry-run``: every change was shown
-1     it could not be done, or a quota is left that has both names with
-      two numbers
-2     the command line is not understood
-====  ==================================================================
-
-A quota's number under another name: what to write, or why not. Pure.
-"""
+"""``gpusharectl migrate-quota``: give the numbers of ResourceQuotas another name."""
 
 import re
 import sys
@@ -33,7 +21,7 @@ _HARD = "/spec/hard"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """From which resource to which, as quotas name them; ``keep`` the first one too."""
+    """The old and the new resource, as quotas name them; ``keep`` the old one, too."""
 
     old: str
     new: str
@@ -42,7 +30,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One quota to change: ``steps`` are a JSON patch, ``number`` is what moves."""
+    """One quota to change: ``steps`` are a JSON patch, ``number`` the value."""
 
     ref: Ref
     before: Json
@@ -52,7 +40,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """One quota that has both names with two numbers: only a person can choose."""
+    """One quota with both names and two different numbers: a person must choose."""
 
     ref: Ref
     old_number: str
@@ -60,10 +48,9 @@ class Clash:
 
 
 def move(quota: Json, names: Names) -> Move | Clash | None:
-    """Plan the move of one ResourceQuota; None where there is nothing left to do.
+    """Plan the change of one ResourceQuota; None if there is nothing to do.
 
-    The patch is refused where somebody has changed the bounds in the meantime; the
-    count of what is used, which changes with each pod, does not matter.
+    The API server refuses the patch if the limits have changed since they were read.
     """
     hard = (quota.get("spec") or {}).get("hard") or {}
     if names.old not in hard:
@@ -82,7 +69,7 @@ def move(quota: Json, names: Names) -> Move | Clash | None:
 def without_bound(
     quotas: Sequence[Json], moves: Sequence[Move], resource: str
 ) -> tuple[str, ...]:
-    """Name the namespaces of these moves in which no quota bounds the resource."""
+    """Return the namespaces of these moves without a quota on the resource."""
     bounded = {
         Ref.of(quota).namespace
         for quota in quotas
@@ -96,7 +83,7 @@ def _path(resource: str) -> str:
 
 
 def _same(one: str, other: str) -> bool:
-    """Tell whether two quantities are one number: ``1k`` is ``1000``."""
+    """Return whether two quantities are equal: ``1k`` is ``1000``."""
     try:
         return whole(one) == whole(other)
     except (NotAQuantity, NotWhole):
@@ -111,8 +98,7 @@ _LEFT = 1
 _MOST_SHOWN = 10
 _CODES = (
     "Exit codes: 0 it is so now, or --dry-run has shown every change; 1 it could not "
-    "be done, or a quota is left that has both names with two numbers; 2 the command "
-    "line is not understood."
+    "be done, or a quota has both names with different numbers; 2 wrong command line."
 )
 
 
@@ -123,7 +109,7 @@ _CODES = (
     default=OLD,
     metavar="NAME",
     show_default=True,
-    help="What the quotas name now.",
+    help="The resource that the quotas name now.",
 )
 @click.option(
     "--to",
@@ -131,13 +117,17 @@ _CODES = (
     default=NEW,
     metavar="NAME",
     show_default=True,
-    help="What they are to name, with the same number.",
+    help="The resource that they will name, with the same number.",
 )
-@click.option("-n", "--namespace", metavar="NAME", help="Only there; else everywhere.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Everywhere: the default.")
-@click.option("--keep", is_flag=True, help="Leave the old name beside the new one.")
 @click.option(
-    "--dry-run", is_flag=True, help="Show every change as a diff, and touch nothing."
+    "-n", "--namespace", metavar="NAME", help="Only this namespace; default: all."
+)
+@click.option(
+    "-A", "--all-namespaces", is_flag=True, help="All namespaces; the default."
+)
+@click.option("--keep", is_flag=True, help="Keep the old name beside the new one.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show every change as a diff, and change nothing."
 )
 @access_options
 def migrate_quota(  # noqa: PLR0913
@@ -151,11 +141,11 @@ def migrate_quota(  # noqa: PLR0913
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    """Let quotas that were made for Bitfusion count what pods ask now.
+    """Let quotas that were made for Bitfusion count what pods request now.
 
-    100 of bitfusion.io/gpu was one card, and so is 100 of baidu.com/vcuda-core: each
-    ResourceQuota keeps its number under the new name. Other bounds and scopes stay.
-    Running it again changes nothing more.
+    100 of bitfusion.io/gpu was one card, and 100 of baidu.com/vcuda-core is one card,
+    too: each ResourceQuota keeps its number under the new name. Its other limits and
+    scopes stay. A second run changes nothing.
     """
     if namespace is not None and all_namespaces:
         raise click.UsageError("-n names one namespace, -A means all of them")
@@ -178,19 +168,19 @@ def migrate_quota(  # noqa: PLR0913
 
 
 def _check(old: str, new: str) -> None:
-    """Refuse names that no quota can have, and two of which the numbers differ."""
+    """Refuse names that no quota can have, and two that count different things."""
     for way, name in (("--from", old), ("--to", new)):
         if _NAME.fullmatch(name) is None:
             raise click.UsageError(
-                f"{way}: {name!r} is not how a quota names an extended resource; give "
+                f"{way}: {name!r} is not how a quota names an extended resource; put "
                 f"requests. before it, as in {OLD}"
             )
     if old == new:
-        raise click.UsageError(f"--from and --to are both {old}; give another --to")
+        raise click.UsageError(f"--from and --to are both {old}; choose another --to")
     if new in (NEW, _UNITS) and (old, new) != (OLD, NEW):
         raise click.UsageError(
-            f"{old} and {new} do not count the same, so the number would mean "
-            f"something else; only {OLD} can become {NEW}, others are changed by hand"
+            f"{old} and {new} count different things, so the number would mean "
+            f"something else; only {OLD} can become {NEW}; change others by hand"
         )
 
 
@@ -200,7 +190,7 @@ def _insist_on(objects: Objects, namespace: str) -> None:
 
 
 def _show(objects: Objects, moves: Iterable[Move]) -> None:
-    """Ask the API server what each change would make; it judges as in earnest."""
+    """Show the result of each change, by the API server's dry run."""
     for one in moves:
         after = objects.json_patch(one.ref, one.steps, dry_run=True)
         change = ObjectChange(one.ref, tidy(one.before), tidy(after))
@@ -210,21 +200,21 @@ def _show(objects: Objects, moves: Iterable[Move]) -> None:
 def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
     for one in moves:
         objects.json_patch(one.ref, one.steps)
-        # Each is said when it is done: the next one may fail.
+        # Reported one by one, because the next one may fail.
         where = f"{one.ref.namespace}/{one.ref.name}"
         beside = ", the old name kept" if wish.keep else ""
         click.echo(fit_to_show(f"{where}: {one.number} of {wish.new}{beside}"))
 
 
 def _remind(namespaces: tuple[str, ...]) -> None:
-    """Say that cores are half of a card: pods take memory beside next to no cores."""
+    """Remind of a quota on memory: a pod may request it with almost no cores."""
     if not namespaces:
         return
     shown = ", ".join(namespaces[:_MOST_SHOWN])
     more = len(namespaces) - _MOST_SHOWN
     if more > 0:
         shown += f" and {more} more"
-    click.echo(fit_to_show(f"Cores alone are bounded in {shown}: add {_UNITS} there."))
+    click.echo(fit_to_show(f"Only cores are limited in {shown}: add {_UNITS} there."))
 
 
 def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
@@ -232,7 +222,7 @@ def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
         click.echo(f"No quota is left to move from {wish.old} to {wish.new}.")
     elif dry_run:
         would = counted(len(moves), "quota")
-        click.echo(f"{would} would be moved to {wish.new}; nothing was touched.")
+        click.echo(f"{would} would be moved to {wish.new}; nothing was changed.")
     else:
         click.echo(f"{counted(len(moves), 'quota')} moved to {wish.new}.")
 
@@ -240,9 +230,9 @@ def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
 def _complain(clashes: list[Clash], wish: Names) -> int:
     for one in clashes:
         words = (
-            f"{one.ref.namespace}/{one.ref.name} was left as it is: it has "
-            f"{one.old_number} of {wish.old} and {one.new_number} of {wish.new}; take "
-            "the wrong one out: "
+            f"{one.ref.namespace}/{one.ref.name} was not changed: it has "
+            f"{one.old_number} of {wish.old} and {one.new_number} of {wish.new}; "
+            "remove the wrong one: "
             f"kubectl -n {one.ref.namespace} edit resourcequota {one.ref.name}"
         )
         click.echo(fit_to_show(f"Error: {words}"), err=True)

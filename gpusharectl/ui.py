@@ -1,21 +1,4 @@
-"""``ui``: the page of nodes, cards and pods, in a browser.
-
-Exit codes:
-
-====  ==================================================================
-0     it was shown, until Ctrl-C
-1     it could not be shown; a sentence says why
-2     the command line is not understood
-====  ==================================================================
-
-Whom the page is asked of: an extender that is ready, through the API server.
-
-The page on this machine's loopback: its two paths, and no way to anything else.
-
-A bare port-forward would open the extender's verbs to whatever runs here, pages in the
-browser too, and whoever reaches them can bind pods. Here only GET goes through, only to
-the page, and only for who knows the address, of which a part is secret.
-"""
+"""``gpusharectl ui``: the extender's page, in a browser on this machine."""
 
 import os
 import secrets
@@ -44,7 +27,7 @@ from gpusharectl.access import access_options, reached
 from gpusharectl.pki import SERVER_NAME
 
 FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
-"""Where the installer puts a control-plane host's certificates, with ``--tls``."""
+"""Where ``install --tls`` puts a control-plane host's certificates."""
 FILES = ("ca.crt", "client.crt", "client.key")
 SWITCH_ON = "gpusharectl install --ui"
 Tls = tuple[ssl.SSLContext, str]
@@ -52,7 +35,7 @@ _SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
 
 
 class Fetching(Protocol):
-    """As much of ``ApiObjects`` as is needed here."""
+    """The part of ``ApiObjects`` that is needed here."""
 
     def list(
         self,
@@ -73,9 +56,9 @@ class Fetching(Protocol):
 
 
 class Extenders:
-    """The cluster's extenders, any of which has the page; the last that had is first.
+    """The cluster's extenders; the one that answered last is asked first.
 
-    ``tls`` is for those that let in nobody without a certificate.
+    ``tls`` is for extenders that require a client certificate.
     """
 
     def __init__(self, objects: Fetching, tls: Tls | None = None) -> None:
@@ -84,19 +67,19 @@ class Extenders:
         self._last = ""
 
     def get(self, path: str) -> bytes:
-        """GET a path of the first that answers; ``ClusterError`` with what to do."""
+        """GET a path of the first that answers; ``ClusterError`` says what to do."""
         because = ""
         for pod in self._ready():
             name = facts.name_of(pod)
             try:
                 body = self._ask(pod, path)
             except Forbidden:
-                # Of the port-forward itself, so that no other would be allowed either.
+                # The right to forward ports is missing, so for all of them.
                 raise
             except ClusterError as error:
                 because = f"{name}: {error}"
                 if isinstance(error, NotFound) and not _shows_a_page(pod):
-                    because = f"{name} has no page; switch it on: {SWITCH_ON}"
+                    because = f"{name} has no page; enable it with {SWITCH_ON}"
             else:
                 self._last = name
                 return body
@@ -108,13 +91,13 @@ class Extenders:
         )
         if not pods:
             raise Unavailable(
-                f"no extender's pod is in {facts.SYSTEM}; gpusharectl install puts "
-                "one beside kube-scheduler"
+                f"there is no extender pod in {facts.SYSTEM}; gpusharectl install "
+                "starts one beside kube-scheduler"
             )
         ready = [pod for pod in pods if facts.holds(pod, "Ready")]
         if not ready:
             raise Unavailable(
-                f"none of the extender's pods in {facts.SYSTEM} is ready; see "
+                f"no extender pod in {facts.SYSTEM} is ready; see "
                 f"kubectl -n {facts.SYSTEM} describe pods -l "
                 f"{facts.PART_NAME}={facts.label(pods[0], facts.PART_NAME)}"
             )
@@ -124,9 +107,9 @@ class Extenders:
         guarded = _is_guarded(pod)
         if guarded and self._tls is None:
             raise Unavailable(
-                "lets in only who shows a certificate; run this as root on its "
-                "control-plane host, or name a folder with "
-                f"{', '.join(FILES)} by --certificates"
+                "requires a client certificate; run this as root on its control-plane "
+                "host, or name a folder with "
+                f"{', '.join(FILES)} with --certificates"
             )
         tls = self._tls if guarded else None
         name = facts.name_of(pod)
@@ -134,10 +117,9 @@ class Extenders:
 
 
 def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None:
-    """Read a folder's certificates, or those of this host where none is named.
+    """Read the certificates of a folder, else those of this host.
 
-    None where there are none to be read; ``OSError`` for a folder that was named and
-    has not what it should.
+    None if this host has none; ``OSError`` if the named folder lacks them.
     """
     if folder is not None:
         return _read(folder)
@@ -151,7 +133,7 @@ def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None
 
 def _read(folder: Path) -> Tls:
     authority, certificate, key = (folder / name for name in FILES)
-    # Before OpenSSL does, which would not say which one is missing.
+    # OpenSSL would not say which one is missing.
     for path in (authority, certificate, key):
         with path.open("rb") as file:
             file.read(1)
@@ -176,9 +158,11 @@ _SILENCE_S = 10.0
 
 
 class Window(ThreadingHTTPServer):
-    """Serves what ``get`` reads of an extender; ``OSError`` where the port is taken.
+    """Serve the page on this machine; ``OSError`` if the port is taken.
 
-    ``port`` 0 takes a free one.
+    ``get`` reads a path of an extender. ``port`` 0 takes a free one. Only GET of the
+    page is answered, and only under an address that contains a secret: a plain
+    port-forward would open the extender's API to every local process and web page.
     """
 
     daemon_threads = True
@@ -189,13 +173,13 @@ class Window(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind, without asking DNS for the host's name as the parent would."""
+        """Bind without the DNS lookup of the parent class."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     @property
     def url(self) -> str:
-        """The whole address, the secret with it."""
+        """The whole address, with the secret."""
         return f"http://{LOOPBACK}:{self.server_port}{self.place}{PAGE}"
 
 
@@ -204,9 +188,12 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENCE_S
 
     def do_GET(self) -> None:
-        """Answer the page and its state; whatever else is not there."""
+        """Answer the page and its state; 404 for everything else."""
         if not self._is_for_us():
-            self._refuse(HTTPStatus.NOT_FOUND, "not here: see what gpusharectl ui says")
+            self._refuse(
+                HTTPStatus.NOT_FOUND,
+                "not found: use the address that gpusharectl ui has printed",
+            )
             return
         path = self.path.partition("?")[0].removeprefix(self.server.place)
         try:
@@ -218,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, body, headers)
 
     def _is_for_us(self) -> bool:
-        # By another name it is a page from elsewhere, whose DNS has come to point here.
+        # Against DNS rebinding: a foreign page whose host name now points here.
         if self.headers.get("Host", "").partition(":")[0] not in _NAMES:
             return False
         asked = self.path.partition("?")[0].encode()
@@ -240,14 +227,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing: the page asks all the time."""
+        """Log nothing: the page reads its state all the time."""
 
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 _HIGHEST_PORT = 65535
 _CODES = (
-    "Exit codes: 0 it was shown, until Ctrl-C; 1 it could not be shown; 2 the command "
-    "line is not understood."
+    "Exit codes: 0 it was shown, until Ctrl-C; 1 it could not be shown; 2 wrong "
+    "command line."
 )
 
 
@@ -257,16 +244,16 @@ _CODES = (
     type=click.IntRange(0, _HIGHEST_PORT),
     default=0,
     metavar="N",
-    help="On this machine; else any that is free.",
+    help="The port on this machine; default: a free one.",
 )
 @click.option(
-    "--no-open", is_flag=True, help="Open no browser: the address is printed anyway."
+    "--no-open", is_flag=True, help="Do not open a browser; only print the address."
 )
 @click.option(
     "--certificates",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help=f"Where extenders with TLS: with {', '.join(FILES)}; else this host's own.",
+    help=f"For extenders with TLS: {', '.join(FILES)}; default: this host's.",
 )
 @access_options
 def ui(
@@ -279,19 +266,18 @@ def ui(
 ) -> None:
     """Show nodes, cards and pods in a browser, kept up to date.
 
-    The page is the extender's own, read by port-forward, and only to be looked at. It
-    is served on this machine alone, until Ctrl-C.
+    The page comes from the extender by port-forward and is read-only. It is served on
+    this machine only, until Ctrl-C.
     """
     tls = _tls(certificates)
     with reached(kubeconfig, context) as access:
         extenders = Extenders(access.objects, tls)
-        # Before anything is promised.
         extenders.get(PAGE)
         with _window(port, extenders.get) as window:
             browse = None if no_open else webbrowser.open
             for line in announced(window, browse, os.environ):
                 click.echo(line)
-            # As Ctrl-C: else the port-forwards would be torn off.
+            # As Ctrl-C does, so that port-forwards are closed.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             with suppress(KeyboardInterrupt):
                 window.serve_forever()
@@ -300,21 +286,21 @@ def ui(
 def announced(
     window: Window, browse: Callable[[str], bool] | None, environ: Mapping[str, str]
 ) -> list[str]:
-    """Open a browser, where there is one to open, and say where the page is."""
+    """Open a browser if there is a screen, and return where the page is."""
     lines = [f"The page is at {window.url}"]
     if browse is not None and not _has_screen(environ):
         number = window.server_port
         lines.append(
-            "There is no screen here for a browser. From where you sit, forward it: "
+            "This machine has no screen. On your own machine run "
             f"ssh -L {number}:{LOOPBACK}:{number} THIS-HOST, then open that address."
         )
     elif browse is not None and not browse(window.url):
-        lines.append("No browser could be opened; open that address yourself.")
-    return [*lines, "It is for who knows this address, until Ctrl-C."]
+        lines.append("No browser could be opened; open the address yourself.")
+    return [*lines, "Whoever knows this address can read the page, until Ctrl-C."]
 
 
 def _has_screen(environ: Mapping[str, str]) -> bool:
-    """Tell whether a browser would have a window, and not take over the terminal."""
+    """Return whether a browser would open a window, not use the terminal."""
     if sys.platform in ("darwin", "win32"):
         return True
     return any(environ.get(name) for name in _SCREENS)
@@ -335,6 +321,6 @@ def _window(port: int, get: Callable[[str], bytes]) -> Window:
         return Window(port, get)
     except OSError as error:
         raise click.ClickException(
-            f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); give "
-            "another, or none"
+            f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose "
+            "another port, or none"
         ) from error

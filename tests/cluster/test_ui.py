@@ -67,7 +67,7 @@ def test_it_is_off_until_it_is_wanted(host: Fresh) -> None:
     """And it says how it is switched on."""
     found = ran(host)
     assert found.exit_code == 1
-    assert "has no page; switch it on: gpusharectl install --ui" in found.output
+    assert "has no page; enable it with gpusharectl install --ui" in found.output
 
 
 def test_a_pod_that_comes_is_seen_in_the_browser(

@@ -28,9 +28,9 @@ def test_credentials_that_nobody_knows(plane: ControlPlane) -> None:
     with pytest.raises(CannotReachError) as caught:
         reach(config)
     assert caught.value.message == (
-        f"{plane.url} does not accept the credentials given by {config}, context "
-        "testbed (Unauthorized); take a newer kubeconfig, such as the "
-        "administrator's, by --kubeconfig"
+        f"{plane.url} does not accept the credentials with {config}, context testbed "
+        "(Unauthorized); name a newer kubeconfig, such as the administrator's, with "
+        "--kubeconfig"
     )
 
 

@@ -66,15 +66,15 @@ def test_no_kubeconfig_anywhere(tmp_path: Path) -> None:
     """It says where it looked."""
     said = refusal(places=(tmp_path / "a", tmp_path / "b"))
     assert said == (
-        f"no kubeconfig found (looked at $KUBECONFIG, {tmp_path}/a, {tmp_path}/b); "
-        "name one by --kubeconfig, or run this on a control-plane host as root"
+        f"no kubeconfig found (searched: $KUBECONFIG, {tmp_path}/a, {tmp_path}/b); "
+        "name one with --kubeconfig, or run this on a control-plane host as root"
     )
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """Named by option or environment, no other is taken in its place."""
     missing = str(tmp_path / "none")
-    fix = f"there is no file {missing}; give the path of a kubeconfig"
+    fix = f"there is no file {missing}; name a kubeconfig"
     assert refusal(missing) == f"--kubeconfig: {fix}"
     assert refusal(KUBECONFIG=missing) == f"$KUBECONFIG: {fix}"
 
@@ -85,8 +85,8 @@ def test_a_file_that_may_not_be_read(config: Path) -> None:
         named, found = refusal(str(config)), refusal(places=(config,))
     for said, way in ((named, "--kubeconfig"), (found, "the kubeconfig")):
         assert said == (
-            f"{way}: {config} may not be read by this user; run this as root, or give "
-            "another by --kubeconfig"
+            f"{way}: this user may not read {config}; run this as root, or name "
+            "another with --kubeconfig"
         )
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
     config.write_text(text)
     said = refusal(str(config))
     assert said.startswith(f"no way to the API server by {config}: "), said
-    assert said.endswith("; mend the file, or name another by --kubeconfig")
+    assert said.endswith("; correct the file, or name another with --kubeconfig")
 
 
 @pytest.mark.parametrize("text", ["{}", "apiVersion: v1"])
@@ -112,17 +112,17 @@ def test_a_kubeconfig_without_contexts(config: Path, text: str) -> None:
     """As ``kubectl config`` leaves one when all is deleted."""
     config.write_text(text)
     assert refusal(str(config)) == (
-        f"{config} names no current context (it has none); choose one by --context"
+        f"{config} has no current context (it has none); choose one with --context"
     )
 
 
 def test_no_such_context(config: Path) -> None:
     """It says which there are."""
     assert refusal(str(config), "hoem") == (
-        f"{config} has no context 'hoem' (it has home, away); choose one by --context"
+        f"{config} has no context 'hoem' (it has home, away); choose one with --context"
     )
     assert refusal(str(config)) == (
-        f"{config} names no current context (it has home, away); choose one by "
+        f"{config} has no current context (it has home, away); choose one with "
         "--context"
     )
 
@@ -132,7 +132,7 @@ def test_a_context_that_leads_nowhere(config: Path) -> None:
     config.write_text(TWO_CONTEXTS.replace("cluster: c,", "cluster: gone,"))
     said = refusal(str(config), "home")
     assert "gone" in said
-    assert said.endswith("; mend the file, or name another by --kubeconfig")
+    assert said.endswith("; correct the file, or name another with --kubeconfig")
 
 
 def test_nobody_answers(config: Path) -> None:
@@ -141,8 +141,8 @@ def test_nobody_answers(config: Path) -> None:
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
     config.write_text(TWO_CONTEXTS.replace("https://127.0.0.1:1", url))
     said = refusal(str(config), "away")
-    assert said.startswith(f"{url} cannot be reached by {config}, context away: no ")
-    assert said.endswith("Choose another by --kubeconfig or --context")
+    assert said.startswith(f"{url} cannot be reached with {config}, context away: ")
+    assert said.endswith("choose another with --kubeconfig or --context")
 
 
 def test_of_several_files_some_may_be_missing(config: Path, tmp_path: Path) -> None:

@@ -146,8 +146,8 @@ def test_cordon_and_back(cluster: Embedded, kubeconfig: str) -> None:
     """What inspect shows of it; who is there; and open again."""
     closed = ran(kubeconfig, "cordon-card", "node-2", "1")
     assert closed.exit_code == 0
-    assert "is cordoned now: it gets nothing new." in closed.output
-    assert "1 pod there goes on and stays charged: default/cuda-3." in closed.output
+    assert "is cordoned now: no new pod comes to it." in closed.output
+    assert "1 pod on it keeps its share: default/cuda-3." in closed.output
     assert "cordoned →" in ran(kubeconfig, "inspect").output
     opened = ran(kubeconfig, "uncordon-card", "node-2", "7cf0")
     assert opened.output == f"node-2 card 1 ({B}, Tesla P4) is open again.\n"
@@ -187,7 +187,7 @@ def test_no_cluster_is_a_sentence(command: click.Command, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Forbidden("pods is forbidden"), "pods is forbidden; take the administrator's"),
+        (Forbidden("pods is forbidden"), "pods is forbidden; name the administrator's"),
         (Unavailable("no answer"), "no answer"),
     ],
 )

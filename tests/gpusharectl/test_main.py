@@ -1,4 +1,4 @@
-"""The way in, and what it says where nothing can be said."""
+"""The entry point, and standard output that cannot be written."""
 
 import errno
 import subprocess

@@ -59,7 +59,7 @@ def test_all_namespaces(objects: FakeObjects) -> None:
     assert done.output.splitlines() == [
         f"edge/gpu: 100 of {CORE}",
         f"research/gpu: 250 of {CORE}",
-        f"Cores alone are bounded in edge, research: add {MEMORY} there.",
+        f"Only cores are limited in edge, research: add {MEMORY} there.",
         f"2 quotas moved to {CORE}.",
     ]
     assert hard(objects, "edge") == {CORE: "100", "pods": "9"}
@@ -81,7 +81,7 @@ def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
     told = ran("--dry-run").output.splitlines()
     first = ", ".join(f"n{number:02}" for number in range(10))
     assert told[-2] == (
-        f"Cores alone are bounded in {first} and 2 more: add {MEMORY} there."
+        f"Only cores are limited in {first} and 2 more: add {MEMORY} there."
     )
 
 
@@ -122,7 +122,7 @@ def test_a_dry_run_shows_diffs_and_touches_nothing(objects: FakeObjects) -> None
     changed = [line for line in shown.output.splitlines() if line[0] in "+-"]
     assert f"-    {BITFUSION}: '100'" in changed
     assert f"+    {CORE}: '100'" in changed
-    last = f"2 quotas would be moved to {CORE}; nothing was touched."
+    last = f"2 quotas would be moved to {CORE}; nothing was changed."
     assert shown.output.splitlines()[-1] == last
 
 
@@ -133,8 +133,8 @@ def test_two_numbers_are_left_and_said(objects: FakeObjects) -> None:
     done = ran()
     assert done.exit_code == 1
     assert done.stderr == (
-        f"Error: both/gpu was left as it is: it has 100 of {BITFUSION} and 50 of "
-        f"{CORE}; take the wrong one out: kubectl -n both edit resourcequota gpu\n"
+        f"Error: both/gpu was not changed: it has 100 of {BITFUSION} and 50 of "
+        f"{CORE}; remove the wrong one: kubectl -n both edit resourcequota gpu\n"
     )
     assert "2 quotas moved" in done.stdout
     assert hard(objects, "both") == both
@@ -145,7 +145,7 @@ def test_two_numbers_are_left_and_said(objects: FakeObjects) -> None:
     ("words", "said"),
     [
         (["-n", "x", "-A"], "-n names one namespace, -A means all of them"),
-        (["--from", "bitfusion.io/gpu"], "give requests. before it"),
+        (["--from", "bitfusion.io/gpu"], "put requests. before it"),
         (["--to", "requests.gpu"], "--to: 'requests.gpu' is not how a quota names"),
         (["--to", "limits.a.b/c"], "--to: 'limits.a.b/c' is not how a quota names"),
         (["--to", BITFUSION], f"--from and --to are both {BITFUSION}"),
@@ -180,9 +180,9 @@ def test_a_namespace_that_is_not_there(objects: FakeObjects) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (1, Forbidden("resourcequotas is forbidden"), "have the right granted"),
+        (1, Forbidden("resourcequotas is forbidden"), "get this right"),
         (2, Unavailable("no answer"), "https://cluster: no answer"),
-        (3, Forbidden("cannot patch resourcequotas"), "have the right granted"),
+        (3, Forbidden("cannot patch resourcequotas"), "get this right"),
     ],
 )
 def test_what_fails_on_the_way(

@@ -284,7 +284,7 @@ def test_another_takes_over_when_it_goes() -> None:
 @pytest.mark.parametrize(
     ("hands", "words"),
     [
-        (Hands({}), "no extender's pod is in kube-system"),
+        (Hands({}), "there is no extender pod in kube-system"),
         (Hands({"x": b""}, [extender("x", ready=False)]), "is ready; see kubectl -n"),
         (Hands({"x": NotFound("/ui answers 404")}), "x has no page; .*install --ui"),
         (Hands({"x": Unavailable("reset")}), "^x: reset"),
@@ -314,7 +314,7 @@ def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
 def test_without_certificates_nobody_guarded_is_asked() -> None:
     """What would help is said."""
     hands = Hands({"x": b"page"}, [guarded("x")])
-    with pytest.raises(Unavailable, match=r"as root .* by --certificates"):
+    with pytest.raises(Unavailable, match=r"as root .* with --certificates"):
         Extenders(hands).get("/ui")
     assert hands.asked == []
 
@@ -362,7 +362,9 @@ def test_a_cluster_without_an_extender(kubeconfig: str) -> None:
     """One sentence, with what to do, and nothing is opened."""
     found = ran(kubeconfig)
     assert found.exit_code == 1
-    assert "no extender's pod is in kube-system; gpusharectl install" in found.output
+    assert (
+        "there is no extender pod in kube-system; gpusharectl install" in found.output
+    )
     assert "The page is at" not in found.output
 
 

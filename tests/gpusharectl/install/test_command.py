@@ -52,7 +52,7 @@ def test_help_tells_the_exit_codes(command: object) -> None:
     ("content", "said"),
     [
         (None, "there is no file"),
-        ("{", "mend the file"),
+        ("{", "correct the file"),
         (NOBODY, "cannot be reached"),
     ],
 )
