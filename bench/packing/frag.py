@@ -11,10 +11,10 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import FRAG, POLICIES
-from gpusharectl.simulate.cluster import Candidates, Question
-from gpusharectl.simulate.node_filters import Traits, Wish
+from gpusharectl.simulate.cluster import Candidates, PodNeeds
+from gpusharectl.simulate.node_filters import Constraints, NodeProperties
 
-_OPEN = Traits({}, (), None)
+_OPEN = NodeProperties({}, (), None)
 """A node that keeps nobody away, however many pods it has."""
 
 
@@ -49,8 +49,8 @@ class Frag:
         self._packer.see(request)
         if self._packer.due:
             self._packer.learn()
-        question = Question(request, self._policy, Wish(request.host))
-        pages = map(self._ledger.node, self._candidates.offered(question))
+        needs = PodNeeds(request, self._policy, Constraints(request.host))
+        pages = map(self._ledger.node, self._candidates.offered(needs))
         found = schedule(request, filter(None, pages), self._policy)
         if not isinstance(found, Placement):
             return None

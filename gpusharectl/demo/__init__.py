@@ -1,1 +1,1 @@
-"""A cluster on one desk: stand-ins around the real extender and device plugin."""
+"""The demo: a cluster of the real extender and device plugin, and stand-ins."""

@@ -1,11 +1,8 @@
-"""The embedded cluster over loopback HTTP, at the API server's own paths.
+"""Serve the cluster in memory over loopback HTTP, at the paths of the API server.
 
-A real kubectl works on it with its default flags, and so do the extender and the
-device plugin, which cannot tell it from the real one by what they use of it.
-
-The body of a request, read within limits.
-
-The demo's API server on the wire: HTTP/1.1 with kept connections and chunks.
+A real kubectl works with it by its default flags, and so do the extender and the device
+plugin. Connections are kept and watches are chunked, as with the real one;
+docs/decisions (0048) says why this is not a server of werkzeug.
 """
 
 import logging
@@ -15,11 +12,12 @@ from contextlib import closing, suppress
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import orjson
@@ -40,33 +38,25 @@ from gpusharectl.demo.api_verbs import (
 from gpusharectl.demo.discovery import documents
 
 LARGEST_BODY = 3 * 1024 * 1024
-"""Bytes of a request, as on the real one."""
-UNREAD = (HTTPStatus.LENGTH_REQUIRED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-"""Refusals after which the rest of the connection means nothing."""
+"""The largest body in bytes, as on the real one."""
+_UNREAD = (HTTPStatus.LENGTH_REQUIRED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+"""Refusals after which the rest of the connection cannot be read."""
 _DRAINED = 16 * LARGEST_BODY
 _CHUNK = 1 << 16
 
 
-class Stream(Protocol):
-    """Where bytes come from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Read so many bytes, fewer at the end."""
-        ...
-
-
-def content_type(headers: Message) -> str:
-    """Give the body's type without its parameters, empty where none is said."""
+def _content_type(headers: Message) -> str:
+    """Return the body's type without its parameters; empty if there is none."""
     text: str = headers.get("Content-Type", "")
     return text.partition(";")[0].strip().lower()
 
 
-def read_body(headers: Message, stream: Stream) -> Json:
-    """Read a JSON object, empty where there is no body; ``Refused`` says why not."""
+def _read_body(headers: Message, stream: BufferedIOBase) -> Json:
+    """Read a JSON object; empty if there is no body. ``Refused`` says what is wrong."""
     raw = _read_bytes(headers, stream)
     if not raw:
         return {}
-    if not (kind := content_type(headers)).endswith("json"):
+    if not (kind := _content_type(headers)).endswith("json"):
         message = f"the body is {kind or 'of no type'}; send JSON"
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
     try:
@@ -79,7 +69,7 @@ def read_body(headers: Message, stream: Stream) -> Json:
     return body
 
 
-def _read_bytes(headers: Message, stream: Stream) -> bytes:
+def _read_bytes(headers: Message, stream: BufferedIOBase) -> bytes:
     text = headers.get("Content-Length", "0")
     if "Transfer-Encoding" in headers or not text.isdecimal():
         raise Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length")
@@ -90,8 +80,8 @@ def _read_bytes(headers: Message, stream: Stream) -> bytes:
     raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
 
-def _drain(stream: Stream, left: int) -> None:
-    # Closing on a client that still sends would reset it before it reads why.
+def _drain(stream: BufferedIOBase, left: int) -> None:
+    # If the connection were closed now, the client would be reset before it reads why.
     while left > 0 and (read := stream.read(min(left, _CHUNK))):
         left -= len(read)
 
@@ -113,17 +103,17 @@ class Handler(BaseHTTPRequestHandler):
     server: "Server"
 
     def setup(self) -> None:
-        """Let the server know of the connection."""
+        """Register the connection with the server."""
         super().setup()
         self.server.met(self.connection)
 
     def handle(self) -> None:
-        """Serve until the client hangs up, which is no error."""
+        """Serve until the client closes the connection, which is not an error."""
         with suppress(ConnectionError):
             super().handle()
 
     def finish(self) -> None:
-        """Close; what could not be sent is not missed."""
+        """Close; what cannot be sent any more is dropped."""
         self.server.parted(self.connection)
         with suppress(ConnectionError):
             super().finish()
@@ -131,21 +121,21 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
-        """Answer what is no proper HTTP with a Status, as everything else."""
+        """Answer what is not proper HTTP with a Status, as every other error."""
         self.close_connection = True
         status = HTTPStatus(code)
         text = message or explain or status.phrase
         self._send(failure(Refused(status, text)))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say what was asked only to those who want to know everything."""
+        """Log requests for debugging only."""
         logger.debug("request", extra={"request": format % args})
 
     def _serve(self) -> None:
         try:
             answer = self._answer()
         except Refused as error:
-            self.close_connection = self.close_connection or error.status in UNREAD
+            self.close_connection = self.close_connection or error.status in _UNREAD
             answer = failure(error)
         except ClusterError as error:
             answer = failure(error)
@@ -156,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 
     def _answer(self) -> Answer:
-        body = read_body(self.headers, self.rfile)
+        body = _read_body(self.headers, self.rfile)
         url = urlsplit(self.path)
         # A page in a browser can make any name mean this machine, but not this header.
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _OURS:
@@ -174,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
             place=place_of(path),
             query=dict(parse_qsl(url.query, keep_blank_values=True)),
             body=body,
-            content_type=content_type(self.headers),
+            content_type=_content_type(self.headers),
             accept=accept,
         )
         return self.server.verbs.answer(request)
@@ -221,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection; it knows them all, so that it can end them."""
+    """A thread for each connection, and a list of them, so that they can be ended."""
 
     daemon_threads = False
     request_queue_size = 128
@@ -236,13 +226,13 @@ class Server(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), Handler)
 
     def server_bind(self) -> None:
-        """Take the port, and no time."""
+        """Bind the port without asking DNS."""
         # HTTPServer's own asks DNS for the machine's name, which may take seconds.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
 
     def met(self, connection: socket.socket) -> None:
-        """Take note of a connection."""
+        """Remember a connection."""
         with self._lock:
             self._open.add(connection)
 
@@ -252,7 +242,7 @@ class Server(ThreadingHTTPServer):
             self._open.discard(connection)
 
     def hang_up(self) -> None:
-        """End all connections; their threads are waited for in ``server_close``."""
+        """End all connections; ``server_close`` waits for their threads."""
         self.stopping.set()
         with self._lock:
             for connection in self._open:
@@ -261,21 +251,21 @@ class Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        """Log what should not have happened; the client only loses its connection."""
-        # It is called while the exception is being handled.
+        """Log an unexpected error; the client loses its connection only."""
+        # This is called while the exception is being handled.
         facts = {"client": str(client_address)}
         logger.exception("request failed", extra=facts)  # noqa: LOG004
 
 
 _POLL_S = 0.05
-"""How soon the thread that accepts connections hears that it is to end."""
+"""How soon the thread that accepts connections notices that it is to end."""
 
 
 class ApiServerOnLoopback:
     """Serves a cluster to this machine alone, without TLS and without passwords.
 
-    ``port`` 0 takes a free one. ``stop`` ends watches within the cluster's interval
-    between bookmarks.
+    ``port`` 0 takes a free one. Watches end within the cluster's interval between
+    bookmarks after ``stop``.
     """
 
     def __init__(self, cluster: Embedded, port: int = 0) -> None:
@@ -294,7 +284,7 @@ class ApiServerOnLoopback:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all connections and give the port back."""
+        """End all connections and release the port."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()

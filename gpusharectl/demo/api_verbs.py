@@ -1,9 +1,4 @@
-"""What the API server's verbs do to the embedded cluster; no sockets here.
-
-Requests to the demo's API server, away from sockets. Pure.
-
-Answers of the demo's API server, away from sockets. Pure.
-"""
+"""Do to the cluster in memory what requests to an API server ask for. No sockets."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +24,7 @@ from gpushare.kube.json_reader import Reader
 from gpusharectl.demo.kubectl_tables import table
 
 NAMESPACES = "namespaces"
-"""A collection that nobody writes: it is made of where objects live."""
+"""A collection without objects of its own: the namespaces of all other objects."""
 
 _PATH = re.compile(
     r"/(?P<group>api/v1|apis/policy/v1)"
@@ -44,7 +39,7 @@ _GROUPS = {
 
 
 class Refused(Exception):
-    """A request that HTTP itself refuses, before any cluster hears of it."""
+    """A request that is refused before the cluster sees it."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -53,7 +48,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path leads to; ``namespace`` and what follows it may be empty."""
+    """What a path means; all but ``plural`` may be empty."""
 
     plural: str
     namespace: str = ""
@@ -62,13 +57,13 @@ class Place:
 
     @property
     def kind(self) -> Kind:
-        """The collection, which is none for namespaces."""
+        """The kind of object; there is none for namespaces."""
         return Kind(self.plural)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, its body read and its path understood."""
+    """One request with its body and path parsed."""
 
     method: str
     place: Place
@@ -79,15 +74,15 @@ class Request:
 
     @property
     def wants_table(self) -> bool:
-        """Tell whether rows to print are asked for rather than objects."""
+        """Tell whether the client asks for rows to print."""
         return "as=Table" in self.accept
 
     def flag(self, name: str) -> bool:
-        """Read a yes or no of the query, as Go reads them."""
+        """Return a flag of the query, as Go parses them."""
         return self.query.get(name, "").lower() in ("1", "t", "true")
 
     def number(self, name: str, default: int) -> int:
-        """Read a whole number of the query, ``Refused`` if it is none."""
+        """Return a whole number of the query; ``Refused`` if it is none."""
         text = self.query.get(name) or str(default)
         if not text.isdecimal():
             message = f"{name}: {text!r} is no whole number"
@@ -96,7 +91,7 @@ class Request:
 
 
 def place_of(path: str) -> Place:
-    """Understand a path; ``Refused`` as not found where it leads to nothing."""
+    """Parse a path; ``Refused`` as not found if it leads to nothing."""
     if match := _NAMESPACES_PATH.fullmatch(path):
         return Place(NAMESPACES, name=match["name"] or "")
     match = _PATH.fullmatch(path)
@@ -113,7 +108,7 @@ def place_of(path: str) -> Place:
 
 
 def nowhere() -> Refused:
-    """Give the refusal of a path that leads to nothing."""
+    """Return the refusal of a path that leads to nothing."""
     message = "the server could not find the requested resource"
     return Refused(HTTPStatus.NOT_FOUND, message)
 
@@ -133,7 +128,7 @@ _REASONS: tuple[tuple[type[ClusterError], HTTPStatus, str], ...] = (
 class Answer:
     """What to send: JSON, plain text, or for a watch one JSON after the other.
 
-    An empty one means that all is quiet: nothing to send, but a time to look around.
+    An empty JSON of a watch is not sent. It lets the server look at its connection.
     """
 
     status: HTTPStatus
@@ -146,7 +141,7 @@ def shown(
     now: datetime,
     status: HTTPStatus = HTTPStatus.OK,
 ) -> Answer:
-    """Answer with an object or list, or with its rows where those are asked for."""
+    """Answer with an object or list, or with its rows if the client asks for them."""
     if not request.wants_table:
         return Answer(status, whole)
     if "items" in whole:
@@ -159,7 +154,7 @@ def shown(
 def told(
     request: Request, stream: Iterator[WatchEvent], now: Callable[[], datetime]
 ) -> Iterator[Json]:
-    """Tell a watch as the API does; what goes wrong on the way is its last event."""
+    """Yield a watch as the API does; an error is its last event."""
     columns = True
     with closing(stream):  # type: ignore[type-var]
         try:
@@ -171,7 +166,8 @@ def told(
                         continue
                 elif request.wants_table:
                     thing = _rows(request, [thing], {}, now())
-                    # Columns a second time would be a second header.
+                    # kubectl would print the columns of a second event as a second
+                    # header.
                     thing |= {} if columns else {"columnDefinitions": None}
                     columns = False
                 yield {"type": event.type, "object": thing}
@@ -180,7 +176,7 @@ def told(
 
 
 def failure(error: ClusterError | Refused) -> Answer:
-    """Give the v1 Status that tells a client what went wrong."""
+    """Return the v1 Status for an error."""
     if isinstance(error, Refused):
         words = error.status.phrase.title().replace(" ", "")
         return Answer(error.status, _status(error.status, words, str(error)))
@@ -192,7 +188,7 @@ def failure(error: ClusterError | Refused) -> Answer:
 
 
 def success() -> Json:
-    """Give the v1 Status that says all went well."""
+    """Return the v1 Status of success."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
@@ -211,7 +207,7 @@ def _rows(request: Request, objects: list[Json], metadata: Json, now: datetime) 
 
 
 WATCH_S = 1800
-"""How long a watch lasts where the client does not say."""
+"""Seconds of a watch if the client does not say."""
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _JSON = "application/json"
@@ -219,7 +215,7 @@ _Verb = Callable[[Request], Answer]
 
 
 class Verbs:
-    """Answers requests; raises ``ClusterError``s, ``Refused`` and ``Malformed``."""
+    """Answers requests; raises ``ClusterError``, ``Refused`` and ``Malformed``."""
 
     def __init__(
         self, cluster: Embedded, now: Callable[[], datetime] = utc_now
@@ -228,7 +224,7 @@ class Verbs:
         self._now = now
 
     def answer(self, request: Request) -> Answer:
-        """Do what a request asks."""
+        """Do what a request asks for."""
         if request.query.get("dryRun"):
             raise Refused(HTTPStatus.BAD_REQUEST, "there is no dry run here")
         if request.place.plural == NAMESPACES:
@@ -286,7 +282,7 @@ class Verbs:
 
     def _watch(self, request: Request) -> Answer:
         if request.query.get("sendInitialEvents"):
-            # Clients fall back to a list and a watch when they hear this.
+            # Clients list and watch instead when they get this answer.
             raise Invalid("sendInitialEvents is forbidden: lists are not streamed here")
         stream = self._cluster.watch(
             request.place.kind,
@@ -358,7 +354,7 @@ class Verbs:
         return Answer(HTTPStatus.CREATED, success() | {"code": 201})
 
     def _namespaces(self, request: Request) -> Answer:
-        """Show where objects live; any other namespace needs no creating."""
+        """Return the namespaces of all objects; nobody needs to create one."""
         if request.method != "GET" or request.flag("watch"):
             message = "namespaces need no creating here: any name will do"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
@@ -387,7 +383,7 @@ class Verbs:
 
 
 def _sent(request: Request) -> Json:
-    """Read the object sent, in the namespace of the URL; ``Refused`` if it differs."""
+    """Return the object sent, in the URL's namespace; ``Refused`` if it has another."""
     _require(request, _JSON)
     metadata = dict(Reader(request.body).object("metadata").raw)
     if namespace := request.place.namespace:
@@ -410,7 +406,6 @@ def _require(request: Request, *kinds: str) -> None:
 
 
 def _fields(request: Request) -> str:
-    """Give the field selector, the namespace of the URL in it."""
     terms = [request.query.get("fieldSelector", "")]
     if namespace := request.place.namespace:
         terms.append(f"metadata.namespace={namespace}")

@@ -1,10 +1,7 @@
-"""All parts of the demo's cluster on one desk, started and stopped together.
+"""Start and stop the demo's cluster: the real extender and device plugins as children.
 
-The extender and the device plugins are the real ones, child processes that talk to the
-embedded API server over loopback HTTP, the plugins also to kubelet's sockets. The
-others are stand-ins, in threads of this process.
-
-The real parts of the demo's cluster, each a child process with a log of its own.
+They talk to the API server in memory over loopback HTTP, the plugins also to kubelet's
+sockets. API server, kubelet and scheduler are stand-ins in threads of this process.
 """
 
 import http.client
@@ -43,16 +40,17 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Becomes the program that is asked, which the kernel then ends with us. Not by a
-``preexec_fn``: that may hang in a process with threads."""
+"""Replaces itself with the program, after asking the kernel to end that with its
+parent. A ``preexec_fn`` would not do: it may hang in a process with threads.
+"""
 
 
 class CannotStartError(RuntimeError):
-    """A part did not come up, or ended by itself; the message has its last words."""
+    """A part did not start, or ended by itself; the message has its last log lines."""
 
 
 class Child:
-    """One of our own programs, run by the Python that runs us.
+    """One of our programs, run by the same Python and with a log of its own.
 
     On Linux it ends with the thread that makes it, however that ends.
     """
@@ -66,7 +64,7 @@ class Child:
     ) -> None:
         self.name = name
         self._log = log
-        # What a user has set for a real extender is not meant for this one.
+        # The user's own settings are for a real extender.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
         own = {PREFIX + name: value for name, value in settings.items()}
         command = [sys.executable, "-m", *module]
@@ -80,16 +78,17 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for us: we stop the children when nobody asks them any more.
+                # Ctrl-C is for the parent, which ends its children when it needs them
+                # no more.
                 start_new_session=True,
             )
 
     def runs(self) -> bool:
-        """Tell whether it is still there."""
+        """Tell whether it is still running."""
         return self._process.poll() is None
 
     def failure(self, what: str) -> CannotStartError:
-        """Give the error that tells what it did, and its last words."""
+        """Return the error for what happened, with the last log lines."""
         words = self._log.read_text(errors="replace").strip()
         return CannotStartError(f"the {self.name} {what}:\n{words}")
 
@@ -98,7 +97,7 @@ class Child:
         self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """End it, and be sure that it ended."""
+        """End it and wait until it has ended."""
         self.tell_to_end()
         try:
             self._process.wait(_STOP_WITHIN_S)
@@ -108,7 +107,7 @@ class Child:
 
 
 def fetched(address: Address, path: str) -> bytes | None:
-    """Read a page; None where nobody answers, or not well."""
+    """Return a page; None if there is no answer, or not a good one."""
     link = http.client.HTTPConnection(address.host, address.port, timeout=1)
     try:
         link.request("GET", path)
@@ -127,21 +126,21 @@ _EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node to be: its cards by UUID, in order, with their memory in MiB."""
+    """A node to create: its cards by UUID, in order, with their memory in MiB."""
 
     name: str
     model: str
     memory_mib: dict[str, int]
 
     def cards(self) -> tuple[Card, ...]:
-        """Give the cards as its device plugin will offer them."""
+        """Return the cards as the device plugin will offer them."""
         return tuple(
             Card(CardUUID(uuid), index, units_of(mib), model=self.model)
             for index, (uuid, mib) in enumerate(self.memory_mib.items())
         )
 
     def simulated(self) -> str:
-        """Write the cards for the device plugin to play."""
+        """Write the file of simulated cards for the device plugin."""
         listed = [
             {"uuid": uuid, "memory_mib": mib, "model": self.model}
             for uuid, mib in self.memory_mib.items()
@@ -149,7 +148,7 @@ class NodeSpec:
         return yaml.safe_dump({"cards": listed}, sort_keys=False)
 
 
-class Desk:
+class DemoCluster:
     """The running cluster; ``folder`` gets the kubeconfig, the logs and the sockets."""
 
     def __init__(self, folder: Path) -> None:
@@ -168,7 +167,7 @@ class Desk:
 
     @property
     def page(self) -> str:
-        """Where the extender's page is, for a browser on this machine."""
+        """The URL of the extender's page, for a browser on this machine."""
         return f"http://{self._verbs}/ui"
 
     def __enter__(self) -> Self:
@@ -188,7 +187,7 @@ class Desk:
         self.close()
 
     def close(self) -> None:
-        """Stop everything, the scheduler first, so that nobody asks in vain."""
+        """Stop everything, the scheduler first, so that it asks nobody in vain."""
         self._stop.set()
         self._join("scheduler")
         children = [*self._children(), *self._leaving]
@@ -196,13 +195,13 @@ class Desk:
             child.tell_to_end()
         for child in children:
             child.end()
-        # Kubelet waits for a plugin's answer for ever, so the plugins end before it.
+        # Kubelet waits for a plugin's answer without limit, so the plugins end first.
         self._join("kubelet")
         self.kubelet.close()
         self._server.stop()
 
     def join(self, *nodes: NodeSpec) -> None:
-        """Add nodes with their device plugins; wait until pods can be put there.
+        """Add nodes with their device plugins; wait until pods can be placed there.
 
         All children start at the same time, the extender included.
         """
@@ -215,14 +214,14 @@ class Desk:
             self._wait(plugin, partial(self._why_not_ready, node))
 
     def leave(self, name: str) -> None:
-        """Take a node away; its device plugin ends in its own time."""
+        """Remove a node; its device plugin ends in its own time."""
         plugin = self._plugins.pop(name)
         plugin.tell_to_end()
         self._leaving.append(plugin)
         self.kubelet.leave(name)
 
-    def insist(self, what: str = "ended") -> None:
-        """Raise ``CannotStartError`` with its last words when a child ended."""
+    def check_children(self, what: str = "ended") -> None:
+        """Raise ``CannotStartError`` with the last log lines of a child that ended."""
         for child in self._children():
             if not child.runs():
                 raise child.failure(what)
@@ -245,7 +244,7 @@ class Desk:
         self._thread("kubelet", self.kubelet.run)
 
     def _await_extender(self) -> None:
-        """Let the scheduler begin as soon as there is somebody to ask."""
+        """Start the scheduler as soon as the extender answers."""
         if self._extender and "scheduler" not in self._threads:
             public = self._public
             self._wait(
@@ -278,7 +277,7 @@ class Desk:
         return {"KUBECONFIG": str(self.kubeconfig), "LOG_FORMAT": "text"}
 
     def _why_not_ready(self, spec: NodeSpec) -> str:
-        """Say which of a node's cards kubelet or the extender does not know yet."""
+        """Return what kubelet or the extender does not know yet of a node's cards."""
         node = self.cluster.get(Kind.NODES, "", spec.name)
         wanted = {card.uuid: card.units for card in spec.cards()}
         cores = CORES_PER_CARD * len(wanted)
@@ -301,7 +300,7 @@ class Desk:
     def _wait(self, child: Child, why_not: Callable[[], str]) -> None:
         deadline = time.monotonic() + _START_WITHIN_S
         while because := why_not():
-            self.insist("did not come up")
+            self.check_children("did not come up")
             if time.monotonic() > deadline:
                 raise child.failure(f"did not come up ({because})")
             time.sleep(_EVERY_S)

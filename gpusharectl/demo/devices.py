@@ -1,15 +1,8 @@
-"""The devices of one node, kept as kubelet keeps them, over its real gRPC interfaces.
-
-A device plugin cannot tell it from kubelet by what it sees: sockets in a folder, the
-order of calls, who is asked what, and what a failure does (contracts 2).
-
-Which devices a container gets: kubelet's own steps, plugin calls included.
+"""Manage the devices of one node as kubelet does, over its real gRPC interfaces.
 
 The source is ``pkg/kubelet/cm/devicemanager/manager.go`` (1.36), without alignment to
-NUMA nodes. The house's device plugin is played against it, so it keeps to the order of
-calls, to chance where kubelet leaves things to chance, and to the words of complaints.
-
-What a container gets of its devices: the plugins' answers, merged. Pure.
+NUMA nodes. The device plugin is tested against this module. So it keeps kubelet's
+order of calls, its random choices, its messages and its failures (contracts 2).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,15 +29,15 @@ from gpushare.kube.proto.podresources_pb2_grpc import (
 )
 from gpusharectl.demo.plugin_registry import CallFailedError, Registry
 from gpusharectl.demo.pod_resources import (
-    Asked,
+    ContainerLimits,
     Held,
     Holdings,
     PodResourcesLister,
-    asked_of,
+    limits_of,
 )
 
 CHANCE = SystemRandom()
-"""Go gives maps and sets in another order each time."""
+"""Go iterates maps and sets in a random order."""
 
 
 class NotAdmittedError(Exception):
@@ -52,16 +45,16 @@ class NotAdmittedError(Exception):
 
 
 class Admission:
-    """Gives devices to containers, one pod after the other; never two at once."""
+    """Gives devices to containers, one pod after the other."""
 
     def __init__(self, registry: Registry, holdings: Holdings) -> None:
         self._registry = registry
         self._holdings = holdings
 
-    def admit(self, uid: str, containers: Iterable[Asked]) -> None:
+    def admit(self, uid: str, containers: Iterable[ContainerLimits]) -> None:
         """Give each container its devices, in this order; ``NotAdmittedError``.
 
-        Later containers take over those of an init container that has ended.
+        Later containers take over those of an init container that ends.
         """
         reusable: dict[str, set[str]] = {}
         for container in containers:
@@ -81,7 +74,7 @@ class Admission:
         )
 
     def _allocate(
-        self, uid: str, container: Asked, reusable: dict[str, set[str]]
+        self, uid: str, container: ContainerLimits, reusable: dict[str, set[str]]
     ) -> None:
         known = [name for name in shuffled(container.amounts) if self.knows(name)]
         if known:
@@ -95,10 +88,10 @@ class Admission:
             self._holdings.record(uid, container.name, resource, held)
 
     def _has_all(self, uid: str, container: str, resource: str, size: int) -> bool:
-        """Tell whether a container needs no more; complain where nobody can have any.
+        """Tell whether a container needs no more devices.
 
-        The second comes first, so that even a container that asks for none is refused
-        where no device is well, as with kubelet (contracts 2.4).
+        Raises ``NotAdmittedError`` if no device is healthy, even if the container asks
+        for none, as kubelet does (contracts 2.4).
         """
         before = self._holdings.of(uid, container).get(resource)
         ids = before.ids if before else frozenset()
@@ -163,19 +156,18 @@ class Admission:
 
 
 def shuffled(names: Iterable[str]) -> list[str]:
-    """Give them in an order of chance."""
+    """Return them in a random order."""
     return CHANCE.sample(listed := list(names), len(listed))
 
 
 def _some(ids: Iterable[str], most: int) -> set[str]:
-    """Take so many at random, all where there are fewer."""
     listed = list(ids)
     return set(CHANCE.sample(listed, min(most, len(listed))))
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """All that kubelet tells the runtime to put into one container.
+class ContainerConfig:
+    """Everything that kubelet tells the runtime to put into one container.
 
     Mounts and devices are by their path in the container.
     """
@@ -187,11 +179,11 @@ class Given:
     cdi: tuple[str, ...] = ()
 
 
-def merged(answers: Iterable[ContainerAllocateResponse]) -> Given:
-    """Merge what was answered for each of a container's resources.
+def merge_answers(answers: Iterable[ContainerAllocateResponse]) -> ContainerConfig:
+    """Merge the plugins' answers for all resources of a container.
 
-    The first wins where two differ, and who is first is chance with kubelet (contracts
-    2.3): answers that agree are the plugin's business.
+    If two differ the first wins, and which is first is random in kubelet (contracts
+    2.3): plugins must give answers that agree.
     """
     envs: dict[str, str] = {}
     mounts: dict[str, Mount] = {}
@@ -204,30 +196,30 @@ def merged(answers: Iterable[ContainerAllocateResponse]) -> Given:
         mounts = {mount.container_path: mount for mount in answer.mounts} | mounts
         devices = {spec.container_path: spec for spec in answer.devices} | devices
         cdi |= {device.name: None for device in answer.cdi_devices}
-    return Given(envs, mounts, devices, annotations, tuple(cdi))
+    return ContainerConfig(envs, mounts, devices, annotations, tuple(cdi))
 
 
 LONGEST_PATH = 107
-"""Bytes that the path of a unix socket may have."""
+"""The most bytes that the path of a Unix socket may have."""
 _SOCKET = "kubelet.sock"
 _CALLERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why kubelet will not run a pod: its status gets both, its event the second."""
+    """Why kubelet will not run a pod: its status has both, its event the second."""
 
     reason: str
     because: str
 
     @property
     def message(self) -> str:
-        """What the pod's status says."""
+        """The message of the pod's status."""
         return f"Pod was rejected: {self.because}"
 
 
 class CannotStartYetError(Exception):
-    """A plugin would not let a container start; ``str()`` is kubelet's message.
+    """A plugin refused to let a container start; ``str()`` is kubelet's message.
 
     The container waits as ``CreateContainerConfigError``, and kubelet tries again.
     """
@@ -236,9 +228,9 @@ class CannotStartYetError(Exception):
 class Devices:
     """Serves ``<folder>/device-plugins`` and ``<folder>/pod-resources``.
 
-    ``with`` it, or ``open`` and ``close`` it. Left out: the checkpoint, so that a
-    second one in the same folder is a kubelet that has lost it; ``readmit`` is what
-    such a kubelet does with the pods of its node.
+    Use it with ``with``, or ``open`` and ``close`` it. There is no checkpoint: a second
+    one in the same folder is a kubelet that has lost it, and ``readmit`` is what such a
+    kubelet does with the pods of its node.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -251,7 +243,7 @@ class Devices:
         self._servers: list[grpc.Server] = []
 
     def open(self) -> None:
-        """Remove all sockets, plugins' included, as kubelet does, and serve."""
+        """Remove all sockets, also those of plugins, as kubelet does, and serve."""
         for folder in (self.plugins, self.pod_resources):
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.iterdir():
@@ -268,40 +260,40 @@ class Devices:
             server.start()
 
     def close(self) -> None:
-        """Serve no more; plugins see their streams end."""
+        """Stop serving; the streams of plugins end."""
         for server in self._servers:
             server.stop(None).wait()
         self._registry.close()
 
     def capacity(self) -> dict[str, int]:
-        """Count the devices of each resource, as the node's status tells it."""
+        """Count the devices of each resource, for the node's status."""
         return self._registry.capacity()
 
     def allocatable(self) -> dict[str, int]:
         """Count the healthy devices of each resource, taken ones included."""
         return self._registry.allocatable()
 
-    def admit(self, pod: Json) -> Mapping[str, Given] | Rejection:
+    def admit(self, pod: Json) -> Mapping[str, ContainerConfig] | Rejection:
         """Give a pod's containers their devices: one pod at a time, whoever calls.
 
-        What each container gets is known, but nothing may start yet. A resource that no
-        plugin ever offered is passed over in silence, as kubelet does. ``ValueError``
-        for a pod that no API server would have stored.
+        Returns what each container gets; nothing may start yet. A resource that no
+        plugin ever offered is ignored, as in kubelet. ``ValueError`` for a pod that no
+        API server accepts.
         """
-        return self._admit(pod, asked_of(Reader(pod)))
+        return self._admit(pod, limits_of(Reader(pod)))
 
-    def readmit(self, pod: Json) -> Mapping[str, Given] | Rejection:
+    def readmit(self, pod: Json) -> Mapping[str, ContainerConfig] | Rejection:
         """Admit a pod as a restarted kubelet does: running containers get nothing.
 
         kubelet asks the runtime what runs; here the pod's status says it.
         """
         running = _running(pod)
-        asked = asked_of(Reader(pod))
+        asked = limits_of(Reader(pod))
         return self._admit(pod, [one for one in asked if one.name not in running])
 
     def _admit(
-        self, pod: Json, containers: Sequence[Asked]
-    ) -> Mapping[str, Given] | Rejection:
+        self, pod: Json, containers: Sequence[ContainerLimits]
+    ) -> Mapping[str, ContainerConfig] | Rejection:
         uid = pod["metadata"]["uid"]
         with self._turn:
             self._holdings.begin(pod)
@@ -313,10 +305,10 @@ class Devices:
                 return Rejection("UnexpectedAdmissionError", because)
         return {one.name: self._given(uid, one.name) for one in containers}
 
-    def start(self, uid: str, container: str) -> Given:
-        """Ask the plugins before a container's start or restart; give what it gets.
+    def start(self, uid: str, container: str) -> ContainerConfig:
+        """Ask the plugins before a container's start or restart; return what it gets.
 
-        ``CannotStartYetError`` when one of them says no.
+        ``CannotStartYetError`` if one of them refuses.
         """
         try:
             for resource in shuffled(self._asked(uid, container)):
@@ -326,7 +318,7 @@ class Devices:
         return self._given(uid, container)
 
     def release(self, uid: str) -> None:
-        """Take a pod as ended: its devices come free when they are next looked for."""
+        """Forget a pod that ended; its devices are free at the next allocation."""
         self._holdings.end(uid)
 
     def __enter__(self) -> Self:
@@ -346,10 +338,10 @@ class Devices:
         self.close()
 
     def _asked(self, uid: str, container: str) -> list[str]:
-        found: list[Asked] = []
+        found: list[ContainerLimits] = []
         for pod in self._holdings.active():
             if pod["metadata"]["uid"] == uid:
-                found = [one for one in asked_of(Reader(pod)) if one.name == container]
+                found = [one for one in limits_of(Reader(pod)) if one.name == container]
         return [
             resource
             for one in found
@@ -369,9 +361,9 @@ class Devices:
             )
         endpoint.pre_start(shuffled(held.ids))
 
-    def _given(self, uid: str, container: str) -> Given:
+    def _given(self, uid: str, container: str) -> ContainerConfig:
         held = self._holdings.of(uid, container)
-        return merged(held[resource].answer for resource in shuffled(held))
+        return merge_answers(held[resource].answer for resource in shuffled(held))
 
 
 def _running(pod: Json) -> frozenset[str]:

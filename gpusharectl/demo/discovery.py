@@ -1,7 +1,7 @@
-"""What the demo's API server says of itself, so that a real kubectl finds its way.
+"""Write the discovery documents of the demo's API server for a real kubectl.
 
-Discovery in its old form, which every kubectl falls back to, and of OpenAPI only what
-kubectl asks before it sends a body: whether a kind's PATCH takes ``fieldValidation``
+Discovery is in its old form, which every kubectl accepts. OpenAPI has only what kubectl
+asks before it sends a body: whether a kind's PATCH takes ``fieldValidation``
 (``k8s.io/cli-runtime/pkg/resource/query_param_verifier_v3.go``).
 """
 
@@ -27,7 +27,7 @@ class Resource:
     verbs: tuple[str, ...] = _ALL
 
     def entry(self) -> Json:
-        """Give the entry as the API has it."""
+        """Return the entry as the API has it."""
         entry: Json = {
             "name": self.plural,
             "singularName": "" if "/" in self.plural else self.kind.lower(),
@@ -58,7 +58,7 @@ _GROUPS: Mapping[str, tuple[Resource, ...]] = {
 
 
 def documents() -> dict[str, Json]:
-    """Give every fixed document by its path."""
+    """Return every fixed document by its path."""
     policy = {"groupVersion": "policy/v1", "version": "v1"}
     group = {"name": "policy", "versions": [policy], "preferredVersion": policy}
     return {

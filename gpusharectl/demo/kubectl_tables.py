@@ -1,11 +1,7 @@
-"""Objects as the rows that ``kubectl get`` prints, as the API server makes them. Pure.
+"""Make the rows that ``kubectl get`` prints, as the API server makes them. Pure.
 
-The columns and their words are those of ``pkg/printers/internalversion/printers.go``
-(Kubernetes 1.36); columns of priority 1 show with ``-o wide``.
-
-The words of ``kubectl get pods``: READY, STATUS and RESTARTS. Pure.
-
-The source is ``printPod`` in ``pkg/printers/internalversion/printers.go`` (1.36).
+The columns and words are those of ``pkg/printers/internalversion/printers.go``
+(Kubernetes 1.36); columns of priority 1 are shown with ``-o wide``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +15,7 @@ from gpusharectl.output import UNKNOWN, age
 
 
 def ready_of(pod: Reader) -> str:
-    """Say how many of the pod's containers are ready: ``1/2``."""
+    """Return how many of the pod's containers are ready: ``1/2``."""
     total = len(pod.object("spec").optional_objects("containers"))
     ready = sum(
         one.optional_boolean("ready", default=False)
@@ -29,7 +25,7 @@ def ready_of(pod: Reader) -> str:
 
 
 def restarts_of(pod: Reader) -> str:
-    """Say how often the pod's containers were started anew."""
+    """Return how often the pod's containers were restarted."""
     return str(
         sum(
             one.optional_integer("restartCount")
@@ -39,7 +35,7 @@ def restarts_of(pod: Reader) -> str:
 
 
 def pod_status(pod: Reader) -> str:
-    """Say in a word how the pod is, such as ``ContainerCreating``, ``Terminating``."""
+    """Return the pod's STATUS, such as ``ContainerCreating`` or ``Terminating``."""
     status = pod.optional_object("status")
     phase = status.optional_text("phase")
     leaving = pod.object("metadata").raw.get("deletionTimestamp")
@@ -52,7 +48,7 @@ def pod_status(pod: Reader) -> str:
 
 
 def _initializing(pod: Reader) -> str:
-    """Name the first init container that has not done its part, none as ``""``."""
+    """Return the status of the first init container that is not done, if any."""
     inits = _statuses(pod, "initContainerStatuses")
     for done, one in enumerate(inits):
         state = one.optional_object("state")
@@ -69,7 +65,7 @@ def _initializing(pod: Reader) -> str:
 
 
 def _containers(pod: Reader, said: str) -> str:
-    """Take the first container's word that has one, else what the pod says itself."""
+    """Return the reason of the first container that has one, else the pod's own."""
     running = False
     for one in reversed(_statuses(pod, "containerStatuses")):
         state = one.optional_object("state")
@@ -98,14 +94,14 @@ Row = Callable[[Reader, datetime], tuple[Cell, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A kind's columns: the names, those shown always first, and how to fill them."""
+    """The columns of a kind: always shown, for ``-o wide`` only, and their cells."""
 
     narrow: tuple[str, ...]
     wide: tuple[str, ...]
     row: Row
 
     def definitions(self) -> list[Json]:
-        """Give the columns as a Table defines them."""
+        """Return the columns as a Table defines them."""
         shown = [(name, 0) for name in self.narrow] + [(name, 1) for name in self.wide]
         return [
             {
@@ -127,9 +123,9 @@ def table(
     *,
     whole: bool = False,
 ) -> Json:
-    """Give a Table of objects of this plural; each row carries its metadata.
+    """Return a Table of objects of this plural; each row has the object's metadata.
 
-    ``whole`` makes rows carry all of the object, which kubectl asks for to sort.
+    ``whole``: each row has the whole object, which kubectl asks for to sort.
     """
     columns = COLUMNS[kind]
     return {

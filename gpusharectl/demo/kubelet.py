@@ -1,11 +1,7 @@
-"""A stand-in for kubelet: nodes, bound pods brought to run, deleted ones ended.
+"""Stand in for kubelet: nodes, bound pods that start to run, deleted pods that end.
 
-Devices are a real device plugin's, over kubelet's own gRPC interfaces (``devices``); no
+Devices come from a real device plugin over kubelet's gRPC interfaces (``devices``). No
 container is ever made.
-
-What kubelet writes into nodes and pods. Pure but for the time of day.
-
-One pod on its node, from kubelet's admission to its containers running.
 """
 
 import time
@@ -21,7 +17,12 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.facts import TERMINAL
-from gpusharectl.demo.devices import CannotStartYetError, Devices, Given, Rejection
+from gpusharectl.demo.devices import (
+    CannotStartYetError,
+    ContainerConfig,
+    Devices,
+    Rejection,
+)
 
 Amounts = Mapping[str, int]
 _OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -29,7 +30,7 @@ _CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 def node_body(name: str) -> Json:
-    """Give a node as it is before its device plugin has said anything."""
+    """Return a node before its device plugin has registered."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -47,7 +48,7 @@ def node_body(name: str) -> Json:
 
 
 def amounts(capacity: Amounts, allocatable: Amounts) -> Json:
-    """Give what a node has, its devices included, as its status tells it."""
+    """Return the node's status with its devices."""
     told = {"capacity": capacity, "allocatable": allocatable}
     return {
         key: _OWN | {resource: str(count) for resource, count in counts.items()}
@@ -56,7 +57,7 @@ def amounts(capacity: Amounts, allocatable: Amounts) -> Json:
 
 
 def rejected(rejection: Rejection) -> Json:
-    """Give the status of a pod that kubelet will not run."""
+    """Return the status of a pod that kubelet will not run."""
     return {
         "phase": "Failed",
         "reason": rejection.reason,
@@ -66,7 +67,7 @@ def rejected(rejection: Rejection) -> Json:
 
 
 def running(pod: Json) -> Json:
-    """Give the status of a pod whose containers all run."""
+    """Return the status of a pod whose containers all run."""
     inits = pod["spec"].get("initContainers") or []
     return {
         "phase": "Running",
@@ -81,7 +82,7 @@ def running(pod: Json) -> Json:
 
 
 def waiting(pod: Json, started: Collection[str], complaints: Mapping[str, str]) -> Json:
-    """Give the status of a pod of which some containers may not start yet.
+    """Return the status of a pod of which some containers may not start yet.
 
     ``complaints`` is what the device plugin said, by container.
     """
@@ -145,14 +146,14 @@ def _now() -> str:
 
 
 AGAIN_AFTER_S = 1.0
-"""How long a container waits that could not start; kubelet takes longer."""
+"""Seconds until a container that could not start is tried again; kubelet's are more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of a pod: its new status, and the warning that goes with it.
+    """A step of a pod: its new status and the warning event.
 
-    ``reason`` and ``message`` are the event's, both empty where nothing is wrong.
+    ``reason`` and ``message`` are the event's, both empty if nothing is wrong.
     """
 
     status: Json
@@ -161,10 +162,10 @@ class Step:
 
 
 class PodLife:
-    """Takes a bound pod from step to step; ``over`` when none is left to take."""
+    """A bound pod from admission to its end; ``over`` when there is no next step."""
 
     def __init__(self, devices: Devices, pod: Json) -> None:
-        self.given: dict[str, Given] = {}
+        self.given: dict[str, ContainerConfig] = {}
         self.over = False
         self._devices = devices
         self._pod = pod
@@ -174,7 +175,7 @@ class PodLife:
 
     @property
     def uid(self) -> str:
-        """Whose life it is."""
+        """The pod's UID."""
         return str(self._pod["metadata"]["uid"])
 
     def step(self) -> Step | None:
@@ -199,11 +200,11 @@ class PodLife:
         return Step(waiting(self._pod, self.given, complaints), "Failed", message)
 
     def end(self) -> None:
-        """Give the pod's devices back."""
+        """Release the pod's devices."""
         self.over = True
         self._devices.release(self.uid)
 
-    def _admit(self) -> Mapping[str, Given] | Rejection:
+    def _admit(self) -> Mapping[str, ContainerConfig] | Rejection:
         try:
             return self._devices.admit(self._pod)
         except ValueError as error:
@@ -211,7 +212,7 @@ class PodLife:
             return Rejection("InvalidPod", str(error))
 
     def _start_all(self) -> dict[str, str]:
-        """Start what does not run; give what was said of those that may not yet.
+        """Start what does not run; return the plugin's refusals by container.
 
         An init container that may not start keeps all others waiting.
         """
@@ -244,10 +245,10 @@ class _Node:
 
 
 class StandInKubelet:
-    """Acts for every node of an embedded cluster; ``folder`` gets a folder for each.
+    """Acts for every node of a cluster in memory; each gets a folder in ``folder``.
 
-    A deleted pod stays Terminating while it is held, as one does whose program takes
-    its time to end.
+    A deleted pod stays Terminating while it is held, like one whose program takes its
+    time to end.
     """
 
     def __init__(self, cluster: Embedded, folder: Path) -> None:
@@ -258,7 +259,7 @@ class StandInKubelet:
         self._held: set[str] = set()
 
     def run(self, stop: Event) -> None:
-        """Look after all nodes and their pods until ``stop`` is set."""
+        """Handle all nodes and their pods until ``stop`` is set."""
         while not stop.wait(_EVERY_S):
             with self._lock:
                 for name, node in self._nodes.items():
@@ -266,11 +267,11 @@ class StandInKubelet:
                     self._look_after(name, node)
 
     def folder_of(self, name: str) -> Path:
-        """Say where a node's kubelet has its sockets."""
+        """Return the folder of a node's kubelet."""
         return self._folder / name
 
     def join(self, name: str) -> None:
-        """Add a node, which has no devices until a plugin registers on it."""
+        """Add a node; it has no devices until a plugin registers."""
         devices = Devices(self.folder_of(name))
         with self._lock:
             self._nodes[name] = _Node(devices)
@@ -278,7 +279,7 @@ class StandInKubelet:
             self._cluster.create(Kind.NODES, node_body(name))
 
     def leave(self, name: str) -> None:
-        """Take a node away."""
+        """Remove a node."""
         with self._lock:
             node = self._nodes.pop(name)
             with suppress(NotFound):
@@ -286,7 +287,7 @@ class StandInKubelet:
         node.devices.close()
 
     def close(self) -> None:
-        """Hang up on all device plugins, and leave the nodes as they are."""
+        """Close the connections to all device plugins; the nodes stay as they are."""
         with self._lock:
             nodes = list(self._nodes.values())
             self._nodes.clear()
@@ -303,8 +304,8 @@ class StandInKubelet:
         with self._lock:
             self._held.discard(name)
 
-    def given(self, uid: str) -> Mapping[str, Given]:
-        """Give what each started container of a pod was given."""
+    def given(self, uid: str) -> Mapping[str, ContainerConfig]:
+        """Return what each started container of a pod was given."""
         with self._lock:
             for node in self._nodes.values():
                 if uid in node.lives:
@@ -312,7 +313,7 @@ class StandInKubelet:
         return {}
 
     def _tell(self, name: str, node: _Node) -> None:
-        """Write the node's devices into its status when they changed."""
+        """Write the node's devices into its status if they changed."""
         told = amounts(node.devices.capacity(), node.devices.allocatable())
         if told != node.told:
             with suppress(NotFound):
@@ -327,7 +328,7 @@ class StandInKubelet:
         for uid in node.lives.keys() - there:
             node.lives.pop(uid).end()
         for pod in sorted(page.items, key=_order):
-            # It changed since it was listed; the next look sees what became of it.
+            # It changed since it was listed; the next round sees how.
             with suppress(NotFound, Conflict):
                 self._advance(node, pod)
 
@@ -375,6 +376,6 @@ class StandInKubelet:
 
 
 def _order(pod: Json) -> tuple[str, int]:
-    """Sort as kubelet does: by creation, which is told in seconds, then by arrival."""
+    """Sort as kubelet does: by creation, in seconds, then by arrival."""
     metadata = pod["metadata"]
     return metadata["creationTimestamp"], int(metadata["resourceVersion"])

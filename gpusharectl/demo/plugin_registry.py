@@ -1,7 +1,4 @@
-"""kubelet's registry: which plugin offers which devices, and how they are.
-
-kubelet's side of one device plugin: the connection, the calls and the stream.
-"""
+"""Keep kubelet's registry of device plugins: their connections, calls and devices."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,17 +29,17 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
 _DIAL_S = 10.0
 _PRE_START_S = 30.0
 _GO_WORDS = {grpc.StatusCode.CANCELLED: "Canceled"}
-"""Codes that Go calls otherwise than by the words of their names."""
+"""Codes that Go names differently."""
 
 
 class CallFailedError(Exception):
-    """A call to a plugin failed; ``str()`` is what kubelet makes of it."""
+    """A call to a plugin failed; ``str()`` is kubelet's message."""
 
 
 class Endpoint:
-    """A plugin that registered. All calls raise ``CallFailedError``s.
+    """A registered plugin. All calls raise ``CallFailedError``.
 
-    Only PreStartContainer has a deadline: kubelet waits for the others for ever
+    Only PreStartContainer has a deadline: kubelet waits for the others without limit
     (contracts 2.3).
     """
 
@@ -63,7 +60,7 @@ class Endpoint:
             self.options = self._stub.GetDevicePluginOptions(Empty())
 
     def follow(self, told: Callable[[Sequence[Device]], None]) -> None:
-        """Tell each list of devices, until the stream ends."""
+        """Pass on each list of devices until the stream ends."""
         try:
             for message in self._stub.ListAndWatch(Empty()):
                 told(message.devices)
@@ -73,7 +70,7 @@ class Endpoint:
     def preferred(
         self, available: Collection[str], must: Collection[str], size: int
     ) -> frozenset[str]:
-        """Ask which devices the plugin would like to see used."""
+        """Return the devices that the plugin would prefer."""
         asked = ContainerPreferredAllocationRequest(
             available_deviceIDs=available,
             must_include_deviceIDs=must,
@@ -86,7 +83,7 @@ class Endpoint:
         return frozenset(first[0].deviceIDs if first else ())
 
     def allocate(self, ids: Collection[str]) -> ContainerAllocateResponse:
-        """Tell which devices a container gets, and hear what comes with them."""
+        """Return the plugin's answer for the devices that a container gets."""
         asked = ContainerAllocateRequest(devices_ids=ids)
         with _translated():
             answer = self._stub.Allocate(AllocateRequest(container_requests=[asked]))
@@ -97,13 +94,13 @@ class Endpoint:
         return responses[0]
 
     def pre_start(self, ids: Collection[str]) -> None:
-        """Tell that a container with these devices is about to start."""
+        """Tell the plugin that a container with these devices is about to start."""
         request = PreStartContainerRequest(devices_ids=ids)
         with _translated("device plugin PreStartContainer rpc failed with err: "):
             self._stub.PreStartContainer(request, timeout=_PRE_START_S)
 
     def close(self) -> None:
-        """Hang up; what is under way ends."""
+        """Close the connection; calls in progress end."""
         self._channel.close()
 
 
@@ -114,7 +111,7 @@ def _translated(before: str = "") -> Iterator[None]:
     except grpc.RpcError as error:
         _raise(before, error)
     except ValueError as error:
-        # That is how the channel says that it was closed.
+        # The channel raises this when it is closed.
         text = "code = Canceled desc = grpc: the client connection is closing"
         raise CallFailedError(f"{before}rpc error: {text}") from error
 
@@ -130,15 +127,15 @@ def _raise(before: str, error: grpc.RpcError) -> NoReturn:
 
 VERSION = "v1beta1"
 HEALTHY = "Healthy"
-"""The one word, to the letter, that makes a device usable (contracts 2.2)."""
+"""The only value that makes a device usable (contracts 2.2)."""
 _EXTENDED = re.compile(r"(?!([^/]*\.)?kubernetes\.io/)[a-z0-9.-]+/[-\w.]{1,63}")
 
 
 class Registry(RegistrationServicer):
-    """Registration, and the streams of those who registered.
+    """Serves registration and follows the streams of registered plugins.
 
-    Left out: the five minutes after which kubelet counts a resource without a plugin
-    as none; here it keeps its capacity.
+    Left out: kubelet counts a resource as none after five minutes without a plugin;
+    here it keeps its capacity.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -175,12 +172,12 @@ class Registry(RegistrationServicer):
         return Empty()
 
     def endpoint(self, resource: str) -> Endpoint | None:
-        """Give the plugin that last registered a resource, gone or not."""
+        """Return the plugin that registered a resource last, even if it is gone."""
         with self._lock:
             return self._endpoints.get(resource)
 
     def healthy(self, resource: str) -> frozenset[str] | None:
-        """Give the usable devices; None for a resource that was never told of."""
+        """Return the usable devices; None for a resource that was never offered."""
         with self._lock:
             return self._healthy.get(resource)
 
@@ -198,7 +195,7 @@ class Registry(RegistrationServicer):
             return {resource: len(ids) for resource, ids in self._healthy.items()}
 
     def close(self) -> None:
-        """Hang up on all plugins; their streams end."""
+        """Close the connections to all plugins; their streams end."""
         with self._lock:
             followed = list(self._followed)
         for endpoint, _ in followed:
@@ -208,8 +205,8 @@ class Registry(RegistrationServicer):
 
     def _follow(self, resource: str, endpoint: Endpoint) -> None:
         endpoint.follow(lambda devices: self._told(resource, devices))
-        # By name and not by endpoint: where a second plugin registered meanwhile, it is
-        # the one to be hung up on, which is kubelet's own mistake (contracts 2.7).
+        # By name and not by endpoint: if a second plugin registered meanwhile, its
+        # connection is closed, which is a bug of kubelet itself (contracts 2.7).
         with self._lock:
             ended = self._connected.pop(resource, None)
             if ended is not None and resource in self._healthy:
@@ -219,7 +216,6 @@ class Registry(RegistrationServicer):
             ended.close()
 
     def _told(self, resource: str, devices: Sequence[Device]) -> None:
-        """Take over a whole list; what is not in it is no more."""
         healthy = frozenset(one.ID for one in devices if one.health == HEALTHY)
         unhealthy = frozenset(one.ID for one in devices) - healthy
         with self._lock:

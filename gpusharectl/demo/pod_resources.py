@@ -1,9 +1,4 @@
-"""kubelet's PodResources service: who holds which devices, without pod UIDs.
-
-Who holds which devices of a node, as kubelet writes it down.
-
-What the containers of a pod ask of devices, in the order of admission. Pure.
-"""
+"""Serve kubelet's PodResources: which container holds which devices."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -29,18 +24,18 @@ from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerServicer
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One container's devices of one resource, and what the plugin gave with them."""
+    """One container's devices of one resource, and the plugin's answer for them."""
 
     ids: frozenset[str]
     answer: ContainerAllocateResponse
 
 
 class Holdings:
-    """Active pods, what is recorded of them, and what is taken before it is recorded.
+    """Active pods, their recorded devices, and devices taken before they are recorded.
 
-    What an ended pod held is free only after the next ``sweep``, and a sweep that frees
-    anything forgets what is taken but not yet recorded. The second is a mistake of
-    kubelet's that a plugin must live with (contracts 2.7), so it is kept.
+    What an ended pod held becomes free at the next ``sweep`` only. A sweep that frees
+    anything forgets what is taken but not recorded: a bug of kubelet that a plugin must
+    survive (contracts 2.7), so it is kept.
     """
 
     def __init__(self) -> None:
@@ -50,17 +45,17 @@ class Holdings:
         self._taken: dict[str, set[str]] = {}
 
     def begin(self, pod: Json) -> None:
-        """Take a pod as active; its admission begins."""
+        """Make a pod active; its admission begins."""
         with self._lock:
             self._pods[pod["metadata"]["uid"]] = pod
 
     def end(self, uid: str) -> None:
-        """Take a pod as active no more."""
+        """Make a pod inactive."""
         with self._lock:
             self._pods.pop(uid, None)
 
     def active(self) -> tuple[Json, ...]:
-        """Give the active pods."""
+        """Return the active pods."""
         with self._lock:
             return tuple(self._pods.values())
 
@@ -74,29 +69,29 @@ class Holdings:
                 self._recount()
 
     def take(self, resource: str, ids: Collection[str]) -> None:
-        """Keep devices from others while their container is being admitted."""
+        """Reserve devices while their container is being admitted."""
         with self._lock:
             self._taken.setdefault(resource, set()).update(ids)
 
     def record(self, uid: str, container: str, resource: str, held: Held) -> None:
-        """Write down what a container holds."""
+        """Record what a container holds."""
         with self._lock:
             containers = self._held.setdefault(uid, {})
             containers.setdefault(container, {})[resource] = held
 
     def untake(self) -> None:
-        """Let go of all that is taken and not recorded."""
+        """Release everything that is taken and not recorded."""
         with self._lock:
             self._recount()
 
     def in_use(self, resource: str) -> frozenset[str] | None:
-        """Give the devices that are taken; None where none ever was."""
+        """Return the devices that are taken; None if none ever was."""
         with self._lock:
             ids = self._taken.get(resource)
             return None if ids is None else frozenset(ids)
 
     def of(self, uid: str, container: str) -> Mapping[str, Held]:
-        """Give what a container holds, by resource."""
+        """Return what a container holds, by resource."""
         with self._lock:
             return dict(self._held.get(uid, {}).get(container, {}))
 
@@ -109,11 +104,11 @@ class Holdings:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ContainerLimits:
     """One container: its limits on extended resources, in whole numbers.
 
-    ``ends`` is true of an init container that is over before the pod's others begin, so
-    that they take over its devices; a sidecar keeps its own.
+    ``ends``: an init container that is over before the other containers begin, so that
+    they take over its devices. A sidecar keeps its own.
     """
 
     name: str
@@ -121,17 +116,17 @@ class Asked:
     ends: bool = False
 
 
-def asked_of(pod: Reader) -> list[Asked]:
-    """Read a pod's containers, each init container first, then each container.
+def limits_of(pod: Reader) -> list[ContainerLimits]:
+    """Return the limits of all containers, init containers first.
 
-    Limits, since kubelet looks at nothing else: requests equal them (contracts 5).
+    Kubelet looks at limits only: requests are equal to them (contracts 5).
     """
     spec = pod.object("spec")
     return [
-        Asked(one.text("name"), _amounts(one), ends=_ends(one))
+        ContainerLimits(one.text("name"), _amounts(one), ends=_ends(one))
         for one in spec.optional_objects("initContainers")
     ] + [
-        Asked(one.text("name"), _amounts(one))
+        ContainerLimits(one.text("name"), _amounts(one))
         for one in spec.optional_objects("containers")
     ]
 
@@ -147,10 +142,10 @@ def _amounts(container: Reader) -> dict[str, int]:
 
 
 class PodResourcesLister(PodResourcesListerServicer):
-    """Answers as kubelet does from 1.34 on: active pods alone (contracts 2.6).
+    """Answers as kubelet does from 1.34 on: active pods only (contracts 2.6).
 
     An init container that ends is not listed, and each device is an entry of its own.
-    Left out: the limit on how often one may ask.
+    There is no limit on how often one may ask.
     """
 
     def __init__(self, holdings: Holdings) -> None:
@@ -161,7 +156,7 @@ class PodResourcesLister(PodResourcesListerServicer):
         request: ListPodResourcesRequest,  # noqa: ARG002
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> ListPodResourcesResponse:
-        """List all active pods; this is also when ended pods' devices come free."""
+        """List all active pods; this also frees the devices of ended pods."""
         pods = self._holdings.active()
         self._holdings.sweep()
         return ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
@@ -169,7 +164,7 @@ class PodResourcesLister(PodResourcesListerServicer):
     def Get(  # noqa: N802
         self, request: GetPodResourcesRequest, context: grpc.ServicerContext
     ) -> GetPodResourcesResponse:
-        """Give one pod."""
+        """Return one pod."""
         wanted = (request.pod_namespace, request.pod_name)
         for pod in self._holdings.active():
             metadata = pod["metadata"]
@@ -180,7 +175,7 @@ class PodResourcesLister(PodResourcesListerServicer):
 
     def _pod(self, pod: Json) -> PodResources:
         metadata = pod["metadata"]
-        names = [one.name for one in asked_of(Reader(pod)) if not one.ends]
+        names = [one.name for one in limits_of(Reader(pod)) if not one.ends]
         containers = [self._container(metadata["uid"], name) for name in names]
         return PodResources(
             name=metadata["name"],

@@ -1,4 +1,4 @@
-"""``gpusharectl demo``: set the desk, tell the story, or leave all of it running."""
+"""Run ``gpusharectl demo``: play its scenes, or leave a cluster running."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from threading import Event
 
 from rich.console import Console
 
-from gpusharectl.demo.cluster import CannotStartError, Desk
-from gpusharectl.demo.story import HELD, SCENES, NotAsPromisedError, Stage
+from gpusharectl.demo.cluster import CannotStartError, DemoCluster
+from gpusharectl.demo.story import HELD, SCENES, NotAsPromisedError, Story
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTRODUCTION = """\
@@ -23,20 +23,20 @@ extender and device plugin.
 
 
 def tell(console: Console) -> int:
-    """Play all scenes; 0 when each came out as promised."""
+    """Play all scenes; return 0 if each had the promised result, else 1."""
     _hush()
-    # As Ctrl-C does: an exception ends the children, the signal itself would not.
+    # An exception ends the children, as Ctrl-C does; the signal alone would not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     console.print(_INTRODUCTION)
     began = time.monotonic()
     try:
-        with _folder() as folder, Desk(Path(folder)) as desk:
-            stage = Stage(desk, console)
+        with _folder() as folder, DemoCluster(Path(folder)) as demo:
+            story = Story(demo, console)
             for number, scene in enumerate(SCENES, start=1):
                 title = (scene.__doc__ or "").rstrip(".")
                 console.print(f"[bold]Scene {number}[/bold] · {title}")
-                scene(stage)
-                stage.clear()
+                scene(story)
+                story.clear()
                 console.print()
     except (CannotStartError, NotAsPromisedError) as error:
         console.print(f"Not as promised: {error}", style="bold red", markup=False)
@@ -51,14 +51,14 @@ def hold(console: Console, stop: Event) -> int:
     """Start a cluster with two nodes, say how to use it, and wait for ``stop``."""
     _hush()
     try:
-        with _folder() as folder, Desk(Path(folder)) as desk:
-            desk.join(*HELD)
+        with _folder() as folder, DemoCluster(Path(folder)) as demo:
+            demo.join(*HELD)
             manifest = Path(folder) / "pod.yaml"
             manifest.write_text(_MANIFEST)
-            words = _TRY.format(folder=folder, page=desk.page)
+            words = _TRY.format(folder=folder, page=demo.page)
             console.print(words, soft_wrap=True)
             while not stop.wait(0.2):
-                desk.insist()
+                demo.check_children()
             console.print("Stopping ...")
     except CannotStartError as error:
         console.print(f"Stopped: {error}", style="bold red", markup=False)
@@ -67,19 +67,19 @@ def hold(console: Console, stop: Event) -> int:
 
 
 def _hush() -> None:
-    # gRPC would write notes of its own between our lines when a plugin ends.
+    # gRPC would write notes between our lines when a plugin ends.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    # Sockets live in it, and their paths may not be long.
+    # Sockets are in it, and their paths must be short.
     usual = tempfile.gettempdir()
     place = usual if len(os.fsencode(usual)) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
     return tempfile.TemporaryDirectory(prefix="gpushare-", dir=place)
 
 
 _LONGEST_PLACE = 34
-"""Bytes: so that ``/gpushare-12345678/node-1/device-plugins/`` and a name still fit."""
+"""Bytes; ``/gpushare-12345678/node-1/device-plugins/`` and a name must still fit."""
 
 _MANIFEST = """\
 apiVersion: v1

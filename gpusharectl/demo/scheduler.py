@@ -1,8 +1,7 @@
-"""A stand-in for kube-scheduler: pending pod, node totals, filter, prioritize, bind.
+"""Stand in for kube-scheduler: node totals, filter, prioritize and bind.
 
-It speaks to the extender as kube-scheduler does (contracts 1.1 to 1.6) and says in
-events what kube-scheduler would say. What it leaves out: every other plugin, priorities
-and preemption.
+It speaks to the extender as kube-scheduler does (contracts 1.1 to 1.6) and writes the
+same events. Other plugins, priorities and preemption are left out.
 """
 
 import http.client
@@ -73,7 +72,7 @@ class StandInScheduler:
         self._bind(pod, self._best(pod, fitting))
 
     def _best(self, pod: Json, fitting: list[str]) -> str:
-        """Take the highest score, and the first by name among equals."""
+        """Return the node with the highest score; of equals the first by name."""
         if len(fitting) == 1 or not codec.is_ours(pod):
             return min(fitting)
         scores = self._ask("prioritize", _args(pod, fitting))
@@ -155,7 +154,7 @@ def _target(pod: Json) -> Target:
 
 
 def _resources_fit(pod: Json, node: Json, pods: Iterable[Json]) -> str:
-    """Compare node totals as NodeResourcesFit does; the first shortage, or nothing."""
+    """Compare node totals as NodeResourcesFit does; return the first shortage."""
     asked = _requested(pod)
     held: Counter[str] = Counter()
     for other in pods:

@@ -1,9 +1,4 @@
-"""The story of ``make demo``: what seed 001 promises, step by step.
-
-What a container sees of its cards, held against what was promised.
-
-What the story's scenes do on the desk, and how each step is shown.
-"""
+"""Tell the demo's four scenes, and check that each has the promised result."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,42 +14,46 @@ from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, Card, Placement
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
-from gpusharectl.demo.cluster import Desk, NodeSpec
-from gpusharectl.demo.devices import Given
+from gpusharectl.demo.cluster import DemoCluster, NodeSpec
+from gpusharectl.demo.devices import ContainerConfig
 from gpusharectl.output import Piece, bar, legend
 
 _FILE = "allocation.json"
 
 
 class NotAsPromisedError(Exception):
-    """Something came out otherwise than the documents promise; says what."""
+    """A result differs from what the documents promise; says how."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """The words that a container's own variables say: UUIDs with commas, and MiB."""
+class ContainerView:
+    """What the variables of a container say: UUIDs with commas, and MiB."""
 
     cards: str
     memory_mib: str
 
 
-def look_inside(pod: Json, placement: Placement, given: Mapping[str, Given]) -> Inside:
-    """Look into a pod's one container: variables and file must say its placement."""
+def container_view(
+    pod: Json, placement: Placement, given: Mapping[str, ContainerConfig]
+) -> ContainerView:
+    """Return what a pod's container sees; its variables and file must match."""
     (container,) = pod["spec"]["containers"]
     name = container["name"]
     if name not in given:
         raise NotAsPromisedError(f"{_of(pod)}: {name} was never started")
     found = given[name]
-    _insist(pod, "its variables", _variables(placement), dict(found.envs))
+    _must_equal(pod, "its variables", _variables(placement), dict(found.envs))
     told = _file(pod, found)
     whose = {"pod": _of(pod), "uid": pod["metadata"]["uid"], "container": name}
-    _insist(pod, _FILE, whose, told)
+    _must_equal(pod, _FILE, whose, told)
     cards = {card["uuid"]: card for card in told["cards"]}
     if cards.keys() != set(placement.cards()):
         raise NotAsPromisedError(f"{_of(pod)}: {_FILE} names {list(cards)}")
     for share in placement.shares:
-        _insist(pod, _FILE, _card(share.amount), cards[share.card])
-    return Inside(found.envs["VCUDA_CARDS"], found.envs["VCUDA_MEMORY_LIMIT_MIB"])
+        _must_equal(pod, _FILE, _card(share.amount), cards[share.card])
+    return ContainerView(
+        found.envs["VCUDA_CARDS"], found.envs["VCUDA_MEMORY_LIMIT_MIB"]
+    )
 
 
 def _variables(placement: Placement) -> dict[str, str]:
@@ -76,7 +75,7 @@ def _card(amount: Amount) -> Json:
     }
 
 
-def _file(pod: Json, given: Given) -> Json:
+def _file(pod: Json, given: ContainerConfig) -> Json:
     if names.SHARE_FOLDER not in given.mounts:
         raise NotAsPromisedError(
             f"{_of(pod)}: nothing is mounted on {names.SHARE_FOLDER}"
@@ -89,7 +88,7 @@ def _file(pod: Json, given: Given) -> Json:
     return told
 
 
-def _insist(pod: Json, where: str, wanted: Json, found: Json) -> None:
+def _must_equal(pod: Json, where: str, wanted: Json, found: Json) -> None:
     said = {key: found.get(key) for key in wanted}
     if said != wanted:
         text = f"{_of(pod)}: {where} should say {wanted}, but it is {said}"
@@ -109,19 +108,19 @@ Seen = TypeVar("Seen")
 
 
 @dataclass
-class Stage:
-    """One small cluster, and a console to tell of it."""
+class Story:
+    """One small cluster, and a console that shows each step."""
 
-    desk: Desk
+    demo: DemoCluster
     console: Console
     _node: NodeSpec | None = None
 
     def node(self, spec: NodeSpec) -> None:
-        """Set a scene's one node; that of the scene before stays if it is the same."""
+        """Set the one node of a scene; it stays if the scene before had the same."""
         if self._node and self._node != spec:
-            self.desk.leave(self._node.name)
+            self.demo.leave(self._node.name)
         if self._node != spec:
-            self.desk.join(spec)
+            self.demo.join(spec)
         self._node = spec
 
     def clear(self) -> None:
@@ -131,8 +130,8 @@ class Stage:
         self._until(lambda: not self._pods(), "all pods to go")
 
     def create(self, name: str, units: int, *, say: str = "create") -> None:
-        """Make a pod, as a Deployment would, and show what became of it."""
-        self.desk.cluster.create(Kind.PODS, _pod(name, units))
+        """Create a pod, as a Deployment would, and show the result."""
+        self.demo.cluster.create(Kind.PODS, _pod(name, units))
         pod = self._until(lambda: self._settled(name), f"{name} to be decided")
         placement = pod_record(pod).placement
         if placement is not None:
@@ -146,8 +145,8 @@ class Stage:
         self.draw()
 
     def message(self, name: str) -> str:
-        """Give the text of a pod's newest warning."""
-        events = self.desk.cluster.list_page(Kind.EVENTS, limit=_MOST).items
+        """Return the text of a pod's newest warning."""
+        events = self.demo.cluster.list_page(Kind.EVENTS, limit=_MOST).items
         found = [
             (int(event["metadata"]["resourceVersion"]), str(event["message"]))
             for event in events
@@ -157,7 +156,7 @@ class Stage:
 
     def delete(self, name: str) -> None:
         """Delete a running pod that takes its time to end."""
-        self.desk.kubelet.hold(name)
+        self.demo.kubelet.hold(name)
         self._delete(name)
         words = "Terminating: it holds its units until it is gone"
         self._step("delete", name, "", Text(words, "yellow"))
@@ -165,7 +164,7 @@ class Stage:
 
     def gone(self, name: str) -> None:
         """Let a deleted pod end, and wait until it is gone."""
-        self.desk.kubelet.release(name)
+        self.demo.kubelet.release(name)
         self._until(lambda: self._find(name) is None, f"{name} to go")
         self._step("gone", name, "", Text(""))
         self.draw()
@@ -189,7 +188,7 @@ class Stage:
         self._step("delete", name, "", Text("it held nothing"))
 
     def draw(self) -> None:
-        """Draw what each card holds, a line for each."""
+        """Draw what each card holds, one line for each."""
         for card in self._cards():
             pieces = self._held(card)
             used = sum(piece.units for piece in pieces)
@@ -199,14 +198,14 @@ class Stage:
             self.console.print(line.append_text(legend(pieces)))
 
     def expect(self, promise: str, *, held: Sequence[Sequence[str]]) -> None:
-        """Insist that the node's cards hold these pods, and say so."""
+        """Check that the node's cards hold these pods, and say so."""
         seen = [{piece.name for piece in self._held(card)} for card in self._cards()]
         if seen != [set(names_) for names_ in held]:
             raise NotAsPromisedError(f"{promise}: the cards hold {seen}")
         self.console.print(Text(f"  As promised: {promise}.", "bold green"))
 
     def expect_event(self, name: str, begins: str) -> None:
-        """Insist on the beginning of a pod's newest warning."""
+        """Check the beginning of a pod's newest warning."""
         message = self._until(lambda: self.message(name), f"an event of {name}")
         if not message.startswith(begins):
             raise NotAsPromisedError(f"{name} says: {message}")
@@ -224,9 +223,9 @@ class Stage:
     def _cards(self) -> tuple[Card, ...]:
         return self._node.cards() if self._node else ()
 
-    def _inside(self, pod: Json, placement: Placement) -> Inside:
-        given = self.desk.kubelet.given(pod["metadata"]["uid"])
-        return look_inside(pod, placement, given)
+    def _inside(self, pod: Json, placement: Placement) -> ContainerView:
+        given = self.demo.kubelet.given(pod["metadata"]["uid"])
+        return container_view(pod, placement, given)
 
     def _held(self, card: Card) -> list[Piece]:
         placements = filter(None, (pod_record(p).placement for p in self._pods()))
@@ -253,15 +252,15 @@ class Stage:
         return here[0] if here else None
 
     def _pods(self) -> tuple[Json, ...]:
-        return self.desk.cluster.list_page(Kind.PODS, limit=_MOST).items
+        return self.demo.cluster.list_page(Kind.PODS, limit=_MOST).items
 
     def _delete(self, name: str) -> None:
-        self.desk.cluster.delete(Kind.PODS, NAMESPACE, name)
+        self.demo.cluster.delete(Kind.PODS, NAMESPACE, name)
 
     def _until(self, look: Callable[[], Seen | None], what: str) -> Seen:
         deadline = time.monotonic() + _WITHIN_S
         while not (seen := look()):
-            self.desk.insist()
+            self.demo.check_children()
             if time.monotonic() > deadline:
                 raise NotAsPromisedError(f"waited in vain for {what}")
             time.sleep(0.02)
@@ -291,11 +290,11 @@ def _pod(name: str, units: int) -> Json:
 
 
 def mib(units: int) -> str:
-    """Say units in MiB."""
+    """Write units in MiB."""
     return f"{units * UNIT_MIB} MiB"
 
 
-Scene = Callable[[Stage], None]
+Scene = Callable[[Story], None]
 
 _SHORT = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 _ONE_CARD = f"{_SHORT[:-1]} on one card."
@@ -319,61 +318,61 @@ _T400 = NodeSpec(
     },
 )
 HELD: Sequence[NodeSpec] = (_RTX_3090, _TESLA_P4)
-"""The nodes of the cluster that is left to play with."""
+"""The nodes of the cluster that ``--hold`` leaves running."""
 
 
-def one_card(stage: Stage) -> None:
+def one_card(story: Story) -> None:
     """One RTX 3090 of 24259 MiB, 94 units: three pods share it."""
-    stage.node(_RTX_3090)
+    story.node(_RTX_3090)
     for name, units in (("app-1", 50), ("app-2", 40), ("app-3", 1)):
-        stage.create(name, units)
-    stage.expect(
+        story.create(name, units)
+    story.expect(
         f"91 units, {mib(91)}, of 24259 MiB are in use",
         held=[["app-1", "app-2", "app-3"]],
     )
 
 
-def rolling_update(stage: Stage) -> None:
+def rolling_update(story: Story) -> None:
     """app-3 is updated from 1 unit to 10: 50 + 40 + 10 exceed 94."""
-    stage.node(_RTX_3090)
+    story.node(_RTX_3090)
     for name, units in (("app-1", 50), ("app-2", 40), ("app-3a", 1)):
-        stage.create(name, units)
-    stage.delete("app-3a")
-    stage.create("app-3b", 10, say="update")
-    stage.expect_event("app-3b", _SHORT)
-    stage.gone("app-3a")
-    stage.expect("it still does not fit, and waits", held=[["app-1", "app-2"]])
-    stage.expect_event("app-3b", _SHORT)
-    stage.withdraw("app-3b")
-    stage.create("app-3c", 1, say="update")
-    stage.expect(
+        story.create(name, units)
+    story.delete("app-3a")
+    story.create("app-3b", 10, say="update")
+    story.expect_event("app-3b", _SHORT)
+    story.gone("app-3a")
+    story.expect("it still does not fit, and waits", held=[["app-1", "app-2"]])
+    story.expect_event("app-3b", _SHORT)
+    story.withdraw("app-3b")
+    story.create("app-3c", 1, say="update")
+    story.expect(
         "with the limit put back to 1 it runs",
         held=[["app-1", "app-2", "app-3c"]],
     )
 
 
-def two_cards(stage: Stage) -> None:
+def two_cards(story: Story) -> None:
     """Two Tesla P4 of 7611 MiB, 29 units each: pods of 4, 20 and 20."""
-    stage.node(_TESLA_P4)
+    story.node(_TESLA_P4)
     for name, units in (("cuda-1", 4), ("cuda-2", 20), ("cuda-3", 20)):
-        stage.create(name, units)
-    stage.expect(
+        story.create(name, units)
+    story.expect(
         "the card that fits first: 4 and 20 share one, 20 has the other",
         held=[["cuda-1", "cuda-2"], ["cuda-3"]],
     )
-    stage.inside("cuda-1", "cuda-2", "cuda-3")
+    story.inside("cuda-1", "cuda-2", "cuda-3")
 
 
-def not_on_one_card(stage: Stage) -> None:
+def not_on_one_card(story: Story) -> None:
     """Two cards of 4 GiB, 16 units each: a pod lives on one of them."""
-    stage.node(_T400)
+    story.node(_T400)
     for name, units in (("ai-1", 8), ("ai-2", 12)):
-        stage.create(name, units)
-    stage.expect("2 GiB and 3 GiB use both cards", held=[["ai-1"], ["ai-2"]])
-    stage.create("ai-3", 10)
-    stage.expect_event("ai-3", _ONE_CARD)
-    stage.create("ai-4", 8)
-    stage.expect(
+        story.create(name, units)
+    story.expect("2 GiB and 3 GiB use both cards", held=[["ai-1"], ["ai-2"]])
+    story.create("ai-3", 10)
+    story.expect_event("ai-3", _ONE_CARD)
+    story.create("ai-4", 8)
+    story.expect(
         "12 units were free, but 10 on no card; 2 + 2 GiB share one",
         held=[["ai-1", "ai-4"], ["ai-2"]],
     )

@@ -1,16 +1,11 @@
-"""A cluster in memory with the books that the extender keeps of a real one.
+"""Keep the cluster of a simulation in memory, with the extender's own cache over it.
 
-What is written goes to the embedded API server; what it then tells is read into the
-books, as the extender's reflectors do; and what is decided, ``schedule`` decides. There
-is no other path by which a pod could get a card.
+Every change is written to the API server in memory. Its watch events go into the cache,
+as the reflectors of the extender do it, and ``schedule`` decides over that cache. There
+is no other way by which a pod gets a card.
 
-The time of a simulation, which passes only where the scenario says so.
-
-The nodes that each kind of pod may have, kept between pods and mended.
-
-As ``gpushare.domain.cache`` does for the extender's filter, with what the filters of
-kube-scheduler's own look at beside the cards: a trace asks this ten thousand times of a
-thousand nodes, of which few change between two pods.
+``Candidates`` remembers for each kind of pod which nodes pass all filters, and looks
+again only at nodes that changed. A trace has ten thousand pods and a thousand nodes.
 """
 
 from collections import Counter, OrderedDict
@@ -34,27 +29,27 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import refusal_text
 from gpusharectl.simulate.node_filters import (
-    Traits,
-    Wish,
+    Constraints,
+    NodeProperties,
+    constraints_of,
     keeps_away,
     lacks,
-    traits_of,
-    wish_of,
+    properties_of,
 )
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_S = 200e9
-"""Some 6,000 years; the calendar of Python ends a little later."""
+"""About 6,000 years; the calendar of Python ends a little later."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds since the beginning."""
+    """The time of a simulation, in seconds since its beginning."""
 
     now_s: float = 0.0
 
     def moment(self) -> datetime:
-        """Give the time of day, for timestamps, which stand still at their end."""
+        """Return the time of day for timestamps, at most the calendar's last."""
         return _BEGINNING + timedelta(seconds=min(self.now_s, _MOST_S))
 
 
@@ -62,55 +57,54 @@ _MOST_KINDS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One pod's request as all filters see it; equal kinds have equal answers."""
+class PodNeeds:
+    """What a pod needs, as all filters see it; equal kinds get equal answers."""
 
     request: PodRequest
     policy: Policy
-    wish: Wish
+    constraints: Constraints
 
     @property
     def kind(self) -> object:
-        """Tell requests with different answers apart."""
+        """Return a key that is equal for requests with equal answers."""
         claims = self.request.claims
         amounts = tuple(claim.amount for claim in claims)
-        return (amounts, self.policy.name, self.request.cards, self.wish)
+        return (amounts, self.policy.name, self.request.cards, self.constraints)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Where one kind of pod fits, by how much the policy likes each node."""
+    """The nodes for one kind of pod, by the score that the policy gives them."""
 
     position: int = 0
     liked: dict[int, dict[NodeName, None]] = field(default_factory=dict)
     refused: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
 
     def drop(self, name: NodeName) -> None:
-        """Take a node from wherever it is."""
         self.refused.pop(name, None)
         for alike in self.liked.values():
             alike.pop(name, None)
 
     def put(self, name: NodeName, judged: tuple[str, ...] | int) -> None:
-        """Put a node where it belongs: its reasons, or the policy's score."""
+        """Put in a node: the reasons why it is refused, or its score."""
         if isinstance(judged, int):
             self.liked.setdefault(judged, {})[name] = None
         else:
             self.refused[name] = judged
 
     def best(self) -> Iterator[NodeName]:
-        """Give the nodes of the highest score there is."""
+        """Return the nodes that have the highest score."""
         scores = [score for score, alike in self.liked.items() if alike]
         return iter(self.liked[max(scores)] if scores else ())
 
 
 class Candidates:
-    """Which nodes pass all filters, for each kind of pod, over one ledger."""
+    """The nodes that pass all filters, for each kind of pod, over one ledger."""
 
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
         self._ledger = ledger
         self._hosts = hosts
-        self._traits: dict[NodeName, Traits] = {}
+        self._properties: dict[NodeName, NodeProperties] = {}
         self._pods: Counter[NodeName] = Counter()
         self._changed: list[NodeName] = []
         self._kinds: OrderedDict[object, _Kept] = OrderedDict()
@@ -118,78 +112,78 @@ class Candidates:
         self._looks: dict[NodeName, int] = {}
         self._numbers: dict[object, int] = {}
 
-    def put(self, name: NodeName, traits: Traits) -> None:
-        """Write down a node, new or changed."""
-        self._traits[name] = traits
+    def put(self, name: NodeName, properties: NodeProperties) -> None:
+        """Record a node that is new or changed."""
+        self._properties[name] = properties
         self._changed.append(name)
 
     def drop(self, name: NodeName) -> None:
-        """Strike out a node that is gone."""
-        self._traits.pop(name, None)
+        """Remove a node."""
+        self._properties.pop(name, None)
         self._changed.append(name)
 
     def count(self, name: NodeName, pods: int) -> None:
-        """Note that so many pods came to a node, or went where it is below zero."""
+        """Add to the number of pods on a node; ``pods`` may be negative."""
         self._pods[name] += pods
         self._changed.append(name)
 
     def names(self) -> tuple[NodeName, ...]:
-        """Give all nodes that there are."""
-        return tuple(self._traits)
+        """Return the names of all nodes."""
+        return tuple(self._properties)
 
     def position(self) -> int:
-        """Give the end of what changed, to ask from later."""
+        """Return the present position in the list of changes, for ``changed_since``."""
         return len(self._changed)
 
     def changed_since(self, position: int) -> set[NodeName]:
-        """Name the nodes that changed, or that anything on them did."""
+        """Return the nodes that changed since a position, or whose pods did."""
         return set(self._changed[position:])
 
     def knows(self, name: NodeName) -> bool:
-        """Tell whether there is such a node."""
-        return name in self._traits
+        """Tell whether this node exists."""
+        return name in self._properties
 
     def takes(self, name: NodeName) -> bool:
-        """Tell whether there is such a node, and it is not closed to pods."""
-        traits = self._traits.get(name)
-        return traits is not None and not traits.closed
+        """Tell whether this node exists and accepts pods."""
+        properties = self._properties.get(name)
+        return properties is not None and not properties.closed
 
-    def offered(self, question: Question) -> tuple[NodeName, ...]:
-        """Name the nodes that pass all filters now, and have a chance.
+    def offered(self, needs: PodNeeds) -> tuple[NodeName, ...]:
+        """Return the nodes that pass all filters and could be chosen.
 
-        Where the policy scores each node by itself, ``schedule`` passes over all but
-        those of the highest score, and of nodes that are alike in everything it takes
-        the first by name: the others need not be looked at again.
+        If the policy scores each node by itself, ``schedule`` takes one of those with
+        the highest score, and of nodes that look alike the first by name. The others
+        are left out.
         """
-        kept = self._mended(question)
-        if question.policy.chooser is None:
+        kept = self._mended(needs)
+        if needs.policy.chooser is None:
             names: Iterable[NodeName] = kept.best()
         else:
             names = chain.from_iterable(kept.liked.values())
-        cards = question.request.cards
+        cards = needs.request.cards
         if cards is not None and cards.uuids:
-            # To such a pod no two nodes are alike.
+            # A pod that names UUIDs sees a difference between all nodes.
             return tuple(names)
         return self._first_of_each(names)
 
-    def reasons(self, question: Question) -> Mapping[str, int]:
-        """Say how many nodes are refused for which reason; some have several."""
-        return Counter(chain.from_iterable(self._mended(question).refused.values()))
+    def reasons(self, needs: PodNeeds) -> Mapping[str, int]:
+        """Count the nodes that are refused for each reason; a node may have several."""
+        return Counter(chain.from_iterable(self._mended(needs).refused.values()))
 
-    def judge(self, question: Question, name: NodeName) -> tuple[str, ...]:
-        """Say why a node that is there cannot take the pod; nothing where it can."""
-        traits = self._traits[name]
-        slots = None if traits.pods is None else traits.pods - self._pods[name]
-        away = keeps_away(traits, question.wish)
+    def judge(self, needs: PodNeeds, name: NodeName) -> tuple[str, ...]:
+        """Return the reasons why a node cannot take the pod; empty if it can."""
+        properties = self._properties[name]
+        slots = None if properties.pods is None else properties.pods - self._pods[name]
+        away = keeps_away(properties, needs.constraints)
         if away is not None:
             return (away,)
-        lacking = lacks(question.wish, self._hosts.free(name), slots)
-        if lacking or not question.request.claims:
+        lacking = lacks(needs.constraints, self._hosts.free(name), slots)
+        if lacking or not needs.request.claims:
             return lacking
         page = self._ledger.node(name)
         if page is None:
             return ()
-        found = refusal(question.request, page, question.policy)
+        found = refusal(needs.request, page, needs.policy)
         return () if found is None else (refusal_text(found),)
 
     def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
@@ -205,7 +199,7 @@ class Candidates:
         return tuple(first.values())
 
     def _look(self, name: NodeName) -> int:
-        """Give a number that nodes share which no policy can tell apart."""
+        """Return a number that is equal for nodes that no policy can tell apart."""
         page = self._ledger.node(name)
         cards: tuple[object, ...] = ()
         if page is not None:
@@ -223,12 +217,12 @@ class Candidates:
         look = (cards, self._hosts.free(name), self._hosts.allocatable(name))
         return self._numbers.setdefault(look, len(self._numbers))
 
-    def _liking(self, question: Question, name: NodeName) -> int:
+    def _liking(self, needs: PodNeeds, name: NodeName) -> int:
         page = self._ledger.node(name)
-        return 0 if page is None else score(page, question.policy)
+        return 0 if page is None else score(page, needs.policy)
 
-    def _mended(self, question: Question) -> _Kept:
-        kind = question.kind
+    def _mended(self, needs: PodNeeds) -> _Kept:
+        kind = needs.kind
         kept = self._kinds.get(kind)
         if kept is None:
             kept = self._kinds[kind] = _Kept()
@@ -237,9 +231,9 @@ class Candidates:
         self._kinds.move_to_end(kind)
         for name in self.changed_since(kept.position):
             kept.drop(name)
-            if name in self._traits:
-                no = self.judge(question, name)
-                kept.put(name, no or self._liking(question, name))
+            if name in self._properties:
+                no = self.judge(needs, name)
+                kept.put(name, no or self._liking(needs, name))
         kept.position = len(self._changed)
         return kept
 
@@ -250,28 +244,28 @@ _DEADLINE_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a pod was not placed: nodes by reason, or what is wrong with the pod."""
+    """Why a pod was not placed: the number of nodes for each reason."""
 
     reasons: Mapping[str, int]
     nodes: int
-    """How many there are; some may have several reasons."""
+    """How many nodes there are; one may have several reasons."""
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
-    """A pod that has come, and what it asks."""
+class PendingPod:
+    """A pod that is not placed yet, and what it needs."""
 
     ref: PodRef
-    question: Question
+    needs: PodNeeds
 
 
 class World:
-    """Nodes and pods, and what is decided about them; for one thread."""
+    """Nodes, pods and the decisions about them; for one thread."""
 
     def __init__(self, choice: Choice) -> None:
         self.clock = Clock()
         self.learns = True
-        """Whether ``frag`` learns of pods that come; not while room is counted."""
+        """Whether the policy ``frag`` learns from new pods."""
         self.hosts = Hosts()
         self.ledger = Ledger()
         self._packer = Packer(self.ledger, self.hosts)
@@ -296,40 +290,40 @@ class World:
         self._catch_up()
 
     def add_node(self, node: Json) -> None:
-        """Add a node, whatever is on it."""
+        """Add a node."""
         self.cluster.create(Kind.NODES, node)
         self._catch_up()
-        self.candidates.put(NodeName(node["metadata"]["name"]), traits_of(node))
+        self.candidates.put(NodeName(node["metadata"]["name"]), properties_of(node))
 
     def close_node(self, name: NodeName) -> None:
-        """Let nothing more on a node."""
+        """Mark a node unschedulable."""
         closed = {"spec": {"unschedulable": True}}
         node = self.cluster.patch(Kind.NODES, "", name, closed)
         self._catch_up()
-        self.candidates.put(name, traits_of(node))
+        self.candidates.put(name, properties_of(node))
 
     def remove_node(self, name: NodeName) -> None:
-        """Take a node away; its pods must have gone."""
+        """Remove a node; its pods must be deleted before."""
         self.cluster.delete(Kind.NODES, "", name)
         self._catch_up()
         self.candidates.drop(name)
 
     def untouched(self) -> int:
-        """Count the cards of which nobody holds anything, on nodes that take pods."""
+        """Count the cards that hold nothing, on nodes that accept pods."""
         pages = self.ledger.nodes()
         takes = self.candidates.takes
         return sum(len(page.untouched) for page in pages if takes(page.name))
 
     def add_bound(self, pod: Json) -> PodRef:
-        """Add a pod that runs already, by its own UID: its placement names it."""
+        """Add a pod that already runs, by its own UID, which its placement names."""
         self._uid = str(pod["metadata"].get("uid") or "")
         made = self.cluster.create(Kind.PODS, pod)
         self._catch_up()
         self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1)
         return codec.pod_ref(made)
 
-    def add(self, pod: Json) -> Newcomer | Refusal:
-        """Add a pod that waits; a refusal where no node could ever take it."""
+    def add(self, pod: Json) -> PendingPod | Refusal:
+        """Add a pending pod; a refusal if no node can ever take it."""
         made = self.cluster.create(Kind.PODS, pod)
         self._catch_up()
         ref = codec.pod_ref(made)
@@ -340,21 +334,21 @@ class World:
         if isinstance(policy, Refusal):
             return policy
         self._learn()
-        return Newcomer(ref, self._question(request, policy, made))
+        return PendingPod(ref, self._question(request, policy, made))
 
-    def place(self, newcomer: Newcomer) -> Placement | Refused:
-        """Decide where the pod goes, and bind it there; or say why it must wait."""
-        question = newcomer.question
-        fitting = self.candidates.offered(question)
-        decided = self._decided(question, fitting)
+    def place(self, pending: PendingPod) -> Placement | Refused:
+        """Decide where the pod goes and bind it there, or return why it must wait."""
+        needs = pending.needs
+        fitting = self.candidates.offered(needs)
+        decided = self._decided(needs, fitting)
         if not isinstance(decided, Placement):
-            reasons = self.candidates.reasons(question)
+            reasons = self.candidates.reasons(needs)
             return Refused(reasons, len(self.candidates.names()))
-        self._bind(newcomer.ref, decided)
+        self._bind(pending.ref, decided)
         return decided
 
     def take_away(self, ref: PodRef, node: NodeName | None) -> None:
-        """Delete a pod, at once; ``node`` None for one that waits."""
+        """Delete a pod at once; ``node`` is None for a pending one."""
         self.cluster.delete(
             Kind.PODS, ref.namespace, ref.name, grace_period_s=0, uid=ref.uid
         )
@@ -363,11 +357,11 @@ class World:
             self.candidates.count(node, -1)
 
     def _decided(
-        self, question: Question, fitting: tuple[NodeName, ...]
+        self, needs: PodNeeds, fitting: tuple[NodeName, ...]
     ) -> Placement | Mapping[NodeName, Refusal]:
         pages = (self.ledger.node(name) for name in fitting)
         found = [page for page in pages if page is not None]
-        return schedule(question.request, found, question.policy)
+        return schedule(needs.request, found, needs.policy)
 
     def _bind(self, ref: PodRef, decided: Placement) -> None:
         at = self.clock.moment().isoformat()
@@ -381,8 +375,8 @@ class World:
         self._catch_up()
         self.candidates.count(decided.node, 1)
 
-    def _question(self, request: PodRequest, policy: Policy, pod: Json) -> Question:
-        return Question(request, policy, wish_of(pod, request.host))
+    def _question(self, request: PodRequest, policy: Policy, pod: Json) -> PodNeeds:
+        return PodNeeds(request, policy, constraints_of(pod, request.host))
 
     def _see(self, request: PodRequest) -> None:
         if self.learns:
@@ -400,12 +394,12 @@ class World:
         return self.cluster.watch(kind, resource_version="0", timeout_s=_FOREVER_S)
 
     def _catch_up(self) -> None:
-        """Read into the books all that the API server has told by now."""
+        """Apply all outstanding watch events to the cache."""
         for stream, book in (
             (self._node_watch, self._nodes),
             (self._pod_watch, self._pods),
         ):
-            # Bookmarks come without a pause: the first one means that all is read.
+            # Bookmarks come without a pause, so the first one means that all is read.
             for event in stream:
                 if event.type == "BOOKMARK":
                     break

@@ -1,19 +1,13 @@
-"""``simulate``: what would come of nodes, pods and policies that are not so.
+"""``gpusharectl simulate``: what would happen with other nodes, pods or policies.
 
 Exit codes:
 
 ====  ==================================================================
-0     it was played, and came out as the scenario expects, if it does
+0     it was played, and has the result that the scenario expects, if any
 1     it could not be played; a sentence says why
 2     the command line is not understood
-3     it came out otherwise than the scenario's ``expect`` says
+3     the result differs from the scenario's ``expect``
 ====  ==================================================================
-
-What a simulation begins with: a file, or a cluster that runs.
-
-A bar for long runs, on a terminal alone; it goes when the answer comes.
-
-One scenario under one policy: from its beginning to what there is to tell of it.
 """
 
 import logging
@@ -37,10 +31,9 @@ from gpusharectl.output import give
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.cluster import World
 from gpusharectl.simulate.engine import OnStep, play
-from gpusharectl.simulate.engine import OnStep as Told
 from gpusharectl.simulate.live import (
-    Further,
     LiveError,
+    MorePods,
     WhatIf,
     read_live,
     without_rights,
@@ -73,21 +66,19 @@ from gpusharectl.simulate.serialize import report_csv, report_data
 _MOST_FILE_MIB = 64
 
 
-def from_file(path: Path) -> Scenario:
-    """Read a scenario's file; what is wrong with it is a sentence and exit code 1."""
+def _from_file(path: Path) -> Scenario:
     try:
         return read_scenario(read_bytes(path, _MOST_FILE_MIB), str(path))
     except YamlError as error:
         raise click.ClickException(str(error)) from error
 
 
-def from_cluster(
+def _from_cluster(
     kubeconfig: str | None,
     context: str | None,
     what: WhatIf,
-    more: Sequence[Further],
+    more: Sequence[MorePods],
 ) -> Scenario:
-    """Read the cluster that runs, and write nothing there."""
     # The reads themselves show which rights are missing.
     access = reach(kubeconfig, context, needs=())
     try:
@@ -104,16 +95,16 @@ def from_cluster(
 
 
 _LONG = 500
-"""Steps below which a run ends before anybody could look at a bar."""
+"""Steps below which a run ends before anybody could see a progress bar."""
 _EVERY = 20
 
-Began = Callable[[str], Told]
-"""Called as a run begins, with its name; gives what to tell of its steps."""
+Began = Callable[[str], OnStep]
+"""Called with the name of a run; returns what to call after each step."""
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Began]:
-    """Lend the way to tell of runs; ``console`` is standard error."""
+def _progress(console: Console) -> Iterator[Began]:
+    """Show a progress bar on a terminal, until the result is shown; else nothing."""
     if not console.is_terminal:
         yield lambda _name: lambda _done, _total: None
         return
@@ -127,7 +118,7 @@ def shown(console: Console) -> Iterator[Began]:
         yield lambda name: _teller(bar, name)
 
 
-def _teller(bar: Progress, name: str) -> Told:
+def _teller(bar: Progress, name: str) -> OnStep:
     task = bar.add_task(name, total=None, visible=False)
 
     def tell(done: int, total: int) -> None:
@@ -140,13 +131,10 @@ def _teller(bar: Progress, name: str) -> Told:
 def run(
     scenario: Scenario,
     choice: Choice,
-    sizes: Sequence[synthetic.Asked] = (),
+    sizes: Sequence[synthetic.PodSpec] = (),
     began: Callable[[str], OnStep] = lambda _name: lambda _done, _total: None,
 ) -> Run:
-    """Play it, and count at its end how many more of each size would fit.
-
-    ``began`` is called as playing begins, and as counting does, with a name.
-    """
+    """Play it under one policy, and count how many more of each size fit at the end."""
     found: list[Room] = []
 
     def count(world: World) -> None:
@@ -159,8 +147,9 @@ def run(
 _Shown = TypeVar("_Shown")
 _OTHERWISE = 3
 _CODES = (
-    "Exit codes: 0 it was played, and came out as the scenario expects; 3 it came out "
-    "otherwise; 1 it could not be played; 2 the command line is not understood."
+    "Exit codes: 0 it was played, and the result is as the scenario expects; 1 it "
+    "could not be played; 2 the command line is wrong; 3 the result differs from "
+    "what the scenario expects."
 )
 
 
@@ -170,7 +159,7 @@ class _Asked:
 
     policy: str | None
     compare: tuple[str, ...]
-    sizes: tuple[synthetic.Asked, ...]
+    sizes: tuple[synthetic.PodSpec, ...]
     output: str
     plot: Path | None
 
@@ -185,13 +174,13 @@ class _Asked:
     type=click.Choice(["table", "json", "yaml", "csv"]),
     default="table",
     show_default=True,
-    help="A screen, all as data, or the curves as lines.",
+    help="Tables, all results as data, or the curves as CSV.",
 )
 @click.option(
     "--plot",
     metavar="FILE",
     callback=read_plot,
-    help="Draw the curves, too: a file.png or file.svg (needs matplotlib).",
+    help="Also draw the curves into FILE, .png or .svg; needs matplotlib.",
 )
 @access_options
 @click.pass_context
@@ -203,10 +192,10 @@ def simulate(  # noqa: PLR0913
     trace: str | None,
     policy: str | None,
     compare: tuple[str, ...],
-    sizes: tuple[synthetic.Asked, ...],
+    sizes: tuple[synthetic.PodSpec, ...],
     add: dict[str, int],
     drain: tuple[str, ...],
-    more: tuple[Further, ...],
+    more: tuple[MorePods, ...],
     afresh: bool,
     trace_dir: str | None,
     lists: tuple[str, ...],
@@ -216,11 +205,12 @@ def simulate(  # noqa: PLR0913
     kubeconfig: str | None,
     context: str | None,
 ) -> None:
-    """Play what if: a SCENARIO's file, the running cluster, or a public trace.
+    """Play what would happen in a SCENARIO file, the running cluster or a trace.
 
-    Nodes, pods that come and pods that go, decided by the very code that decides in
-    the cluster; nothing is written there. Says what is placed, what is refused and
-    why, and how full the cards get. docs/simulator.md has the format of a scenario.
+    Nodes and pods come and go, and the code of the extender decides about them. Nothing
+    is written to the cluster. The result says which pods are placed, which are refused
+    and why, and how full the cards get. docs/simulator.md describes the format of a
+    scenario.
     """
     _one_of(scenario, live=live, trace=trace)
     _fitting(context_, live=live, trace=trace)
@@ -232,9 +222,9 @@ def simulate(  # noqa: PLR0913
         return
     if live:
         what = WhatIf(add, drain, (), afresh)
-        played = from_cluster(kubeconfig, context, what, more)
+        played = _from_cluster(kubeconfig, context, what, more)
     else:
-        played = from_file(scenario or Path())
+        played = _from_file(scenario or Path())
     report = _played(played, asked)
     _show(report, asked, _next_step(scenario, asked, played.choice))
     sys.exit(0 if report.as_expected else _OTHERWISE)
@@ -243,12 +233,12 @@ def simulate(  # noqa: PLR0913
 def _one_of(scenario: Path | None, *, live: bool, trace: str | None) -> None:
     if sum((scenario is not None, live, trace is not None)) != 1:
         raise click.UsageError(
-            "give one of the three: a SCENARIO's file, --live, or --trace openb"
+            "give one of the three: a SCENARIO file, --live, or --trace openb"
         )
 
 
 def _fitting(context: click.Context, *, live: bool, trace: str | None) -> None:
-    """Refuse options that would have no effect on what is played."""
+    """Refuse options that would have no effect."""
     only_live = ("add", "drain", "more", "afresh", "kubeconfig", "context")
     only_trace = ("trace_dir", "lists", "seeds")
     for wrong, belongs, names in (
@@ -261,14 +251,14 @@ def _fitting(context: click.Context, *, live: bool, trace: str | None) -> None:
             given = source is click.core.ParameterSource.COMMANDLINE
             if wrong and given and parameter.name in names:
                 option = max(parameter.opts, key=len)
-                raise click.UsageError(f"{option} goes with {belongs} alone")
+                raise click.UsageError(f"{option} needs {belongs}")
 
 
 def _played(scenario: Scenario, asked: _Asked) -> Report:
-    # The books log what they find odd; here the report says it.
+    # The result reports what the cache logs.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
     under = choices(scenario.choice, asked.policy, asked.compare)
-    with shown(Console(stderr=True)) as began:
+    with _progress(Console(stderr=True)) as began:
         runs = [run(scenario, choice, asked.sizes, began) for choice in under]
     return reported(scenario, runs)
 
@@ -278,7 +268,7 @@ def _replay(
 ) -> None:
     if folder is None:
         raise click.UsageError(
-            f"say where the trace's files are, by --trace-dir or ${FOLDER_VARIABLE}; "
+            f"give the folder of the trace by --trace-dir or ${FOLDER_VARIABLE}; "
             f"{SOURCE}"
         )
     place = Path(folder)
@@ -286,7 +276,7 @@ def _replay(
     names = names or ("default",)
     under = tuple(choices(Choice(), asked.policy, asked.compare))
     try:
-        with shown(Console(stderr=True)) as began:
+        with _progress(Console(stderr=True)) as began:
             found = list(replays(Wanted(place, names, seeds, under), began))
     except ValueError as error:
         raise click.ClickException(str(error)) from error
@@ -308,7 +298,7 @@ def _show_replays(found: Sequence[Replay], asked: _Asked) -> None:
 
 
 def _show(report: Report, asked: _Asked, next_step: str) -> None:
-    """Give the answer, and only then the picture: that may fail to be written."""
+    """Show the result, and then draw: the picture may fail to be written."""
     if asked.output in ("json", "yaml"):
         give(report_data(report), asked.output)
     elif asked.output == "csv":
@@ -333,6 +323,6 @@ def _next_step(scenario: Path | None, asked: _Asked, plain: Choice) -> str:
     against = f"--compare {own},{'first-fit' if own == 'frag' else 'frag'}"
     if scenario is not None:
         return f"gpusharectl simulate {shlex.quote(str(scenario))} {against}"
-    # Whatever else was asked of the cluster belongs to the question.
+    # The other options belong to the question, so the command is not repeated.
     place = " in place of --policy" if asked.policy else ""
     return f"the same with {against}{place}, to see the difference"

@@ -1,9 +1,4 @@
-"""Playing a scenario: what comes, what goes, and what is decided meanwhile.
-
-What came of each pod of a scenario. Pure.
-
-What is on the stage of a simulation, and what happens to it.
-"""
+"""Play a scenario under one policy, and record what becomes of each pod."""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -17,40 +12,40 @@ from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
-from gpusharectl.simulate.cluster import Newcomer, World
+from gpusharectl.simulate.cluster import PendingPod, World
 from gpusharectl.simulate.metrics import Gauge
 from gpusharectl.simulate.scenario import (
     Arrive,
     Drain,
-    Happening,
+    Event,
     Join,
     Leave,
     Scenario,
-    asks,
+    request_text,
     whole_ms,
 )
 from gpusharectl.simulate.synthetic import before_it_ran, named_after
 
 
 class Outcome(StrEnum):
-    """How it ended for a pod."""
+    """What became of a pod."""
 
     PLACED = "placed"
-    """At once, as it came."""
+    """Placed when it came."""
     WAITED = "waited"
-    """Placed, after others had made room."""
+    """Placed later, after others had made room."""
     REFUSED = "refused"
-    """Never placed: dropped, or waiting at the end."""
+    """Never placed: dropped, or still pending at the end."""
     LEFT = "left"
-    """Deleted while it waited."""
+    """Deleted while it was pending."""
 
 
 @dataclass(slots=True)
-class Fate:
-    """One pod: when it came, where it went, when it left; times in seconds.
+class PodOutcome:
+    """One pod: when it came, where it was placed, when it ended; times in seconds.
 
-    ``cards`` are indexes. ``reasons`` are how many nodes refused it for which reason,
-    at its last try; a pod that no node could ever take has its one reason with 0.
+    ``cards`` are indexes. ``reasons`` count the nodes that refused it at its last try,
+    by reason. A pod that no node can ever take has one reason, with the number 0.
     """
 
     pod: PodRef
@@ -63,25 +58,25 @@ class Fate:
     cards: tuple[int, ...] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
     nodes: int = 0
-    """How many refused it: fewer than the reasons say, where one had several."""
+    """How many nodes refused it; less than all ``reasons`` if some had several."""
     first: str = ""
-    """What the pod was called that came first, where this one took its place."""
+    """The name of the first pod, if this one replaces a pod of a drained node."""
 
     @property
     def came_as(self) -> tuple[str, str]:
-        """Namespace and first name: the same for all that took one pod's place."""
+        """Namespace and first name: the same for all pods that replace one another."""
         return (self.pod.namespace, self.first or self.pod.name)
 
     @property
     def waited_s(self) -> float | None:
-        """Seconds from coming to being placed; None where it never was."""
+        """Seconds until it was placed; None if it never was."""
         if self.placed_s is None:
             return None
         return whole_ms(self.placed_s - self.came_s)
 
     @property
     def place(self) -> str:
-        """Where it was put: ``node-1 card 0``, ``node-2 cards 0, 1``, ``nowhere``."""
+        """Where it is: ``node-1 card 0``, ``node-2 cards 0, 1`` or ``nowhere``."""
         if not self.node:
             return "nowhere"
         if not self.cards:
@@ -92,12 +87,12 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """How full the cluster is after something happened.
+    """How full the cluster is at one moment.
 
-    ``arrived`` and ``held`` in units of memory: what all pods that have come asked, and
-    what those that run hold; ``asked`` what those ask that run or wait. ``fragmented``
-    is the share (0 to 1) of the free units that a pod of those seen could not use,
-    drawn by lot; None where it was not looked at, or nothing is free.
+    ``arrived`` are the units that all pods so far asked for, ``held`` those of running
+    pods, ``asked`` those of running and pending pods. ``fragmented`` is the share (0 to
+    1) of the free units that a typical pod cannot use; None if it was not measured or
+    nothing is free.
     """
 
     at_s: float
@@ -122,216 +117,218 @@ class Moment:
 
 
 _MOST_NAME = 200
-"""Of a name, so that it may get a number behind it."""
+"""Characters of a name, so that a number fits behind it."""
 
 
 @dataclass(slots=True)
-class StagePod:
-    """A pod of the scenario, while it is there."""
+class PlayedPod:
+    """A pod of the scenario while it runs or is pending."""
 
-    fate: Fate
+    result: PodOutcome
     arrive: Arrive
-    newcomer: Newcomer
+    pending: PendingPod
     units: int
 
 
 @dataclass(slots=True)
-class Stage:
-    """Who runs, who waits, and what came of everybody so far."""
+class State:
+    """Who runs, who is pending, and what became of everybody so far."""
 
     world: World
     gauge: Gauge
     waits: bool
-    fates: list[Fate] = field(default_factory=list)
-    running: dict[tuple[str, str], StagePod] = field(default_factory=dict)
-    waiting: dict[PodUID, StagePod] = field(default_factory=dict)
-    ends: list[tuple[float, int, PodUID, StagePod]] = field(default_factory=list)
+    outcomes: list[PodOutcome] = field(default_factory=list)
+    running: dict[tuple[str, str], PlayedPod] = field(default_factory=dict)
+    waiting: dict[PodUID, PlayedPod] = field(default_factory=dict)
+    ends: list[tuple[float, int, PodUID, PlayedPod]] = field(default_factory=list)
     there: dict[tuple[str, str], tuple[PodRef, Json]] = field(default_factory=dict)
     arrived: int = 0
     asked: int = 0
     taken: set[tuple[str, str]] = field(default_factory=set)
-    """Names that no pod may get: of all that are there, or are to come."""
+    """Names that no new pod may get: all pods that exist or will come."""
     called: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    """What a pod that moved is called now, by what it was called first."""
+    """The present name of a pod that moved, by its first name."""
     moved: int = 0
     numbers: "count[int]" = field(default_factory=count)
 
 
-def happen(stage: Stage, what: Happening) -> None:
-    """Let one thing of the scenario happen."""
+def apply(state: State, what: Event) -> None:
+    """Apply one event of the scenario."""
     match what:
         case Arrive():
-            _arrive(stage, what)
+            _arrive(state, what)
         case Leave():
-            _leave(stage, what)
+            _leave(state, what)
         case Join():
-            stage.world.add_node(what.node)
-            try_again(stage)
+            state.world.add_node(what.node)
+            try_again(state)
         case Drain():
-            _drain(stage, what)
+            _drain(state, what)
 
 
-def _arrive(stage: Stage, arrive: Arrive, first: str = "") -> None:
-    """Let a pod come; ``first``: the name of the one whose place it takes, if any."""
-    world = stage.world
+def _arrive(state: State, arrive: Arrive, first: str = "") -> None:
+    """Add a pod; ``first`` is the first name of the pod that it replaces, if any."""
+    world = state.world
     found = world.add(arrive.pod)
     metadata = arrive.pod["metadata"]
     if isinstance(found, Refusal):
         ref = PodRef(PodUID(""), metadata["namespace"], metadata["name"])
         reasons = {refusal_text(found): 0}
-        never = Fate(ref, "n/a", world.clock.now_s, reasons=reasons, first=first)
-        stage.fates.append(never)
+        never = PodOutcome(ref, "n/a", world.clock.now_s, reasons=reasons, first=first)
+        state.outcomes.append(never)
         return
-    stage.gauge.see(found.question)
-    fate = Fate(found.ref, asks(found.question), world.clock.now_s, first=first)
-    pod = StagePod(fate, arrive, found, _units(stage, found))
-    stage.fates.append(fate)
-    stage.arrived += 0 if first else pod.units
-    stage.asked += pod.units
-    if _place(stage, pod, Outcome.PLACED):
+    state.gauge.see(found.needs)
+    result = PodOutcome(
+        found.ref, request_text(found.needs), world.clock.now_s, first=first
+    )
+    pod = PlayedPod(result, arrive, found, _units(state, found))
+    state.outcomes.append(result)
+    state.arrived += 0 if first else pod.units
+    state.asked += pod.units
+    if _place(state, pod, Outcome.PLACED):
         return
-    if stage.waits:
-        stage.waiting[found.ref.uid] = pod
+    if state.waits:
+        state.waiting[found.ref.uid] = pod
     else:
         world.take_away(found.ref, None)
-        stage.asked -= pod.units
+        state.asked -= pod.units
 
 
-def _place(stage: Stage, pod: StagePod, outcome: Outcome) -> bool:
-    world, fate = stage.world, pod.fate
-    decided = world.place(pod.newcomer)
+def _place(state: State, pod: PlayedPod, outcome: Outcome) -> bool:
+    world, result = state.world, pod.result
+    decided = world.place(pod.pending)
     if not isinstance(decided, Placement):
-        fate.reasons, fate.nodes = decided.reasons, decided.nodes
+        result.reasons, result.nodes = decided.reasons, decided.nodes
         return False
-    fate.outcome, fate.placed_s = outcome, world.clock.now_s
-    fate.node, fate.cards = str(decided.node), _indexes(world, decided)
-    fate.reasons = {}
-    stage.running[fate.pod.namespace, fate.pod.name] = pod
+    result.outcome, result.placed_s = outcome, world.clock.now_s
+    result.node, result.cards = str(decided.node), _indexes(world, decided)
+    result.reasons = {}
+    state.running[result.pod.namespace, result.pod.name] = pod
     if pod.arrive.lasts_s is not None:
         end = whole_ms(world.clock.now_s + pod.arrive.lasts_s)
-        heapq.heappush(stage.ends, (end, next(stage.numbers), fate.pod.uid, pod))
+        heapq.heappush(state.ends, (end, next(state.numbers), result.pod.uid, pod))
     return True
 
 
-def try_again(stage: Stage) -> None:
-    """Try those that wait, the most important first; one of each kind is enough."""
-    hopeless: dict[object, Fate] = {}
-    order = sorted(stage.waiting.values(), key=lambda pod: -pod.fate.pod.priority)
+def try_again(state: State) -> None:
+    """Try pending pods by priority; of those alike that are refused, only one."""
+    hopeless: dict[object, PodOutcome] = {}
+    order = sorted(state.waiting.values(), key=lambda pod: -pod.result.pod.priority)
     for pod in order:
-        kind = pod.newcomer.question.kind
+        kind = pod.pending.needs.kind
         if kind in hopeless:
             alike = hopeless[kind]
-            pod.fate.reasons, pod.fate.nodes = alike.reasons, alike.nodes
-        elif _place(stage, pod, Outcome.WAITED):
-            del stage.waiting[pod.fate.pod.uid]
+            pod.result.reasons, pod.result.nodes = alike.reasons, alike.nodes
+        elif _place(state, pod, Outcome.WAITED):
+            del state.waiting[pod.result.pod.uid]
         else:
-            hopeless[kind] = pod.fate
+            hopeless[kind] = pod.result
 
 
-def take_away(stage: Stage, key: tuple[str, str]) -> None:
-    """Delete a pod of the scenario that runs."""
-    pod = stage.running.pop(key)
-    stage.world.take_away(pod.fate.pod, NodeName(pod.fate.node))
-    pod.fate.left_s = stage.world.clock.now_s
-    stage.asked -= pod.units
+def take_away(state: State, key: tuple[str, str]) -> None:
+    """Delete a running pod of the scenario."""
+    pod = state.running.pop(key)
+    state.world.take_away(pod.result.pod, NodeName(pod.result.node))
+    pod.result.left_s = state.world.clock.now_s
+    state.asked -= pod.units
 
 
-def _leave(stage: Stage, leave: Leave) -> None:
+def _leave(state: State, leave: Leave) -> None:
     first = (leave.namespace, leave.name)
-    key = stage.called.get(first, first)
-    if key in stage.running:
-        take_away(stage, key)
-    elif key in stage.there:
-        ref, body = stage.there.pop(key)
-        stage.world.take_away(ref, NodeName(body["spec"]["nodeName"]))
+    key = state.called.get(first, first)
+    if key in state.running:
+        take_away(state, key)
+    elif key in state.there:
+        ref, body = state.there.pop(key)
+        state.world.take_away(ref, NodeName(body["spec"]["nodeName"]))
     else:
-        waits = (pod for pod in stage.waiting.values() if _key(pod) == key)
+        waits = (pod for pod in state.waiting.values() if _key(pod) == key)
         pod = next(waits, None)
         if pod is None:
             return
-        del stage.waiting[pod.fate.pod.uid]
-        stage.world.take_away(pod.fate.pod, None)
-        pod.fate.outcome, pod.fate.left_s = Outcome.LEFT, stage.world.clock.now_s
-        stage.asked -= pod.units
-    try_again(stage)
+        del state.waiting[pod.result.pod.uid]
+        state.world.take_away(pod.result.pod, None)
+        pod.result.outcome, pod.result.left_s = Outcome.LEFT, state.world.clock.now_s
+        state.asked -= pod.units
+    try_again(state)
 
 
-def _drain(stage: Stage, drain: Drain) -> None:
-    """Close a node; its pods go, and come anew, the most important first.
+def _drain(state: State, drain: Drain) -> None:
+    """Close a node. Its pods are deleted and created again, by priority.
 
-    Who waits is tried again: for the reasons, mostly, which are others now.
+    Pending pods are tried again, because the reasons why they wait have changed.
     """
     name = NodeName(drain.node)
-    stage.world.close_node(name)
+    state.world.close_node(name)
     again: list[tuple[Arrive, str]] = []
-    for key, (ref, body) in list(stage.there.items()):
+    for key, (ref, body) in list(state.there.items()):
         if body["spec"]["nodeName"] == name and not _stays(body):
-            del stage.there[key]
-            stage.world.take_away(ref, name)
+            del state.there[key]
+            state.world.take_away(ref, name)
             if not is_leaving(body):
-                again.append(_anew(stage, Arrive(body), str(ref.name)))
-    for key, pod in list(stage.running.items()):
-        if pod.fate.node == name:
-            take_away(stage, key)
-            again.append(_anew(stage, pod.arrive, pod.fate.came_as[1]))
+                again.append(_anew(state, Arrive(body), str(ref.name)))
+    for key, pod in list(state.running.items()):
+        if pod.result.node == name:
+            take_away(state, key)
+            again.append(_anew(state, pod.arrive, pod.result.came_as[1]))
     if drain.gone:
-        for key, (ref, body) in list(stage.there.items()):
+        for key, (ref, body) in list(state.there.items()):
             if body["spec"]["nodeName"] == name:
-                del stage.there[key]
-                stage.world.take_away(ref, name)
-        stage.world.remove_node(name)
+                del state.there[key]
+                state.world.take_away(ref, name)
+        state.world.remove_node(name)
     for arrive, first in sorted(again, key=lambda one: -one[0].priority):
-        _arrive(stage, arrive, first)
-    try_again(stage)
+        _arrive(state, arrive, first)
+    try_again(state)
 
 
 def _stays(pod: Json) -> bool:
-    """Tell whether a drain leaves a pod where it is: a DaemonSet's, or a static one."""
+    """Tell whether a drain leaves a pod on its node: a DaemonSet's or a static one."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
 
 
-def _anew(stage: Stage, arrive: Arrive, first: str) -> tuple[Arrive, str]:
-    """Give the pod that takes a drained one's place, under a free name of its own."""
+def _anew(state: State, arrive: Arrive, first: str) -> tuple[Arrive, str]:
+    """Return the pod that replaces a drained one, under a free name."""
     pod = before_it_ran(arrive.pod)
     space = pod["metadata"]["namespace"]
     while True:
-        stage.moved += 1
-        key = (space, f"{first[:_MOST_NAME]}-moved-{stage.moved}")
-        if key not in stage.taken:
+        state.moved += 1
+        key = (space, f"{first[:_MOST_NAME]}-moved-{state.moved}")
+        if key not in state.taken:
             break
-    stage.taken.add(key)
-    stage.called[space, first] = key
+    state.taken.add(key)
+    state.called[space, first] = key
     return replace(arrive, pod=named_after(pod, *key)), first
 
 
-def moment_of(stage: Stage, *, look: bool) -> Moment:
-    """Take down how full it is; ``look``: at fragmentation, too."""
-    held, units, held_cores, cores = stage.gauge.full()
+def moment_of(state: State, *, look: bool) -> Moment:
+    """Measure how full the cluster is; ``look``: fragmentation, too."""
+    held, units, held_cores, cores = state.gauge.full()
     return Moment(
-        stage.world.clock.now_s,
-        stage.arrived,
-        stage.asked,
+        state.world.clock.now_s,
+        state.arrived,
+        state.asked,
         held,
         units,
         held_cores,
         cores,
-        len(stage.waiting),
-        stage.gauge.fragmented() if look else None,
+        len(state.waiting),
+        state.gauge.fragmented() if look else None,
     )
 
 
-def _units(stage: Stage, newcomer: Newcomer) -> int:
-    """Give what a pod asks in units; a whole card counts as an average card."""
-    a_card = stage.gauge.units_a_card()
+def _units(state: State, pending: PendingPod) -> int:
+    """Return what a pod asks for in units; a whole card counts as an average card."""
+    a_card = state.gauge.units_a_card()
     return sum(
         max(claim.amount.units, claim.whole_cards * a_card)
-        for claim in newcomer.question.request.claims
+        for claim in pending.needs.request.claims
     )
 
 
-def _key(pod: StagePod) -> tuple[str, str]:
-    return (pod.fate.pod.namespace, pod.fate.pod.name)
+def _key(pod: PlayedPod) -> tuple[str, str]:
+    return (pod.result.pod.namespace, pod.result.pod.name)
 
 
 def _indexes(world: World, decided: Placement) -> tuple[int, ...]:
@@ -341,25 +338,26 @@ def _indexes(world: World, decided: Placement) -> tuple[int, ...]:
 
 
 LOOKS = 200
-"""How often, in a long run, fragmentation is looked at: that costs time."""
+"""How often fragmentation is measured in a long run; it takes time."""
 OnStep = Callable[[int, int], None]
-"""Called with steps done and steps there are."""
+"""Called with the number of steps done and the number of all steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One scenario under one policy: what came of each pod, and how full it got.
+    """One scenario under one policy: the outcome of each pod, and how full it was.
 
-    ``end`` and ``untouched`` are of the scenario's last step, the same second under
-    every policy. Who waits by then is still followed, in ``fates`` and ``moments``.
+    ``end`` and ``untouched`` are those of the scenario's last step, at the same time
+    under every policy. ``outcomes`` and ``moments`` go on until no pending pod can be
+    placed.
     """
 
     policy: str
-    fates: Sequence[Fate]
+    outcomes: Sequence[PodOutcome]
     moments: Sequence[Moment]
     end: Moment
     untouched: int
-    """Cards of which nobody holds anything, on nodes that take pods."""
+    """Cards that hold nothing, on nodes that accept pods."""
     world: World
 
 
@@ -371,61 +369,60 @@ def play(
     looks: int = LOOKS,
     at_end: Callable[[World], None] = lambda _world: None,
 ) -> Played:
-    """Play it all, under the choice's policy where a pod does not name its own.
+    """Play all steps; ``choice`` is for pods that do not name a policy.
 
-    ``looks`` is how often fragmentation is looked at on the way; 0: never. ``at_end``
-    is called after the last step, and leaves the world as it was.
+    ``looks`` is how often fragmentation is measured on the way, 0 for never. ``at_end``
+    is called after the last step and must leave the cluster as it was.
     """
-    stage = _begun(scenario, choice)
-    moments = [moment_of(stage, look=bool(looks))]
+    state = _begun(scenario, choice)
+    moments = [moment_of(state, look=bool(looks))]
     total = len(scenario.steps)
     every = max(1, total // looks) if looks else total + 1
     for number, step in enumerate(scenario.steps):
-        _end_until(stage, step.at_s, moments)
-        stage.world.clock.now_s = step.at_s
-        happen(stage, step.what)
-        moments.append(moment_of(stage, look=number % every == every - 1))
+        _end_until(state, step.at_s, moments)
+        state.world.clock.now_s = step.at_s
+        apply(state, step.what)
+        moments.append(moment_of(state, look=number % every == every - 1))
         progress(number + 1, total)
-    end, untouched = moment_of(stage, look=bool(looks)), stage.world.untouched()
+    end, untouched = moment_of(state, look=bool(looks)), state.world.untouched()
     moments.append(end)
-    at_end(stage.world)
-    _end_until(stage, None, moments)
+    at_end(state.world)
+    _end_until(state, None, moments)
     if moments[-1] is not end:
-        moments.append(moment_of(stage, look=bool(looks)))
-    return Played(choice.default, stage.fates, moments, end, untouched, stage.world)
+        moments.append(moment_of(state, look=bool(looks)))
+    return Played(choice.default, state.outcomes, moments, end, untouched, state.world)
 
 
-def _begun(scenario: Scenario, choice: Choice) -> Stage:
-    """Give the stage with what is there before the first step."""
+def _begun(scenario: Scenario, choice: Choice) -> State:
     world = World(choice)
     for node in scenario.nodes:
         world.add_node(node)
-    stage = Stage(world, Gauge(world), scenario.waits, taken=_names(scenario))
+    state = State(world, Gauge(world), scenario.waits, taken=_names(scenario))
     for pod in scenario.there:
         ref = world.add_bound(pod)
-        stage.there[ref.namespace, ref.name] = (ref, pod)
-    return stage
+        state.there[ref.namespace, ref.name] = (ref, pod)
+    return state
 
 
 def _names(scenario: Scenario) -> set[tuple[str, str]]:
-    """Give the names of all pods that are there or come, with their namespaces."""
+    """Return namespace and name of all pods that exist or will come."""
     arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
     every = (pod["metadata"] for pod in (*scenario.there, *arriving))
     return {(one["namespace"], one["name"]) for one in every}
 
 
-def _end_until(stage: Stage, at_s: float | None, moments: list[Moment]) -> None:
-    """End the pods whose time is up by then; all, one after the other, by None."""
-    while stage.ends and (at_s is None or stage.ends[0][0] <= at_s):
-        end, _, uid, pod = heapq.heappop(stage.ends)
-        key = (pod.fate.pod.namespace, pod.fate.pod.name)
-        found = stage.running.get(key)
-        if found is None or found.fate.pod.uid != uid:
+def _end_until(state: State, at_s: float | None, moments: list[Moment]) -> None:
+    """End the pods whose time is over at ``at_s``; None: while others are pending."""
+    while state.ends and (at_s is None or state.ends[0][0] <= at_s):
+        end, _, uid, pod = heapq.heappop(state.ends)
+        key = (pod.result.pod.namespace, pod.result.pod.name)
+        found = state.running.get(key)
+        if found is None or found.result.pod.uid != uid:
             continue
-        if at_s is None and not stage.waiting:
-            # Nobody waits for it: how the cluster empties is of no interest.
+        if at_s is None and not state.waiting:
+            # Nobody waits for its room, so the rest of its life does not matter.
             continue
-        stage.world.clock.now_s = end
-        take_away(stage, key)
-        try_again(stage)
-        moments.append(moment_of(stage, look=False))
+        state.world.clock.now_s = end
+        take_away(state, key)
+        try_again(state)
+        moments.append(moment_of(state, look=False))

@@ -1,13 +1,7 @@
-"""A cluster that runs as the beginning of a scenario; nothing is written. Pure.
+"""Read the running cluster as the beginning of a scenario; nothing is written.
 
-What to know of a running cluster before its what-if is read, as sentences. Pure.
-
-Reading a running cluster for a what-if: lists and single objects, never a write.
-
-Which rights to read a cluster are missing, whose they would be, and what to do.
-
-Found by asking for the very things that a what-if reads, in small: so a right counts
-however it was granted, for one namespace or for one object by its name.
+If rights are missing, all of them are found by trying the same reads in small. So a
+right counts however it was granted, even for one object by its name.
 """
 
 import itertools
@@ -27,7 +21,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.scenario import Arrive, Drain, Happening, Join, Scenario, Step
+from gpusharectl.simulate.scenario import Arrive, Drain, Event, Join, Scenario, Step
 from gpusharectl.simulate.synthetic import OURS, playable
 from gpusharectl.state.read import configured_choice, everything
 
@@ -36,20 +30,20 @@ _MOST_NAMES = 5
 
 
 def whose_policy(extender: Json | None, choice: Choice) -> str:
-    """Say whose policy is taken, and where the extender's cannot be known."""
+    """Say which policy is used, and whether it is known to be the extender's."""
     taken = choice.default
     if extender is None:
-        return f"No extender was found; {taken} is taken for its policy."
+        return f"No extender was found; the policy {taken} is used."
     told = facts.settings_of(extender).get(_POLICY, "")
     if told and told not in POLICIES:
         own = users_words(told)
-        return f'The extender\'s policy "{own}" is not known here; {taken} is taken.'
+        return f'The extender\'s policy "{own}" is not known here; {taken} is used.'
     if not told and _set_elsewhere(extender):
         return (
             f"The extender's policy is not known: {_POLICY} may come from a ConfigMap "
-            f"or a Secret, which are not read; {taken} is taken."
+            f"or a Secret, which are not read; {taken} is used."
         )
-    return f"The extender's own policy is {taken}."
+    return f"The policy is the extender's: {taken}."
 
 
 def played(
@@ -58,7 +52,7 @@ def played(
     drain: Sequence[str],
     more: Sequence[tuple[str, int]],
 ) -> Iterator[str]:
-    """Say what is played, in its order; ``counts``: pods placed afresh, and waiting."""
+    """Say what is played, in order; ``counts``: pods placed afresh, pods pending."""
     afresh, waiting = counts
     steps = [
         f"{_are(each, 'node', f'like {like}')} added" for like, each in add.items()
@@ -79,18 +73,19 @@ def played(
 
 
 def unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
-    """Say what nobody knows of the cluster, or of what is left out."""
+    """Say what is not known of the cluster, and which pods are left out."""
     dark = [facts.name_of(node) for node in nodes if is_dark(node)]
     if dark:
+        told = words.listed(dark, _MOST_NAMES)
         yield (
-            f"Cards not known, and counted as none: {words.listed(dark, _MOST_NAMES)}; "
-            "gpusharectl inspect says why."
+            f"Cards not known, so counted as none, on: {told}; gpusharectl inspect "
+            "says why."
         )
     astray = [facts.full_name(pod) for pod in pods if _astray(pod)]
     if astray:
         yield (
-            "Card not known, so room is kept on every card of the node, and nothing "
-            f"counted as allotted: {words.listed(astray, _MOST_NAMES)}."
+            "Card not known, so room is kept on every card of the node and nothing is "
+            f"counted as allotted, for: {words.listed(astray, _MOST_NAMES)}."
         )
     yield from _not_tried([pod for pod in pods if _remarks_waits(pod)])
 
@@ -100,12 +95,10 @@ def _not_tried(waiting: Sequence[Json]) -> Iterator[str]:
     plain = [pod for pod in waiting if not codec.is_ours(pod)]
     found = []
     if gated:
-        found.append(
-            f"{words.counted(len(gated), 'pod')} held back by scheduling gates"
-        )
+        found.append(f"{words.counted(len(gated), 'pod')} with scheduling gates")
     if plain:
-        wait = "waits and asks" if len(plain) == 1 else "wait and ask"
-        found.append(f"{words.counted(len(plain), 'pod')} that {wait} no card")
+        verb = "asks" if len(plain) == 1 else "ask"
+        found.append(f"{words.counted(len(plain), 'pod')} that {verb} for no card")
     if found:
         yield f"Not tried: {'; '.join(found)}."
 
@@ -124,7 +117,7 @@ def _set_elsewhere(extender: Json) -> bool:
 
 
 def is_dark(node: Json) -> bool:
-    """Tell whether a node is to share cards, and nobody can read which it has."""
+    """Tell whether a node shares cards, but its cards are not known."""
     if not facts.annotation(node, names.CARDS):
         return facts.is_labelled(node)
     try:
@@ -135,7 +128,7 @@ def is_dark(node: Json) -> bool:
 
 
 def _astray(pod: Json) -> bool:
-    """Tell whether a pod holds part of a card, and nobody has told believably which."""
+    """Tell whether a pod holds part of a card, but the card is not known."""
     if not facts.node_of(pod) or not codec.is_ours(pod):
         return False
     try:
@@ -153,22 +146,22 @@ def _are(number: int, thing: str, which: str) -> str:
 _HOSTNAME = "kubernetes.io/hostname"
 _MOST_NODES = 10
 _MOST_NAME = 200
-"""Of a name, so that it may get a number behind it."""
+"""Characters of a name, so that a number fits behind it."""
 _PASSING = "node.kubernetes.io/"
-"""What the taints of a node that ails begin with; a new one is well."""
+"""Prefix of the taints of a node in trouble; a new node has none."""
 
 
 class LiveError(ValueError):
-    """The question cannot be asked of this cluster; the message says why."""
+    """The question cannot be answered for this cluster; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is to be different from the cluster that runs.
+    """How the simulation differs from the running cluster.
 
-    ``add``: how many nodes like one that is there; ``more``: how many pods of a
-    template, by what people call it. ``afresh``: the pods with cards that run are
-    placed anew, in the order in which they came.
+    ``add`` has the number of new nodes by the node they are like. ``more`` has name,
+    template and number of further pods. ``afresh``: the running pods with cards are
+    placed again, in the order of their creation.
     """
 
     add: Mapping[str, int] = field(default_factory=dict)
@@ -180,10 +173,10 @@ class WhatIf:
 def live_scenario(
     nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
 ) -> Scenario:
-    """Make a scenario of nodes and unfinished pods; ``LiveError``.
+    """Make a scenario of nodes and unfinished pods; ``LiveError`` if it is impossible.
 
-    Nodes are added, then the pods that wait are tried, the most important first, then
-    nodes are drained, and the further pods come last. The policy is the extender's.
+    Nodes are added, then pending pods are tried by priority, then nodes are drained,
+    and further pods come last. The policy is the extender's.
     """
     by_name = {facts.name_of(node): node for node in nodes}
     for name in (*what.add, *what.drain):
@@ -197,7 +190,7 @@ def live_scenario(
         there = [pod for pod in there if not _moves(pod)]
     waiting = sorted(filter(_waits, pods), key=_queued)
     taken = frozenset(map(facts.full_name, pods))
-    happenings: list[Happening] = [
+    happenings: list[Event] = [
         *(Join(node) for node in _added(by_name, what.add)),
         *(Arrive(_unbound(pod)) for pod in (*again, *waiting)),
         *(Drain(name) for name in what.drain),
@@ -243,7 +236,7 @@ def _came(pod: Json) -> tuple[str, str]:
 
 
 def _unbound(pod: Json) -> Json:
-    """Give a pod as it was before anybody placed it."""
+    """Return a pod as it was before it was placed."""
     metadata = pod["metadata"]
     told = metadata.get("annotations") or {}
     kept = {
@@ -259,12 +252,12 @@ def _unbound(pod: Json) -> Json:
 def _further(
     more: Sequence[tuple[str, Json, int]], taken: frozenset[str]
 ) -> Iterator[Json]:
-    """Make the further pods, under names that no pod has of those in ``taken``."""
+    """Make the further pods, under names that are not in ``taken``."""
     for number, (name, template, count) in enumerate(more):
         try:
             pod = playable(template)
         except Malformed as error:
-            raise LiveError(f"no more of {name} can come: {error}") from error
+            raise LiveError(f"no more pods of {name} can be added: {error}") from error
         space, _, plain = name.rpartition("/")
         begun = f"{plain[:_MOST_NAME]}-more-{number}"
         told = (f"{begun}-{index}" for index in itertools.count())
@@ -284,7 +277,7 @@ def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json
 
 
 def _like(node: Json, name: str) -> Json:
-    """Give a new node like one that is there: empty, well, with cards of its own."""
+    """Return a new node like an existing one: empty, healthy, with cards of its own."""
     metadata: dict[str, Any] = node["metadata"]
     try:
         cards = [
@@ -299,7 +292,7 @@ def _like(node: Json, name: str) -> Json:
     if is_dark(node):
         like = metadata["name"]
         raise LiveError(
-            f"a node like {like} cannot be added: it has not told its cards; "
+            f"a node like {like} cannot be added: it has not reported its cards; "
             "gpusharectl inspect says why"
         )
     labels = dict(metadata.get("labels") or {})
@@ -335,15 +328,15 @@ _MOST_MORE = 100_000
 _WITH_KIND = 3
 
 
-class Further:
-    """So many more pods of a controller's template, as the command line names it."""
+class MorePods:
+    """Further pods from a controller's template, as the command line names it."""
 
     def __init__(self, text: str) -> None:
-        """Read ``edge/app=10``, or ``statefulset/edge/db=3``; ``LiveError``."""
+        """Parse ``edge/app=10``, or ``statefulset/edge/db=3``; ``LiveError``."""
         what, equals, number = text.rpartition("=")
         parts = what.split("/")
         kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
-        wrong = f'"{users_words(text)}" names no pods'
+        wrong = f'"{users_words(text)}" does not name pods'
         counts = number.isdecimal() and len(number) <= len(str(_MOST_MORE))
         if not equals or not counts or not 0 < int(number) <= _MOST_MORE:
             raise LiveError(
@@ -362,7 +355,7 @@ class Further:
 
 
 def read_live(
-    access: Access, what: WhatIf, more: Sequence[Further], name: str
+    access: Access, what: WhatIf, more: Sequence[MorePods], name: str
 ) -> Scenario:
     """Read the cluster once for a scenario; ``LiveError``, ``ClusterError``."""
     templates = [(str(_path(one)), _template(access, one), one.number) for one in more]
@@ -372,11 +365,11 @@ def read_live(
     return live_scenario(nodes, pods, asked, name)
 
 
-def _path(one: Further) -> str:
+def _path(one: MorePods) -> str:
     return f"{one.ref.namespace}/{one.ref.name}"
 
 
-def _template(access: Access, one: Further) -> Json:
+def _template(access: Access, one: MorePods) -> Json:
     found = access.objects.get(one.ref)
     if found is None:
         raise LiveError(f"there is no {one.ref}; kubectl get {one.resource} -A")
@@ -398,17 +391,17 @@ _WHO = {
 def without_rights(
     access: Access, gets: Sequence[tuple[str, Ref]], error: Forbidden
 ) -> str:
-    """Say in a sentence who lacks which rights, all at once, and what to do.
+    """Say in one sentence who lacks which rights, all of them, and what to do.
 
-    ``gets`` are the single objects to be read, with their resources as rights have
-    them. Where all of it may be read by now, ``error`` has to do.
+    ``gets`` are the single objects that are read, with the resource names that rights
+    use. If all of it can be read by now, ``error`` is told instead.
     """
     missing = ", ".join(_missing(access, gets))
     if not missing:
         return f"{access.objects.host}: {error}; {_MEND}"
     who = _who(access)
     if not who:
-        # The refusal names the account, too.
+        # The refusal of the API server names the account, too.
         return f"{access.objects.host} does not let you {missing} ({error}); {_MEND}"
     return f'{access.objects.host} does not let "{who}" {missing}; {_MEND}'
 
@@ -433,15 +426,15 @@ def _refused(read: Callable[[], object]) -> bool:
     except Forbidden:
         return True
     except ClusterError:
-        # Nobody can tell.
+        # Not known.
         return False
     return False
 
 
 def _who(access: Access) -> str:
-    """Name the account, as the API server knows it; empty where it does not tell.
+    """Return the account, as the API server knows it; empty if it does not say.
 
-    A question in the form of a POST: nothing is stored. Kubernetes 1.28 and newer.
+    A POST, but nothing is stored. Kubernetes 1.28 and newer.
     """
     try:
         found = access.objects.create(_WHO)

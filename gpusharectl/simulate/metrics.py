@@ -1,9 +1,9 @@
-"""How full the cluster is, and how much of what is free is of use; kept as it changes.
+"""Measure how full the cluster is, and how much of the free memory pods can use.
 
 Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023): the part of
-the free units that a pod drawn by lot from those seen cannot use. Either no card of the
-node has enough, or its CPU, memory or labels stand against it, or the pod wants more
-whole cards than are untouched.
+the free units that a random pod of those seen cannot use. Either no card of the node
+has enough, or its CPU, memory or labels do not fit, or the pod needs more untouched
+cards than there are. Only nodes that changed are measured again.
 """
 
 from collections import Counter
@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName
 from gpushare.domain.node import Node
-from gpusharectl.simulate.cluster import Question, World
+from gpusharectl.simulate.cluster import PodNeeds, World
 
 _TYPICAL = 0.95
-"""The most frequent kinds of pods, up to this share of all, are looked at."""
+"""The most frequent kinds of pods are used, up to this share of all pods."""
 _MOST_KINDS = 60
 
 
 @dataclass(slots=True)
 class _Sums:
-    """One quantity of each node, and its sum."""
-
     by_node: dict[NodeName, int] = field(default_factory=dict)
     total: int = 0
 
@@ -32,13 +30,13 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Kind:
-    question: Question
+    needs: PodNeeds
     position: int = 0
     useless: _Sums = field(default_factory=_Sums)
 
 
 class Gauge:
-    """What is held and free over all nodes of a world, and of what use it is."""
+    """Units and cores held and free over all nodes, kept up to date."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -49,16 +47,16 @@ class Gauge:
         self._seen: Counter[object] = Counter()
         self._kinds: dict[object, _Kind] = {}
 
-    def see(self, question: Question) -> None:
-        """Count a pod that has come, if it asks for cards."""
-        if question.request.claims:
-            kind = question.kind
+    def see(self, needs: PodNeeds) -> None:
+        """Count a new pod, if it asks for cards."""
+        if needs.request.claims:
+            kind = needs.kind
             self._seen[kind] += 1
             if kind not in self._kinds:
-                self._kinds[kind] = _Kind(question)
+                self._kinds[kind] = _Kind(needs)
 
     def full(self) -> tuple[int, int, int, int]:
-        """Give units held and in all, and cores held and in all, as they are now."""
+        """Return units held, all units, cores held and all cores."""
         world = self._world
         for name in world.candidates.changed_since(self._position):
             page = world.ledger.node(name)
@@ -72,7 +70,7 @@ class Gauge:
         )
 
     def fragmented(self) -> float | None:
-        """Give the share of the free units that a typical pod cannot use, 0 to 1."""
+        """Return the share of the free units that a typical pod cannot use, 0 to 1."""
         self.full()
         typical = self._typical()
         if not self._free.total or not typical:
@@ -82,7 +80,7 @@ class Gauge:
         return lost / pods / self._free.total
 
     def units_a_card(self) -> int:
-        """Give the units of an average card: what a whole card is charged."""
+        """Return the units of an average card: a whole card counts as many."""
         cards = self._cores.total // CORES_PER_CARD
         return self._units.total // cards if cards else 0
 
@@ -95,7 +93,7 @@ class Gauge:
         self._free.put(name, sum(max(0, room.units) for room in page.free.values()))
 
     def _typical(self) -> list[tuple[_Kind, int]]:
-        """Give the most frequent kinds with the number of their pods."""
+        """Return the most frequent kinds with the number of their pods."""
         left = _TYPICAL * self._seen.total()
         found = []
         for kind, number in self._seen.most_common(_MOST_KINDS):
@@ -111,16 +109,16 @@ class Gauge:
             page = self._world.ledger.node(name)
             value = 0
             if page is not None and page.cards and candidates.knows(name):
-                fits = not candidates.judge(kind.question, name)
-                value = useless(kind.question, page, fits=fits)
+                fits = not candidates.judge(kind.needs, name)
+                value = useless(kind.needs, page, fits=fits)
             kind.useless.put(name, value)
         kind.position = candidates.position()
         return kind.useless.total
 
 
-def useless(question: Question, page: Node, *, fits: bool) -> int:
-    """Give the free units of a node that the pod cannot use; all where it fits not."""
-    request = question.request
+def useless(needs: PodNeeds, page: Node, *, fits: bool) -> int:
+    """Return the free units of a node that the pod cannot use; all unless it fits."""
+    request = needs.request
     free = {uuid: room for uuid, room in page.free.items() if room.units > 0}
     if not fits:
         return sum(room.units for room in free.values())

@@ -1,8 +1,8 @@
-"""What a pod wants of a node beside cards, as far as it is played. Pure.
+"""Filter nodes by what kube-scheduler checks beside the cards. Pure.
 
 The sources are Kubernetes 1.36, ``pkg/scheduler/framework/plugins``: nodeunschedulable,
-tainttoleration, nodeaffinity (selectors and required terms) and noderesources, in their
-own words. Not played: pod affinity, spreading, volumes, ports.
+tainttoleration, nodeaffinity (selectors and required terms) and noderesources, with
+their messages. Pod affinity, spreading, volumes and ports are left out.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint that keeps pods away which do not tolerate it."""
+    """A taint that keeps pods away unless they tolerate it."""
 
     key: str
     value: str
@@ -35,7 +35,7 @@ class Toleration:
     effect: str
 
     def covers(self, taint: Taint) -> bool:
-        """Tell whether the pod may go where this taint is."""
+        """Tell whether this toleration covers a taint."""
         if self.effect not in ("", taint.effect):
             return False
         if self.key not in ("", taint.key):
@@ -46,23 +46,23 @@ class Toleration:
 
 
 Expression = tuple[str, str, tuple[str, ...]]
-"""Key, operator and values of a node selector's requirement."""
+"""Key, operator and values of a requirement in a node selector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a pod wants of a node; equal wishes are judged alike."""
+class Constraints:
+    """What a pod requires of a node; equal ones are judged alike."""
 
     amount: HostAmount | None
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[tuple[Expression, ...], ...] = ()
-    """Node affinity's required terms, of which one must hold; none: no wish."""
+    """The required terms of node affinity: one must hold; empty if there is none."""
     tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
-    """What of a node does not change with the pods on it; ``pods`` None: no limit."""
+class NodeProperties:
+    """What of a node does not depend on its pods; ``pods`` None: no limit."""
 
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
@@ -70,18 +70,18 @@ class Traits:
 
     @property
     def closed(self) -> bool:
-        """Whether the node takes nothing more, as one that is drained."""
+        """Whether the node is unschedulable, as a drained one is."""
         return any(taint.key == _UNSCHEDULABLE for taint in self.taints)
 
 
-def wish_of(pod: Json, amount: HostAmount | None) -> Wish:
-    """Read a pod's wishes off its spec."""
+def constraints_of(pod: Json, amount: HostAmount | None) -> Constraints:
+    """Read the constraints from a pod's spec."""
     spec = pod.get("spec") or {}
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     terms = (affinity or {}).get("nodeSelectorTerms") or ()
-    return Wish(
+    return Constraints(
         amount,
         tuple(sorted((spec.get("nodeSelector") or {}).items())),
         tuple(tuple(_expressions(term)) for term in terms),
@@ -89,8 +89,8 @@ def wish_of(pod: Json, amount: HostAmount | None) -> Wish:
     )
 
 
-def traits_of(node: Json) -> Traits:
-    """Read a node's labels, taints and limit of pods; unschedulable is a taint here."""
+def properties_of(node: Json) -> NodeProperties:
+    """Read a node's labels, taints and limit of pods; unschedulable becomes a taint."""
     spec = node.get("spec") or {}
     taints = [
         Taint(str(one.get("key", "")), str(one.get("value") or ""), str(one["effect"]))
@@ -102,34 +102,37 @@ def traits_of(node: Json) -> Traits:
     pods = str(((node.get("status") or {}).get("allocatable") or {}).get("pods", ""))
     labels = dict(node["metadata"].get("labels") or {})
     labels["metadata.name"] = node["metadata"]["name"]
-    return Traits(
+    return NodeProperties(
         labels,
         tuple(dict.fromkeys(taints)),
         int(pods) if pods.isdecimal() else None,
     )
 
 
-def keeps_away(traits: Traits, wish: Wish) -> str | None:
-    """Say why a node is not for the pod however empty it is; None where it is."""
-    for taint in traits.taints:
-        if not any(one.covers(taint) for one in wish.tolerations):
+def keeps_away(properties: NodeProperties, constraints: Constraints) -> str | None:
+    """Return why a node does not fit the pod even if it is empty; None if it does."""
+    for taint in properties.taints:
+        if not any(one.covers(taint) for one in constraints.tolerations):
             if taint.key == _UNSCHEDULABLE:
                 return "node(s) were unschedulable"
             return f"node(s) had untolerated taint {taint.key}"
-    labels = traits.labels
-    if any(labels.get(key) != value for key, value in wish.selector) or (
-        wish.terms and not any(_holds(term, labels) for term in wish.terms)
+    labels = properties.labels
+    if any(labels.get(key) != value for key, value in constraints.selector) or (
+        constraints.terms
+        and not any(_holds(term, labels) for term in constraints.terms)
     ):
         return "node(s) didn't match Pod's node affinity/selector"
     return None
 
 
-def lacks(wish: Wish, room: HostAmount | None, slots: int | None) -> tuple[str, ...]:
-    """Say all that a node lacks of CPU, memory and number of pods; mostly nothing.
+def lacks(
+    constraints: Constraints, room: HostAmount | None, slots: int | None
+) -> tuple[str, ...]:
+    """Return what a node lacks of CPU, memory and number of pods.
 
-    What is not asked is never short, however over-committed the node is.
+    A resource that the pod does not ask for is never lacking, even on a full node.
     """
-    asked = wish.amount
+    asked = constraints.amount
     crowded = slots is not None and slots < 1
     if not crowded and (asked is None or asked.fits(room)):
         return ()
@@ -160,7 +163,7 @@ def _expressions(term: Json) -> list[Expression]:
 
 
 def _holds(term: tuple[Expression, ...], labels: Mapping[str, str]) -> bool:
-    # An empty term holds nowhere, as with kube-scheduler.
+    # An empty term matches no node, as in kube-scheduler.
     return bool(term) and all(_matches(one, labels) for one in term)
 
 

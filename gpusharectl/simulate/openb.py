@@ -1,16 +1,11 @@
-"""The public trace of a cluster that shares cards, replayed as its paper does. Pure.
+"""Read the public trace openb, order its pods and measure a replay as its paper does.
 
-Alibaba's ``cluster-trace-gpu-v2023`` (github.com/alibaba/clusterdata), published with
-"Beware of Fragmentation" (USENIX ATC 2023), whose order of pods and whose measure these
-are. ``openbfile`` reads its files.
+The trace is Alibaba's ``cluster-trace-gpu-v2023`` (github.com/alibaba/clusterdata),
+published with "Beware of Fragmentation" (USENIX ATC 2023). Pure but for the files.
 
-The files of the public trace, with complaints that name file, line and field.
-
-The public trace as a scenario for our own kind of cards. Pure.
-
-A card has 1000 units, so a unit is one milli, and 100 cores. A share of a card asks its
-milli and one core: with fewer than a hundred pods on a card memory is always the
-scarcer. Several cards are asked as whole ones. Nothing is rounded.
+A card has 1000 units, so one unit is one milli, and 100 cores. A share of a card asks
+for its milli and one core: with fewer than 100 pods on a card memory always runs out
+first. Several cards are asked for as whole ones. Nothing is rounded.
 """
 
 import csv
@@ -33,9 +28,9 @@ from gpusharectl.simulate.scenario import Arrive, Scenario, Step
 WHOLE = 1000
 """Milli of one whole card."""
 TUNED_LOAD = 1.3
-"""The demand of a replay's pods, as a part of the capacity."""
+"""The demand of a replay's pods, as a multiple of the capacity."""
 SEEDS = tuple(range(42, 52))
-"""The paper's own; a figure is the mean over them."""
+"""The seeds of the paper; its figures are the mean over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class TracePod:
-    """What one pod of the trace asks."""
+    """What one pod of the trace asks for."""
 
     name: str
     cpu_milli: int
@@ -61,7 +56,7 @@ class TracePod:
     milli: int
     """Of each card: 0 without a card, 1 to 1000 of one, 1000 of each of several."""
     models: frozenset[str] | None = None
-    """The card models that it may have; None is any."""
+    """The card models that it accepts; None is any."""
 
     @property
     def demand(self) -> int:
@@ -71,7 +66,7 @@ class TracePod:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The cluster and the pods of one list, both as they stand in the files."""
+    """The cluster and the pods of one list, in the order of the files."""
 
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
@@ -82,22 +77,22 @@ class Trace:
         return WHOLE * sum(node.cards for node in self.nodes)
 
     def shuffled_nodes(self, seed: int) -> tuple[TraceNode, ...]:
-        """Give the nodes in an order of chance, a replay's fixed order of them.
+        """Return the nodes in a random order, which is fixed for a seed.
 
-        Where several are equally good the first is taken. The file has the nodes of a
-        kind in a row, so that some are always first: that costs the paper's policy a
-        point on the list ``cpu200``. In an order of chance its figures are met.
+        Of nodes that are equally good the first is taken. The file has all nodes of one
+        kind in a row, so some would always be first: that costs the paper's policy a
+        point on the list ``cpu200``. In a random order its figures are reached.
         """
         nodes = list(self.nodes)
         random.Random(seed).shuffle(nodes)  # noqa: S311 - as in arrivals
         return tuple(nodes)
 
     def arrivals(self, seed: int, load: float = TUNED_LOAD) -> list[TracePod]:
-        """Give the pods in the order in which they arrive.
+        """Return the pods in the order of their arrival.
 
-        Sorted by name, shuffled with the seed, then tuned to a demand of ``load`` times
-        the capacity: random pods of the list come on top, or random ones are left out.
-        A ValueError where no pod of the list asks a card.
+        They are sorted by name, shuffled with the seed, then tuned to a demand of
+        ``load`` times the capacity: random pods of the list are added or removed.
+        ``ValueError`` if no pod of the list asks for a card.
         """
         if not any(pod.demand for pod in self.pods):
             raise ValueError(
@@ -118,17 +113,17 @@ class Trace:
 
 
 class Meter:
-    """The paper's measure: the allocated share of all cards, over the arrived load."""
+    """The measure of the paper: the allocated share of all cards over the load."""
 
     def __init__(self, capacity: int) -> None:
-        """Begin with an empty cluster of so many milli."""
+        """Start with an empty cluster of so many milli."""
         self._capacity = capacity
         self._arrived = 0
         self._allocated = 0
         self._at: dict[int, list[float]] = {}
 
     def arrived(self, demand: int, *, placed: bool) -> None:
-        """Take down one arrival, of so many milli, and whether it found its place."""
+        """Record one arrival, of so many milli, and whether it was placed."""
         self._arrived += demand
         if placed:
             self._allocated += demand
@@ -136,21 +131,21 @@ class Meter:
         self._at.setdefault(load, []).append(100 * self._allocated / self._capacity)
 
     def share(self, load: int) -> float | None:
-        """Give the allocated share, in percent, at a load in percent.
+        """Return the allocated share in percent at a load in percent.
 
-        The mean over the moments (one after each arrival) at which the load rounds to
-        it; None where it never did.
+        It is the mean over the moments (one after each arrival) at which the load
+        rounds to it; None if it never does.
         """
         seen = self._at.get(load)
         return None if seen is None else fmean(seen)
 
     def curve(self) -> list[tuple[int, float]]:
-        """Give load and share, both in percent, in the order of the load."""
+        """Return load and share, both in percent, in the order of the load."""
         return [(load, fmean(seen)) for load, seen in sorted(self._at.items())]
 
 
 def mean_share(meters: Iterable[Meter], load: int) -> float | None:
-    """Give the mean of several replays at one load; None where one never got there."""
+    """Return the mean of several replays at one load; None if one never reached it."""
     shares = [meter.share(load) for meter in meters]
     known = [share for share in shares if share is not None]
     return fmean(known) if known and len(known) == len(shares) else None
@@ -171,7 +166,7 @@ class TraceError(ValueError):
 
 
 def pod_lists(folder: Path) -> list[str]:
-    """Give the names of the pod lists in a folder, such as ``default``, sorted."""
+    """Return the names of the pod lists in a folder, such as ``default``, sorted."""
     found = folder.glob(f"{_PODS}*.csv")
     return sorted(path.stem.removeprefix(_PODS) for path in found)
 
@@ -208,7 +203,7 @@ def read_pods(path: Path) -> tuple[TracePod, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of a file, with the place to name in a complaint."""
+    """One line of a file, and its place for a complaint."""
 
     path: Path
     line: int
@@ -259,7 +254,7 @@ def _milli(row: _Row, cards: int) -> int:
     if cards == 0:
         return 0
     if cards > 1:
-        # Several cards are whole ones, whatever the column says: so the paper replays.
+        # Several cards are whole ones, whatever the column says, as in the paper.
         return WHOLE
     if not 0 < milli <= WHOLE:
         raise row.wrong("gpu_milli", f"is {milli}; of one card it is 1 to {WHOLE}")
@@ -292,7 +287,7 @@ def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
 
 
 def _numbered(reader: "Reader") -> Iterator[tuple[int, list[str]]]:
-    """Give each row with the line at which it begins: a quoted field may have many."""
+    """Yield each row with the line at which it begins; a quoted field may have many."""
     line = reader.line_num + 1
     for values in reader:
         yield line, values
@@ -345,7 +340,7 @@ NAMESPACE = "openb"
 def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
     """Make a scenario of one order of arrivals; nobody waits, and nobody leaves.
 
-    ``ValueError`` as ``Trace.arrivals`` raises it.
+    ``ValueError`` as in ``Trace.arrivals``.
     """
     arrivals = trace.arrivals(seed)
     steps = (
@@ -364,31 +359,31 @@ def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
 
 
 def metered(trace: Trace, seed: int, played: Played) -> Meter:
-    """Measure what was played as the trace's paper does."""
+    """Measure what was played as the paper does."""
     meter = Meter(trace.capacity)
-    for pod, fate in zip(trace.arrivals(seed), played.fates, strict=True):
-        meter.arrived(pod.demand, placed=fate.outcome is Outcome.PLACED)
+    for pod, result in zip(trace.arrivals(seed), played.outcomes, strict=True):
+        meter.arrived(pod.demand, placed=result.outcome is Outcome.PLACED)
     return meter
 
 
 def _scenario_node(node: TraceNode, place: int) -> Json:
-    """Make a node; of equals the first by name is taken, so its place stands there."""
+    """Make a node; its name begins with its place, since the first by name is taken."""
     name = f"{place:04}-{node.name}"
     cards = [
         synthetic.card(name, index, WHOLE, node.model) for index in range(node.cards)
     ]
-    host = synthetic.Host(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
+    host = synthetic.NodeCapacity(f"{node.cpu_milli}m", f"{node.memory_mib}Mi")
     return synthetic.node(name, cards, host)
 
 
 def _scenario_pod(pod: TracePod, number: int) -> Json:
     whole = pod.cards > 1
-    asked = synthetic.Asked(
+    asked = synthetic.PodSpec(
         units=0 if whole else pod.milli,
         cores=CORES_PER_CARD * pod.cards if whole else pod.cards,
         cpu=f"{pod.cpu_milli}m",
         memory=f"{pod.memory_mib}Mi",
         models=tuple(sorted(pod.models or ())),
     )
-    # The list's tuning may bring a pod twice; a name is there once.
+    # A pod of the list may come twice, but a name only once.
     return synthetic.pod(NAMESPACE, f"{pod.name}-{number}", asked)

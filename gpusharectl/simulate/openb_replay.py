@@ -1,7 +1,4 @@
-"""Replays of the public trace by our own decisions, measured as its paper does.
-
-Replays of the trace on a screen, as lines of CSV, and as a picture.
-"""
+"""Replay the public trace with our own decisions, and show the figures of its paper."""
 
 import csv
 import io
@@ -29,7 +26,7 @@ from gpusharectl.simulate.plot import check, save, styled, subplots
 from gpusharectl.simulate.render import Figures, side_by_side
 
 LOADS = (100, 130)
-"""The loads, in percent of all cards, at which the paper's figures are read."""
+"""The loads, in percent of all cards, of the figures in the paper."""
 VERSION = 1
 
 
@@ -45,11 +42,11 @@ class Replay:
     pods: tuple[int, ...]
 
     def share(self, load: int) -> float | None:
-        """Give the allocated share, in percent, as the mean of the seeds."""
+        """Return the allocated share, in percent, as the mean of the seeds."""
         return mean_share(self.meters, load)
 
     def curve(self) -> list[tuple[int, float]]:
-        """Give load and share, both in percent, as the mean of the seeds."""
+        """Return load and share, both in percent, as the mean of the seeds."""
         curves = [dict(meter.curve()) for meter in self.meters]
         loads = sorted(set.intersection(*(set(curve) for curve in curves)))
         return [(load, fmean(curve[load] for curve in curves)) for load in loads]
@@ -66,9 +63,10 @@ class Wanted:
 
 
 def replays(wanted: Wanted, began: Callable[[str], OnStep]) -> Iterator[Replay]:
-    """Replay list by list, policy by policy; ``ValueError`` names what is wrong.
+    """Replay list by list, policy by policy; ``ValueError`` says what is wrong.
 
-    ``began`` is called as each replay begins, with its name; all lists are read before.
+    All lists are read before the first replay. ``began`` is called with the name of
+    each replay.
     """
     traces = [read_trace(wanted.folder, pod_list) for pod_list in wanted.lists]
     for pod_list, trace in zip(wanted.lists, traces, strict=True):
@@ -89,9 +87,9 @@ def _replay(
         progress = began(f"{pod_list} · {choice.default} · seed {seed}")
         played = play(scenario, choice, progress, looks=0)
         meters.append(metered(trace, seed, played))
-        fates = played.fates
-        placed.append(sum(fate.outcome is Outcome.PLACED for fate in fates))
-        pods.append(len(fates))
+        outcomes = played.outcomes
+        placed.append(sum(result.outcome is Outcome.PLACED for result in outcomes))
+        pods.append(len(outcomes))
     return Replay(
         pod_list,
         choice.default,
@@ -103,7 +101,7 @@ def _replay(
 
 
 def replay_data(found: Sequence[Replay]) -> dict[str, Any]:
-    """Give the replays as data, in percent; ``curve`` has [load, share] pairs.
+    """Return the replays as data, in percent; ``curve`` has [load, share] pairs.
 
     Shape: ``{v, trace, measure, replays: [{list, policy, seeds, placed, pods,
     at: {load: percent | null}, by_seed: {load: [percent | null]}, curve}]}``.
@@ -137,7 +135,7 @@ _GAP = 3
 
 
 def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> None:
-    """Show the paper's figure for each list and policy: the answer first."""
+    """Show the figure of the paper for each list and policy: the answer first."""
     console.print(Words(answer(found), "bold"))
     told = _seeds(found[0].seeds)
     console.print(
@@ -154,7 +152,6 @@ def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> N
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    """Say which orders of arrival there were."""
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
@@ -174,7 +171,7 @@ def _figures(found: Sequence[Replay]) -> Figures:
 
 
 def answer(found: Sequence[Replay]) -> str:
-    """Say in one sentence what came of the first list."""
+    """Return the result for the first list in one sentence."""
     first = found[0].pod_list
     told = [
         f"{one.policy} {_percent(one.share(LOADS[0]))}"
@@ -185,7 +182,7 @@ def answer(found: Sequence[Replay]) -> str:
 
 
 def replays_csv(found: Sequence[Replay]) -> str:
-    """Give the curves: list, policy, load and share, both in percent."""
+    """Return the curves: list, policy, load and share, both in percent."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(("list", "policy", "load", "allotted"))

@@ -1,4 +1,4 @@
-"""The options of ``simulate`` as values, with complaints that click shows."""
+"""The options of ``gpusharectl simulate``: declared, parsed and completed."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import users_words
 from gpusharectl.completion import node_names
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.live import Further, LiveError
+from gpusharectl.simulate.live import LiveError, MorePods
 from gpusharectl.simulate.openb import FOLDER_VARIABLE, pod_lists
 from gpusharectl.simulate.plot import PlotError, check
 from gpusharectl.simulate.result import SizeError, read_size
@@ -26,7 +26,7 @@ _MOST_NODES_DIGITS = 4
 def list_names(
     context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer the pod lists of the folder that was named before, and all of them."""
+    """Complete the names of pod lists in the folder given before, and ``all``."""
     folder = context.params.get("trace_dir")
     known = pod_lists(Path(folder)) if folder else []
     return [CompletionItem(one) for one in (*known, ALL) if one.startswith(begun)]
@@ -35,7 +35,7 @@ def list_names(
 def policy_names(
     _context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
-    """Offer policies, one or several with commas between them."""
+    """Complete policies, one or several with commas between them."""
     done, comma, last = begun.rpartition(",")
     before = done + comma
     taken = done.split(",")
@@ -46,7 +46,7 @@ def policy_names(
 def read_policies(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> tuple[str, ...]:
-    """Read names of policies with commas between them."""
+    """Parse names of policies with commas between them."""
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if text is not None and not names:
         known = ", ".join(POLICIES)
@@ -62,8 +62,8 @@ def read_policies(
 
 def read_sizes(
     _context: click.Context, _parameter: click.Parameter, texts: Sequence[str]
-) -> tuple[synthetic.Asked, ...]:
-    """Read the sizes of pods for which room is looked for."""
+) -> tuple[synthetic.PodSpec, ...]:
+    """Parse the sizes of pods to count room for."""
     try:
         return tuple(map(read_size, texts))
     except SizeError as error:
@@ -72,10 +72,10 @@ def read_sizes(
 
 def read_further(
     _context: click.Context, _parameter: click.Parameter, texts: Sequence[str]
-) -> tuple[Further, ...]:
-    """Read of which controllers how many more pods are to come."""
+) -> tuple[MorePods, ...]:
+    """Parse how many more pods come, of which controllers."""
     try:
-        return tuple(map(Further, texts))
+        return tuple(map(MorePods, texts))
     except LiveError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -83,7 +83,7 @@ def read_further(
 def read_added(
     _context: click.Context, _parameter: click.Parameter, texts: Sequence[str]
 ) -> dict[str, int]:
-    """Read ``node-1=2``: two more nodes like node-1; a bare name is one more."""
+    """Parse ``node-1=2``: two more nodes like node-1; a name alone is one more."""
     found: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.partition("=")
@@ -92,7 +92,7 @@ def read_added(
         if not name or not each:
             told = users_words(text)
             raise click.BadParameter(
-                f'"{told}" is no NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
+                f'"{told}" is not NODE or NODE=N, such as gpu-1=2, with N of 1 to 9999'
             )
         found[name] = found.get(name, 0) + each
     return found
@@ -101,13 +101,13 @@ def read_added(
 def read_seeds(
     _context: click.Context, _parameter: click.Parameter, text: str
 ) -> tuple[int, ...]:
-    """Read ``42``, ``42,45`` or ``42-51``."""
+    """Parse ``42``, ``42,45`` or ``42-51``."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not _is_seed(first) or (dash and not _is_seed(last)):
             told = users_words(text)
-            raise click.BadParameter(f'"{told}" is no seed; give 42, or 42-51')
+            raise click.BadParameter(f'"{told}" is not a seed; give 42, or 42-51')
         begin, end = int(first), int(last or first)
         if end < begin or end - begin >= _MOST_SEEDS:
             raise click.BadParameter(f'"{text}": give 1 to {_MOST_SEEDS} seeds')
@@ -122,7 +122,7 @@ def _is_seed(text: str) -> bool:
 def read_plot(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> Path | None:
-    """Take the picture's file, and complain before anything is played."""
+    """Check the picture's file before anything is played."""
     if text is None:
         return None
     try:
@@ -133,26 +133,32 @@ def read_plot(
 
 
 def choices(plain: Choice, policy: str | None, compare: Sequence[str]) -> list[Choice]:
-    """Give what to play it under: the policies compared, or the one, or its own."""
+    """Return the policies to play: those compared, the one given, or the scenario's."""
     names = compare or ((policy,) if policy else (plain.default,))
     return [Choice(name, plain.card_order) for name in names]
 
 
 def what_to_play(command: Command) -> Command:
-    """Give a command the options that say what is to be played."""
+    """Declare what is to be played."""
     return _all(
         command,
         click.argument(
             "scenario", required=False, type=click.Path(path_type=Path, dir_okay=False)
         ),
-        click.option("--live", is_flag=True, help="The running cluster; only read."),
         click.option(
-            "--trace", type=click.Choice(["openb"]), help="The public trace openb."
+            "--live",
+            is_flag=True,
+            help="Begin with the running cluster; it is only read.",
+        ),
+        click.option(
+            "--trace",
+            type=click.Choice(["openb"]),
+            help="Replay the public trace openb.",
         ),
         click.option(
             "--policy",
             type=click.Choice(list(POLICIES)),
-            help="Else the scenario's, or the running extender's.",
+            help="The policy; else the scenario's, or the running extender's.",
         ),
         click.option(
             "--compare",
@@ -174,7 +180,7 @@ def what_to_play(command: Command) -> Command:
 
 
 def what_if(command: Command) -> Command:
-    """Give a command the options that only ``--live`` has."""
+    """Declare the options of ``--live``."""
     return _all(
         command,
         click.option(
@@ -190,7 +196,7 @@ def what_if(command: Command) -> Command:
             multiple=True,
             metavar="NODE",
             shell_complete=node_names,
-            help="With --live: NODE is drained; its pods go elsewhere.",
+            help="With --live: drain NODE; its pods are placed on other nodes.",
         ),
         click.option(
             "--more",
@@ -203,13 +209,13 @@ def what_if(command: Command) -> Command:
         click.option(
             "--afresh",
             is_flag=True,
-            help="With --live: place all pods with cards anew, oldest first.",
+            help="With --live: place all pods with cards again, oldest first.",
         ),
     )
 
 
 def which_trace(command: Command) -> Command:
-    """Give a command the options that only ``--trace`` has."""
+    """Declare the options of ``--trace``."""
     return _all(
         command,
         click.option(
@@ -226,7 +232,7 @@ def which_trace(command: Command) -> Command:
             multiple=True,
             metavar="NAME",
             shell_complete=list_names,
-            help="With --trace: a list of pods, or all; else default.",
+            help="With --trace: a list of pods, or all of them; else the list default.",
         ),
         click.option(
             "--seeds",
@@ -234,7 +240,7 @@ def which_trace(command: Command) -> Command:
             show_default=True,
             metavar="N-M",
             callback=read_seeds,
-            help="With --trace: the orders of arrival; the paper has 42-51.",
+            help="With --trace: seeds of the order of arrival; the paper uses 42-51.",
         ),
     )
 

@@ -1,6 +1,6 @@
-"""Curves of one scenario under several policies, as a picture.
+"""Draw the curves of one scenario under several policies as a picture.
 
-The door to matplotlib, which is an extra: without it all else works.
+matplotlib is an optional dependency; only this module imports it.
 """
 
 import os
@@ -19,16 +19,16 @@ _MISSING = (
     "pip install 'gpushare[plot]', or take -o csv to a program of your own"
 )
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which people with any eyes can tell apart."""
+"""The colours of Okabe and Ito, which colour-blind people can tell apart."""
 _STYLES = ("-", "--", "-.", ":")
 
 
 class PlotError(ValueError):
-    """No picture can be made; the message says why, and what to do."""
+    """No picture can be made; the message says why and what to do."""
 
 
 def check(path: Path) -> None:
-    """Raise ``PlotError`` where nothing could be drawn: before a long run."""
+    """Raise ``PlotError`` if nothing could be drawn: called before a long run."""
     if path.suffix.lower() not in _KINDS:
         raise PlotError(f"--plot {path}: the name must end in {' or '.join(_KINDS)}")
     if not path.absolute().parent.is_dir():
@@ -43,7 +43,7 @@ def check(path: Path) -> None:
 def subplots(
     rows: int, *, shared: bool = False, heights: tuple[int, ...] | None = None
 ) -> tuple[Any, list[Any]]:
-    """Give a new picture and its panels, one below the other; ``PlotError``."""
+    """Return a new picture and its panels, one below the other; ``PlotError``."""
     figure = _figure()(figsize=(8, 5 if shared else 4 * rows), layout="constrained")
     found = figure.subplots(
         rows, 1, sharex=shared, squeeze=False, height_ratios=heights
@@ -52,7 +52,7 @@ def subplots(
 
 
 def legend_beside(figure: Any, axes: Any) -> None:  # noqa: ANN401
-    """Name the curves of a panel below all panels, where they hide none."""
+    """Put the legend of a panel below all panels, where it hides no curve."""
     curves = axes.lines
     if curves:
         figure.legend(
@@ -61,7 +61,7 @@ def legend_beside(figure: Any, axes: Any) -> None:  # noqa: ANN401
 
 
 def styled(number: int, label: str) -> dict[str, Any]:
-    """Give the look of the curve of this number; told apart without colour, too."""
+    """Return the style of a curve; styles differ without colour, too."""
     return {
         "color": _COLOURS[number % len(_COLOURS)],
         "linestyle": _STYLES[number % len(_STYLES)],
@@ -75,7 +75,7 @@ def save(figure: Any, path: Path) -> None:  # noqa: ANN401
 
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
     try:
-        # Without it matplotlib draws the names of a file's parts by lot.
+        # Without it matplotlib gives the parts of an SVG random names.
         with rc_context({"svg.hashsalt": "gpushare"}):
             figure.savefig(path, dpi=120, metadata=metadata)
     except OSError as error:
@@ -98,16 +98,16 @@ _HOUR_S = 3600
 
 
 def plot_report(report: Report, path: Path) -> None:
-    """Draw the allotted share and fragmentation over the load that has come.
+    """Draw allotted share and fragmentation over time, or over the load without times.
 
-    Over time where the scenario has any. Raises ``PlotError``.
+    Raises ``PlotError``.
     """
     check(path)
     save(picture(report), path)
 
 
 def picture(report: Report) -> Any:  # noqa: ANN401
-    """Give the picture as matplotlib's figure; ``PlotError`` where that is missing."""
+    """Return the picture as a matplotlib figure; ``PlotError`` if that is missing."""
     figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
     timed = is_timed(report.scenario)
     for number, run in enumerate(report.runs):
@@ -116,7 +116,7 @@ def picture(report: Report) -> Any:  # noqa: ANN401
         allotted = [moment.allotted for moment in moments]
         fragmented = [moment.fragmented for moment in moments]
         if timed:
-            # Between two moments nothing comes and nothing goes.
+            # Nothing changes between two moments.
             look["drawstyle"] = "steps-post"
         above.plot(*_curve(moments, allotted, timed=timed), **look)
         below.plot(*_curve(moments, fragmented, timed=timed), **look)
@@ -134,7 +134,7 @@ def picture(report: Report) -> Any:  # noqa: ANN401
 def _curve(
     moments: Sequence[Moment], values: Sequence[float | None], *, timed: bool
 ) -> tuple[list[float], list[float]]:
-    """Give both axes of a curve; moments of which nobody knows it are left out."""
+    """Return x and y of a curve; moments at which a value is not known are left out."""
     across, up = [], []
     for moment, value in zip(moments, values, strict=True):
         load = None if moment.load is None else 100 * moment.load

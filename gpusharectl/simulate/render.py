@@ -1,11 +1,7 @@
-"""A simulation on a screen: 80 columns, and the same with and without colour.
+"""Draw a simulation for a terminal: 80 columns, the same with and without colour.
 
-On a narrower one lines are wrapped, and no figure is cut.
-
-Figures side by side at any width: a label gives way, a figure never.
-
-Labels are wrapped first; columns that still have no place stand below, in a block of
-their own with all the labels.
+On a narrower terminal labels are wrapped first. Columns that still do not fit stand
+below, in a table of their own. Figures are never cut.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,39 +16,39 @@ from rich.table import Table
 from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Moment, Outcome
-from gpusharectl.simulate.result import Report, Run, Turned, is_timed
+from gpusharectl.simulate.result import NotPlaced, Report, Run, is_timed
 from gpusharectl.simulate.scenario import stretch
 
 _GAP = 2
 _FEWEST = 16
-"""Cells that labels keep while several columns stand side by side."""
+"""Width of the labels while several columns stand side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is told of several things, such as policies: a row for each question."""
+    """Figures of several things, such as policies: a row for each figure."""
 
     heading: str
-    """Of the labels."""
+    """The heading of the labels."""
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     """A label, and a figure for each column."""
 
     def width(self, column: int) -> int:
-        """Give the cells that the widest figure of a column takes, or its heading."""
+        """Return the width of the widest figure of a column, or of its heading."""
         figures = (figures[column] for _, figures in self.rows)
         return max(map(cell_len, (self.columns[column], *figures)))
 
     @property
     def label_width(self) -> int:
-        """The cells that the longest label takes."""
+        """The width of the longest label."""
         return max(cell_len(label) for label in (self.heading, *dict(self.rows)))
 
 
 def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
-    """Give one table, or several to stand below one another.
+    """Yield one table, or several to stand below one another.
 
-    On a screen too narrow for a single column a table is wider than that.
+    On a screen too narrow for one column a table is wider than the screen.
     """
     room = width - min(figures.label_width, _FEWEST)
     for block in _blocks([figures.width(n) for n in range(len(figures.columns))], room):
@@ -60,7 +56,7 @@ def side_by_side(figures: Figures, width: int) -> Iterator[Table]:
 
 
 def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Give the columns that fit beside one another, block by block; at least one."""
+    """Yield the columns that fit beside one another, block by block; at least one."""
     block: list[int] = []
     left = room
     for column, width in enumerate(widths):
@@ -95,7 +91,7 @@ _Cell = Callable[[Run], str]
 
 
 def draw_report(console: Console, report: Report, next_step: str = "") -> None:
-    """Show what was found: the answer first, the next step last."""
+    """Show the result: the answer first, the next step last."""
     for part in _parts(report, console.width):
         # Only a table may be wider, on a screen narrower than one column of it.
         console.print(part, crop=False)
@@ -105,7 +101,7 @@ def draw_report(console: Console, report: Report, next_step: str = "") -> None:
 
 
 def percent(share: float | None) -> str:
-    """Say a share of 0 to 1 in percent; n/a where nobody knows."""
+    """Write a share of 0 to 1 in percent; n/a if it is not known."""
     return words.NOT_KNOWN if share is None else f"{100 * share:.1f} %"
 
 
@@ -119,20 +115,20 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
         if number:
             yield Words("")
         yield table
-    for title, turned in _alike(report.runs):
-        yield from _turned(title, turned)
+    for title, not_placed in _alike(report.runs):
+        yield from _not_placed(title, not_placed)
     for run in report.runs:
         yield from _wrong(run)
     if report.unchecked:
         yield Words(f"\nNot checked: {report.unchecked}.", _WARN)
     yield Words("")
-    yield Words(f"Not played: {'; '.join(report.not_played)}.", _DIM)
+    yield Words(f"Not simulated: {'; '.join(report.not_played)}.", _DIM)
 
 
 def answer(report: Report) -> str:
-    """Say in one sentence what came of it."""
+    """Return the answer in one sentence."""
     runs = report.runs
-    if not runs[0].played.fates:
+    if not runs[0].played.outcomes:
         return _room_answer(runs)
     pods = words.counted(runs[0].pods, "pod")
     best = max(runs, key=lambda run: run.placed)
@@ -158,10 +154,10 @@ def _moved(run: Run) -> str:
 
 
 def _room_answer(runs: Sequence[Run]) -> str:
-    """Say what fits at the end; where nobody asked for that, how full it is."""
+    """Say what fits at the end; if nobody asked for that, how full the cluster is."""
     if not runs[0].rooms:
         return (
-            f"No pod comes; {percent(runs[0].end.allotted)} of all units is allotted."
+            f"No pods come; {percent(runs[0].end.allotted)} of all units are allotted."
         )
     told = [
         f"{_room_of(number, runs[0])} more of {room.asks}"
@@ -195,9 +191,9 @@ def _figures(report: Report) -> Figures:
 
 def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
     first = report.runs[0]
-    if first.played.fates:
+    if first.played.outcomes:
         yield from _placing(report)
-    yield "units allotted, at the fullest", lambda run: _units(run.fullest)
+    yield "units allotted, at the peak", lambda run: _units(run.fullest)
     yield "units allotted, at the end", lambda run: _units(run.end)
     yield "cores allotted, at the end", lambda run: _cores(run.end)
     yield "fragmentation of the free units", lambda run: percent(run.end.fragmented)
@@ -242,33 +238,36 @@ def _room_of(number: int, run: Run) -> str:
     return f"{room.number} or more" if room.more else str(room.number)
 
 
-def _alike(runs: Sequence[Run]) -> Iterator[tuple[str, Sequence[Turned]]]:
-    """Give what was not placed, once for all policies under which that is the same."""
+def _alike(runs: Sequence[Run]) -> Iterator[tuple[str, Sequence[NotPlaced]]]:
+    """Yield the pods that were not placed, once for all policies with the same ones."""
     seen: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        names = sorted(pod for one in run.turned for pod in one.pods)
+        names = sorted(pod for one in run.not_placed for pod in one.pods)
         seen.setdefault(tuple(names), []).append(run)
     for pods, alike in seen.items():
         if not pods:
             continue
         under = f" under {' and '.join(run.policy for run in alike)}"
-        yield f"Not placed{'' if len(seen) == 1 else under}", alike[0].turned
+        yield f"Not placed{'' if len(seen) == 1 else under}", alike[0].not_placed
 
 
-def _turned(title: str, turned: Sequence[Turned]) -> Iterator[RenderableType]:
+def _not_placed(
+    title: str, not_placed: Sequence[NotPlaced]
+) -> Iterator[RenderableType]:
     yield Words(f"\n{title}", _BOLD)
-    for one in turned[:_MOST_TURNED]:
+    for one in not_placed[:_MOST_TURNED]:
         names = words.listed(one.pods, _MOST_NAMES)
-        ask = "1 pod that asks" if len(one.pods) == 1 else f"{len(one.pods)} that ask"
+        verb = "asks" if len(one.pods) == 1 else "ask"
+        ask = f"{words.counted(len(one.pods), 'pod')} that {verb} for"
         text = Words(f"{ask} {one.asks}: ").append(names, _DIM)
         yield Padding(text, (0, 0, 0, 2), expand=False)
         yield Padding(Words(because(one)), (0, 0, 0, 4), expand=False)
-    if left := turned[_MOST_TURNED:]:
+    if left := not_placed[_MOST_TURNED:]:
         pods = words.counted(sum(len(one.pods) for one in left), "pod")
         yield Words(f"  and {pods} of {len(left)} more kinds (-o json)", _DIM)
 
 
-def because(one: Turned) -> str:
+def because(one: NotPlaced) -> str:
     """Say how many nodes refused for which reason, as kube-scheduler's event does."""
     if not one.reasons:
         return "there is no node"

@@ -1,11 +1,4 @@
-"""One scenario under several policies, summed up for people and programs. Pure.
-
-What of a scenario's own pods and nodes is not played; the report says so. Pure.
-
-What a simulation has found: one scenario, and a run for each policy. Pure.
-
-How many more pods of a size fit into what a simulation has left.
-"""
+"""Sum up a scenario under one or several policies, and count the room that is left."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +16,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.cluster import World
-from gpusharectl.simulate.engine import Fate, Moment, Outcome, Played
+from gpusharectl.simulate.engine import Moment, Outcome, Played, PodOutcome
 from gpusharectl.simulate.scenario import (
     NOWHERE,
     Arrive,
@@ -31,16 +24,16 @@ from gpusharectl.simulate.scenario import (
     Expected,
     Join,
     Scenario,
-    asks,
+    request_text,
 )
 from gpusharectl.simulate.synthetic import check_amount
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many more pods of one size fit at the end, each placed after the other.
+    """How many more pods of one size fit at the end, one placed after the other.
 
-    ``more`` says that it was at least so many, and nobody went on counting.
+    ``more``: at least so many; the count was stopped.
     """
 
     asks: str
@@ -49,42 +42,42 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """Pods alike that were not placed, for the same reasons."""
+class NotPlaced:
+    """Pods alike that were not placed for the same reasons."""
 
     asks: str
     pods: tuple[str, ...]
     reasons: Mapping[str, int]
     nodes: int
-    """How many refused them; some for several reasons."""
+    """How many nodes refused them; some for several reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it under one policy.
+    """The result under one policy.
 
-    A pod counts once: one that had to move by what came of it last. ``moved`` says how
-    many those were, ``rehoused`` how many of them found room.
+    A pod counts once: if it had to move, by its last outcome. ``moved`` is how many had
+    to, ``rehoused`` how many of those found room.
     """
 
     policy: str
     played: Played
     counts: Mapping[Outcome, int]
-    turned: tuple[Turned, ...]
+    not_placed: tuple[NotPlaced, ...]
     fullest: Moment
     end: Moment
     longest_wait_s: float | None
     untouched: int
-    """Cards at the end of which nobody holds anything, on nodes that take pods."""
+    """Cards that hold nothing at the end, on nodes that accept pods."""
     moved: int = 0
     rehoused: int = 0
     wrong: tuple[str, ...] = ()
-    """Where it came out otherwise than the scenario expects, as sentences."""
+    """Where the result differs from what the scenario expects, as sentences."""
     rooms: tuple[Room, ...] = ()
 
     @property
     def pods(self) -> int:
-        """Pods that came, and those there at the beginning that had to move."""
+        """Pods that came, and those of the beginning that had to move."""
         return sum(self.counts.values())
 
     @property
@@ -94,19 +87,23 @@ class Run:
 
 
 def summed(scenario: Scenario, played: Played) -> Run:
-    """Sum up what was played; of what asks for no card too."""
-    last = {fate.came_as: fate for fate in played.fates}
-    moved = {fate.came_as for fate in played.fates if fate.first}
-    counts = Counter(fate.outcome for fate in last.values())
+    """Sum up what was played."""
+    last = {result.came_as: result for result in played.outcomes}
+    moved = {result.came_as for result in played.outcomes if result.first}
+    counts = Counter(result.outcome for result in last.values())
     moments = played.moments
-    waits = [fate.waited_s for fate in played.fates if fate.outcome is Outcome.WAITED]
-    # What somebody expects is expected of the policy that the scenario names.
+    waits = [
+        result.waited_s
+        for result in played.outcomes
+        if result.outcome is Outcome.WAITED
+    ]
+    # The scenario's expectation holds for the policy that it names.
     expected = played.policy == scenario.choice.default
     return Run(
         policy=played.policy,
         played=played,
         counts={outcome: counts[outcome] for outcome in Outcome},
-        turned=_turned(played.fates),
+        not_placed=_not_placed(played.outcomes),
         fullest=max(moments, key=lambda moment: moment.allotted or 0.0),
         end=played.end,
         longest_wait_s=max((one for one in waits if one is not None), default=None),
@@ -118,7 +115,7 @@ def summed(scenario: Scenario, played: Played) -> Run:
 
 
 def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
-    """Leave out moments evenly, but for the first, the last and those looked at."""
+    """Return at most about ``most`` moments: the first, the last, those measured."""
     every = max(1, -(-len(moments) // most))
     last = len(moments) - 1
     return [
@@ -129,20 +126,20 @@ def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
 
 
 def is_timed(scenario: Scenario) -> bool:
-    """Tell whether the scenario's time matters, or only the order."""
+    """Tell whether the scenario has times, or only an order."""
     return any(step.at_s for step in scenario.steps)
 
 
-def _turned(fates: Sequence[Fate]) -> tuple[Turned, ...]:
-    groups: dict[object, list[Fate]] = {}
-    for fate in fates:
-        if fate.outcome is Outcome.REFUSED:
-            key = (fate.asks, tuple(sorted(fate.reasons)))
-            groups.setdefault(key, []).append(fate)
+def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
+    groups: dict[object, list[PodOutcome]] = {}
+    for result in outcomes:
+        if result.outcome is Outcome.REFUSED:
+            key = (result.asks, tuple(sorted(result.reasons)))
+            groups.setdefault(key, []).append(result)
     found = [
-        Turned(
+        NotPlaced(
             alike[-1].asks,
-            tuple(str(fate.pod) for fate in alike),
+            tuple(str(result.pod) for result in alike),
             dict(sorted(alike[-1].reasons.items(), key=lambda one: (-one[1], one[0]))),
             alike[-1].nodes,
         )
@@ -151,38 +148,44 @@ def _turned(fates: Sequence[Fate]) -> tuple[Turned, ...]:
     return tuple(sorted(found, key=lambda one: (-len(one.pods), one.asks)))
 
 
-def _wrong(expected: Expected, fates: Sequence[Fate]) -> tuple[str, ...]:
-    by_name = {fate.came_as: fate for fate in fates}
+def _wrong(expected: Expected, outcomes: Sequence[PodOutcome]) -> tuple[str, ...]:
+    by_name = {result.came_as: result for result in outcomes}
     found = []
     gone = (Outcome.REFUSED,)
     for what, wanted, number in (
-        ("placed", expected.placed, sum(bool(fate.node) for fate in fates)),
-        ("refused", expected.refused, sum(fate.outcome in gone for fate in fates)),
+        ("placed", expected.placed, sum(bool(result.node) for result in outcomes)),
+        (
+            "refused",
+            expected.refused,
+            sum(result.outcome in gone for result in outcomes),
+        ),
     ):
         if wanted is not None and wanted != number:
             found.append(f"pods {what}: {number}; expected: {wanted}")
     for pod, place in expected.where.items():
-        fate = by_name.get(pod)
-        came = NOWHERE if fate is None else fate.place
-        if place not in (came, fate.node if fate else ""):
+        result = by_name.get(pod)
+        came = NOWHERE if result is None else result.place
+        if place not in (came, result.node if result else ""):
             found.append(f"{'/'.join(pod)}: {came}; expected: {place}")
     return tuple(found)
 
 
 NOT_PLAYED = (
-    "kube-scheduler's own scores: it weighs them in beside the policy's",
+    "kube-scheduler's own scores, which it adds to the policy's",
     "preemption, pod affinity, spreading, volumes and ports",
 )
-"""What a real cluster has and a simulation does not, whatever is played."""
-_DRAINED = "disruption budgets: a drained node's pods all go at once"
-_DAEMONS = "DaemonSets' pods on added nodes: each begins empty"
-_WEBHOOK = "the webhook: it gives 1 core to a container that asks units and no cores"
+"""What a real cluster has and no simulation does."""
+_DRAINED = "disruption budgets: all pods of a drained node are deleted at once"
+_DAEMONS = "pods of DaemonSets on added nodes, which begin empty"
+_WEBHOOK = (
+    "the webhook: it gives 1 core to a container that asks for units and no cores"
+)
 _PLAYED = frozenset({names.MEMORY, names.CORE, "cpu", "memory", "pods"})
 _MOST_NAMES = 5
 
 
 def not_played(scenario: Scenario) -> Iterator[str]:
-    """Say what a real cluster would have that was left out here, as sentences."""
+    """Yield what a real cluster has and this simulation left out, as sentences."""
     yield from NOT_PLAYED
     drains = any(isinstance(step.what, Drain) for step in scenario.steps)
     if drains:
@@ -201,7 +204,7 @@ def not_played(scenario: Scenario) -> Iterator[str]:
         yield _WEBHOOK
     if others:
         told = words.listed(sorted(others), _MOST_NAMES)
-        yield f"other resources that pods ask, whether nodes have them or not: {told}"
+        yield f"other resources that pods ask for, on whatever nodes: {told}"
 
 
 def _is_daemon(pod: Json) -> bool:
@@ -210,7 +213,7 @@ def _is_daemon(pod: Json) -> bool:
 
 
 def _specs(scenario: Scenario, *, drains: bool) -> Iterator[Json]:
-    """Give the specs of pods to be placed; of those that share one, it once."""
+    """Yield the specs of pods to be placed; one that several pods share, once."""
     seen: dict[int, Json] = {}
     arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
     for pod in (*arriving, *(scenario.there if drains else ())):
@@ -231,7 +234,7 @@ def _asked(container: Json) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One scenario under one policy or several, in the order asked for."""
+    """One scenario under one or several policies, in the order of the command line."""
 
     scenario: Scenario
     runs: tuple[Run, ...]
@@ -241,26 +244,26 @@ class Report:
 
     @property
     def not_played(self) -> tuple[str, ...]:
-        """What a real cluster would have that was left out here, as sentences."""
+        """What a real cluster has and this simulation left out, as sentences."""
         return tuple(not_played(self.scenario))
 
     @property
     def unchecked(self) -> str:
-        """Why nothing was held against ``expect``; empty where it was, or is none."""
+        """Why ``expect`` was not checked; empty if it was, or if there is none."""
         own = self.scenario.choice.default
         checked = any(run.policy == own for run in self.runs)
         if checked or not self.scenario.expected:
             return ""
-        return f"expect is held against {own} alone, which was not played"
+        return f"expect is for the policy {own}, which was not played"
 
     @property
     def as_expected(self) -> bool:
-        """Whether every run came out as the scenario's file expects."""
+        """Whether every run has the result that the scenario's file expects."""
         return not any(run.wrong for run in self.runs)
 
 
 def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
-    """Put a report together; nodes and cards as they are at the beginning."""
+    """Make a report; nodes and cards are counted at the beginning."""
     cards = [size for node in scenario.nodes for size in _units(node)]
     return Report(scenario, tuple(runs), len(scenario.nodes), len(cards), sum(cards))
 
@@ -270,36 +273,36 @@ def _units(node: Json) -> list[int]:
     try:
         return [card.units for card in decode_cards(text)] if text else []
     except Malformed:
-        # Such a node shares nothing until it is mended; inspect says so.
+        # Such a node offers no cards until it is repaired; inspect says so.
         return []
 
 
 MOST = 10_000
-"""Nobody counts on beyond this."""
+"""The count of more pods stops here."""
 _NAMESPACE = "room:for-more"
-"""No pod's: a namespace in a cluster or a scenario has no colon."""
+"""No real namespace has a colon."""
 _MOST_DIGITS = 9
 _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
 
 Told = Callable[[int, int], None]
-"""Called with how many have found room, and how many are tried at most."""
+"""Called with the number of pods placed and the most that are tried."""
 
 
 class SizeError(ValueError):
-    """A size that cannot be read; the message says what is wrong, and the fix."""
+    """A size of a pod that cannot be read; the message has the fix."""
 
 
-def read_size(text: str) -> synthetic.Asked:
-    """Read ``20`` (units, with a core) or ``units=20,cpu=4,memory=8Gi,cards=2``.
+def read_size(text: str) -> synthetic.PodSpec:
+    """Parse ``20`` (units, with one core) or ``units=20,cpu=4,memory=8Gi,cards=2``.
 
     >>> read_size("20").units, read_size("cards=2").cores
     (20, 200)
     """
     if text.isdecimal():
         units = _number(text, "units", text)
-        asked = synthetic.Asked(units=units, cores=1 if units else 0)
+        asked = synthetic.PodSpec(units=units, cores=1 if units else 0)
     else:
         asked = _asked_of_size(text, _told(text))
     _check(text, asked)
@@ -311,14 +314,14 @@ def _told(text: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if key not in _KNOWN or not equals or not value:
-            raise SizeError(f'"{text}" is no size of a pod; {_EXAMPLE}')
+            raise SizeError(f'"{text}" is not the size of a pod; {_EXAMPLE}')
         if key in told:
             raise SizeError(f'"{text}" has {key} twice')
         told[key] = value
     return told
 
 
-def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.Asked:
+def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.PodSpec:
     for key in ("cpu", "memory"):
         _check_quantity(text, key, told.get(key, "0"))
     policy = told.get("policy", "")
@@ -327,7 +330,7 @@ def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.Asked:
         raise SizeError(f'"{text}": no policy "{policy}"; known are {known}')
     units = _number(text, "units", told.get("units", "0"))
     cards = _number(text, "cards", told.get("cards", "0"))
-    return synthetic.Asked(
+    return synthetic.PodSpec(
         units=units,
         cores=_cores(text, told, units, cards),
         cpu=told.get("cpu", ""),
@@ -339,28 +342,25 @@ def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.Asked:
 
 def rooms(
     world: World,
-    sizes: Sequence[synthetic.Asked],
+    sizes: Sequence[synthetic.PodSpec],
     told: Told = lambda _done, _most: None,
 ) -> list[Room]:
-    """Count, for each size alone, how many more fit; the world is left as it was.
-
-    Nothing is learnt of the pods that are counted with: they do not come.
-    """
+    """Count for each size alone how many more fit; the cluster is left as it was."""
     world.learns = False
     found = [_room(world, asked, told) for asked in sizes]
     world.learns = True
     return found
 
 
-def _room(world: World, asked: synthetic.Asked, told: Told) -> Room:
+def _room(world: World, asked: synthetic.PodSpec, told: Told) -> Room:
     placed: list[tuple[PodRef, NodeName]] = []
     said = ""
     for number in range(MOST + 1):
         found = world.add(synthetic.pod(_NAMESPACE, f"more-{number}", asked))
         if isinstance(found, Refusal):
-            # read_size has refused such a size.
+            # read_size has refused such a size before.
             raise SizeError(refusal_text(found))
-        said = asks(found.question)
+        said = request_text(found.needs)
         decided = world.place(found)
         if not isinstance(decided, Placement):
             world.take_away(found.ref, None)
@@ -378,7 +378,7 @@ def _cores(text: str, told: dict[str, str], units: int, cards: int) -> int:
         raise SizeError(f'"{text}": cards are whole ones; leave the cores out')
     if cards:
         return CORES_PER_CARD * cards
-    # As the webhook has it: who asks for memory has a core of it, at least.
+    # The webhook does the same: memory comes with one core at least.
     return _number(text, "cores", told.get("cores", "1" if units else "0"))
 
 
@@ -393,15 +393,15 @@ def _number(text: str, key: str, value: str) -> int:
     return int(value)
 
 
-def _check(text: str, asked: synthetic.Asked) -> None:
-    """Read a pod of this size as the extender would, before anything is played."""
+def _check(text: str, asked: synthetic.PodSpec) -> None:
+    """Check a pod of this size as the extender would, before anything is played."""
     pod = synthetic.pod(_NAMESPACE, "more", asked)
     pod["metadata"]["uid"] = "checked"
     found = codec.pod_request(pod, codec.pod_ref(pod))
     if isinstance(found, Refusal):
         raise SizeError(f'"{users_words(text)}": {refusal_text(found)}')
     if not (asked.units or asked.cores or asked.cpu or asked.memory):
-        raise SizeError(f'"{users_words(text)}" asks nothing; {_EXAMPLE}')
+        raise SizeError(f'"{users_words(text)}" asks for nothing; {_EXAMPLE}')
 
 
 def _check_quantity(text: str, key: str, value: str) -> None:

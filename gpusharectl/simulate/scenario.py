@@ -1,11 +1,7 @@
-"""What is to be played: nodes, pods that come and go, and what is expected of it. Pure.
+"""Describe what is played: nodes, pods, events, and what is expected. Pure.
 
-Nodes and pods are objects in the shape of the Kubernetes API, whoever wrote them: a
-scenario's file, a trace, or a cluster that runs.
-
-Stretches of time as people write and read them. Pure.
-
-What a pod asks, in words that tell kinds of pods apart. Pure.
+Nodes and pods are objects of the Kubernetes API, from a scenario's file, a trace or a
+running cluster. Times are seconds since the beginning.
 """
 
 import re
@@ -16,28 +12,28 @@ from gpushare.domain.model import PodRequest
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
-from gpusharectl.simulate.cluster import Question
+from gpusharectl.simulate.cluster import PodNeeds
 
 NOWHERE = "nowhere"
-"""Where a pod is expected that is to be refused."""
+"""The place of a pod that is expected to be refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """A pod comes, and stays for so many seconds after its start; None: for good."""
+    """A pod is created. It ends ``lasts_s`` seconds after its start; None: never."""
 
     pod: Json
     lasts_s: float | None = None
 
     @property
     def priority(self) -> int:
-        """How important the pod is; 0 where it does not say."""
+        """The pod's priority; 0 if it has none."""
         return int(self.pod["spec"].get("priority") or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A pod is deleted, whether it runs or waits."""
+    """A pod is deleted, whether it runs or is pending."""
 
     namespace: str
     name: str
@@ -45,36 +41,36 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A node is added, which is empty."""
+    """An empty node is added."""
 
     node: Json
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node takes nothing more, and its pods come anew, as their owners make them.
+    """A node is drained: its pods are created again, as their owners do it.
 
-    ``gone``: the node itself goes, too.
+    ``gone``: the node itself is removed, too.
     """
 
     node: str
     gone: bool = False
 
 
-Happening = Arrive | Leave | Join | Drain
+Event = Arrive | Leave | Join | Drain
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens so many seconds after the beginning."""
+    """An event, so many seconds after the beginning."""
 
     at_s: float
-    what: Happening
+    what: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What somebody wrote down that should come of it; None and empty: nothing."""
+    """What the author of a scenario expects; None or empty where nothing is."""
 
     placed: int | None = None
     refused: int | None = None
@@ -87,10 +83,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is there at the beginning, and then happens, in the order of time.
+    """The nodes and pods at the beginning, and the steps in the order of time.
 
-    ``there`` are pods that are bound when it begins. ``waits``: a pod without room
-    stays pending and is tried again; else it is dropped, as traces have it.
+    ``there`` are pods that are bound at the beginning. ``waits``: a pod without room
+    stays pending and is tried again; else it is dropped, as in traces.
     """
 
     name: str
@@ -101,11 +97,11 @@ class Scenario:
     waits: bool = True
     expected: Expected = field(default_factory=Expected)
     remarks: tuple[str, ...] = ()
-    """What whoever reads the outcome should know of the beginning."""
+    """What a reader of the result should know about the beginning."""
 
     @property
     def arrivals(self) -> int:
-        """How many pods are to come."""
+        """The number of pods that will come."""
         return sum(isinstance(step.what, Arrive) for step in self.steps)
 
 
@@ -115,7 +111,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(text: str) -> float | None:
-    """Read ``90``, ``90s``, ``1h30m`` or ``2d`` as seconds; None for anything else.
+    """Parse ``90``, ``90s``, ``1h30m`` or ``2d`` as seconds; None if it is no time.
 
     >>> seconds("1h30m"), seconds("90"), seconds("soon")
     (5400.0, 90.0, None)
@@ -132,7 +128,7 @@ def seconds(text: str) -> float | None:
 
 
 def whole_ms(time_s: float) -> float:
-    """Give a time in seconds to the millisecond: so equal sums are equal.
+    """Round seconds to milliseconds, so that equal sums are equal.
 
     >>> 0.1 + 0.2 == 0.3, whole_ms(0.1 + 0.2) == 0.3
     (False, True)
@@ -141,7 +137,7 @@ def whole_ms(time_s: float) -> float:
 
 
 def stretch(length_s: float) -> str:
-    """Say so many seconds in the two largest units that matter; ms below a second.
+    """Write seconds in their two largest units; ms below one second.
 
     >>> stretch(0), stretch(5400), stretch(90), stretch(200000), stretch(0.3)
     ('0 s', '1 h 30 min', '1 min 30 s', '2 d 7 h', '300 ms')
@@ -162,11 +158,11 @@ def stretch(length_s: float) -> str:
     return " ".join(f"{number} {word}" for word, number in kept)
 
 
-def asks(question: Question) -> str:
-    """Say what a pod asks of cards and beside them, and what it wants of both."""
-    request = question.request
+def request_text(needs: PodNeeds) -> str:
+    """Describe what a pod asks for; different kinds of pods get different words."""
+    request = needs.request
     amounts = ", ".join(_amounts(request)) or "nothing"
-    return ", ".join((amounts, *_wishes(question)))
+    return ", ".join((amounts, *_wishes(needs)))
 
 
 def _amounts(request: PodRequest) -> Iterator[str]:
@@ -179,12 +175,12 @@ def _amounts(request: PodRequest) -> Iterator[str]:
         yield f"{host.memory_mib / 1024:.3g} GiB of the node"
 
 
-def _wishes(question: Question) -> Iterator[str]:
-    request = question.request
+def _wishes(needs: PodNeeds) -> Iterator[str]:
+    request = needs.request
     if request.cards is not None:
         yield words.allowed(request.cards)
-    if question.wish.selector:
-        labels = (f"{key}={value}" for key, value in question.wish.selector)
+    if needs.constraints.selector:
+        labels = (f"{key}={value}" for key, value in needs.constraints.selector)
         yield f"on nodes with {' and '.join(labels)}"
     if request.policy:
         yield f"by the policy {request.policy}"

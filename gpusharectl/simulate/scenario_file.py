@@ -203,7 +203,7 @@ class NodeEntry(_Entry):
 
     def nodes(self) -> Iterator[Json]:
         """Yield the nodes; with a ``count`` their names have a number."""
-        host = synthetic.Host(
+        host = synthetic.NodeCapacity(
             self.cpu, self.memory, self.pods, self.labels, self.unschedulable
         )
         sizes = [
@@ -264,7 +264,7 @@ class PodEntry(_Entry):
         if self.template is not None:
             return self.template
         cores = self.cores
-        asked = synthetic.Asked(
+        asked = synthetic.PodSpec(
             units=self.units,
             # The webhook does the same: memory comes with one core at least.
             cores=cores if cores is not None else 1 if self.units else 0,

@@ -1,12 +1,12 @@
-"""A simulation as data: what ``-o json``, ``-o yaml`` and ``-o csv`` give. Pure.
+"""Write a simulation as data: ``-o json``, ``-o yaml`` and ``-o csv``. Pure.
 
-The shape is a promise; fields may come, none goes or changes its meaning while ``v``
-stays. Shares are 0 to 1, times seconds since the beginning. null: nobody knows, or it
-does not apply::
+The shape is a promise: fields may be added, but none is removed or changes its meaning
+while ``v`` stays. Shares are 0 to 1, times are seconds since the beginning. null: not
+known, or it does not apply::
 
     v           1
     scenario    its name
-    nodes       at the beginning; cards, units and pods (that arrive) beside it
+    nodes       at the beginning; cards, units and pods (that come) beside it
     runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
                 longest_wait_s, untouched_cards, fullest: moment, end: moment,
                 not_placed, room, curve, pods, unexpected}]; rehoused: moved and placed
@@ -15,13 +15,13 @@ does not apply::
       not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
       room        [{asks, number, more}]
       pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
-                cards: [index], reasons, first}]; first: the name of the pod whose
-                place it took, which was drained; counts have the last of them alone
+                cards: [index], reasons, first}]; first: the first name of the pod that
+                it replaces after a drain; the counts have the last of them only
       unexpected  [sentence]
     remarks     [sentence]
     not_played  [sentence]
-    unchecked   a sentence: why the scenario's expect was held against nothing; null
-                where it was, or there is none
+    unchecked   a sentence: why the scenario's expect was not checked; null if it was,
+                or if there is none
 """
 
 import csv
@@ -29,8 +29,8 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpusharectl.simulate.engine import Fate, Moment, Outcome
-from gpusharectl.simulate.result import Report, Room, Run, Turned, thinned
+from gpusharectl.simulate.engine import Moment, Outcome, PodOutcome
+from gpusharectl.simulate.result import NotPlaced, Report, Room, Run, thinned
 
 VERSION = 1
 _COLUMNS = (
@@ -40,7 +40,7 @@ _COLUMNS = (
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """Give all of it, whatever the screen leaves out."""
+    """Return the whole report, including what the screen leaves out."""
     return {
         "v": VERSION,
         "scenario": report.scenario.name,
@@ -56,7 +56,7 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def report_csv(runs: Sequence[Run]) -> str:
-    """Give the curves, a line for each moment; what nobody knows is left empty."""
+    """Return the curves, a line for each moment; what is not known is left empty."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -85,10 +85,10 @@ def _run(run: Run) -> dict[str, Any]:
         "untouched_cards": run.untouched,
         "fullest": _moment(run.fullest),
         "end": _moment(run.end),
-        "not_placed": [_turned(one) for one in run.turned],
+        "not_placed": [_not_placed(one) for one in run.not_placed],
         "room": [_room(one) for one in run.rooms],
         "curve": [_moment(moment) for moment in thinned(run.played.moments)],
-        "pods": list(_pods(run.played.fates)),
+        "pods": list(_pods(run.played.outcomes)),
         "unexpected": list(run.wrong),
     }
 
@@ -109,7 +109,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _turned(one: Turned) -> dict[str, Any]:
+def _not_placed(one: NotPlaced) -> dict[str, Any]:
     return {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
 
 
@@ -117,18 +117,18 @@ def _room(room: Room) -> dict[str, Any]:
     return {"asks": room.asks, "number": room.number, "more": room.more}
 
 
-def _pods(fates: Sequence[Fate]) -> Iterator[dict[str, Any]]:
-    for fate in fates:
+def _pods(outcomes: Sequence[PodOutcome]) -> Iterator[dict[str, Any]]:
+    for result in outcomes:
         yield {
-            "namespace": fate.pod.namespace,
-            "name": fate.pod.name,
-            "asks": fate.asks,
-            "outcome": fate.outcome.value,
-            "came_s": fate.came_s,
-            "placed_s": fate.placed_s,
-            "left_s": fate.left_s,
-            "node": fate.node or None,
-            "cards": list(fate.cards),
-            "reasons": dict(fate.reasons),
-            "first": fate.first or None,
+            "namespace": result.pod.namespace,
+            "name": result.pod.name,
+            "asks": result.asks,
+            "outcome": result.outcome.value,
+            "came_s": result.came_s,
+            "placed_s": result.placed_s,
+            "left_s": result.left_s,
+            "node": result.node or None,
+            "cards": list(result.cards),
+            "reasons": dict(result.reasons),
+            "first": result.first or None,
         }

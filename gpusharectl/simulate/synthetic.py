@@ -1,7 +1,4 @@
-"""Nodes and pods that nobody has, as the Kubernetes API would give them. Pure.
-
-What of a manifest can be played, and what is wrong with the rest. Pure.
-"""
+"""Make nodes and pods for a simulation, and check manifests that users give. Pure."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,17 +15,17 @@ from gpushare.kube.json_reader import Malformed, Reader
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
 CONTAINER = "main"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
-"""More than any pod asks: where a scenario names only the other one of the two."""
+"""More than any pod asks for, if a scenario names only CPU or only memory."""
 _HOSTNAME = "kubernetes.io/hostname"
 _KUBELETS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-"""Labels that every kubelet sets, beside the one of its host's name."""
+"""Labels that kubelet sets, beside the one with the host's name."""
 _CARDS = uuid.UUID("6d3c1f4e-2b57-4c0e-9b39-7f7a5d1c8e20")
-"""The namespace of the UUIDs of cards that are made up: the same in every run."""
+"""The namespace for the UUIDs of synthetic cards: the same in every run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a made-up pod asks; ``cpu`` and ``memory`` are Kubernetes quantities."""
+class PodSpec:
+    """What a synthetic pod asks for; ``cpu`` and ``memory`` are quantities."""
 
     units: int = 0
     cores: int = 0
@@ -42,8 +39,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """What a made-up node offers beside cards; an empty text is without end."""
+class NodeCapacity:
+    """What a synthetic node offers beside cards; empty or None means no limit."""
 
     cpu: str = ""
     memory: str = ""
@@ -53,13 +50,13 @@ class Host:
 
 
 def card(node: str, index: int, units: int, model: str = "") -> Card:
-    """Make up a card, whose UUID hangs on its node and index alone."""
+    """Return a card whose UUID depends on its node and index only."""
     made = uuid.uuid5(_CARDS, f"{node}/{index}")
     return Card(CardUUID(f"GPU-{made}"), index, units, model=model)
 
 
-def node(name: str, cards: Sequence[Card], host: Host) -> Json:
-    """Make up a node."""
+def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
+    """Return a node."""
     annotations = {names.CARDS: encode_cards(cards)} if cards else {}
     offered: dict[str, str] = {}
     if cards:
@@ -68,7 +65,7 @@ def node(name: str, cards: Sequence[Card], host: Host) -> Json:
     pods = "" if host.pods is None else str(host.pods)
     told = {CPU: host.cpu, MEMORY: host.memory, PODS: pods}
     if host.cpu or host.memory:
-        # The books know a node's CPU and memory together, or not at all.
+        # The ledger knows CPU and memory of a node together, or neither.
         told = {key: told[key] or plenty for key, plenty in _PLENTY.items()} | {
             PODS: pods
         }
@@ -86,8 +83,8 @@ def node(name: str, cards: Sequence[Card], host: Host) -> Json:
     }
 
 
-def pod(namespace: str, name: str, asked: Asked) -> Json:
-    """Make up a pod of one container."""
+def pod(namespace: str, name: str, asked: PodSpec) -> Json:
+    """Return a pod with one container."""
     limits = {names.MEMORY: asked.units, names.CORE: asked.cores}
     texts = {key: str(number) for key, number in limits.items() if number}
     requests = {CPU: asked.cpu, MEMORY: asked.memory}
@@ -118,7 +115,7 @@ def pod(namespace: str, name: str, asked: Asked) -> Json:
 
 
 def named_after(template: Json, namespace: str, name: str) -> Json:
-    """Make a pod of a manifest or a controller's template."""
+    """Return a pod from a manifest or a controller's template."""
     metadata = dict(template.get("metadata") or {})
     kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
     own = {"namespace": namespace, "name": name}
@@ -136,18 +133,18 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def playable(pod: Json) -> Json:
-    """Give a pod, or a controller's template of one, as ``before_it_ran``.
+    """Return a pod, or a controller's template of one, as ``before_it_ran`` does.
 
-    ``Malformed`` for what no API server would let through, so far as it is read here.
+    Raises ``Malformed`` for what no API server accepts, as far as it is read here.
     """
     _check(Reader(pod))
     return before_it_ran(pod)
 
 
 def before_it_ran(pod: Json) -> Json:
-    """Give a pod without its node, status, gates and placement.
+    """Return a pod without node, status, scheduling gates and placement.
 
-    Those a pod has that was pasted from ``kubectl get -o yaml``.
+    A pod has those if it is pasted from ``kubectl get -o yaml``.
     """
     metadata = dict(pod.get("metadata") or {})
     annotations = metadata.get("annotations") or {}
@@ -158,7 +155,7 @@ def before_it_ran(pod: Json) -> Json:
 
 
 def check_amount(value: object) -> None:
-    """Insist on a quantity that Kubernetes takes; ``NotAQuantity`` says what is wrong.
+    """Check a quantity as Kubernetes does; ``NotAQuantity`` says what is wrong.
 
     >>> check_amount("1e999")
     Traceback (most recent call last):
@@ -203,7 +200,7 @@ def _check_resources(resources: Reader) -> None:
 def _check_amounts(amounts: Reader) -> None:
     for name, value in amounts.raw.items():
         if name in (names.MEMORY, names.CORE):
-            # The extender's own reading has better words for these.
+            # The extender has better messages for these.
             continue
         try:
             check_amount(value)
@@ -229,7 +226,7 @@ def _check_expression(expression: Reader) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a label or a selector's value is a whole number.
+    """Tell whether the value of a label or a selector is a whole number.
 
     >>> is_number("-3"), is_number("9" * 5000), is_number("x")
     (True, False, False)

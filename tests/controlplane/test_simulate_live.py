@@ -15,9 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"),
 ]
 
-LEFT_OUT = (
-    "Not tried: 1 pod held back by scheduling gates; 1 pod that waits and asks no card."
-)
+LEFT_OUT = "Not tried: 1 pod with scheduling gates; 1 pod that asks for no card."
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def test_as_it_is(edge: str, reader: tuple[str, str]) -> None:
         "No shared cards": 1,
     }
     assert found["remarks"] == [
-        "The extender's own policy is spread.",
+        "The policy is the extender's: spread.",
         "Played: 1 pod that waits is tried.",
         LEFT_OUT,
     ]

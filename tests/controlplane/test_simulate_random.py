@@ -170,14 +170,14 @@ def test_the_same_pods_on_the_same_cards(
     before: list[Step] = []
     for step in scenario.steps:
         name, real = name_of(step), seen[name_of(step)]
-        free = simulated(scenario, [*before, step]).fates[-1]
+        free = simulated(scenario, [*before, step]).outcomes[-1]
         assert bool(free.node) == bool(real.node), (name, real, free)
         if not real.node:
             continue
         ledger = simulated(scenario, before).world.ledger
         assert isinstance(step.what, Arrive)
         before.append(pinned(step, real.node))
-        there = simulated(scenario, before).fates[-1]
+        there = simulated(scenario, before).outcomes[-1]
         assert (there.node, sorted(there.cards)) == (
             real.node,
             sorted(index[uuid] for uuid in real.cards),

@@ -26,7 +26,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
-from gpusharectl.demo.devices import Devices, Given, Rejection
+from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
 from gpusharectl.demo.kubelet import running
 from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
@@ -225,7 +225,7 @@ class House:
     def pod(self, name: str) -> Json:
         return self.cluster.get(Kind.PODS, "default", name)
 
-    def admit(self, pod: Json) -> dict[str, Given]:
+    def admit(self, pod: Json) -> dict[str, ContainerConfig]:
         answer = self.devices.admit(pod)
         assert not isinstance(answer, Rejection), answer
         return dict(answer)
@@ -235,7 +235,7 @@ class House:
         assert isinstance(answer, Rejection), answer
         return str(answer.message)
 
-    def run(self, pod: Json) -> dict[str, Given]:
+    def run(self, pod: Json) -> dict[str, ContainerConfig]:
         """Admit a pod and start its containers."""
         answer = self.admit(pod)
         for container in answer:
@@ -301,11 +301,11 @@ class House:
         ]
 
 
-def visible(given: Given) -> tuple[str, ...]:
+def visible(given: ContainerConfig) -> tuple[str, ...]:
     return tuple(given.envs["NVIDIA_VISIBLE_DEVICES"].split(","))
 
 
-def inside(given: Given) -> Any:
+def inside(given: ContainerConfig) -> Any:
     """What the container reads in its ``allocation.json``."""
     host = Path(given.mounts["/etc/vcuda"].host_path)
     return json.loads((host / "allocation.json").read_text())

@@ -16,7 +16,7 @@ from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.cordon import cordon_card, uncordon_card
-from gpusharectl.demo.cluster import Desk, fetched
+from gpusharectl.demo.cluster import DemoCluster, fetched
 from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
@@ -30,10 +30,13 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
+def desk() -> Iterator[DemoCluster]:
     """Two nodes; five pods that run, and one that nothing has room for."""
     _hush()
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, Desk(Path(folder)) as found:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,
+        DemoCluster(Path(folder)) as found,
+    ):
         found.join(*HELD)
         for name, units in (("a", 50), ("b", 40), ("c", 20), ("d", 20), ("e", 1)):
             found.cluster.create(Kind.PODS, pod_json(name, units=units, cores=1))
@@ -43,36 +46,38 @@ def desk() -> Iterator[Desk]:
         yield found
 
 
-def pod(desk: Desk, name: str) -> Json:
+def pod(desk: DemoCluster, name: str) -> Json:
     return desk.cluster.get(Kind.PODS, "default", name)
 
 
-def runs(desk: Desk, name: str) -> bool:
+def runs(desk: DemoCluster, name: str) -> bool:
     return bool(pod(desk, name)["status"]["phase"] == "Running")
 
 
 @pytest.fixture(scope="module")
-def access(desk: Desk) -> Iterator[Access]:
+def access(desk: DemoCluster) -> Iterator[Access]:
     path = str(desk.kubeconfig)
     found = Access(ApiObjects.connect(path), ApiServer.connect(path), path, "")
     yield found
     found.close()
 
 
-def ran(desk: Desk, command: object, *words: str) -> str:
+def ran(desk: DemoCluster, command: object, *words: str) -> str:
     where = ["--kubeconfig", str(desk.kubeconfig)]
     done = CliRunner().invoke(command, [*words, *where])  # type: ignore[arg-type]
     assert done.exit_code in (0, 3), done.output
     return done.output
 
 
-def books(desk: Desk) -> tuple[Node, ...]:
+def books(desk: DemoCluster) -> tuple[Node, ...]:
     """The extender's own; none where a busy machine keeps it from answering."""
     page = fetched(desk._verbs, "/snapshot")
     return from_snapshot(page).nodes if page else ()
 
 
-def test_reckoned_it_is_what_the_extender_has(desk: Desk, access: Access) -> None:
+def test_reckoned_it_is_what_the_extender_has(
+    desk: DemoCluster, access: Access
+) -> None:
     """Page by page: cards, who holds what, what is free."""
 
     def same() -> bool:
@@ -81,7 +86,9 @@ def test_reckoned_it_is_what_the_extender_has(desk: Desk, access: Access) -> Non
     assert wait_until(same, "the extender to have heard of the last pod")
 
 
-def test_an_extender_that_cannot_be_reached_is_said(desk: Desk, access: Access) -> None:
+def test_an_extender_that_cannot_be_reached_is_said(
+    desk: DemoCluster, access: Access
+) -> None:
     """This API server forwards no ports: the rest of the screen is there."""
     told_of = extender("gpushare-extender-1")
     desk.cluster.create(Kind.PODS, told_of)
@@ -96,14 +103,14 @@ def test_an_extender_that_cannot_be_reached_is_said(desk: Desk, access: Access) 
     desk.cluster.delete(*where, grace_period_s=0)
 
 
-def test_why_it_waits(desk: Desk) -> None:
+def test_why_it_waits(desk: DemoCluster) -> None:
     """With kube-scheduler's own words where it has told any."""
     said = " ".join(ran(desk, why, "big").split())
     assert "no card has 30 units free; the most is 9" in said
     assert "would fit without default/b (40 units and 1 core)" in said
 
 
-def test_what_it_says_would_help_helps(desk: Desk) -> None:
+def test_what_it_says_would_help_helps(desk: DemoCluster) -> None:
     """Deleting the pods that it names lets the pod run, on that very card."""
     data = orjson.loads(ran(desk, why, "big", "-o", "json"))
     (way,) = data["ways"]
@@ -115,7 +122,7 @@ def test_what_it_says_would_help_helps(desk: Desk) -> None:
     assert (found["node"], found["cards"][0]["uuid"]) == (way["node"], way["card"])
 
 
-def test_nothing_comes_to_a_cordoned_card(desk: Desk) -> None:
+def test_nothing_comes_to_a_cordoned_card(desk: DemoCluster) -> None:
     """The real extender keeps to it; opened again, the pod comes."""
     ran(desk, cordon_card, "node-1", "0")
     ran(desk, cordon_card, "node-2", "0", "1")
@@ -136,12 +143,12 @@ def test_nothing_comes_to_a_cordoned_card(desk: Desk) -> None:
     wait_until(lambda: runs(desk, "late"), "late to run")
 
 
-def scheduled(desk: Desk, name: str) -> bool:
+def scheduled(desk: DemoCluster, name: str) -> bool:
     events = desk.cluster.list_page(Kind.EVENTS, limit=0).items
     return any(one["involvedObject"]["name"] == name for one in events)
 
 
-def test_a_pod_that_came_by_hand(desk: Desk) -> None:
+def test_a_pod_that_came_by_hand(desk: DemoCluster) -> None:
     """The device plugin tells where it is, and nobody planned it."""
     made = desk.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
     target = Target("default", "byhand", made["metadata"]["uid"])

@@ -55,8 +55,8 @@ def test_frag_is_the_simulators(pod_list: str) -> None:
     scenario = trace_scenario(trace, pod_list, 42)
     played = play(scenario, Choice("frag"), looks=0)
     places = [
-        (int(fate.node.partition("-")[0]), fate.cards) if fate.node else None
-        for fate in played.fates
+        (int(result.node.partition("-")[0]), result.cards) if result.node else None
+        for result in played.outcomes
     ]
     assert any(places)
     cluster, found = Cluster(trace.shuffled_nodes(42)), []

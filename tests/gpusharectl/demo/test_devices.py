@@ -13,7 +13,12 @@ from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto import podresources_pb2 as held_pb
 from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
-from gpusharectl.demo.devices import CannotStartYetError, Devices, Given, Rejection
+from gpusharectl.demo.devices import (
+    CannotStartYetError,
+    ContainerConfig,
+    Devices,
+    Rejection,
+)
 from tests.builders import container_json, pod_json
 from tests.gpusharectl.fake_plugin import FakePlugin, ids_of
 from tests.testbed.waiting import wait_until
@@ -30,7 +35,7 @@ class Node:
         self.core = self._plugin(stack, C)
         self.stack = stack
 
-    def admit(self, *args: Any, **how: Any) -> dict[str, Given]:
+    def admit(self, *args: Any, **how: Any) -> dict[str, ContainerConfig]:
         admitted = self.devices.admit(pod_json(*args, **how))
         assert not isinstance(admitted, Rejection), admitted
         return dict(admitted)
@@ -184,7 +189,7 @@ def test_a_plugin_that_left_before_its_first_list_offered_nothing(
             plugin.hang_up()
             assert plugin.gone.wait(10)
         assert devices.capacity() == {}
-        assert devices.admit(pod_json(units=4)) == {"main": Given()}
+        assert devices.admit(pod_json(units=4)) == {"main": ContainerConfig()}
 
 
 def test_overlapping_registrations_end_the_newer_one(node: Node) -> None:
@@ -269,8 +274,8 @@ def test_containers_come_in_order_and_resources_by_chance(node: Node) -> None:
 
 def test_nothing_asked_nothing_given(node: Node) -> None:
     """A pod that asks no resource of ours, and one that asks for none of it."""
-    assert node.admit("plain") == {"main": Given()}
-    assert node.admit("zero", units=0) == {"main": Given()}
+    assert node.admit("plain") == {"main": ContainerConfig()}
+    assert node.admit("zero", units=0) == {"main": ContainerConfig()}
     node.devices.start("uid-zero", "main")
     assert node.memory.names_of_calls() == ["options"]
     assert node.listed() == {"plain": {"main": set()}, "zero": {"main": set()}}
@@ -286,7 +291,7 @@ def test_none_of_it_is_refused_where_no_device_is_well(node: Node) -> None:
 def test_a_resource_without_plugin_is_passed_over(tmp_path: Path) -> None:
     """In silence: the container runs without it (contracts 2.4)."""
     with Devices(tmp_path) as devices:
-        assert devices.admit(pod_json(units=4)) == {"main": Given()}
+        assert devices.admit(pod_json(units=4)) == {"main": ContainerConfig()}
 
 
 def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:

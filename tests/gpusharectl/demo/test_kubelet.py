@@ -14,7 +14,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpusharectl.demo import kubelet
-from gpusharectl.demo.devices import Given
+from gpusharectl.demo.devices import ContainerConfig
 from gpusharectl.demo.kubelet import StandInKubelet
 from tests.builders import container_json, pod_json
 from tests.gpusharectl.fake_plugin import FakePlugin, ids_of
@@ -100,7 +100,7 @@ class Town:
         events = self.cluster.list_page(Kind.EVENTS, limit=0).items
         return [(event["reason"], event["message"]) for event in events]
 
-    def given(self, name: str = "pod") -> Mapping[str, Given]:
+    def given(self, name: str = "pod") -> Mapping[str, ContainerConfig]:
         return self.kubelet.given(self.pod(name)["metadata"]["uid"])
 
 
@@ -147,7 +147,7 @@ def test_a_pod_that_asks_nothing_just_runs(town: Town) -> None:
     """Whether or not there is a plugin."""
     town.bound()
     town.until_phase("Running")
-    assert town.given() == {"main": Given()}
+    assert town.given() == {"main": ContainerConfig()}
     assert town.kubelet.given("nobody") == {}
 
 

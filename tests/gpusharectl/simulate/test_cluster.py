@@ -12,8 +12,8 @@ from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Kind
 from gpushare.kube.codec import pod_record
-from gpusharectl.simulate.cluster import Newcomer, World
-from tests.gpusharectl.simulate.scenes import node, pod
+from gpusharectl.simulate.cluster import PendingPod, World
+from tests.gpusharectl.simulate.building import node, pod
 
 
 def world(policy: str = "first-fit") -> World:
@@ -24,7 +24,7 @@ def world(policy: str = "first-fit") -> World:
     return found
 
 
-def newcomer(of: World, body: dict[str, object]) -> Newcomer:
+def pending(of: World, body: dict[str, object]) -> PendingPod:
     found = of.add(body)
     assert not isinstance(found, Refusal)
     return found
@@ -39,14 +39,14 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
     for number in range(60):
         units, cpu = dice.choice([2, 5, 11, 20]), dice.choice(["500m", "1", ""])
         cores = dice.choice([1, 1, 1, 100])
-        asked = newcomer(here, pod(f"p-{number}", units, cores, cpu=cpu))
+        asked = pending(here, pod(f"p-{number}", units, cores, cpu=cpu))
         judged = {
-            name: here.candidates.judge(asked.question, name)
+            name: here.candidates.judge(asked.needs, name)
             for name in here.candidates.names()
         }
         pages = [here.ledger.node(name) for name, no in judged.items() if not no]
         found = [page for page in pages if page is not None]
-        wanted = schedule(asked.question.request, found, asked.question.policy)
+        wanted = schedule(asked.needs.request, found, asked.needs.policy)
         got = here.place(asked)
         if isinstance(wanted, Placement):
             assert got == wanted
@@ -70,7 +70,7 @@ def test_what_the_api_server_has_is_what_was_decided(
     """The pod is bound with its placement, and the books say the same."""
     here = world()
     for number, (units, whole) in enumerate(wishes):
-        asked = newcomer(here, pod(f"p-{number}", units, 100 if whole else 1))
+        asked = pending(here, pod(f"p-{number}", units, 100 if whole else 1))
         decided = here.place(asked)
         stored = pod_record(here.cluster.get(Kind.PODS, "default", f"p-{number}"))
         held = here.ledger.placement(asked.ref.uid)
@@ -81,11 +81,11 @@ def test_what_the_api_server_has_is_what_was_decided(
 def test_no_more_pods_than_a_node_takes() -> None:
     here = World(Choice())
     here.add_node(node("n", 29, pods=1))
-    first = newcomer(here, pod("a", 1))
+    first = pending(here, pod("a", 1))
     assert isinstance(here.place(first), Placement)
-    assert not isinstance(here.place(newcomer(here, pod("b", 1))), Placement)
+    assert not isinstance(here.place(pending(here, pod("b", 1))), Placement)
     here.take_away(first.ref, NodeName("n"))
-    assert isinstance(here.place(newcomer(here, pod("c", 1))), Placement)
+    assert isinstance(here.place(pending(here, pod("c", 1))), Placement)
 
 
 def test_the_same_twice() -> None:
@@ -94,7 +94,7 @@ def test_the_same_twice() -> None:
     for _ in range(2):
         here = world("spread")
         placed = [
-            here.place(newcomer(here, pod(f"p-{number}", 5))) for number in range(9)
+            here.place(pending(here, pod(f"p-{number}", 5))) for number in range(9)
         ]
         found.append(placed)
     assert found[0] == found[1]

@@ -6,10 +6,10 @@ from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.engine import Outcome
 from gpusharectl.simulate.result import summed
 from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave, Step
-from tests.gpusharectl.simulate.scenes import (
+from tests.gpusharectl.simulate.building import (
     come,
-    fates,
     node,
+    outcomes,
     places,
     played,
     pod,
@@ -22,7 +22,7 @@ def test_pods_without_room_wait_until_others_end() -> None:
     first = Step(0, Arrive(pod("first", 20), lasts_s=100))
     second = Step(10, Arrive(pod("second", 20), lasts_s=100))
     third = Step(20, Arrive(pod("third", 20)))
-    found = fates(played(scenario([node()], first, second, third)))
+    found = outcomes(played(scenario([node()], first, second, third)))
     assert [one.placed_s for one in found.values()] == [0, 100, 200]
     assert [one.outcome for one in found.values()] == [
         Outcome.PLACED,
@@ -56,7 +56,7 @@ def test_the_more_important_pod_is_tried_first() -> None:
         *come("vip", units=20, priority=5),
         Leave("default", "full"),
     ]
-    found = fates(played(scenario([node()], *steps)))
+    found = outcomes(played(scenario([node()], *steps)))
     waiting = [name for name, one in found.items() if not one.node]
     assert found["vip"].outcome is Outcome.WAITED
     assert waiting == ["early", "second"]
@@ -85,10 +85,10 @@ def test_refusals_have_their_reasons() -> None:
         node("crowded", 29, pods=0),
     ]
     steps = [*come("app", units=20), *come("big", units=20, cpu="4")]
-    found = fates(played(scenario(nodes, *steps)))
+    found = outcomes(played(scenario(nodes, *steps)))
     assert found["app"].node in ("full", "weak")
     steps = [*come("app-1", "app-2", units=20), *come("big", units=20, cpu="4")]
-    found = fates(played(scenario(nodes, *steps)))
+    found = outcomes(played(scenario(nodes, *steps)))
     assert found["big"].reasons == {
         "Insufficient baidu.com/vcuda-memory on one card": 1,
         "Insufficient cpu": 1,
@@ -112,7 +112,7 @@ def test_a_drained_nodes_pods_come_anew(gone: bool) -> None:
 
 
 def test_a_new_node_takes_what_waits() -> None:
-    found = fates(
+    found = outcomes(
         played(scenario([node()], *come("a", "b", units=20), Join(node("n"))))
     )
     assert (found["b"].outcome, found["b"].node) == (Outcome.WAITED, "n")
@@ -123,19 +123,19 @@ def test_the_reasons_are_of_the_last_try() -> None:
     steps = [
         *come("full", units=29),
         *come("x", "y", "z", units=20),
-        Join(synthetic.node("plain", (), synthetic.Host())),
+        Join(synthetic.node("plain", (), synthetic.NodeCapacity())),
     ]
     run = summed(of := scenario([node()], *steps), played(of))
-    (turned,) = run.turned
-    assert (len(turned.pods), turned.nodes) == (3, 2)
-    assert sum(turned.reasons.values()) == 2
+    (not_placed,) = run.not_placed
+    assert (len(not_placed.pods), not_placed.nodes) == (3, 2)
+    assert sum(not_placed.reasons.values()) == 2
 
 
 def test_a_drain_is_a_reason_for_those_that_wait() -> None:
     steps = [*come("full", units=29), *come("x", units=20), Drain("node-1")]
     steps += come("y", units=20)
     run = summed(of := scenario([node()], *steps), played(of))
-    found = {pod: one.reasons for one in run.turned for pod in one.pods}
+    found = {pod: one.reasons for one in run.not_placed for pod in one.pods}
     assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
     closed = {"node(s) were unschedulable": 1}
     assert all(reasons == closed for reasons in found.values())
@@ -157,7 +157,7 @@ def test_who_ends_at_a_moment_makes_room_for_who_comes_then() -> None:
     """Though 0.1 and 0.2 are a little more than 0.3."""
     first = Step(0.1, Arrive(pod("a", 29), lasts_s=0.2))
     second = Step(0.3, Arrive(pod("b", 29)))
-    found = fates(played(scenario([node()], first, second, waits=False)))
+    found = outcomes(played(scenario([node()], first, second, waits=False)))
     assert found["b"].place == "node-1 card 0"
     assert found["a"].left_s == 0.3
 
@@ -165,14 +165,14 @@ def test_who_ends_at_a_moment_makes_room_for_who_comes_then() -> None:
 def test_what_leaves_while_it_waits() -> None:
     """It is neither placed nor refused."""
     steps = [*come("a", "b", units=20), Leave("default", "b"), Leave("x", "nobody")]
-    found = fates(played(scenario([node()], *steps)))
+    found = outcomes(played(scenario([node()], *steps)))
     assert found["b"].outcome is Outcome.LEFT
     assert found["b"].left_s == 120
 
 
 def test_pods_with_an_impossible_request_are_told() -> None:
     """No node is asked; the words are the extender's."""
-    found = fates(played(scenario([node()], *come("odd", cores=150))))
+    found = outcomes(played(scenario([node()], *come("odd", cores=150))))
     (words,) = found["odd"].reasons
     assert words.startswith("Invalid vcuda request: 150 cores")
 

@@ -4,11 +4,11 @@ import random
 
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
-from gpusharectl.simulate.cluster import Newcomer, World
+from gpusharectl.simulate.cluster import PendingPod, World
 from gpusharectl.simulate.engine import play
 from gpusharectl.simulate.metrics import Gauge, useless
 from gpusharectl.simulate.scenario import Scenario
-from tests.gpusharectl.simulate.scenes import come, node, pod, scenario
+from tests.gpusharectl.simulate.building import come, node, pod, scenario
 
 
 def at_the_end(of: Scenario) -> float | None:
@@ -54,10 +54,10 @@ def test_it_is_what_a_look_at_everything_finds() -> None:
     gauge, kinds, there = Gauge(world), [], []
     for number in range(40):
         found = world.add(pod(f"p-{number}", dice.choice([3, 7, 20])))
-        assert isinstance(found, Newcomer)
+        assert isinstance(found, PendingPod)
         assert not isinstance(found, Refusal)
-        gauge.see(found.question)
-        kinds.append(found.question)
+        gauge.see(found.needs)
+        kinds.append(found.needs)
         placed = world.place(found)
         if hasattr(placed, "node"):
             there.append(placed)

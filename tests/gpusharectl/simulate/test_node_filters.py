@@ -4,7 +4,12 @@ import pytest
 
 from gpushare.domain.model import HostAmount
 from gpushare.kube.cluster import Json
-from gpusharectl.simulate.node_filters import keeps_away, lacks, traits_of, wish_of
+from gpusharectl.simulate.node_filters import (
+    constraints_of,
+    keeps_away,
+    lacks,
+    properties_of,
+)
 from gpusharectl.simulate.scenario import seconds, stretch
 
 AWAY = "node(s) didn't match Pod's node affinity/selector"
@@ -26,7 +31,7 @@ def expression(key: str, operator: str, *values: str) -> Json:
 
 
 def said(spec: Json, of: Json | None = None) -> str | None:
-    return keeps_away(traits_of(of or node()), wish_of({"spec": spec}, None))
+    return keeps_away(properties_of(of or node()), constraints_of({"spec": spec}, None))
 
 
 AFFINITY = {
@@ -109,9 +114,9 @@ def test_what_a_node_lacks(
     words: list[str],
 ) -> None:
     """What nobody knows limits nothing, and what is not asked is never short."""
-    wish = wish_of({}, HostAmount(*asked))
+    constraints = constraints_of({}, HostAmount(*asked))
     has = None if room is None else HostAmount(*room)
-    assert list(lacks(wish, has, slots)) == words
+    assert list(lacks(constraints, has, slots)) == words
 
 
 @pytest.mark.parametrize(

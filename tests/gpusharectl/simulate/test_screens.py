@@ -1,19 +1,40 @@
-"""What ``simulate`` shows: ``screens/simulate-*.txt`` (``golden`` renews)."""
+"""Every scenario in ``tests/scenarios`` comes out as it says itself.
+
+What ``simulate`` shows: ``screens/simulate-*.txt`` (``golden`` renews).
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from gpushare.domain.policies import Choice
 from gpusharectl.simulate.command import run
+from gpusharectl.simulate.engine import play
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Report, read_size, reported
+from gpusharectl.simulate.result import Report, read_size, reported, summed
 from gpusharectl.simulate.scenario import Arrive, Drain, Scenario, Step
+from gpusharectl.simulate.scenario_file import read_scenario
 from tests.gpusharectl.golden import assert_as_kept, drawn
-from tests.gpusharectl.simulate.scenes import come, node, pod, scenario, told
+from tests.gpusharectl.simulate.building import come, node, pod, scenario, told
+
+FILES = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_scenario_comes_out_as_expected(file: Path) -> None:
+    scenario = read_scenario(file.read_text(), file.name)
+    assert scenario.expected
+    run = summed(scenario, play(scenario, scenario.choice))
+    assert run.wrong == ()
+
+
+def test_they_are_found() -> None:
+    assert len(FILES) >= 5
+
 
 SEEDS = """
 name: seed 001
@@ -61,7 +82,7 @@ def drained() -> Report:
     steps = [*come("a", "b", units=20), Drain("node-2")]
     nodes = [node("node-1"), node("node-2")]
     of = scenario(nodes, *(Step(0, one) for one in steps))
-    return report(replace(of, remarks=("The extender's own policy is first-fit.",)))
+    return report(replace(of, remarks=("The policy is the extender's: first-fit.",)))
 
 
 def crowd() -> Report:
@@ -89,7 +110,7 @@ def nothing() -> Report:
 
 
 def room() -> Report:
-    """Nobody comes; the question is how many more would fit."""
+    """Nobody comes; the needs is how many more would fit."""
     return report(scenario([node("n", 29, 29)]), room=("9", "units=2,cores=50"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpusharectl.simulate.result import thinned
 from gpusharectl.simulate.scenario import Step
 from gpusharectl.simulate.serialize import report_csv, report_data
-from tests.gpusharectl.simulate.scenes import come, node, played, scenario
+from tests.gpusharectl.simulate.building import come, node, played, scenario
 from tests.gpusharectl.simulate.test_screens import compared, nothing, report, seeds
 
 

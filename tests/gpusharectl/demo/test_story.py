@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpushare.kube.proto.deviceplugin_pb2 import Mount
-from gpusharectl.demo.devices import Given
-from gpusharectl.demo.story import Inside, NotAsPromisedError, look_inside
+from gpusharectl.demo.devices import ContainerConfig
+from gpusharectl.demo.story import ContainerView, NotAsPromisedError, container_view
 from tests.builders import placement, pod_json
 
 ENVS = {
@@ -30,18 +30,18 @@ FILE = {
 
 def look(
     folder: Path, envs: Mapping[str, str] = ENVS, file: Any = FILE, **more: Any
-) -> Inside:
+) -> ContainerView:
     if file is not None:
         (folder / "allocation.json").write_text(json.dumps(file))
     mount = Mount(container_path="/etc/vcuda", host_path=str(folder))
-    given = {"main": Given(envs, more.pop("mounts", {"/etc/vcuda": mount}))}
+    given = {"main": ContainerConfig(envs, more.pop("mounts", {"/etc/vcuda": mount}))}
     pod = pod_json(units=4, cores=1)
-    return look_inside(pod, placement(units=4, cores=1), more.pop("given", given))
+    return container_view(pod, placement(units=4, cores=1), more.pop("given", given))
 
 
 def test_what_was_promised(tmp_path: Path) -> None:
     """Variables and file agree with the placement."""
-    assert look(tmp_path) == Inside("GPU-0", "1024")
+    assert look(tmp_path) == ContainerView("GPU-0", "1024")
 
 
 @pytest.mark.parametrize("name", ENVS)

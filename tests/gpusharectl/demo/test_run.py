@@ -18,7 +18,7 @@ from rich.console import Console
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Target
 from gpusharectl.demo import run
-from gpusharectl.demo.story import Stage
+from gpusharectl.demo.story import Story
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -293,5 +293,5 @@ def test_the_newest_warning_is_the_newest() -> None:
             message=message,
         )
     assert len(cluster.list_page(Kind.EVENTS, limit=0).items) == 3
-    stage = Stage(cast("Any", Bare(cluster)), Console())
+    stage = Story(cast("Any", Bare(cluster)), Console())
     assert stage.message("app") == "third"

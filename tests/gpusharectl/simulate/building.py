@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.engine import Fate, Played, play
-from gpusharectl.simulate.scenario import Arrive, Happening, Scenario, Step
+from gpusharectl.simulate.engine import Played, PodOutcome, play
+from gpusharectl.simulate.scenario import Arrive, Event, Scenario, Step
 from gpusharectl.simulate.scenario_file import read_scenario
 
 
@@ -23,17 +23,17 @@ def node(
     cards = [
         synthetic.card(name, index, size, model) for index, size in enumerate(sizes)
     ]
-    return synthetic.node(name, cards, synthetic.Host(cpu, memory, pods))
+    return synthetic.node(name, cards, synthetic.NodeCapacity(cpu, memory, pods))
 
 
 def pod(name: str, units: int = 10, cores: int = 1, **more: object) -> Json:
     """A pod of one container."""
-    asked = synthetic.Asked(units=units, cores=cores, **more)  # type: ignore[arg-type]
+    asked = synthetic.PodSpec(units=units, cores=cores, **more)  # type: ignore[arg-type]
     return synthetic.pod("default", name, asked)
 
 
 def scenario(
-    nodes: Sequence[Json], *steps: Happening | Step, waits: bool = True
+    nodes: Sequence[Json], *steps: Event | Step, waits: bool = True
 ) -> Scenario:
     """Things that happen a minute apart, unless they say when."""
     return Scenario(
@@ -56,12 +56,12 @@ def played(of: Scenario, policy: str = "first-fit") -> Played:
     return play(of, Choice(policy))
 
 
-def fates(of: Played) -> dict[str, Fate]:
-    return {fate.pod.name: fate for fate in of.fates}
+def outcomes(of: Played) -> dict[str, PodOutcome]:
+    return {result.pod.name: result for result in of.outcomes}
 
 
 def places(of: Played) -> dict[str, str]:
-    return {fate.pod.name: fate.place for fate in of.fates}
+    return {result.pod.name: result.place for result in of.outcomes}
 
 
 def told(text: str) -> Callable[[], Scenario]:

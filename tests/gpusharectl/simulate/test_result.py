@@ -13,7 +13,7 @@ from gpusharectl.simulate.scenario import Drain, Scenario
 from gpusharectl.simulate.scenario_file import read_scenario
 from gpusharectl.simulate.serialize import report_data
 from tests.gpusharectl.golden import drawn
-from tests.gpusharectl.simulate.scenes import come, fates, node, scenario, told
+from tests.gpusharectl.simulate.building import come, node, outcomes, scenario, told
 
 TWO_ENDS = """
 nodes: [{name: n, cards: 2x16GiB}]
@@ -50,7 +50,7 @@ def test_who_waits_at_the_end_is_placed_after_it() -> None:
     """The curve goes on, and fragmentation is looked at where it ends."""
     text = TWO_ENDS + "- {name: e, units: 44, at: 3m}\n"
     found = ran(told(text)(), policy="spread")
-    assert fates(found.played)["e"].placed_s == 3600
+    assert outcomes(found.played)["e"].placed_s == 3600
     assert (found.end.at_s, found.placed) == (180, 5)
     last = found.played.moments[-1]
     assert last.at_s == 3660
@@ -62,7 +62,7 @@ def test_counting_room_changes_nothing() -> None:
     text = TWO_ENDS + "- {name: e, count: 9, units: 30, at: 3m, lasts: 1m}\n"
     plain = ran(told(text)(), policy="frag")
     counted = ran(told(text)(), "2", "cards=1", policy="frag")
-    assert plain.played.fates == counted.played.fates
+    assert plain.played.outcomes == counted.played.outcomes
     assert plain.played.moments == counted.played.moments
     learnt_by = counted.played.world.choice.packer
     assert isinstance(learnt_by, Packer)
@@ -100,7 +100,7 @@ pods:
 """
     found = ran(told(text)())
     asked = "9 units (2.25 GiB) and 1 core"
-    assert [one.asks for one in found.turned] == [
+    assert [one.asks for one in found.not_placed] == [
         f"{asked}, of the model a10",
         f"{asked}, on nodes with disk=ssd and zone=east",
     ]
@@ -131,7 +131,7 @@ def report(*policies: str) -> Report:
 def test_what_was_not_checked_is_said() -> None:
     """What is expected is expected of the scenario's own policy."""
     without, beside = report("frag"), report("first-fit", "frag")
-    words = "expect is held against first-fit alone, which was not played"
+    words = "expect is for the policy first-fit, which was not played"
     assert report_data(without)["unchecked"] == words
     shown = drawn(lambda console: draw_report(console, without))
     assert f"Not checked: {words}." in shown

@@ -10,7 +10,7 @@ from gpusharectl.simulate.openb import Meter
 from gpusharectl.simulate.openb_replay import Replay, draw_replays
 from gpusharectl.simulate.render import Figures, draw_report, side_by_side
 from tests.gpusharectl.golden import drawn
-from tests.gpusharectl.simulate.scenes import come, node, scenario
+from tests.gpusharectl.simulate.building import come, node, scenario
 from tests.gpusharectl.simulate.test_screens import report
 
 POLICIES = ("first-fit", "best-fit", "spread", "frag")
