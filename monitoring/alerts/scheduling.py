@@ -145,10 +145,9 @@ _ADMISSION = (
         f"  or max({_CONFIGURED})\n)",
         "critical",
         "No replica of the webhook answers",
-        "Pods that ask for cards cannot be created; other pods can. In an emergency "
-        f"run gpusharectl install --no-webhook, {_WITH_OPTIONS}. Without "
-        "kube-state-metrics this alert also fires for half an hour after an intended "
-        f"removal. {_WEBHOOKS}",
+        "Pods that ask for cards cannot be created; others can. In an emergency: "
+        f"gpusharectl install --no-webhook, {_WITH_OPTIONS}. Without kube-state-metrics "
+        f"it also fires for half an hour after an intended removal. {_WEBHOOKS}",
         "2m",
     ),
     Alert(
