@@ -146,8 +146,9 @@ _ADMISSION = (
         "critical",
         "No replica of the webhook answers",
         "Pods that ask for cards cannot be created; others can. In an emergency: "
-        f"gpusharectl install --no-webhook, {_WITH_OPTIONS}. Without kube-state-metrics "
-        f"it also fires for half an hour after an intended removal. {_WEBHOOKS}",
+        f"gpusharectl install --no-webhook, {_WITH_OPTIONS}. Without "
+        "kube-state-metrics it also fires for half an hour after an intended removal. "
+        f"{_WEBHOOKS}",
         "2m",
     ),
     Alert(
