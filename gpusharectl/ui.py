@@ -6,23 +6,24 @@ import signal
 import ssl
 import sys
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import TCPServer
-from typing import Protocol
+from threading import Event
+from typing import Protocol, Self
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import click
 import orjson
 
-from gpushare.addresses import LOOPBACK
+from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.names import EXTENDER_PORT
+from gpushare.listener import Listener
 from gpushare.page_policy import STATE_HEADERS, page_headers
+from gpushare.settings import Address
 from gpusharectl.access import access_options, reached
 from gpusharectl.pki import SERVER_NAME
 
@@ -151,83 +152,67 @@ def _shows_a_page(pod: Json) -> bool:
 
 
 PAGE, STATE = "/ui", "/ui/state"
-_JSON = {"Content-Type": "application/json"}
+_JSON = ("Content-Type", "application/json")
 _NAMES = frozenset({LOOPBACK, "localhost"})
 _SECRET_BYTES = 12
-_SILENCE_S = 10.0
 
 
-class Window(ThreadingHTTPServer):
+class PageServer:
     """Serve the page on this machine; ``OSError`` if the port is taken.
 
-    ``get`` reads a path of an extender. ``port`` 0 takes a free one. Only GET of the
-    page is answered, and only under an address that contains a secret: a plain
-    port-forward would open the extender's API to every local process and web page.
+    ``get`` reads a path of an extender. ``port`` 0 takes a free one. Only the page is
+    answered, and only under an address that contains a secret: a plain port-forward
+    would open the extender's API to every local process and web page.
     """
 
-    daemon_threads = True
-
     def __init__(self, port: int, get: Callable[[str], bytes]) -> None:
-        self.get = get
+        self._get = get
         self.place = f"/{secrets.token_urlsafe(_SECRET_BYTES)}"
-        super().__init__((LOOPBACK, port), _Handler)
+        self.address = Address(LOOPBACK, port) if port else free_address()
+        self._listener = Listener({self.address: self._answer})
 
-    def server_bind(self) -> None:
-        """Bind without the DNS lookup of the parent class."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = LOOPBACK, self.server_address[1]
+    def __enter__(self) -> Self:
+        self._listener.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
 
     @property
     def url(self) -> str:
         """The whole address, with the secret."""
-        return f"http://{LOOPBACK}:{self.server_port}{self.place}{PAGE}"
+        return f"http://{self.address}{self.place}{PAGE}"
 
+    def _answer(
+        self, environ: WSGIEnvironment, start: StartResponse
+    ) -> Iterable[bytes]:
+        status, headers = "200 OK", [*STATE_HEADERS.items(), _JSON]
+        if not self._is_for_us(environ):
+            body = _error("not found: use the address that gpusharectl ui has printed")
+            status = "404 Not Found"
+        else:
+            path = environ["PATH_INFO"].removeprefix(self.place)
+            try:
+                body = self._get(path)
+            except ClusterError as error:
+                status, body = "502 Bad Gateway", _error(str(error))
+            else:
+                if path == PAGE:
+                    headers = [*page_headers(body).items()]
+        start(status, headers)
+        return [body]
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Window
-    timeout = _SILENCE_S
-
-    def do_GET(self) -> None:
-        """Answer the page and its state; 404 for everything else."""
-        if not self._is_for_us():
-            self._refuse(
-                HTTPStatus.NOT_FOUND,
-                "not found: use the address that gpusharectl ui has printed",
-            )
-            return
-        path = self.path.partition("?")[0].removeprefix(self.server.place)
-        try:
-            body = self.server.get(path)
-        except ClusterError as error:
-            self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
-            return
-        headers = page_headers(body) if path == PAGE else {**STATE_HEADERS, **_JSON}
-        self._send(HTTPStatus.OK, body, headers)
-
-    def _is_for_us(self) -> bool:
+    def _is_for_us(self, environ: WSGIEnvironment) -> bool:
         # Against DNS rebinding: a foreign page whose host name now points here.
-        if self.headers.get("Host", "").partition(":")[0] not in _NAMES:
+        if environ.get("HTTP_HOST", "").partition(":")[0] not in _NAMES:
             return False
-        asked = self.path.partition("?")[0].encode()
-        ours = ((self.server.place + path).encode() for path in (PAGE, STATE))
+        asked = environ["PATH_INFO"].encode()
+        ours = ((self.place + path).encode() for path in (PAGE, STATE))
         return any(secrets.compare_digest(asked, path) for path in ours)
 
-    def _refuse(self, status: HTTPStatus, words: str) -> None:
-        body = orjson.dumps({"error": words})
-        self._send(status, body, {**STATE_HEADERS, **_JSON})
 
-    def _send(
-        self, status: HTTPStatus, body: bytes, headers: Mapping[str, str]
-    ) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing: the page reads its state all the time."""
+def _error(text: str) -> bytes:
+    return orjson.dumps({"error": text})
 
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -273,28 +258,28 @@ def ui(
     with reached(kubeconfig, context) as access:
         extenders = Extenders(access.objects, tls)
         extenders.get(PAGE)
-        with _window(port, extenders.get) as window:
+        with _server(port, extenders.get) as server:
             browse = None if no_open else webbrowser.open
-            for line in announced(window, browse, os.environ):
+            for line in announced(server, browse, os.environ):
                 click.echo(line)
             # As Ctrl-C does, so that port-forwards are closed.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             with suppress(KeyboardInterrupt):
-                window.serve_forever()
+                Event().wait()
 
 
 def announced(
-    window: Window, browse: Callable[[str], bool] | None, environ: Mapping[str, str]
+    server: PageServer, browse: Callable[[str], bool] | None, environ: Mapping[str, str]
 ) -> list[str]:
     """Open a browser if there is a screen, and return where the page is."""
-    lines = [f"The page is at {window.url}"]
+    lines = [f"The page is at {server.url}"]
     if browse is not None and not _has_screen(environ):
-        number = window.server_port
+        number = server.address.port
         lines.append(
             "This machine has no screen. On your own machine run "
             f"ssh -L {number}:{LOOPBACK}:{number} THIS-HOST, then open that address."
         )
-    elif browse is not None and not browse(window.url):
+    elif browse is not None and not browse(server.url):
         lines.append("No browser could be opened; open the address yourself.")
     return [*lines, "Whoever knows this address can read the page, until Ctrl-C."]
 
@@ -316,9 +301,9 @@ def _tls(folder: Path | None) -> Tls | None:
         ) from error
 
 
-def _window(port: int, get: Callable[[str], bytes]) -> Window:
+def _server(port: int, get: Callable[[str], bytes]) -> PageServer:
     try:
-        return Window(port, get)
+        return PageServer(port, get)
     except OSError as error:
         raise click.ClickException(
             f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose "

@@ -1,12 +1,11 @@
 """The page at /ui in a real browser: for every reader and screen, and no attacker."""
 
 from collections.abc import Iterator
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from gpusharectl.ui import Window
+from gpusharectl.ui import PageServer
 from tests.builders import bound_json, card, placement, pod_json
 from tests.extender.pagescene import Scene, drawn, furnish
 from tests.testbed.browser import Browser, Tab
@@ -242,14 +241,8 @@ def test_it_comes_through_the_window_of_gpusharectl(
     scene: Scene, browser: Browser
 ) -> None:
     """Under its secret path: the page asks for its state beside itself."""
-    with Window(0, scene.get) as window:
-        thread = Thread(target=window.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            tab = browser.open(window.url)
-            drawn(tab)
-            assert "nlp/bert-intent-7c9f" in tab.text("#nodes")
-            assert tab.complaints == []
-        finally:
-            window.shutdown()
-            thread.join()
+    with PageServer(0, scene.get) as server:
+        tab = browser.open(server.url)
+        drawn(tab)
+        assert "nlp/bert-intent-7c9f" in tab.text("#nodes")
+        assert tab.complaints == []
