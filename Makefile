@@ -87,7 +87,7 @@ image:  ## Build the container image; IMAGE=, BASE= and BUILD_FLAGS= may be give
 	@echo "Built $(IMAGE)"
 
 picture: $(STAMP)  ## Take the picture of the page in docs anew, by a real browser
-	@$(BIN)/python -m tests.extender.picture docs/ui.png
+	@$(BIN)/python -m tests.extender.page_picture docs/ui.png
 	@echo "Wrote docs/ui.png"
 
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew

@@ -15,7 +15,7 @@ from tests.cluster.cards import TWO_P4
 from tests.cluster.fetch_or_find import Fresh
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import container, pod
-from tests.extender.pagescene import drawn
+from tests.extender.page_fixture import drawn
 from tests.testbed.browser import Browser
 from tests.testbed.process import Launcher
 from tests.testbed.waiting import wait_until

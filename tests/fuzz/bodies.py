@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
-from tests.extender.webhooks import asked
+from tests.extender.webhook_client import asked
 from tests.testbed.rest import Json
 
 NODES = ("n-0", "n-1", "n-2", "n-3")

@@ -33,8 +33,8 @@ from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
 from tests.deviceplugin import scene
 from tests.deviceplugin.house import NODE, found_card
-from tests.extender.server.test_readiness import reflector
-from tests.extender.stand_ins import House
+from tests.extender.extender_fixture import ExtenderFixture
+from tests.extender.server.test_public import reflector
 from tests.testbed.certificates import certificates
 
 PODS = (
@@ -99,7 +99,7 @@ def exporter_page() -> str:
 
 
 def extender_page(folder: Path) -> str:
-    house = House()
+    house = ExtenderFixture()
     house.nodes.apply(event("ADDED", node_json(NODE, *cards(29, 29))))
     house.create("waits", units=40)
     registry = CollectorRegistry()

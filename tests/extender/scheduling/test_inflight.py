@@ -16,7 +16,7 @@ from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import Reason
 from tests.builders import FIRST_FIT, SPREAD, apart, cards, claim, ref, request
-from tests.extender.stand_ins import Clock, House
+from tests.extender.extender_fixture import Clock, ExtenderFixture
 
 N = NodeName("n")
 A = ref("a").uid
@@ -35,7 +35,7 @@ def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> Pendin
 
 def test_a_yes_ends_with_its_bind() -> None:
     """Whatever came of the bind: it is over."""
-    house = House()
+    house = ExtenderFixture()
     pod = house.create(units=4)
     house.filter(pod)
     assert len(house.inflight) == 1
@@ -46,7 +46,7 @@ def test_a_yes_ends_with_its_bind() -> None:
 @pytest.mark.parametrize("node", ["n", "unknown"])
 def test_a_yes_ends_with_a_bind_that_fails(node: str) -> None:
     """A refused bind waits for nothing any more."""
-    house = House()
+    house = ExtenderFixture()
     pod = house.create(units=4)
     house.filter(pod)
     house.cluster.delete("pods", "default", "pod")  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_a_yes_ends_with_a_bind_that_fails(node: str) -> None:
 
 def test_a_yes_ends_with_the_second_filter_of_its_pod() -> None:
     """What counts is the last answer; a refusal leaves nothing pending."""
-    house = House()
+    house = ExtenderFixture()
     pod = house.create(units=20)
     house.filter(pod)
     house.bind(house.create("other", units=20))
@@ -66,7 +66,7 @@ def test_a_yes_ends_with_the_second_filter_of_its_pod() -> None:
 
 def test_a_yes_ends_with_the_deletion_of_its_pod() -> None:
     """The watch says so."""
-    house = House()
+    house = ExtenderFixture()
     house.filter(house.create(units=4))
     house.pods.replace(iter([]))
     assert len(house.inflight) == 0

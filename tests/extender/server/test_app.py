@@ -1,21 +1,42 @@
-"""The extender's HTTP."""
+"""The extender's HTTP: verbs, pages, errors, and the names it may be called by."""
 
+import io
 import json
+import logging
 from collections.abc import Iterator
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from werkzeug.test import Client, TestResponse
+from prometheus_client import CollectorRegistry
+from werkzeug.test import Client, EnvironBuilder, TestResponse, run_wsgi_app
 
 from extender.main import assemble
+from extender.server.app import Parts, VerbMetrics, create_app
+from extender.server.public import MetricsPage, Readiness
 from extender.settings import ExtenderSettings
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.reflector import Reflector
 from tests.builders import cards, node_json, pod_json
-from tests.extender.stand_ins import binding
+from tests.extender.extender_fixture import ExtenderFixture, binding
 from tests.testbed.waiting import wait_until
+
+if TYPE_CHECKING:
+    from extender.scheduling.bind import Binder
+    from extender.scheduling.service import Verbs
+import http.client
+import importlib
+from contextlib import closing
+from threading import Thread
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import orjson
+from gunicorn.config import Config
+from gunicorn.http import RequestParser
+
+from extender.server.app import is_local
 
 JSON = "application/json"
 INNER = "http://127.0.0.1:39999"
@@ -218,3 +239,265 @@ def test_whole_nodes_are_answered_where_the_verb_has_a_field(running: Running) -
     assert answer.json is not None
     assert "nodeCacheCapable" in answer.json["Error"]
     assert running.post("prioritize", args).status_code == 400
+
+
+class Surprising:
+    """Verbs and a binder that meet a bug of their own."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"secret of {name}")
+
+
+def client_of(verbs: object, binder: object, *, ready: bool = True) -> Client:
+    house = ExtenderFixture()
+    never = Reflector(house.cluster, Kind.PODS, house.pods)
+    registry = CollectorRegistry()
+    parts = Parts(
+        verbs=cast("Verbs", verbs),
+        binder=cast("Binder", binder),
+        readiness=Readiness(() if ready else (("pods", never),), 60),
+        metrics=VerbMetrics(registry),
+        metrics_page=MetricsPage(registry),
+        snapshot=dict,
+    )
+    return Client(create_app(parts))
+
+
+def good_body(verb: str) -> bytes:
+    if verb == "bind":
+        return json.dumps(binding(pod_json())).encode()
+    victims = {"n": {"Pods": [{"UID": "u"}]}}
+    args = {
+        "Pod": pod_json(units=4),
+        "NodeNames": ["n"],
+        "NodeNameToMetaVictims": victims,
+    }
+    return json.dumps(args).encode()
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    [("filter", 200), ("bind", 200), ("prioritize", 500), ("preempt", 500)],
+)
+def test_a_bug_of_ours_is_an_error_without_its_secrets(
+    verb: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In Error where the verb has one; the traceback goes to the log alone."""
+    client = client_of(Surprising(), Surprising())
+    with caplog.at_level(logging.ERROR):
+        answer = client.post(
+            f"/scheduler/{verb}", data=good_body(verb), content_type="application/json"
+        )
+    assert answer.status_code == status
+    assert answer.json is not None
+    words = answer.json["Error" if status == 200 else "error"]
+    assert words == "internal error in the vcuda extender; its log has the details"
+    assert "secret" not in answer.text
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert f"secret of {verb}" in caplog.text
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind"])
+def test_an_extender_that_is_not_ready_says_why(verb: str) -> None:
+    """In Error, asking neither ledger nor API server."""
+    client = client_of(Surprising(), Surprising(), ready=False)
+    answer = client.post(
+        f"/scheduler/{verb}", data=good_body(verb), content_type="application/json"
+    )
+    assert answer.status_code == 200
+    assert answer.json is not None
+    why = "vcuda extender is not ready: pods have not been listed yet"
+    assert answer.json["Error"] == why
+    ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.text == "pods have not been listed yet\n"
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", None])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_the_short_way_says_the_same(verb: str, body: bytes | None, host: str) -> None:
+    """What kube-scheduler writes goes round Flask, another Content-Type does not."""
+    client = client_of(Surprising(), Surprising())
+    data = good_body(verb) if body is None else body
+    short, long = (
+        client.post(
+            f"/scheduler/{verb}",
+            data=data,
+            content_type=kind,
+            base_url=f"http://{host}",
+        )
+        for kind in ("application/json", "application/json; charset=utf-8")
+    )
+    assert (short.status_code, short.data) == (long.status_code, long.data)
+    assert short.content_type == long.content_type
+    assert (short.status_code == 421) == (host != "localhost")
+
+
+class Reset(io.RawIOBase):
+    """The body of a client that hangs up in the middle."""
+
+    def read(self, _size: int = -1) -> bytes:
+        raise ConnectionResetError
+
+
+def test_who_hangs_up_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """gunicorn knows what to do; nothing is logged, and the books are not asked."""
+    client = client_of(Surprising(), Surprising())
+    environ = EnvironBuilder(
+        "/scheduler/filter",
+        method="POST",
+        content_type="application/json",
+        headers={"Content-Length": "10"},
+    ).get_environ()
+    environ |= {"wsgi.input": Reset(), "CONTENT_LENGTH": "10"}
+    with pytest.raises(ConnectionResetError):
+        run_wsgi_app(client.application, environ)
+    assert not caplog.records
+
+
+OURS = (
+    "127.0.0.1:39999",
+    "127.0.0.1",
+    "[::1]:39999",
+    "[::1]",
+    "10.0.0.5:39999",
+    "[fe80::1%eth0]:80",
+    "localhost:41234",
+    "LocalHost.",
+    "a.localhost:1",
+    "",
+)
+STRANGERS = (
+    "page.example:39999",
+    "page.example",
+    "127.0.0.1.page.example:39999",
+    "localhost.page.example",
+    "notlocalhost",
+    "control-plane-1:39999",
+    "[page.example]:1",
+    "[::1",
+    "127.0.0.1,page.example",
+    "me@127.0.0.1",
+    "[::1].page.example",
+    "[::1]page.example:39999",
+    "[::1]:page.example",
+    ":page.example",
+    ":39999",
+    "localhost:page.example",
+    "127.0.0.1:39999:page.example",
+)
+
+
+@pytest.mark.parametrize("host", OURS)
+def test_names_of_this_machine(host: str) -> None:
+    """kube-scheduler's, a port-forward's, kubelet's for a probe."""
+    assert is_local(host)
+
+
+@pytest.mark.parametrize("host", STRANGERS)
+def test_names_that_anybody_may_have(host: str) -> None:
+    """Whatever else is in them."""
+    assert not is_local(host)
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The verbs' listener, over a real socket."""
+    stop = Event()
+    made = assemble(ExtenderSettings(ui=True), Embedded(), stop)
+    with make_server("127.0.0.1", 0, made.inner, handler_class=_Quiet) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+    stop.set()
+
+
+def asked(port: int, host: str | None, path: str) -> tuple[int, bytes]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as link:
+        link.putrequest("GET", path, skip_host=True)
+        if host is not None:
+            link.putheader("Host", host)
+        link.endheaders()
+        answer = link.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.mark.parametrize("path", ["/snapshot", "/ui", "/ui/state", "/metrics"])
+@pytest.mark.parametrize("host", ["127.0.0.1:39999", "localhost:8080", "[::1]:1", None])
+def test_a_real_request(port: int, host: str | None, path: str) -> None:
+    assert asked(port, host, path)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/snapshot", "/ui", "/ui/state", "/metrics", "/nowhere", "/scheduler/bind"]
+)
+def test_a_page_from_elsewhere_reads_nothing(port: int, path: str) -> None:
+    """It is told why, with what to write where it was somebody of ours."""
+    status, body = asked(port, "page.example:39999", path)
+    assert status == 421
+    told = orjson.loads(body)
+    assert told.keys() == {"error"}
+    assert 'not as "page.example:39999"; call it by 127.0.0.1' in told["error"]
+
+
+def test_it_binds_nothing_either() -> None:
+    stop = Event()
+    client = Client(assemble(ExtenderSettings(), Embedded(), stop).inner)
+    stop.set()
+    answer = client.post(
+        "/scheduler/bind",
+        base_url="http://page.example:39999",
+        json={"PodName": "a", "PodNamespace": "b", "PodUID": "c", "Node": "d"},
+    )
+    assert answer.status_code == 421
+
+
+def test_with_tls_a_certificate_says_who_it_is() -> None:
+    """A name of the server's own certificate may stand in urlPrefix then."""
+    stop = Event()
+    tls = ExtenderSettings(tls_cert="a", tls_key="b", tls_client_ca="c")
+    client = Client(assemble(tls, Embedded(), stop).inner)
+    stop.set()
+    answer = client.get("/healthz", base_url="https://control-plane-1:39999")
+    assert answer.status_code == 200
+
+
+def test_a_page_cannot_say_that_there_is_tls() -> None:
+    """Some servers believe such a header, of this host's own addresses at least."""
+    stop = Event()
+    client = Client(assemble(ExtenderSettings(), Embedded(), stop).inner)
+    stop.set()
+    answer = client.get("/snapshot", base_url="https://page.example:39999")
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("name", ["gunicorn_conf", "webhook_conf"])
+@pytest.mark.parametrize("header", ["X-Forwarded-Proto: https", "X-Forwarded-Ssl: on"])
+def test_gunicorn_believes_no_such_header(name: str, header: str) -> None:
+    """Its own default is to, from 127.0.0.1."""
+    module, config = importlib.import_module(f"extender.{name}"), Config()
+    for setting in ("secure_scheme_headers", "forwarded_allow_ips"):
+        config.set(setting, getattr(module, setting))
+    head = f"GET / HTTP/1.1\r\nHost: page.example\r\n{header}\r\n\r\n".encode()
+    read = next(RequestParser(config, [head], ("127.0.0.1", 1)))
+    assert read.scheme == "http"
+    assert config.forwarded_allow_ips == []
+
+
+def test_the_public_listener_asks_for_no_name() -> None:
+    """Prometheus may find it by any."""
+    stop = Event()
+    client = Client(assemble(ExtenderSettings(), Embedded(), stop).public)
+    stop.set()
+    answer = client.get("/metrics", base_url="http://extender.example:39998")
+    assert answer.status_code == 200

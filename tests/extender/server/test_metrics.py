@@ -25,7 +25,7 @@ from tests.builders import (
     pod_json,
     request,
 )
-from tests.extender.stand_ins import House
+from tests.extender.extender_fixture import ExtenderFixture
 from tests.testbed.certificates import certificates
 
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
@@ -35,7 +35,7 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(name, labels)
 
 
-def watched(house: House) -> CollectorRegistry:
+def watched(house: ExtenderFixture) -> CollectorRegistry:
     registry = CollectorRegistry()
     readiness = Readiness((), 60)
     registry.register(
@@ -87,7 +87,7 @@ def test_binds_are_counted_from_zero() -> None:
 
 def test_cards_show_capacity_and_what_is_placed() -> None:
     """Units and cores of each card, and whether it is well."""
-    house = House(n=(29, 10))
+    house = ExtenderFixture(n=(29, 10))
     house.bind(house.create(units=20, cores=5))
     sick = [card(0, healthy=False), card(1, 10)]
     house.nodes.apply(event("MODIFIED", node_json("n", *sick)))
@@ -105,7 +105,7 @@ def test_cards_show_capacity_and_what_is_placed() -> None:
 
 def test_a_cordoned_card_is_well() -> None:
     """The operator's word and the device plugin's are two gauges."""
-    house = House(n=(29, 10))
+    house = ExtenderFixture(n=(29, 10))
     closed = [card(0, cordoned=True), card(1, 10)]
     house.nodes.apply(event("MODIFIED", node_json("n", *closed)))
     registry = watched(house)
@@ -119,7 +119,7 @@ def test_a_cordoned_card_is_well() -> None:
 
 def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     """On each card, until it is known; they are not shown as placed there."""
-    house = House(n=(29, 10))
+    house = ExtenderFixture(n=(29, 10))
     registry = watched(house)
     house.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
 
@@ -139,14 +139,14 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
 
 def test_a_node_without_cards_has_no_series() -> None:
     """Most nodes of a cluster have none."""
-    house = House()
+    house = ExtenderFixture()
     house.nodes.apply(event("ADDED", node_json("plain")))
     assert b'"plain"' not in generate_latest(watched(house))
 
 
 def test_what_an_operator_should_act_on_is_a_gauge() -> None:
     """Pods bound without us, broken annotations, reservations, pending yeses."""
-    house = House(n=(29,))
+    house = ExtenderFixture(n=(29,))
     registry = watched(house)
 
     def gauges() -> list[float | None]:
@@ -175,7 +175,7 @@ def test_what_an_operator_should_act_on_is_a_gauge() -> None:
 
 def test_pods_that_wait_are_counted_until_they_have_a_node() -> None:
     """One whose request is invalid waits too; one that asks for nothing does not."""
-    house = House(n=(29,))
+    house = ExtenderFixture(n=(29,))
     registry = watched(house)
 
     def waiting() -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.builders import card, pod_json
-from tests.extender.pagescene import Scene, drawn, furnish
+from tests.extender.page_fixture import Scene, drawn, furnish
 from tests.testbed.browser import Browser, Tab
 
 CARDS = """

@@ -7,7 +7,7 @@ import pytest
 
 from gpusharectl.ui import PageServer
 from tests.builders import bound_json, card, placement, pod_json
-from tests.extender.pagescene import Scene, drawn, furnish
+from tests.extender.page_fixture import Scene, drawn, furnish
 from tests.testbed.browser import Browser, Tab
 
 TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")

@@ -14,7 +14,7 @@ from extender.server.webhook_app import PATHS
 from extender.webhook.rules import Rules, review
 from gpushare.kube import names
 from tests.extender.patching import patched
-from tests.extender.webhooks import answered, asked, steps_of, webhook
+from tests.extender.webhook_client import answered, asked, steps_of, webhook
 
 RULES = Rules(
     void=True,

@@ -14,8 +14,8 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import card, node_json, pod_json
-from tests.extender.server.test_webhook_server import COMMAND, Served, environment
-from tests.extender.webhooks import asked
+from tests.extender.test_webhook_conf import COMMAND, Served, environment
+from tests.extender.webhook_client import asked
 from tests.testbed.certificates import certificates
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest

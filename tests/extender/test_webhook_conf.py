@@ -21,9 +21,9 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import card, node_json, pod_json
-from tests.extender.crowd import Call, all_at_once
+from tests.extender.parallel_reviews import Call, all_at_once
 from tests.extender.patching import patched
-from tests.extender.webhooks import asked, steps_of
+from tests.extender.webhook_client import asked, steps_of
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.process import Launcher
 from tests.testbed.rest import Rest

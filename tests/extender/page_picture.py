@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.extender.pagescene import Scene, furnish
+from tests.extender.page_fixture import Scene, furnish
 from tests.testbed.binaries import cache_folder
 from tests.testbed.browser import Browser, ensure_browser
 

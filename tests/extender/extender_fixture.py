@@ -48,7 +48,7 @@ class Fault:
     annotations: Mapping[str, str] | None = None
 
 
-class Scripted(Embedded):
+class ScriptedCluster(Embedded):
     """An embedded cluster whose binds, reads and lists fail when told to."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Scripted(Embedded):
         return super().get(Kind.PODS, "default", name)
 
 
-class House:
+class ExtenderFixture:
     """All rooms but HTTP; what each node's cards have is given in units.
 
     Nothing is followed by itself: ``see`` brings what the cluster holds to the books.
@@ -123,7 +123,7 @@ class House:
         **nodes: Sequence[int],
     ) -> None:
         self.clock = Clock()
-        self.cluster = Scripted()
+        self.cluster = ScriptedCluster()
         self.ledger = Ledger()
         choice = Choice()
         self.inflight = Inflight(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)

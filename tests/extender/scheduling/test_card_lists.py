@@ -13,14 +13,14 @@ from gpushare.kube.annotations import decode_placement
 from gpushare.kube.codec import pod_ref
 from gpushare.kube.names import MODELS, PLACEMENT, UUIDS
 from tests.builders import FIRST_FIT, card, event, node_json, request
-from tests.extender.stand_ins import House
+from tests.extender.extender_fixture import ExtenderFixture
 
 N = NodeName("n")
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
 
 
-def house() -> House:
-    made = House()
+def house() -> ExtenderFixture:
+    made = ExtenderFixture()
     made.nodes.apply(event("MODIFIED", node_json("n", P4, T4)))
     return made
 
@@ -61,7 +61,7 @@ def test_room_for_both_is_kept_by_wish() -> None:
     assert refused(only(request("new", 20), "GPU-0"), other, kept, ledger)
 
 
-def placed_on(house_: House) -> tuple[str, ...]:
+def placed_on(house_: ExtenderFixture) -> tuple[str, ...]:
     pod = house_.cluster.pod("pod")
     text = pod["metadata"]["annotations"][PLACEMENT]
     found = decode_placement(text, pod_ref(pod), N)
