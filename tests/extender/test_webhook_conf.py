@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 from cryptography import x509
+from jsonpatch import apply_patch
 
 from gpushare.addresses import free_address
 from gpushare.fakeapi.cluster import Embedded
@@ -22,7 +23,6 @@ from gpushare.kube.cluster import Json, Kind
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from tests.builders import card, node_json, pod_json
 from tests.extender.parallel_reviews import Call, all_at_once
-from tests.extender.patching import patched
 from tests.extender.webhook_client import asked, steps_of
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.process import Launcher
@@ -142,7 +142,7 @@ def check(number: int, asked_for: Call, answer: Json) -> None:
             assert f": {cores} cores are neither" in response["status"]["message"]
         return
     pod = asked_for.body["request"]["object"]
-    main = patched(pod, steps_of(response))["spec"]["containers"][0]
+    main = apply_patch(pod, steps_of(response))["spec"]["containers"][0]
     limits = main["resources"]["limits"]
     if asked_for.path == "/mutate":
         assert limits == {names.CORE: "1", names.MEMORY: str(number % 29 + 1)}

@@ -32,7 +32,7 @@ from extender.server.webhook_app import Result, ReviewMetrics
 from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
 from tests.deviceplugin import scene
-from tests.deviceplugin.house import NODE, found_card
+from tests.deviceplugin.extender import NODE, found_card
 from tests.extender.extender_fixture import ExtenderFixture
 from tests.extender.server.test_public import reflector
 from tests.testbed.certificates import certificates
@@ -99,21 +99,21 @@ def exporter_page() -> str:
 
 
 def extender_page(folder: Path) -> str:
-    house = ExtenderFixture()
-    house.nodes.apply(event("ADDED", node_json(NODE, *cards(29, 29))))
-    house.create("waits", units=40)
+    extender = ExtenderFixture()
+    extender.nodes.apply(event("ADDED", node_json(NODE, *cards(29, 29))))
+    extender.create("waits", units=40)
     registry = CollectorRegistry()
     metrics = VerbMetrics(registry)
     with metrics.timed("filter"):
         metrics.filtered(FilterResult((), {NodeName(NODE): "no room"}))
     metrics.bound(Bound(Outcome.CONFLICT, "taken"))
-    heard = (("pods", reflector(house.clock, listed=True)),)
+    heard = (("pods", reflector(extender.clock, listed=True)),)
     registry.register(
         LedgerCollector(
-            house.ledger,
-            house.pods,
-            house.nodes,
-            house.inflight,
+            extender.ledger,
+            extender.pods,
+            extender.nodes,
+            extender.inflight,
             Readiness(heard, 60),
         )
     )

@@ -1,7 +1,4 @@
-"""The stand-in for Bitfusion's client, run as scripts in containers run it.
-
-Where the stand-in lies, in pods that have volumes and lists of their own.
-"""
+"""The stand-in for Bitfusion's client, and where it is mounted."""
 
 import subprocess
 from pathlib import Path

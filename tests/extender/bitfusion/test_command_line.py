@@ -1,9 +1,4 @@
-"""Commands as they must be where nobody prefixes them: M7 to M10, line by line.
-
-What a call in a command asks, where the container's resources say nothing.
-
-Pods of megabytes: each piece is read once, or these tests would not end.
-"""
+"""Commands without their Bitfusion calls (M7 to M10), and what the calls ask."""
 
 import shlex
 from collections.abc import Sequence

@@ -28,8 +28,8 @@ from tests.extender.extender_fixture import ExtenderFixture, Fault
 NO_MEMORY = "Insufficient baidu.com/vcuda-memory on one card"
 
 
-def annotation(house: ExtenderFixture, name: str = "pod") -> str | None:
-    notes = house.cluster.pod(name)["metadata"].get("annotations") or {}
+def annotation(extender: ExtenderFixture, name: str = "pod") -> str | None:
+    notes = extender.cluster.pod(name)["metadata"].get("annotations") or {}
     found: str | None = notes.get(names.PLACEMENT)
     return found
 
@@ -40,15 +40,15 @@ def uid(pod: Json) -> PodUID:
 
 def test_one_write_binds_and_records() -> None:
     """The annotation is what the ledger has; no read and no second write."""
-    house = ExtenderFixture()
-    pod = house.create(units=20, cores=5)
-    assert house.bind(pod) == Bound(Outcome.BOUND)
-    assert (house.cluster.writes, house.cluster.reads) == (1, 0)
-    assert house.node_of("pod") == "n"
-    placement = house.ledger.placement(uid(pod))
+    extender = ExtenderFixture()
+    pod = extender.create(units=20, cores=5)
+    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    assert (extender.cluster.writes, extender.cluster.reads) == (1, 0)
+    assert extender.node_of("pod") == "n"
+    placement = extender.ledger.placement(uid(pod))
     assert placement is not None
-    assert annotation(house) == encode_placement(placement, AT)
-    assert house.free().units == 9
+    assert annotation(extender) == encode_placement(placement, AT)
+    assert extender.free().units == 9
 
 
 def test_the_time_is_written_as_the_api_server_writes_it() -> None:
@@ -60,34 +60,34 @@ def test_the_time_is_written_as_the_api_server_writes_it() -> None:
 
 def test_a_replayed_bind_succeeds_and_changes_nothing() -> None:
     """Before the watch has brought the first one, and after."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    house.bind(pod)
-    before = house.cluster.pod("pod")
-    assert house.bind(pod) == Bound(Outcome.ALREADY)
-    house.see()
-    assert house.bind(pod) == Bound(Outcome.ALREADY)
-    assert house.cluster.pod("pod") == before
-    assert (house.cluster.writes, house.cluster.reads) == (1, 1)
-    assert house.free().units == 9
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    extender.bind(pod)
+    before = extender.cluster.pod("pod")
+    assert extender.bind(pod) == Bound(Outcome.ALREADY)
+    extender.see()
+    assert extender.bind(pod) == Bound(Outcome.ALREADY)
+    assert extender.cluster.pod("pod") == before
+    assert (extender.cluster.writes, extender.cluster.reads) == (1, 1)
+    assert extender.free().units == 9
 
 
 def refused(
-    house: ExtenderFixture, pod: Json, node: str = "n", *, other_uid: str = ""
+    extender: ExtenderFixture, pod: Json, node: str = "n", *, other_uid: str = ""
 ) -> str:
-    bound = house.bind(pod, node, uid=other_uid, judged=False)
+    bound = extender.bind(pod, node, uid=other_uid, judged=False)
     assert bound.outcome is Outcome.REFUSED
-    assert house.cluster.writes == 0
-    assert not house.ledger.reservations()
+    assert extender.cluster.writes == 0
+    assert not extender.ledger.reservations()
     return bound.error
 
 
 def test_a_pod_of_another_uid_is_refused() -> None:
     """It was deleted and made again under its name."""
-    house = ExtenderFixture()
-    pod = house.create(units=4)
+    extender = ExtenderFixture()
+    pod = extender.create(units=4)
     words = f"pod default/pod was created again; its UID is now {uid(pod)}"
-    assert refused(house, pod, other_uid="other") == words
+    assert refused(extender, pod, other_uid="other") == words
 
 
 def test_a_pod_that_is_gone_is_refused() -> None:
@@ -97,29 +97,29 @@ def test_a_pod_that_is_gone_is_refused() -> None:
 
 def test_a_pod_that_goes_before_the_watch_says_so_is_not_bound() -> None:
     """The API server says so, and the room is free again."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    house.cluster.delete(Kind.PODS, "default", "pod")
-    assert house.bind(pod).outcome is Outcome.FAILED
-    assert house.free().units == 29
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    extender.cluster.delete(Kind.PODS, "default", "pod")
+    assert extender.bind(pod).outcome is Outcome.FAILED
+    assert extender.free().units == 29
 
 
 def test_an_unknown_node_is_refused() -> None:
     """The API server would bind to it without a word (contracts 1.5)."""
-    house = ExtenderFixture()
+    extender = ExtenderFixture()
     words = "there is no node nowhere"
-    assert refused(house, house.create(units=4), "nowhere") == words
+    assert refused(extender, extender.create(units=4), "nowhere") == words
 
 
 def test_a_pod_that_is_bound_elsewhere_is_refused() -> None:
     """Whoever did it."""
-    house = ExtenderFixture(n=(29,), m=(29,))
-    pod = house.create(units=4)
-    house.cluster.bind(Target("default", "pod", uid(pod)), "m", {})
-    house.see()
-    house.cluster.writes = 0
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    pod = extender.create(units=4)
+    extender.cluster.bind(Target("default", "pod", uid(pod)), "m", {})
+    extender.see()
+    extender.cluster.writes = 0
     words = "pod default/pod is already bound to node m"
-    assert refused(house, pod) == words
+    assert refused(extender, pod) == words
 
 
 @pytest.mark.parametrize(
@@ -132,96 +132,96 @@ def test_a_pod_that_is_bound_elsewhere_is_refused() -> None:
 )
 def test_an_invalid_request_is_refused(how: dict[str, Any], words: str) -> None:
     """Filter would have said so; bind trusts nobody."""
-    house = ExtenderFixture()
-    assert words in refused(house, house.create(**how))
+    extender = ExtenderFixture()
+    assert words in refused(extender, extender.create(**how))
 
 
 def test_a_pod_that_cannot_be_read_is_not_bound() -> None:
     """The book lags behind and the API server does not answer."""
-    house = ExtenderFixture()
-    pod = house.create(seen=False, units=4)
-    house.cluster.on_get = [Unavailable("...")]
-    assert house.bind(pod, judged=False).outcome is Outcome.FAILED
-    assert house.cluster.writes == 0
+    extender = ExtenderFixture()
+    pod = extender.create(seen=False, units=4)
+    extender.cluster.on_get = [Unavailable("...")]
+    assert extender.bind(pod, judged=False).outcome is Outcome.FAILED
+    assert extender.cluster.writes == 0
 
 
-def wishing(house: ExtenderFixture, *uuids: str) -> Json:
+def wishing(extender: ExtenderFixture, *uuids: str) -> Json:
     """Make a pod whose list is changed to each of these; the book has the first."""
     first, *others = ({names.UUIDS: uuid} for uuid in uuids)
-    pod = house.create(units=20, annotations=first)
+    pod = extender.create(units=20, annotations=first)
     for notes in others:
-        house.cluster.annotate(Kind.PODS, "default", "pod", notes)
+        extender.cluster.annotate(Kind.PODS, "default", "pod", notes)
     return pod
 
 
 @pytest.mark.parametrize("judged", [True, False])
 def test_the_book_of_pods_may_lag_behind(*, judged: bool) -> None:
     """What counts is what filter judged, or else what the API server holds by now."""
-    house = ExtenderFixture(n=(29, 29))
-    wishing(house, "GPU-00000000", "GPU-1")
-    bound = house.bind(house.cluster.pod("pod"), judged=judged)
+    extender = ExtenderFixture(n=(29, 29))
+    wishing(extender, "GPU-00000000", "GPU-1")
+    bound = extender.bind(extender.cluster.pod("pod"), judged=judged)
     assert bound == Bound(Outcome.BOUND)
-    assert [house.free(index=index).units for index in (0, 1)] == [29, 9]
-    assert house.cluster.reads == (0 if judged else 1)
+    assert [extender.free(index=index).units for index in (0, 1)] == [29, 9]
+    assert extender.cluster.reads == (0 if judged else 1)
 
 
 def test_what_filter_judged_counts_for_as_long_as_its_bind_is_awaited() -> None:
     """Later on somebody else may have come in between, so the pod is read."""
-    house = ExtenderFixture(n=(29, 29))
-    pod = wishing(house, "GPU-00000000", "GPU-1")
-    house.filter(house.cluster.pod("pod"))
-    house.clock.now = 5.0
-    assert house.bind(pod, judged=False) == Bound(Outcome.BOUND)
-    assert (house.free(index=1).units, house.cluster.reads) == (9, 1)
+    extender = ExtenderFixture(n=(29, 29))
+    pod = wishing(extender, "GPU-00000000", "GPU-1")
+    extender.filter(extender.cluster.pod("pod"))
+    extender.clock.now = 5.0
+    assert extender.bind(pod, judged=False) == Bound(Outcome.BOUND)
+    assert (extender.free(index=1).units, extender.cluster.reads) == (9, 1)
 
 
 @pytest.mark.parametrize("ours", [{}, {"units": 0}], ids=["nothing", "zero"])
 def test_a_pod_that_asks_zero_is_bound_plainly(ours: dict[str, Any]) -> None:
     """Without an annotation, to any node, and again without harm."""
-    house = ExtenderFixture(n=(29,))
-    pod = house.create(**ours)
-    assert house.bind(pod) == Bound(Outcome.BOUND)
-    assert annotation(house) is None
-    assert house.ledger.placement(uid(pod)) is None
-    assert house.bind(pod).error == ""
+    extender = ExtenderFixture(n=(29,))
+    pod = extender.create(**ours)
+    assert extender.bind(pod) == Bound(Outcome.BOUND)
+    assert annotation(extender) is None
+    assert extender.ledger.placement(uid(pod)) is None
+    assert extender.bind(pod).error == ""
 
 
 def test_a_lost_race_for_the_room_is_a_conflict() -> None:
     """Filter's yes was not a promise; the words are those of the refusal."""
-    house = ExtenderFixture()
-    first, second = house.create("a", units=20), house.create("b", units=20)
-    house.bind(first)
-    assert house.bind(second) == Bound(Outcome.CONFLICT, NO_MEMORY)
-    assert house.cluster.writes == 1
+    extender = ExtenderFixture()
+    first, second = extender.create("a", units=20), extender.create("b", units=20)
+    extender.bind(first)
+    assert extender.bind(second) == Bound(Outcome.CONFLICT, NO_MEMORY)
+    assert extender.cluster.writes == 1
 
 
 @pytest.mark.parametrize("_round", range(10))
 def test_two_binds_for_the_last_room_one_wins(_round: int) -> None:
     """Whichever thread comes first."""
-    house = ExtenderFixture()
-    pods = [house.create(name, units=20) for name in "ab"]
+    extender = ExtenderFixture()
+    pods = [extender.create(name, units=20) for name in "ab"]
     with ThreadPoolExecutor(2) as threads:
-        found = sorted(bound.outcome for bound in threads.map(house.bind, pods))
+        found = sorted(bound.outcome for bound in threads.map(extender.bind, pods))
     assert found == [Outcome.BOUND, Outcome.CONFLICT]
-    assert sorted(house.node_of(name) for name in "ab") == ["", "n"]
+    assert sorted(extender.node_of(name) for name in "ab") == ["", "n"]
 
 
 @pytest.mark.parametrize("_round", range(10))
 def test_two_binds_of_one_pod_both_succeed(_round: int) -> None:
     """With one placement."""
-    house = ExtenderFixture(n=(29, 29))
-    pod = house.create(units=20)
+    extender = ExtenderFixture(n=(29, 29))
+    pod = extender.create(units=20)
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(house.bind, [pod, pod]))
+        found = list(threads.map(extender.bind, [pod, pod]))
     assert [bound.error for bound in found] == ["", ""]
-    assert [house.free(index=index).units for index in (0, 1)] == [9, 29]
+    assert [extender.free(index=index).units for index in (0, 1)] == [9, 29]
 
 
 def test_what_was_bound_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """One event with its facts: card, units, cores, policy, time."""
-    house = ExtenderFixture()
+    extender = ExtenderFixture()
     with caplog.at_level(logging.INFO):
-        house.bind(house.create(units=20, cores=5))
+        extender.bind(extender.create(units=20, cores=5))
     (record,) = [each for each in caplog.records if each.message == "bound"]
     facts = vars(record)
     assert (facts["card"], facts["units"], facts["cores"]) == ("GPU-0", 20, 5)
@@ -263,13 +263,13 @@ def test_what_was_bound_is_logged_once(caplog: pytest.LogCaptureFixture) -> None
 )
 def test_what_the_answer_means(fault: Fault, outcome: Outcome, free: int) -> None:
     """The reservation is given up only when the write cannot come true (0005)."""
-    house = ExtenderFixture(n=(29,), m=(29,))
-    pod = house.create(units=20)
-    house.cluster.on_bind = [fault]
-    bound = house.bind(pod)
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    pod = extender.create(units=20)
+    extender.cluster.on_bind = [fault]
+    bound = extender.bind(pod)
     assert bound.outcome is outcome
     assert bool(bound.error) == (outcome is not Outcome.BOUND)
-    assert house.free().units == free
+    assert extender.free().units == free
 
 
 @pytest.mark.parametrize("error", [Conflict("409"), Unavailable("...")], ids=repr)
@@ -278,12 +278,12 @@ def test_an_unreadable_pod_keeps_its_reservation(
     error: ClusterError, unreadable: ClusterError
 ) -> None:
     """Nobody knows, so the card is not given away."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    house.cluster.on_bind = [Fault(error)]
-    house.cluster.on_get = [unreadable]
-    assert house.bind(pod).outcome is Outcome.UNKNOWN
-    assert house.free().units == 9
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    extender.cluster.on_bind = [Fault(error)]
+    extender.cluster.on_get = [unreadable]
+    assert extender.bind(pod).outcome is Outcome.UNKNOWN
+    assert extender.free().units == 9
 
 
 @pytest.mark.parametrize("made_again", [False, True], ids=["gone", "made-again"])
@@ -291,28 +291,28 @@ def test_no_answer_about_a_pod_that_has_left_gives_the_room_back(
     *, made_again: bool
 ) -> None:
     """The write asks for its UID, so that it can never come true."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    house.cluster.delete(Kind.PODS, "default", "pod")
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    extender.cluster.delete(Kind.PODS, "default", "pod")
     if made_again:
-        house.create(seen=False, units=20)
-    house.cluster.on_bind = [Fault(Unavailable("..."))]
-    assert house.bind(pod).outcome is Outcome.FAILED
-    assert house.free().units == 29
+        extender.create(seen=False, units=20)
+    extender.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert extender.bind(pod).outcome is Outcome.FAILED
+    assert extender.free().units == 29
 
 
 def test_an_unanswered_reservation_expires_by_its_age() -> None:
     """Where nobody binds the pod again: not at 60 s, but after."""
-    house = ExtenderFixture()
-    house.cluster.on_bind = [Fault(Unavailable("..."))]
-    house.bind(house.create(units=20))
-    other = house.create("other", units=20)
-    house.clock.now = 60.0
-    house.binder.settle_overdue()
-    assert house.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
-    house.clock.now = 60.1
-    house.binder.settle_overdue()
-    assert house.bind(other) == Bound(Outcome.BOUND)
+    extender = ExtenderFixture()
+    extender.cluster.on_bind = [Fault(Unavailable("..."))]
+    extender.bind(extender.create(units=20))
+    other = extender.create("other", units=20)
+    extender.clock.now = 60.0
+    extender.binder.settle_overdue()
+    assert extender.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
+    extender.clock.now = 60.1
+    extender.binder.settle_overdue()
+    assert extender.bind(other) == Bound(Outcome.BOUND)
 
 
 NO_ANSWER = Fault(Unavailable("..."))
@@ -337,102 +337,102 @@ def test_binds_that_fail_hold_the_room_for_a_while(
 
     The bind that gives the room back is refused too, and so tells whoever waits.
     """
-    house = ExtenderFixture()
-    house.cluster.on_bind = list(faults)
-    pod, other = house.create(units=20), house.create("other", units=20)
-    house.bind(pod)
+    extender = ExtenderFixture()
+    extender.cluster.on_bind = list(faults)
+    pod, other = extender.create(units=20), extender.create("other", units=20)
+    extender.bind(pod)
     for second in range(1, given_up):
-        house.clock.now = float(second)
-        if house.cluster.on_bind or second >= 20:
-            assert house.bind(pod).outcome is Outcome.UNKNOWN
-        house.binder.settle_overdue()
-        assert house.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
-    house.clock.now = float(given_up)
+        extender.clock.now = float(second)
+        if extender.cluster.on_bind or second >= 20:
+            assert extender.bind(pod).outcome is Outcome.UNKNOWN
+        extender.binder.settle_overdue()
+        assert extender.bind(other) == Bound(Outcome.CONFLICT, NO_MEMORY)
+    extender.clock.now = float(given_up)
     words = "an earlier bind to n had no effect"
-    assert house.bind(pod) == Bound(Outcome.FAILED, words)
-    assert house.cluster.writes == min(len(faults), 20)
-    house.cluster.on_bind = []
-    assert house.bind(other) == Bound(Outcome.BOUND)
+    assert extender.bind(pod) == Bound(Outcome.FAILED, words)
+    assert extender.cluster.writes == min(len(faults), 20)
+    extender.cluster.on_bind = []
+    assert extender.bind(other) == Bound(Outcome.BOUND)
 
 
 def test_an_unanswered_pod_is_bound_again_for_what_it_asked() -> None:
     """Where it asks another thing by now, its room may not be what it wants."""
-    house, pod = unanswered(lands=False)
-    house.clock.now = 19.9
-    house.cluster.annotate(Kind.PODS, "default", "pod", {names.POLICY: "spread"})
-    changed = house.cluster.pod("pod")
-    assert house.bind(changed, "m").outcome is Outcome.UNKNOWN
-    assert house.bind(pod, "m") == Bound(Outcome.BOUND)
+    extender, pod = unanswered(lands=False)
+    extender.clock.now = 19.9
+    extender.cluster.annotate(Kind.PODS, "default", "pod", {names.POLICY: "spread"})
+    changed = extender.cluster.pod("pod")
+    assert extender.bind(changed, "m").outcome is Outcome.UNKNOWN
+    assert extender.bind(pod, "m") == Bound(Outcome.BOUND)
 
 
 def test_an_unanswered_bind_that_the_watch_brings_never_expires() -> None:
     """It came true; only its end frees the room."""
-    house = ExtenderFixture()
-    house.cluster.on_bind = [Fault(Unavailable("..."), lands=True)]
-    house.cluster.on_get = [Unavailable("...")]
-    assert house.bind(house.create(units=20)).outcome is Outcome.UNKNOWN
-    house.see()
-    for house.clock.now in (0.0, 100.0):
-        house.binder.settle_overdue()
-    assert house.free().units == 9
+    extender = ExtenderFixture()
+    extender.cluster.on_bind = [Fault(Unavailable("..."), lands=True)]
+    extender.cluster.on_get = [Unavailable("...")]
+    assert extender.bind(extender.create(units=20)).outcome is Outcome.UNKNOWN
+    extender.see()
+    for extender.clock.now in (0.0, 100.0):
+        extender.binder.settle_overdue()
+    assert extender.free().units == 9
 
 
 def unanswered(*, lands: bool) -> tuple[ExtenderFixture, Json]:
     """A pod whose bind to m was neither answered nor could be looked at."""
-    house = ExtenderFixture(n=(29,), m=(29,))
-    pod = house.create(units=20)
-    house.cluster.on_bind = [Fault(Unavailable("..."), lands=lands)]
-    house.cluster.on_get = [Unavailable("...")]
-    assert house.bind(pod, "m").outcome is Outcome.UNKNOWN
-    return house, pod
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    pod = extender.create(units=20)
+    extender.cluster.on_bind = [Fault(Unavailable("..."), lands=lands)]
+    extender.cluster.on_get = [Unavailable("...")]
+    assert extender.bind(pod, "m").outcome is Outcome.UNKNOWN
+    return extender, pod
 
 
 def test_an_unanswered_pod_does_not_move_at_once() -> None:
     """Its write may still be on the way, though the pod does not show it yet."""
-    house, pod = unanswered(lands=False)
-    assert house.bind(pod, "n").outcome is Outcome.UNKNOWN
-    assert (house.free("n").units, house.free("m").units) == (29, 9)
+    extender, pod = unanswered(lands=False)
+    assert extender.bind(pod, "n").outcome is Outcome.UNKNOWN
+    assert (extender.free("n").units, extender.free("m").units) == (29, 9)
 
 
 def test_an_unanswered_pod_moves_when_its_reservation_has_expired() -> None:
     """Then the other room is free again."""
-    house, pod = unanswered(lands=False)
-    house.clock.now += 30
-    assert house.bind(pod, "n").outcome is Outcome.FAILED
-    assert house.bind(pod, "n") == Bound(Outcome.BOUND)
-    assert (house.free("n").units, house.free("m").units) == (9, 29)
+    extender, pod = unanswered(lands=False)
+    extender.clock.now += 30
+    assert extender.bind(pod, "n").outcome is Outcome.FAILED
+    assert extender.bind(pod, "n") == Bound(Outcome.BOUND)
+    assert (extender.free("n").units, extender.free("m").units) == (9, 29)
 
 
 def test_an_unanswered_pod_that_is_bound_after_all_stays() -> None:
     """The room it has there stays held."""
-    house, pod = unanswered(lands=True)
-    bound = house.bind(pod, "n")
+    extender, pod = unanswered(lands=True)
+    bound = extender.bind(pod, "n")
     words = "pod default/pod is already bound to node m"
     assert bound == Bound(Outcome.REFUSED, words)
-    assert (house.free("n").units, house.free("m").units) == (29, 9)
+    assert (extender.free("n").units, extender.free("m").units) == (29, 9)
 
 
 def test_an_unanswered_pod_that_cannot_be_read_stays() -> None:
     """Nobody knows, so nothing moves."""
-    house, pod = unanswered(lands=False)
-    house.cluster.on_get = [Unavailable("...")]
-    assert house.bind(pod, "n").outcome is Outcome.FAILED
-    assert (house.free("n").units, house.free("m").units) == (29, 9)
+    extender, pod = unanswered(lands=False)
+    extender.cluster.on_get = [Unavailable("...")]
+    assert extender.bind(pod, "n").outcome is Outcome.FAILED
+    assert (extender.free("n").units, extender.free("m").units) == (29, 9)
 
 
 def test_an_unanswered_bind_that_lands_late_keeps_its_room() -> None:
     """Even after its reservation has expired, once a bind has come upon it."""
-    house, pod = unanswered(lands=False)
-    late = house.ledger.placement(PodUID(pod["metadata"]["uid"]))
+    extender, pod = unanswered(lands=False)
+    late = extender.ledger.placement(PodUID(pod["metadata"]["uid"]))
     assert late is not None
     written = {names.PLACEMENT: encode_placement(late, AT)}
     lost = Fault(Conflict("409"), lands=True, node="m", annotations=written)
-    house.cluster.on_bind = [lost]
-    house.ledger.cancel(late.pod.uid)
-    assert house.bind(pod, "n").error
-    assert house.node_of("pod") == "m"
-    other = house.create("other", units=20)
-    assert house.bind(other, "m") == Bound(Outcome.CONFLICT, NO_MEMORY)
+    extender.cluster.on_bind = [lost]
+    extender.ledger.cancel(late.pod.uid)
+    assert extender.bind(pod, "n").error
+    assert extender.node_of("pod") == "m"
+    other = extender.create("other", units=20)
+    assert extender.bind(other, "m") == Bound(Outcome.CONFLICT, NO_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -440,35 +440,35 @@ def test_an_unanswered_bind_that_lands_late_keeps_its_room() -> None:
 )
 def test_a_no_to_a_retry_says_nothing_of_the_first_bind(no: ClusterError) -> None:
     """Its room stays held, since it may yet come true."""
-    house, pod = unanswered(lands=False)
-    house.cluster.on_bind = [Fault(no)]
-    assert house.bind(pod, "m").outcome is Outcome.UNKNOWN
-    assert house.free("m").units == 9
+    extender, pod = unanswered(lands=False)
+    extender.cluster.on_bind = [Fault(no)]
+    assert extender.bind(pod, "m").outcome is Outcome.UNKNOWN
+    assert extender.free("m").units == 9
 
 
 @pytest.mark.parametrize(("lands", "left"), [(True, 9), (False, 29)])
 def test_what_is_overdue_is_looked_at(lands: bool, left: int) -> None:
     """However silent the watch is: a bound pod keeps its room."""
-    house, _ = unanswered(lands=lands)
-    house.clock.now = 61.0
-    house.binder.settle_overdue()
-    assert house.free("m").units == left
-    assert not house.ledger.reservations()
+    extender, _ = unanswered(lands=lands)
+    extender.clock.now = 61.0
+    extender.binder.settle_overdue()
+    assert extender.free("m").units == left
+    assert not extender.ledger.reservations()
 
 
 def test_what_cannot_be_looked_at_stays_held() -> None:
     """Until the API server answers."""
-    house, _ = unanswered(lands=False)
-    house.clock.now = 61.0
-    house.cluster.on_get = [Unavailable("...")]
-    house.binder.settle_overdue()
-    assert house.free("m").units == 9
+    extender, _ = unanswered(lands=False)
+    extender.clock.now = 61.0
+    extender.cluster.on_get = [Unavailable("...")]
+    extender.binder.settle_overdue()
+    assert extender.free("m").units == 9
 
 
 def test_a_device_plugin_may_be_faster_than_the_answer() -> None:
     """What was meant is the plan; that kubelet chose otherwise is no failure of it."""
-    house = ExtenderFixture(n=(29, 29))
-    pod = house.create("a", units=20)
+    extender = ExtenderFixture(n=(29, 29))
+    pod = extender.create("a", units=20)
     uid = pod["metadata"]["uid"]
 
     def written(on: int) -> str:
@@ -477,7 +477,7 @@ def test_a_device_plugin_may_be_faster_than_the_answer() -> None:
 
     both = {names.PLACEMENT: written(0), names.ACTUAL: written(1)}
     fault = Fault(Unavailable("..."), lands=True, annotations=both)
-    house.cluster.on_bind = [fault]
-    assert house.bind(pod).outcome is Outcome.BOUND
-    house.see("a")
-    assert (house.free(index=0).units, house.free(index=1).units) == (29, 9)
+    extender.cluster.on_bind = [fault]
+    assert extender.bind(pod).outcome is Outcome.BOUND
+    extender.see("a")
+    assert (extender.free(index=0).units, extender.free(index=1).units) == (29, 9)

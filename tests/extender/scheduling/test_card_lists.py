@@ -19,7 +19,7 @@ N = NodeName("n")
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")
 
 
-def house() -> ExtenderFixture:
+def extender() -> ExtenderFixture:
     made = ExtenderFixture()
     made.nodes.apply(event("MODIFIED", node_json("n", P4, T4)))
     return made
@@ -61,8 +61,8 @@ def test_room_for_both_is_kept_by_wish() -> None:
     assert refused(only(request("new", 20), "GPU-0"), other, kept, ledger)
 
 
-def placed_on(house_: ExtenderFixture) -> tuple[str, ...]:
-    pod = house_.cluster.pod("pod")
+def placed_on(extender: ExtenderFixture) -> tuple[str, ...]:
+    pod = extender.cluster.pod("pod")
     text = pod["metadata"]["annotations"][PLACEMENT]
     found = decode_placement(text, pod_ref(pod), N)
     assert found is not None
@@ -82,7 +82,7 @@ def placed_on(house_: ExtenderFixture) -> tuple[str, ...]:
 )
 def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> None:
     """From the annotation to the placement that is written."""
-    made = house()
+    made = extender()
     pod = made.create(units=20, annotations={key: text})
     assert made.filter(pod).kept == ["n"]
     assert not made.bind(pod).error
@@ -91,7 +91,7 @@ def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> No
 
 def test_the_refusal_names_the_annotation() -> None:
     """As kubectl describe pod shows it."""
-    made = house()
+    made = extender()
     pod = made.create(units=20, annotations={MODELS: "H100"})
     words = "No shared cards that baidu.com/vcuda-models allows"
     assert made.filter(pod).refused == {"n": words}
@@ -100,7 +100,7 @@ def test_the_refusal_names_the_annotation() -> None:
 
 def test_a_broken_list_is_refused_by_every_node() -> None:
     """And by bind, should anybody ask."""
-    made = house()
+    made = extender()
     pod = made.create(units=20, annotations={MODELS: "T*4"})
     (words,) = (made.filter(pod).refused or {}).values()
     assert words.startswith("Invalid vcuda request: baidu.com/vcuda-models has")
@@ -109,7 +109,7 @@ def test_a_broken_list_is_refused_by_every_node() -> None:
 
 def test_a_list_may_change_while_the_pod_waits() -> None:
     """What stands on the pod when it is asked about counts."""
-    made = house()
+    made = extender()
     pod = made.create(units=20, annotations={MODELS: "H100"})
     assert not made.filter(pod).kept
     pod["metadata"]["annotations"][MODELS] = "Tesla T4"
@@ -118,7 +118,7 @@ def test_a_list_may_change_while_the_pod_waits() -> None:
 
 def test_a_pod_that_is_bound_already_keeps_its_card() -> None:
     """A list that is changed later moves nothing."""
-    made = house()
+    made = extender()
     pod = made.create(units=20, annotations={MODELS: "Tesla T4"})
     made.filter(pod)
     made.bind(pod)

@@ -35,41 +35,41 @@ def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> Pendin
 
 def test_a_yes_ends_with_its_bind() -> None:
     """Whatever came of the bind: it is over."""
-    house = ExtenderFixture()
-    pod = house.create(units=4)
-    house.filter(pod)
-    assert len(house.inflight) == 1
-    house.bind(pod)
-    assert len(house.inflight) == 0
+    extender = ExtenderFixture()
+    pod = extender.create(units=4)
+    extender.filter(pod)
+    assert len(extender.inflight) == 1
+    extender.bind(pod)
+    assert len(extender.inflight) == 0
 
 
 @pytest.mark.parametrize("node", ["n", "unknown"])
 def test_a_yes_ends_with_a_bind_that_fails(node: str) -> None:
     """A refused bind waits for nothing any more."""
-    house = ExtenderFixture()
-    pod = house.create(units=4)
-    house.filter(pod)
-    house.cluster.delete("pods", "default", "pod")  # type: ignore[arg-type]
-    assert house.bind(pod, node).error
-    assert len(house.inflight) == 0
+    extender = ExtenderFixture()
+    pod = extender.create(units=4)
+    extender.filter(pod)
+    extender.cluster.delete("pods", "default", "pod")  # type: ignore[arg-type]
+    assert extender.bind(pod, node).error
+    assert len(extender.inflight) == 0
 
 
 def test_a_yes_ends_with_the_second_filter_of_its_pod() -> None:
     """What counts is the last answer; a refusal leaves nothing pending."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    house.filter(pod)
-    house.bind(house.create("other", units=20))
-    assert not house.filter(pod).kept
-    assert len(house.inflight) == 0
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    extender.filter(pod)
+    extender.bind(extender.create("other", units=20))
+    assert not extender.filter(pod).kept
+    assert len(extender.inflight) == 0
 
 
 def test_a_yes_ends_with_the_deletion_of_its_pod() -> None:
     """The watch says so."""
-    house = ExtenderFixture()
-    house.filter(house.create(units=4))
-    house.pods.replace(iter([]))
-    assert len(house.inflight) == 0
+    extender = ExtenderFixture()
+    extender.filter(extender.create(units=4))
+    extender.pods.replace(iter([]))
+    assert len(extender.inflight) == 0
 
 
 def test_a_yes_ends_by_itself() -> None:

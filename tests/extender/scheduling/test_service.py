@@ -71,48 +71,50 @@ def whole_nodes(pod: Json) -> ExtenderArgs:
 
 def test_filter_is_idempotent() -> None:
     """kube-scheduler may ask twice in a cycle; the first answer is not in the way."""
-    house = ExtenderFixture(n=(29,), m=(10,))
-    pod = house.create(units=20)
-    first = house.filter(pod, "n", "m", "gone")
+    extender = ExtenderFixture(n=(29,), m=(10,))
+    pod = extender.create(units=20)
+    first = extender.filter(pod, "n", "m", "gone")
     assert list(first.kept) == ["n"]
     assert first.refused == {"m": NO_MEMORY, "gone": "No shared cards"}
-    assert house.filter(pod, "n", "m", "gone") == first
-    assert len(house.inflight) == 1
+    assert extender.filter(pod, "n", "m", "gone") == first
+    assert len(extender.inflight) == 1
 
 
 @pytest.mark.parametrize("ours", [{}, {"units": 0}, {"units": "0", "cores": 0}])
 def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, Any]) -> None:
     """Even to nodes without cards, and without standing in anybody's way."""
-    house = ExtenderFixture()
-    pod = house.create(**ours)
-    assert list(house.filter(pod, "n", "gone").kept) == ["n", "gone"]
-    assert house.verbs.prioritize(asked(pod, "n", "gone")) == [("n", 0), ("gone", 0)]
-    assert len(house.inflight) == 0
-    kept = house.verbs.preempt(preemption(pod, n=("u",), m=()))
+    extender = ExtenderFixture()
+    pod = extender.create(**ours)
+    assert list(extender.filter(pod, "n", "gone").kept) == ["n", "gone"]
+    assert extender.verbs.prioritize(asked(pod, "n", "gone")) == [("n", 0), ("gone", 0)]
+    assert len(extender.inflight) == 0
+    kept = extender.verbs.preempt(preemption(pod, n=("u",), m=()))
     assert kept == {"n": Victims((PodUID("u"),))}
 
 
 def test_its_own_reservation_does_not_stand_in_a_pods_way() -> None:
     """After an unanswered bind it is filtered again; only others see it as held."""
-    house = ExtenderFixture()
-    pod = house.create(units=20)
-    assert not house.bind(pod).error
-    assert list(house.filter(pod).kept) == ["n"]
-    assert house.filter(house.create("other", units=20)).refused == {"n": NO_MEMORY}
+    extender = ExtenderFixture()
+    pod = extender.create(units=20)
+    assert not extender.bind(pod).error
+    assert list(extender.filter(pod).kept) == ["n"]
+    assert extender.filter(extender.create("other", units=20)).refused == {
+        "n": NO_MEMORY
+    }
 
 
 def test_a_pod_whose_bind_may_yet_come_true_is_kept_on_its_node() -> None:
     """bind would refuse all others; an error has kube-scheduler ask again by itself."""
-    house = ExtenderFixture(n=(29,), m=(29,))
-    pod = house.create(units=20)
-    house.cluster.on_bind = [Fault(Unavailable("..."))]
-    assert house.bind(pod, "m").error
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    pod = extender.create(units=20)
+    extender.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert extender.bind(pod, "m").error
     words = "The result of an earlier bind to another node is not known yet"
-    result = house.filter(pod, "n", "m")
+    result = extender.filter(pod, "n", "m")
     assert (list(result.kept), result.refused) == (["m"], {"n": words})
-    assert not house.bind(pod, "m", judged=False).error
-    assert house.filter(pod, "n").error == words
-    assert len(house.inflight) == 0
+    assert not extender.bind(pod, "m", judged=False).error
+    assert extender.filter(pod, "n").error == words
+    assert len(extender.inflight) == 0
 
 
 @pytest.mark.parametrize(
@@ -128,55 +130,55 @@ def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
     name: str, priority: int, *, kept: bool
 ) -> None:
     """As kube-scheduler has it for whole nodes (contracts 1.2)."""
-    house = ExtenderFixture()
+    extender = ExtenderFixture()
     nominee = pod_json("nominee", units=20, priority=5, nominated="n")
-    house.pods.apply(event("ADDED", nominee))
+    extender.pods.apply(event("ADDED", nominee))
     pod = pod_json(name, units=20, priority=priority)
-    result = house.filter(pod)
+    result = extender.filter(pod)
     assert list(result.kept) == (["n"] if kept else [])
     assert dict(result.refused or {}) == ({} if kept else {"n": NO_MEMORY})
 
 
 def test_an_unknown_policy_is_refused_with_the_names() -> None:
     """Everywhere in the same words; preempt names the field, having no Error."""
-    house = ExtenderFixture(n=(29,), m=(29,))
+    extender = ExtenderFixture(n=(29,), m=(29,))
     pod = pod_json(units=4, annotations={names.POLICY: "tetris"})
     words = 'no policy "tetris"; known are first-fit, best-fit, spread, frag'
     refused = dict.fromkeys("nm", f"Invalid vcuda request: {words}")
-    assert house.filter(pod, "n", "m").refused == refused
-    assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
+    assert extender.filter(pod, "n", "m").refused == refused
+    assert extender.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
     with pytest.raises(Malformed, match=r"^Pod\.metadata\.annotations: .*tetris"):
-        house.verbs.preempt(preemption(pod, n=("u",)))
+        extender.verbs.preempt(preemption(pod, n=("u",)))
 
 
 def test_an_invalid_request_is_refused_everywhere() -> None:
     """The event says why; nothing stays pending."""
-    house = ExtenderFixture()
+    extender = ExtenderFixture()
     pod = pod_json(cores=150)
-    (words,) = (house.filter(pod).refused or {}).values()
+    (words,) = (extender.filter(pod).refused or {}).values()
     assert words.startswith("Invalid vcuda request: 150 cores")
-    assert house.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
+    assert extender.verbs.prioritize(asked(pod, "n")) == [("n", 0)]
     with pytest.raises(Malformed, match=r"^Pod: Invalid vcuda request"):
-        house.verbs.preempt(preemption(pod, n=("u",)))
-    assert len(house.inflight) == 0
+        extender.verbs.preempt(preemption(pod, n=("u",)))
+    assert len(extender.inflight) == 0
 
 
 def test_whole_nodes_are_told_what_to_change() -> None:
     """Filter has a field for it, prioritize has none."""
-    house = ExtenderFixture()
+    extender = ExtenderFixture()
     args = whole_nodes(pod_json(units=4))
-    assert house.verbs.filter(args).error == NODE_CACHE
+    assert extender.verbs.filter(args).error == NODE_CACHE
     with pytest.raises(Malformed, match="nodeCacheCapable"):
-        house.verbs.prioritize(args)
+        extender.verbs.prioritize(args)
 
 
 def test_prioritize_takes_the_pods_policy() -> None:
     """First-fit likes the fuller node, spread the emptier."""
-    house = ExtenderFixture(n=(29,), m=(29,))
-    house.bind(house.create("there", units=20))
-    first = house.verbs.prioritize(asked(pod_json(units=4), "n", "m"))
+    extender = ExtenderFixture(n=(29,), m=(29,))
+    extender.bind(extender.create("there", units=20))
+    first = extender.verbs.prioritize(asked(pod_json(units=4), "n", "m"))
     wishes = {names.POLICY: "spread"}
-    spread = house.verbs.prioritize(
+    spread = extender.verbs.prioritize(
         asked(pod_json(units=4, annotations=wishes), "n", "m")
     )
     assert first == [("n", 7), ("m", 0)]
@@ -185,51 +187,51 @@ def test_prioritize_takes_the_pods_policy() -> None:
 
 def test_two_in_flight_are_not_both_sent_to_the_last_room() -> None:
     """When the wait is over in vain, the other node is offered."""
-    house = ExtenderFixture(n=(10,), m=(10,))
-    house.filter(house.create("a", units=10), "n")
-    result = house.filter(house.create("b", units=10), "n", "m")
+    extender = ExtenderFixture(n=(10,), m=(10,))
+    extender.filter(extender.create("a", units=10), "n")
+    result = extender.filter(extender.create("b", units=10), "n", "m")
     assert list(result.kept) == ["m"]
     assert result.refused == {"n": NO_MEMORY}
 
 
 def test_hope_is_the_answer_when_caution_leaves_nothing() -> None:
     """The first may never be bound; bind decides anyway, and says Error."""
-    house = ExtenderFixture(n=(10,))
-    first, second = house.create("a", units=10), house.create("b", units=10)
-    assert list(house.filter(first).kept) == ["n"]
-    assert list(house.filter(second).kept) == ["n"]
-    assert house.bind(first).error == ""
-    assert house.bind(second).error == NO_MEMORY
+    extender = ExtenderFixture(n=(10,))
+    first, second = extender.create("a", units=10), extender.create("b", units=10)
+    assert list(extender.filter(first).kept) == ["n"]
+    assert list(extender.filter(second).kept) == ["n"]
+    assert extender.bind(first).error == ""
+    assert extender.bind(second).error == NO_MEMORY
 
 
 def test_a_yes_that_makes_no_difference_makes_nobody_wait() -> None:
     """There is room for both, so the minute is not waited."""
-    house = ExtenderFixture(wait_s=60.0, n=(29,))
-    house.filter(house.create("a", units=10))
-    assert list(house.filter(house.create("b", units=10)).kept) == ["n"]
+    extender = ExtenderFixture(wait_s=60.0, n=(29,))
+    extender.filter(extender.create("a", units=10))
+    assert list(extender.filter(extender.create("b", units=10)).kept) == ["n"]
 
 
 def test_a_late_yes_is_forgotten() -> None:
     """Five seconds after its filter the room counts as free again."""
-    house = ExtenderFixture(n=(10,), m=(10,))
-    house.filter(house.create("a", units=10), "n")
-    house.clock.now = 5.0
-    result = house.filter(house.create("b", units=10), "n", "m")
+    extender = ExtenderFixture(n=(10,), m=(10,))
+    extender.filter(extender.create("a", units=10), "n")
+    extender.clock.now = 5.0
+    result = extender.filter(extender.create("b", units=10), "n", "m")
     assert list(result.kept) == ["n", "m"]
 
 
 def crowded() -> tuple[ExtenderFixture, Json]:
     """A full node of two pods, and a pod of higher rank that wants one's room."""
-    house = ExtenderFixture(n=(20,))
+    extender = ExtenderFixture(n=(20,))
     for name in ("a", "b"):
-        pod = house.create(name, uid=f"uid-{name}", units=10, labels={"app": name})
-        house.bind(pod)
-        house.see(name)
-    return house, pod_json("high", units=10, priority=9)
+        pod = extender.create(name, uid=f"uid-{name}", units=10, labels={"app": name})
+        extender.bind(pod)
+        extender.see(name)
+    return extender, pod_json("high", units=10, priority=9)
 
 
-def uid(house: ExtenderFixture, name: str) -> str:
-    return str(house.cluster.pod(name)["metadata"]["uid"])
+def uid(extender: ExtenderFixture, name: str) -> str:
+    return str(extender.cluster.pod(name)["metadata"]["uid"])
 
 
 BUDGET = {
@@ -241,10 +243,10 @@ BUDGET = {
 
 def test_preempt_counts_budgets() -> None:
     """Where a pod outside any budget will do, it is taken."""
-    house, high = crowded()
-    house.cluster.create(Kind.BUDGETS, BUDGET)
-    chosen = house.verbs.preempt(preemption(high, n=("none-of-ours",)))
-    assert chosen[N].uids == ("none-of-ours", uid(house, "b"))
+    extender, high = crowded()
+    extender.cluster.create(Kind.BUDGETS, BUDGET)
+    chosen = extender.verbs.preempt(preemption(high, n=("none-of-ours",)))
+    assert chosen[N].uids == ("none-of-ours", uid(extender, "b"))
     assert chosen[N].budget_violations == 0
 
 
@@ -253,23 +255,23 @@ def test_preempt_answers_without_budgets(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Unreadable ones are logged, and victims are chosen as if there were none."""
-    house, high = crowded()
+    extender, high = crowded()
     if broken == "forbidden":
-        house.cluster.on_list = Forbidden("no right to list")
+        extender.cluster.on_list = Forbidden("no right to list")
     else:
-        house.cluster.create(Kind.BUDGETS, {**BUDGET, "spec": {"selector": 1}})
+        extender.cluster.create(Kind.BUDGETS, {**BUDGET, "spec": {"selector": 1}})
     with caplog.at_level(logging.WARNING):
-        chosen = house.verbs.preempt(preemption(high, n=(uid(house, "a"),)))
-    assert chosen == {"n": Victims((PodUID(uid(house, "a")),))}
+        chosen = extender.verbs.preempt(preemption(high, n=(uid(extender, "a"),)))
+    assert chosen == {"n": Victims((PodUID(uid(extender, "a")),))}
     assert "disruption budgets not read" in caplog.messages
 
 
 def test_a_yes_is_no_reservation() -> None:
     """Filter writes nothing: the room is as free as before."""
-    house = ExtenderFixture(n=(29,))
-    house.filter(house.create(units=20))
-    assert house.free().units == 29
-    assert not house.ledger.reservations()
+    extender = ExtenderFixture(n=(29,))
+    extender.filter(extender.create(units=20))
+    assert extender.free().units == 29
+    assert not extender.ledger.reservations()
 
 
 @pytest.mark.parametrize(
@@ -281,14 +283,14 @@ def test_the_nominated_node_is_awaited_while_victims_leave(
     priority: int, terminating: bool, awaited: str | None
 ) -> None:
     """Refused as unresolvable, it would cost the pod its nomination."""
-    house = ExtenderFixture(n=(29, 29), m=(10,))
+    extender = ExtenderFixture(n=(29, 29), m=(10,))
     for index in (0, 1):
         held = placement(f"old-{index}", index, 20, priority=priority)
         ends = terminating and index == 0
-        house.pods.apply(event("ADDED", bound_json(held, terminating=ends)))
-    pod = house.create("vip", units=25, priority=10)
+        extender.pods.apply(event("ADDED", bound_json(held, terminating=ends)))
+    pod = extender.create("vip", units=25, priority=10)
     pod["status"]["nominatedNodeName"] = "n"
-    result = house.filter(pod, "n", "m")
+    result = extender.filter(pod, "n", "m")
     assert result.awaited == awaited
     reply = json.loads(filter_reply(result))
     failed = {"n": NO_MEMORY} if awaited else {}
@@ -300,11 +302,11 @@ def test_the_nominated_node_is_awaited_while_victims_leave(
 
 def test_preempt_dooms_the_victims_it_names() -> None:
     """So that the first one's room is kept before the last one is seen to go."""
-    house = ExtenderFixture(n=(29,))
-    house.pods.apply(event("ADDED", bound_json(placement("low", 0, 20, priority=1))))
-    pod = house.create("vip", units=20, priority=10)
-    assert house.verbs.preempt(preemption(pod, n=("uid-low",)))
-    assert [one.pod.name for one in house.pods.leaving(N)] == ["low"]
+    extender = ExtenderFixture(n=(29,))
+    extender.pods.apply(event("ADDED", bound_json(placement("low", 0, 20, priority=1))))
+    pod = extender.create("vip", units=20, priority=10)
+    assert extender.verbs.preempt(preemption(pod, n=("uid-low",)))
+    assert [one.pod.name for one in extender.pods.leaving(N)] == ["low"]
 
 
 @pytest.mark.parametrize(
@@ -316,44 +318,46 @@ def test_preempt_names_no_pod_that_was_never_seen_bound(
     priority: int, names: set[str]
 ) -> None:
     """The answer to its bind never came; the other card is cleared, or none."""
-    house = ExtenderFixture(n=(20, 20))
-    house.create("ghost", units=20)
-    house.cluster.on_bind = [Fault(Unavailable("no answer"))]
-    assert house.bind(house.cluster.pod("ghost")).outcome is Outcome.UNKNOWN
+    extender = ExtenderFixture(n=(20, 20))
+    extender.create("ghost", units=20)
+    extender.cluster.on_bind = [Fault(Unavailable("no answer"))]
+    assert extender.bind(extender.cluster.pod("ghost")).outcome is Outcome.UNKNOWN
     high = pod_json("high", units=20, priority=9)
     seen = placement("seen", 1, 20, priority=priority)
-    house.pods.apply(event("ADDED", bound_json(seen)))
-    chosen = house.verbs.preempt(preemption(high, n=("x",)))
+    extender.pods.apply(event("ADDED", bound_json(seen)))
+    chosen = extender.verbs.preempt(preemption(high, n=("x",)))
     assert {uid for victims in chosen.values() for uid in victims.uids} == names
 
 
 def test_preempt_names_the_younger_of_two_equals() -> None:
     """By the time when kubelet took them; one not yet taken is the youngest."""
-    house = ExtenderFixture(n=(20,))
+    extender = ExtenderFixture(n=(20,))
     for name, started in {"a": "03:04:05", "b": "03:04:06", "c": ""}.items():
         pod = bound_json(placement(name, 0, 5))
         pod["status"] |= {"startTime": f"2026-01-02T{started}Z"} if started else {}
-        house.pods.apply(event("ADDED", pod))
+        extender.pods.apply(event("ADDED", pod))
     high = pod_json("high", units=15, priority=9)
-    chosen = house.verbs.preempt(preemption(high, n=("x",)))
+    chosen = extender.verbs.preempt(preemption(high, n=("x",)))
     assert chosen[N].uids == ("x", "uid-b", "uid-c")
 
 
-def member(house: ExtenderFixture, name: str, units: int, group: str = "gang") -> Json:
+def member(
+    extender: ExtenderFixture, name: str, units: int, group: str = "gang"
+) -> Json:
     """Make a pod of a scheduling group."""
     containers = [container_json(units=units)]
     body = pod_json(name, containers=containers)
     body["spec"]["schedulingGroup"] = {"podGroupName": group}
-    made = house.cluster.create(Kind.PODS, body)
-    house.pods.apply(event("ADDED", made))
+    made = extender.cluster.create(Kind.PODS, body)
+    extender.pods.apply(event("ADDED", made))
     return made
 
 
 def test_where_a_pod_of_a_group_goes_is_certain() -> None:
     """One node is kept, so the next one knows what is left; nobody waits for a bind."""
-    house = ExtenderFixture(wait_s=60.0, n=(10, 10), m=(10,))
+    extender = ExtenderFixture(wait_s=60.0, n=(10, 10), m=(10,))
     kept = [
-        list(house.filter(member(house, f"p{number}", 10), "m", "n").kept)
+        list(extender.filter(member(extender, f"p{number}", 10), "m", "n").kept)
         for number in range(4)
     ]
     assert sorted(kept) == [[], ["m"], ["n"], ["n"]]
@@ -361,99 +365,99 @@ def test_where_a_pod_of_a_group_goes_is_certain() -> None:
 
 def test_there_is_no_hope_among_the_pods_of_a_group() -> None:
     """In sum there is room for two; the other may be refused, but never bound alone."""
-    house = ExtenderFixture(wait_s=60.0, n=(10, 4, 4))
-    first, second = (member(house, name, 8) for name in "ab")
-    assert list(house.filter(first).kept) == ["n"]
-    assert house.filter(second).refused == {"n": NO_MEMORY}
+    extender = ExtenderFixture(wait_s=60.0, n=(10, 4, 4))
+    first, second = (member(extender, name, 8) for name in "ab")
+    assert list(extender.filter(first).kept) == ["n"]
+    assert extender.filter(second).refused == {"n": NO_MEMORY}
 
 
 def test_a_pod_of_another_group_may_hope() -> None:
     """Whether the first group is bound at all, nobody knows."""
-    house = ExtenderFixture(n=(10,))
-    house.filter(member(house, "a", 8))
-    assert list(house.filter(member(house, "b", 8, group="other")).kept) == ["n"]
+    extender = ExtenderFixture(n=(10,))
+    extender.filter(member(extender, "a", 8))
+    assert list(extender.filter(member(extender, "b", 8, group="other")).kept) == ["n"]
 
 
 def test_a_group_fits_in_whatever_order_it_is_bound() -> None:
     """Each bind leaves alone what is planned for the others."""
-    house = ExtenderFixture(n=(10, 10))
-    pods = [member(house, f"p{n}", units) for n, units in enumerate((6, 4, 6, 4))]
+    extender = ExtenderFixture(n=(10, 10))
+    pods = [member(extender, f"p{n}", units) for n, units in enumerate((6, 4, 6, 4))]
     for pod in pods:
-        assert list(house.filter(pod).kept) == ["n"]
+        assert list(extender.filter(pod).kept) == ["n"]
     for number in (1, 3, 0, 2):
-        assert house.bind(pods[number], judged=False).error == ""
-    assert [house.free(index=index).units for index in (0, 1)] == [0, 0]
+        assert extender.bind(pods[number], judged=False).error == ""
+    assert [extender.free(index=index).units for index in (0, 1)] == [0, 0]
 
 
 def test_a_plan_that_somebody_else_took_keeps_no_pod_out() -> None:
     """What is planned is left alone only where there is a choice."""
-    house = ExtenderFixture(n=(10, 10))
-    house.filter(member(house, "a", 8))
-    assert house.bind(house.create("x", units=8)).error == ""
-    assert house.free(index=0).units == 10
-    assert house.bind(house.create("y", units=8)).error == ""
+    extender = ExtenderFixture(n=(10, 10))
+    extender.filter(member(extender, "a", 8))
+    assert extender.bind(extender.create("x", units=8)).error == ""
+    assert extender.free(index=0).units == 10
+    assert extender.bind(extender.create("y", units=8)).error == ""
 
 
 def in_doubt(*cards: int) -> tuple[ExtenderFixture, Json]:
     """A pod of a group that holds 8 units of card 1; card 0 came free since."""
-    house = ExtenderFixture(n=cards)
-    house.bind(house.create("blocker", units=8))
-    pod = member(house, "a", 8)
-    house.cluster.on_bind = [Fault(Unavailable("..."))]
-    assert house.bind(pod).outcome is Outcome.UNKNOWN
-    house.pods.apply(event("DELETED", house.cluster.pod("blocker")))
-    assert list(house.filter(pod).kept) == ["n"]
-    return house, pod
+    extender = ExtenderFixture(n=cards)
+    extender.bind(extender.create("blocker", units=8))
+    pod = member(extender, "a", 8)
+    extender.cluster.on_bind = [Fault(Unavailable("..."))]
+    assert extender.bind(pod).outcome is Outcome.UNKNOWN
+    extender.pods.apply(event("DELETED", extender.cluster.pod("blocker")))
+    assert list(extender.filter(pod).kept) == ["n"]
+    return extender, pod
 
 
 def test_a_plan_does_not_move_a_pod_whose_bind_is_in_doubt() -> None:
     """It holds its card, though it would be planned on another one by now."""
-    house, first = in_doubt(10, 10)
-    second = member(house, "b", 8)
-    assert list(house.filter(second).kept) == ["n"]
+    extender, first = in_doubt(10, 10)
+    second = member(extender, "b", 8)
+    assert list(extender.filter(second).kept) == ["n"]
     for pod in (second, first):
-        assert house.bind(pod, judged=False).error == ""
-    assert [house.free(index=index).units for index in (0, 1)] == [2, 2]
+        assert extender.bind(pod, judged=False).error == ""
+    assert [extender.free(index=index).units for index in (0, 1)] == [2, 2]
 
 
 def test_the_next_pod_of_a_group_sees_the_card_that_is_held() -> None:
     """Not the one that would be planned by now: all of that is free."""
-    house, _ = in_doubt(10, 8)
-    assert list(house.filter(member(house, "b", 10)).kept) == ["n"]
+    extender, _ = in_doubt(10, 8)
+    assert list(extender.filter(member(extender, "b", 10)).kept) == ["n"]
 
 
 def test_a_new_cycle_of_a_group_forgets_the_one_before() -> None:
     """It was refused as a whole, so none of its pods stands where it was planned."""
-    house = ExtenderFixture(n=(10,))
-    blocker = house.create("blocker", units=4)
-    house.bind(blocker)
-    big, small = member(house, "big", 8), member(house, "small", 5)
-    assert not house.filter(big).kept
-    assert list(house.filter(small).kept) == ["n"]
-    house.pods.apply(event("DELETED", house.cluster.pod("blocker")))
-    assert list(house.filter(big).kept) == ["n"]
-    assert not house.filter(small).kept
+    extender = ExtenderFixture(n=(10,))
+    blocker = extender.create("blocker", units=4)
+    extender.bind(blocker)
+    big, small = member(extender, "big", 8), member(extender, "small", 5)
+    assert not extender.filter(big).kept
+    assert list(extender.filter(small).kept) == ["n"]
+    extender.pods.apply(event("DELETED", extender.cluster.pod("blocker")))
+    assert list(extender.filter(big).kept) == ["n"]
+    assert not extender.filter(small).kept
 
 
 def test_a_pod_asked_about_twice_in_a_row_is_of_the_same_cycle() -> None:
     """First for its nominated node, then for all (contracts 1.2)."""
-    house = ExtenderFixture(n=(10,), m=(10,))
-    first, second = (member(house, name, 8) for name in "ab")
-    house.filter(first, "n")
-    assert not house.filter(second, "n").kept
-    assert list(house.filter(second, "n", "m").kept) == ["m"]
+    extender = ExtenderFixture(n=(10,), m=(10,))
+    first, second = (member(extender, name, 8) for name in "ab")
+    extender.filter(first, "n")
+    assert not extender.filter(second, "n").kept
+    assert list(extender.filter(second, "n", "m").kept) == ["m"]
 
 
 def test_preempt_sees_where_the_pods_of_the_group_go() -> None:
     """The card that is free now is planned for another one, who is no victim either."""
-    house = ExtenderFixture(n=(10, 10))
+    extender = ExtenderFixture(n=(10, 10))
     low = placement("low", 1, 10, priority=-5)
-    house.pods.apply(event("ADDED", bound_json(low)))
-    first, second = (member(house, name, 8) for name in "ab")
-    assert list(house.filter(first).kept) == ["n"]
+    extender.pods.apply(event("ADDED", bound_json(low)))
+    first, second = (member(extender, name, 8) for name in "ab")
+    assert list(extender.filter(first).kept) == ["n"]
     args = preemption(second, n=("x",))
-    assert house.verbs.preempt(args)[N].uids == ("x",)
-    chosen = house.verbs.preempt(replace(args, group="default/gang"))
+    assert extender.verbs.preempt(args)[N].uids == ("x",)
+    chosen = extender.verbs.preempt(replace(args, group="default/gang"))
     assert set(chosen[N].uids) == {"x", "uid-low"}
 
 
@@ -688,30 +692,30 @@ def test_no_wait_at_all_can_be_asked_for() -> None:
 
 def test_room_that_comes_while_filter_waits_is_taken() -> None:
     """kube-scheduler heard of the other pod's end a moment before us."""
-    house = ExtenderFixture(wait_for_news_s=20.0)
-    house.ledger.record(placement("old", 0, 20))
-    news = Timer(0.05, house.ledger.release, [PodUID("uid-old")])
+    extender = ExtenderFixture(wait_for_news_s=20.0)
+    extender.ledger.record(placement("old", 0, 20))
+    news = Timer(0.05, extender.ledger.release, [PodUID("uid-old")])
     news.start()
-    result = house.verbs.filter(asked(house.create("new", units=20), "n"))
+    result = extender.verbs.filter(asked(extender.create("new", units=20), "n"))
     news.join()
     assert result.kept == ["n"]
 
 
 def test_news_that_does_not_help_ends_no_wait() -> None:
     """Filter goes on waiting, and answers no when the time is over."""
-    house = ExtenderFixture(wait_for_news_s=0.1)
-    house.ledger.record(placement("old", 0, 20))
-    news = Timer(0.02, house.ledger.set_cards, [NodeName("m"), [card(units=4)]])
+    extender = ExtenderFixture(wait_for_news_s=0.1)
+    extender.ledger.record(placement("old", 0, 20))
+    news = Timer(0.02, extender.ledger.set_cards, [NodeName("m"), [card(units=4)]])
     news.start()
-    result = house.verbs.filter(asked(house.create("new", units=20), "n"))
+    result = extender.verbs.filter(asked(extender.create("new", units=20), "n"))
     news.join()
     assert list(result.kept) == []
 
 
 def test_a_pod_that_fits_does_not_wait() -> None:
     """Nor does one that no node can ever take: the budget is whole afterwards."""
-    house = ExtenderFixture(wait_for_news_s=5.0)
-    fits = house.verbs.filter(asked(house.create("a", units=4), "n"))
-    never = house.verbs.filter(asked(house.create("b", cores=150), "n"))
+    extender = ExtenderFixture(wait_for_news_s=5.0)
+    fits = extender.verbs.filter(asked(extender.create("a", units=4), "n"))
+    never = extender.verbs.filter(asked(extender.create("b", cores=150), "n"))
     assert (list(fits.kept), list(never.kept)) == (["n"], [])
-    assert house.verbs.patience.allowed_s("default") == 5.0
+    assert extender.verbs.patience.allowed_s("default") == 5.0

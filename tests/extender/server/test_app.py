@@ -249,8 +249,8 @@ class Surprising:
 
 
 def client_of(verbs: object, binder: object, *, ready: bool = True) -> Client:
-    house = ExtenderFixture()
-    never = Reflector(house.cluster, Kind.PODS, house.pods)
+    extender = ExtenderFixture()
+    never = Reflector(extender.cluster, Kind.PODS, extender.pods)
     registry = CollectorRegistry()
     parts = Parts(
         verbs=cast("Verbs", verbs),

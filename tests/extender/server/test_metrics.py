@@ -35,12 +35,12 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(name, labels)
 
 
-def watched(house: ExtenderFixture) -> CollectorRegistry:
+def watched(extender: ExtenderFixture) -> CollectorRegistry:
     registry = CollectorRegistry()
     readiness = Readiness((), 60)
     registry.register(
         LedgerCollector(
-            house.ledger, house.pods, house.nodes, house.inflight, readiness
+            extender.ledger, extender.pods, extender.nodes, extender.inflight, readiness
         )
     )
     return registry
@@ -87,11 +87,11 @@ def test_binds_are_counted_from_zero() -> None:
 
 def test_cards_show_capacity_and_what_is_placed() -> None:
     """Units and cores of each card, and whether it is well."""
-    house = ExtenderFixture(n=(29, 10))
-    house.bind(house.create(units=20, cores=5))
+    extender = ExtenderFixture(n=(29, 10))
+    extender.bind(extender.create(units=20, cores=5))
     sick = [card(0, healthy=False), card(1, 10)]
-    house.nodes.apply(event("MODIFIED", node_json("n", *sick)))
-    registry = watched(house)
+    extender.nodes.apply(event("MODIFIED", node_json("n", *sick)))
+    registry = watched(extender)
     first = {"NodeName": "n", "UUID": "GPU-0"}
     second = {"NodeName": "n", "UUID": "GPU-1"}
     assert value(registry, "vcuda_card_units", **first) == 29
@@ -105,10 +105,10 @@ def test_cards_show_capacity_and_what_is_placed() -> None:
 
 def test_a_cordoned_card_is_well() -> None:
     """The operator's word and the device plugin's are two gauges."""
-    house = ExtenderFixture(n=(29, 10))
+    extender = ExtenderFixture(n=(29, 10))
     closed = [card(0, cordoned=True), card(1, 10)]
-    house.nodes.apply(event("MODIFIED", node_json("n", *closed)))
-    registry = watched(house)
+    extender.nodes.apply(event("MODIFIED", node_json("n", *closed)))
+    registry = watched(extender)
     first = {"NodeName": "n", "UUID": "GPU-0"}
     second = {"NodeName": "n", "UUID": "GPU-1"}
     assert value(registry, "vcuda_card_cordoned", **first) == 1
@@ -119,9 +119,9 @@ def test_a_cordoned_card_is_well() -> None:
 
 def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     """On each card, until it is known; they are not shown as placed there."""
-    house = ExtenderFixture(n=(29, 10))
-    registry = watched(house)
-    house.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
+    extender = ExtenderFixture(n=(29, 10))
+    registry = watched(extender)
+    extender.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
 
     def units(name: str) -> list[float | None]:
         each = [{"NodeName": "n", "UUID": f"GPU-{index}"} for index in (0, 1)]
@@ -131,7 +131,7 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     assert units("placed") == [0, 0]
     assert value(registry, "vcuda_extender_pods_without_placement") == 1
     found = bound_json(placement("lost", 1, 4), key=ACTUAL)
-    house.pods.apply(event("MODIFIED", found))
+    extender.pods.apply(event("MODIFIED", found))
     assert units("unknown") == [0, 0]
     assert units("placed") == [0, 4]
     assert value(registry, "vcuda_extender_pods_without_placement") == 0
@@ -139,15 +139,15 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
 
 def test_a_node_without_cards_has_no_series() -> None:
     """Most nodes of a cluster have none."""
-    house = ExtenderFixture()
-    house.nodes.apply(event("ADDED", node_json("plain")))
-    assert b'"plain"' not in generate_latest(watched(house))
+    extender = ExtenderFixture()
+    extender.nodes.apply(event("ADDED", node_json("plain")))
+    assert b'"plain"' not in generate_latest(watched(extender))
 
 
 def test_what_an_operator_should_act_on_is_a_gauge() -> None:
     """Pods bound without us, broken annotations, reservations, pending yeses."""
-    house = ExtenderFixture(n=(29,))
-    registry = watched(house)
+    extender = ExtenderFixture(n=(29,))
+    registry = watched(extender)
 
     def gauges() -> list[float | None]:
         names = (
@@ -160,35 +160,35 @@ def test_what_an_operator_should_act_on_is_a_gauge() -> None:
         return [value(registry, f"vcuda_extender_{name}") for name in names]
 
     assert gauges() == [0, 0, 0, 0, 1]
-    house.bind(house.create("a", units=4))
-    house.inflight.add(request("b", 4), FIRST_FIT, [NodeName("n")])
-    house.pods.apply(event("ADDED", house.create("c", seen=False, units=4)))
-    bound = house.cluster.pod("c")
+    extender.bind(extender.create("a", units=4))
+    extender.inflight.add(request("b", 4), FIRST_FIT, [NodeName("n")])
+    extender.pods.apply(event("ADDED", extender.create("c", seen=False, units=4)))
+    bound = extender.cluster.pod("c")
     bound["spec"]["nodeName"] = "n"
-    house.pods.apply(event("MODIFIED", bound))
+    extender.pods.apply(event("MODIFIED", bound))
     broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
-    house.nodes.apply(event("ADDED", broken))
+    extender.nodes.apply(event("ADDED", broken))
     assert gauges() == [1, 1, 1, 1, 1]
-    house.see("a")
+    extender.see("a")
     assert gauges() == [0, 1, 1, 1, 1]
 
 
 def test_pods_that_wait_are_counted_until_they_have_a_node() -> None:
     """One whose request is invalid waits too; one that asks for nothing does not."""
-    house = ExtenderFixture(n=(29,))
-    registry = watched(house)
+    extender = ExtenderFixture(n=(29,))
+    registry = watched(extender)
 
     def waiting() -> float | None:
         return value(registry, "vcuda_extender_pods_pending")
 
     assert waiting() == 0
-    pod = house.create("a", units=4)
-    house.create("wrong", units=4, cores=150)
-    house.create("plain")
-    house.create("nothing", units=0)
+    pod = extender.create("a", units=4)
+    extender.create("wrong", units=4, cores=150)
+    extender.create("plain")
+    extender.create("nothing", units=0)
     assert waiting() == 2
-    house.bind(pod)
-    house.see("a")
+    extender.bind(pod)
+    extender.see("a")
     assert waiting() == 1
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from jsonpatch import apply_patch
 
 from extender.bitfusion.resources import BitfusionRules
 from extender.server import webhook_app
@@ -14,7 +15,6 @@ from extender.webhook.rules import Rules
 from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from tests.builders import container_json, pod_json
-from tests.extender.patching import patched
 from tests.extender.webhook_client import answered, asked, count, steps_of, webhook
 
 
@@ -24,7 +24,7 @@ def test_a_pod_is_changed_by_a_patch() -> None:
     pod = pod_json(units=4)
     response = answered(client, asked(pod, uid="abc-1"))
     assert response["allowed"] is True
-    after = patched(pod, steps_of(response))
+    after = apply_patch(pod, steps_of(response))
     limits = after["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {names.MEMORY: "4", names.CORE: "1"}
     assert count(registry, "/mutate", "changed") == 1
@@ -97,7 +97,7 @@ def test_the_path_says_how_a_namespace_has_its_bitfusion_pods(
     steps = steps_of(response)
     assert bool(steps) is bool(wrapped)
     if wrapped:
-        main = patched(pod, steps)["spec"]["containers"][0]
+        main = apply_patch(pod, steps)["spec"]["containers"][0]
         assert main["command"] == wrapped
         assert main["resources"]["limits"][names.CORE] == "50"
 
@@ -269,7 +269,7 @@ def test_three_megabytes_are_a_pod() -> None:
         annotations={names.CONTAINERS: names.APART},
     )
     response = answered(client, asked(pod))
-    after = patched(pod, steps_of(response))
+    after = apply_patch(pod, steps_of(response))
     given = [
         one["resources"]["limits"].get(names.CORE)
         for one in after["spec"]["containers"]

@@ -7,13 +7,13 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jsonpatch import apply_patch
 
 from extender.bitfusion.resources import BitfusionRules
 from extender.pool import Pool
 from extender.server.webhook_app import PATHS
 from extender.webhook.rules import Rules, review
 from gpushare.kube import names
-from tests.extender.patching import patched
 from tests.extender.webhook_client import answered, asked, steps_of, webhook
 
 RULES = Rules(
@@ -170,7 +170,7 @@ def test_any_pod(client: Any, pod: Any, path: str) -> None:
         assert response["status"]["message"]
         assert OOPS not in response["status"]["message"]
         return
-    after = patched(pod, steps_of(response))
+    after = apply_patch(pod, steps_of(response))
     again = answered(client, asked(after), path)
     assert again["allowed"], again
     assert steps_of(again) == []
@@ -195,7 +195,7 @@ def test_the_patch_is_the_verdict(
     response = answered(client, asked(pod), path)
     assert response["allowed"] is not bool(verdict.denials)
     assert pod == kept
-    assert patched(pod, steps_of(response)) == verdict.pod
+    assert apply_patch(pod, steps_of(response)) == verdict.pod
 
 
 @NO_HURRY

@@ -1,4 +1,4 @@
-"""Slow clients of the real webhook: as many as one likes, and nobody waits for them."""
+"""Slow clients of the real webhook do not delay others."""
 
 import http.client
 import socket

@@ -1,0 +1,494 @@
+"""The sockets and workers that wait for complete requests, without a server."""
+
+import errno
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from extender.server.metrics import CertificateCollector
+from extender.server.tls import ServerTls, TlsFiles, complaints
+from extender.server.workers import (
+    MOST_HEAD,
+    REQUEST_S,
+    Heard,
+    Pieces,
+    WaitingWorker,
+    WholeRequestTlsSocket,
+)
+from tests.testbed.certificates import Certificates, certificates
+from tests.testbed.waiting import wait_until
+
+LINE = b"POST /mutate HTTP/1.1\r\n"
+CHUNKED = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
+EXPECTING = LINE + b"Content-Length: 4\r\nexpect: 100-continue\r\n\r\n"
+MOST = 1000
+
+
+def of_length(length: int, body: bytes = b"") -> bytes:
+    return LINE + b"Host: a\r\ncontent-length:  %d \r\n\r\n" % length + body
+
+
+@pytest.mark.parametrize(
+    ("data", "heard"),
+    [
+        (b"", Heard.NOTHING),
+        (b"P", Heard.PART),
+        (LINE, Heard.PART),
+        (LINE + b"\r\n", Heard.WHOLE),
+        (of_length(4), Heard.PART),
+        (of_length(4, b"bod"), Heard.PART),
+        (of_length(4, b"body"), Heard.WHOLE),
+        (of_length(4, b"body and more"), Heard.WHOLE),
+        (CHUNKED, Heard.WHOLE),
+        (CHUNKED + b"4\r\nbody\r\n", Heard.WHOLE),
+        (EXPECTING, Heard.WHOLE),
+        (LINE + b"A: " + bytes(MOST_HEAD), Heard.WHOLE),
+        (LINE + b"Content-Length: many\r\n\r\n", Heard.WHOLE),
+        (LINE + b"Content-Length: -1\r\n\r\n", Heard.WHOLE),
+        (LINE + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", Heard.WHOLE),
+        (b"\r\n\r\n", Heard.WHOLE),
+    ],
+)
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_how_much_there_is(data: bytes, heard: Heard, size: int) -> None:
+    """However the bytes come. What is no request the parser is to say."""
+    pieces = Pieces(MOST)
+    for at in range(0, len(data), size):
+        pieces.add(data[at : at + size])
+    assert pieces.heard() is heard
+
+
+def test_reading() -> None:
+    """As it came, and then nothing."""
+    pieces = Pieces(MOST)
+    pieces.add(of_length(4, b"body"))
+    found = b"".join(iter(lambda: pieces.take(3), b""))
+    assert found == of_length(4, b"body")
+    assert pieces.take(3) == b""
+
+
+@pytest.mark.parametrize("head", [CHUNKED, EXPECTING, of_length(10**20)])
+def test_a_body_whose_end_is_not_known(head: bytes) -> None:
+    """Its head alone is answered; what comes after it is no request."""
+    pieces = Pieces(MOST)
+    pieces.add(head + b"4\r\nPOST")
+    pieces.add(b" / HTTP/1.1\r\n\r\n")
+    assert pieces.cut
+    assert pieces.heard() is Heard.WHOLE
+    assert pieces.take(10 * MOST) == head
+
+
+def test_another_request_may_follow_one_that_was_kept() -> None:
+    """Whether it has a body or none."""
+    for data in (of_length(4, b"body and more"), LINE + b"\r\n"):
+        pieces = Pieces(MOST)
+        pieces.add(data)
+        assert not pieces.cut
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_a_body_that_is_too_long_is_heard_out_and_not_kept(size: int) -> None:
+    """Its length is refused; hung up on before its end, a client would not see that."""
+    pieces = Pieces(MOST)
+    data = of_length(MOST + 1, bytes(MOST + 1))
+    kept = 0
+    for at in range(0, len(data), size):
+        assert pieces.heard() is not Heard.WHOLE
+        pieces.add(data[at : at + size])
+        kept = max(kept, len(pieces.kept))
+    assert pieces.heard() is Heard.WHOLE
+    assert pieces.cut
+    assert pieces.take(10 * MOST) == of_length(MOST + 1)
+    assert kept <= len(of_length(MOST + 1)) + size
+
+
+MANY = 500
+REQUEST = b"POST /mutate HTTP/1.1\r\nContent-Length: 4\r\n\r\n"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Certificates:
+    return certificates(tmp_path / "tls")
+
+
+def files(held: Certificates) -> TlsFiles:
+    return TlsFiles(held.path("server.crt"), held.path("server.key"))
+
+
+@contextmanager
+def meeting(
+    held: Certificates,
+) -> Iterator[tuple[ssl.SSLSocket, WholeRequestTlsSocket]]:
+    """Give both ends of a connection, shaken hands without a client's certificate."""
+    context = ServerTls(files(held), WholeRequestTlsSocket).context(None, None)
+    far, near = socket.socketpair()
+    wrapped = context.wrap_socket(far, server_side=True, do_handshake_on_connect=False)
+    with wrapped as server, ThreadPoolExecutor(1) as pool:
+        assert isinstance(server, WholeRequestTlsSocket)
+        server.setblocking(False)
+        assert server.hear() is Heard.PART
+        meet = held.client(None).wrap_socket
+        shaking = pool.submit(meet, near, server_hostname="localhost")
+        wait_until(server.hear, "hands", accept=lambda one: one is Heard.NOTHING)
+        with shaking.result(30) as client:
+            yield client, server
+
+
+def hears(server: WholeRequestTlsSocket, wanted: Heard) -> None:
+    wait_until(server.hear, wanted.value, accept=lambda heard: heard is wanted)
+
+
+def test_half_a_request_keeps_nobody_waiting(held: Certificates) -> None:
+    """Whoever asks how much has come hears it at once; the last byte makes it whole."""
+    with meeting(held) as (client, server):
+        for piece in (REQUEST[:9], REQUEST[9:], b"bod"):
+            client.sendall(piece)
+            before = len(server.pieces.kept)
+            wait_until(
+                lambda: server.hear() and len(server.pieces.kept),
+                "a piece",
+                accept=lambda seen, before=before: seen > before,  # type: ignore[misc]
+            )
+            assert server.hear() is Heard.PART
+        client.sendall(b"y")
+        hears(server, Heard.WHOLE)
+        server.setblocking(True)
+        assert server.recv(9) == REQUEST[:9]
+        assert server.recv(1000) == REQUEST[9:] + b"body"
+        # Not a wait for more, whatever the parser thinks of it.
+        assert server.recv(1) == b""
+        server.sendall(b"200")
+        assert client.recv(10) == b"200"
+        assert not server.begin_anew(b"")
+        server.setblocking(False)
+        assert server.hear() is Heard.NOTHING
+
+
+def test_what_came_of_the_next_request_is_not_lost(held: Certificates) -> None:
+    """Some of it the parser may have read already."""
+    with meeting(held) as (client, server):
+        client.sendall(REQUEST + b"body" + REQUEST)
+        hears(server, Heard.WHOLE)
+        first = server.recv(len(REQUEST) + 8)
+        assert server.begin_anew(first[len(REQUEST) + 4 :])
+        assert server.hear() is Heard.PART
+        client.sendall(b"more")
+        hears(server, Heard.WHOLE)
+        assert server.recv(1000) == REQUEST + b"more"
+
+
+def gone(server: WholeRequestTlsSocket) -> bool:
+    try:
+        server.hear()
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda client: client.close(),
+        lambda client: socket.socket.sendall(client, b"\x15\x03\x03 nonsense"),
+    ],
+    ids=["hangs up", "talks nonsense"],
+)
+def test_who_leaves_is_noticed(
+    held: Certificates, leave: Callable[[ssl.SSLSocket], None]
+) -> None:
+    """Before and after he has sent something."""
+    with meeting(held) as (client, server):
+        client.sendall(REQUEST)
+        hears(server, Heard.PART)
+        leave(client)
+        wait_until(lambda: gone(server), "it to be noticed")
+
+
+def test_an_answer_that_is_not_taken(held: Certificates) -> None:
+    """gunicorn hears of it as of a client that went away."""
+    with meeting(held) as (_, server):
+        server.answer_s = 0.2
+        server.setblocking(True)
+        with pytest.raises(ConnectionResetError) as raised:
+            server.sendall(bytes(64 << 20))
+    assert raised.value.errno == errno.ECONNRESET
+
+
+def test_an_answer_that_is_taken_bit_by_bit(held: Certificates) -> None:
+    """There is a time for all of it, not for each piece."""
+    with meeting(held) as (client, server), ThreadPoolExecutor(1) as pool:
+        over = Event()
+
+        def sips() -> int:
+            count = 0
+            while count < MANY and not over.wait(0.02):
+                client.recv(1 << 16)
+                count += 1
+            return count
+
+        assert server.takes_answers()
+        server.answer_s = 0.2
+        server.setblocking(True)
+        sipping = pool.submit(sips)
+        with pytest.raises(ConnectionResetError):
+            server.sendall(bytes(64 << 20))
+        over.set()
+        assert sipping.result(60) < MANY
+
+
+def test_who_takes_no_answer_has_no_room_for_another(held: Certificates) -> None:
+    """It shows before a thread would wait for him."""
+    with meeting(held) as (_, server):
+        assert server.takes_answers()
+        server.answer_s = 0.2
+        server.setblocking(True)
+        with pytest.raises(ConnectionResetError):
+            server.sendall(bytes(64 << 20))
+        assert not server.takes_answers()
+
+
+def test_the_files_are_two(held: Certificates) -> None:
+    """Nothing is asked for an authority, neither at the start nor by the metrics."""
+    assert complaints(files(held)) == []
+    held.replace("server.key", b"nonsense")
+    (complaint,) = complaints(files(held))
+    assert complaint.startswith("GPUSHARE_TLS_KEY: ")
+    (family,) = CertificateCollector(files(held)).collect()
+    assert [sample.labels for sample in family.samples] == [{"file": "server"}]
+
+
+MIB = 1 << 20
+
+
+class Poller:
+    """What is looked at for news."""
+
+    def __init__(self) -> None:
+        self.watched: list[object] = []
+
+    def register(self, one: object, *_: object) -> None:
+        self.watched.append(one)
+
+    def unregister(self, one: object) -> None:
+        self.watched.remove(one)
+
+
+class Threads:
+    """They begin nothing by themselves."""
+
+    def submit(self, *_: object) -> Future[bool]:
+        return Future()
+
+
+class News:
+    """What the threads have to tell the main loop."""
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], None]] = []
+
+    def defer(self, call: Callable[..., None], *args: object) -> None:
+        self.told.append(lambda: call(*args))
+
+    def hear(self) -> None:
+        told, self.told = self.told, []
+        for call in told:
+            call()
+
+
+@dataclass(eq=False)
+class Sock:
+    """A client who has said so much, and reads his answers or not."""
+
+    heard: Heard = Heard.WHOLE
+    reads: bool = True
+    pieces: Pieces = field(default_factory=lambda: Pieces(8 * MIB))
+
+    def hear(self) -> Heard:
+        return self.heard
+
+    def takes_answers(self) -> bool:
+        return self.reads
+
+
+@dataclass(eq=False)
+class Conn:
+    """A connection of this address; ``sock`` is what the poller knows of it."""
+
+    address: str
+    closed: bool = False
+    sock: Sock = field(default_factory=Sock)
+    timeout: float = 0
+
+    @property
+    def client(self) -> tuple[str, int]:
+        return self.address, 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def room(most: int = 900) -> Any:
+    """A worker that has nobody yet, and no process around it."""
+    worker: Any = WaitingWorker.__new__(WaitingWorker)
+    worker._guests, worker._sizes, worker._busy = {}, {}, {}
+    worker.tpool, worker.method_queue = Threads(), News()
+    worker.keepalived_conns = deque()
+    worker.poller, worker.nr_conns = Poller(), 0
+    worker.worker_connections = most
+    return worker
+
+
+def comes(
+    worker: Any, address: str, size: int = 0, *, silent: bool = False, late: float = -60
+) -> Conn:
+    """One more half request of so many bytes, or one who is between two."""
+    conn = Conn(address)
+    worker.nr_conns += 1
+    worker.poller.watched.append(conn.sock)
+    if silent:
+        worker.keepalived_conns.append(conn)
+    else:
+        worker._guests[conn] = time.monotonic() - late
+        worker._sizes[conn] = size
+    return conn
+
+
+def looked(worker: Any, *conns: Conn) -> list[bool]:
+    """Have the worker look around; who was closed, of whom it knows nothing more."""
+    worker.murder_pending()
+    waiting = (*worker._guests, *worker.keepalived_conns)
+    assert not [one for one in waiting if one.closed]
+    assert worker.nr_conns == len(waiting)
+    assert worker.poller.watched == [one.sock for one in conns if not one.closed]
+    assert set(worker._sizes) <= set(waiting)
+    return [one.closed for one in conns]
+
+
+def test_who_is_late() -> None:
+    worker = room()
+    late = comes(worker, "a", late=1)
+    assert looked(worker, late, comes(worker, "a")) == [True, False]
+
+
+def test_the_address_that_has_most_gives_way() -> None:
+    """Its oldest half request first, and then who of it is silent."""
+    worker = room(most=12)
+    conns = [
+        comes(worker, "server"),
+        comes(worker, "server", silent=True),
+        comes(worker, "flood", silent=True),
+        comes(worker, "flood"),
+        comes(worker, "flood"),
+        comes(worker, "flood", silent=True),
+    ]
+    assert looked(worker, *conns) == [False, False, False, True, True, False]
+    conns += [comes(worker, "flood", silent=True)]
+    assert looked(worker, *conns)[2] is True
+
+
+def test_the_bytes_of_half_requests_have_a_limit() -> None:
+    """They are in memory. Of two addresses the one with more of them gives way."""
+    worker = room()
+    conns = [comes(worker, "server", 3 * MIB)]
+    conns += [comes(worker, "flood", 7 * MIB) for _ in range(10)]
+    assert looked(worker, *conns) == [False, True, True] + [False] * 8
+
+
+def test_a_little_everybody_may_have() -> None:
+    """Where there are many of them, nobody has most."""
+    worker = room()
+    conns = [comes(worker, f"pod-{number}", MIB) for number in range(65)]
+    assert looked(worker, *conns) == [False] * 65
+
+
+def asks(worker: Any, address: str, size: int = 0) -> Conn:
+    """One whose request is whole: a thread answers him, or will."""
+    conn = Conn(address)
+    worker.nr_conns += 1
+    conn.sock.pieces.kept += bytes(size)
+    worker._hear(conn)
+    return conn
+
+
+def test_who_is_always_busy_counts_as_well() -> None:
+    """Else he had everybody closed who is silent between two requests."""
+    worker = room(most=12)
+    server = [comes(worker, "server", silent=True) for _ in range(2)]
+    flood = [asks(worker, "flood") for _ in range(3)]
+    answering = worker._busy[flood[-1]]
+    answering.set_running_or_notify_cancel()
+    assert seen(worker, *flood) == [False, False, False]
+    answering.set_result(True)
+    assert seen(worker, *flood) == [False, False, True]
+    flood.append(comes(worker, "flood"))
+    assert seen(worker, *flood) == [False, False, True, True]
+    flood.append(asks(worker, "flood"))
+    assert seen(worker, *flood) == [False, False, True, True, True]
+    assert seen(worker, *server) == [False, False]
+    assert worker.nr_conns == 4
+
+
+def seen(worker: Any, *conns: Conn) -> list[bool]:
+    """Have it look around, and hear of the threads; who was closed."""
+    worker.murder_pending()
+    worker.method_queue.hear()
+    return [one.closed for one in conns]
+
+
+def test_bytes_that_wait_their_turn_count_as_well() -> None:
+    """They are not answered any more, and are not kept until their turn comes."""
+    worker = room()
+    server = asks(worker, "server", MIB)
+    flood = [asks(worker, "flood", 7 * MIB) for _ in range(10)]
+    assert seen(worker, *flood) == [False] * 9 + [True]
+    assert not server.closed
+    assert sum(len(one.sock.pieces.kept) for one in flood) == 63 * MIB
+    assert set(worker._sizes) == {server, *flood[:9]}
+
+
+def test_who_reads_no_answers_gets_no_thread() -> None:
+    """It would wait for him; he is closed."""
+    worker = room()
+    conn = Conn("slow", sock=Sock(reads=False))
+    worker.nr_conns += 1
+    worker._hear(conn)
+    assert conn.closed
+    assert (worker.nr_conns, worker._busy, worker._sizes) == (0, {}, {})
+
+
+def test_who_shakes_hands_and_says_nothing() -> None:
+    """He has as long as for a request, and nothing is left of him."""
+    worker = room()
+    conn = Conn("idle", sock=Sock(Heard.PART))
+    worker.nr_conns += 1
+    began = time.monotonic()
+    worker._hear(conn)
+    conn.sock.heard = Heard.NOTHING
+    worker._hear(conn)
+    assert worker._guests[conn] <= time.monotonic() + REQUEST_S
+    assert worker._guests[conn] >= began
+    worker._guests[conn] = 0
+    assert looked(worker, conn) == [True]
+    assert worker._sizes == {}
+
+
+def test_who_has_been_silent_for_long() -> None:
+    """Whatever was known of him goes with him."""
+    worker = room()
+    old, new = (comes(worker, "server", silent=True) for _ in range(2))
+    new.timeout = time.monotonic() + 60
+    worker._sizes[old] = 0
+    worker.murder_keepalived()
+    assert looked(worker, old, new) == [True, False]
+    worker.murder_keepalived(force=True)
+    assert looked(worker, old, new) == [True, True]
