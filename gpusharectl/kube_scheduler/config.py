@@ -23,6 +23,7 @@ import yaml
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.names import EXTENDER_PORT, EXTENDER_PREFIX, PREFIX
+from gpusharectl.kube_scheduler import yaml_edit
 from gpusharectl.kube_scheduler.host_files import Obstacle
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -164,7 +165,7 @@ def packing(extender: Json) -> Json:
 def read(text: str) -> Json | Obstacle:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
     try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        documents = [each for each in yaml_edit.documents(text) if each is not None]
     except yaml.YAMLError as error:
         return Obstacle(f"is not YAML: {' '.join(str(error).split())}")
     if len(documents) != 1 or not isinstance(documents[0], dict):

@@ -50,6 +50,15 @@ def data(text: str) -> Any:  # noqa: ANN401
     return yaml.load(text, Loader=loader)  # noqa: S506
 
 
+def documents(text: str) -> list[Any]:
+    """Parse all documents as plain data. Raises ``yaml.YAMLError``."""
+    fast = getattr(yaml, "CSafeLoader", None)
+    if fast is not None:
+        with suppress(yaml.YAMLError):
+            return list(yaml.load_all(text, Loader=fast))
+    return list(yaml.safe_load_all(text))
+
+
 def child(node: Node | None, key: str) -> Node | None:
     """Return the value under a key; None if there is none."""
     if not isinstance(node, MappingNode):

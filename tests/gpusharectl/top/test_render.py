@@ -2,7 +2,7 @@
 
 import io
 import re
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from rich.cells import cell_len
@@ -20,14 +20,18 @@ from tests.gpusharectl.exporter_pages import Says, Shown, Use, page
 from tests.gpusharectl.top_states import (
     SCENES,
     at_work,
-    crowd,
     elsewhere,
     scene,
-    silent,
 )
 
 LOST = "These values are from 03:10:00; since then no answer: connection refused"
 NOTE = "03:10:00 UTC, every 5 s; Ctrl-C to quit"
+
+
+@cache
+def top_of(state: str) -> Top:
+    """What top shows of a state, which many tests draw and none changes."""
+    return SCENES[state]().top()
 
 
 def show(console: Console, top: Top, sheet: Layout) -> None:
@@ -43,7 +47,7 @@ def screen(top: Top, sheet: Layout | None = None, width: int = 80) -> str:
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "crowd"])
 def test_each_state_has_its_screen(name: str, by: str) -> None:
     """At 80 columns without colour all is there."""
-    found = screen(SCENES[name]().top(), Layout(cards=by == "card"))
+    found = screen(top_of(name), Layout(cards=by == "card"))
     assert [line for line in found.splitlines() if len(line) > 80] == []
     golden.assert_as_kept(f"top-{by}-{name}", found)
 
@@ -52,14 +56,14 @@ def test_each_state_has_its_screen(name: str, by: str) -> None:
 def test_a_terminal_is_only_so_high(by: str) -> None:
     """The first rows, how many there are more, and what is worth a look."""
     sheet = Layout(cards=by == "card", height=24, note=NOTE)
-    found = screen(crowd().top(), sheet)
+    found = screen(top_of("crowd"), sheet)
     assert len(found.splitlines()) <= 24
     golden.assert_as_kept(f"top-{by}-crowd", found)
 
 
 def test_a_picture_that_is_not_what_is_so_now_says_so() -> None:
     """As long as the API server does not answer."""
-    found = screen(at_work().top(), Layout(height=24, note=NOTE, lost=LOST))
+    found = screen(top_of("at_work"), Layout(height=24, note=NOTE, lost=LOST))
     golden.assert_as_kept("top-lost", found)
 
 
@@ -77,7 +81,7 @@ def test_a_namespace_without_pods() -> None:
 
 def test_once_shows_every_row() -> None:
     """Whatever a terminal would leave out."""
-    found = screen(crowd().top(), width=120)
+    found = screen(top_of("crowd"), width=120)
     assert all(f"x{number:03}k" in found for number in range(300))
     assert "more" not in found
 
@@ -86,24 +90,24 @@ def test_once_shows_every_row() -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_no_screen_is_higher_than_its_terminal(name: str, height: int) -> None:
     """What is left out is counted; of the sums nothing is ever left out."""
-    found = screen(SCENES[name]().top(), Layout(height=height, note=NOTE))
+    found = screen(top_of(name), Layout(height=height, note=NOTE))
     assert len(found.splitlines()) <= height
     assert re.match(r"\d+ nodes?, \d+ cards?, |No node shares a card", found)
 
 
 def test_what_is_left_out_is_counted() -> None:
     """Rows and things to look at."""
-    found = screen(silent().top(), Layout(height=18, note=NOTE))
+    found = screen(top_of("silent"), Layout(height=18, note=NOTE))
     rows, things = found.count("default/"), found.count("→")
     assert f"… and {2 - rows} more: --once" in found or rows == 2
     assert f"{5 - things} more warnings: --once" in found
-    none = screen(silent().top(), Layout(height=8, note=NOTE))
+    none = screen(top_of("silent"), Layout(height=8, note=NOTE))
     assert "5 warnings: --once" in none
 
 
 def test_where_rows_are_few_there_is_room_for_what_to_look_at() -> None:
     """More than the third that is always theirs."""
-    found = screen(silent().top(), Layout(height=26, note=NOTE))
+    found = screen(top_of("silent"), Layout(height=26, note=NOTE))
     assert "--once" not in found
 
 
@@ -139,7 +143,7 @@ def test_cards_that_are_left_out_are_counted() -> None:
 @pytest.mark.parametrize("by", ["pod", "card"])
 def test_rows_fit_their_screen(by: str, width: int) -> None:
     """Names give way, numbers never do."""
-    found = screen(crowd().top(), Layout(cards=by == "card", height=20), width)
+    found = screen(top_of("crowd"), Layout(cards=by == "card", height=20), width)
     assert [line for line in found.splitlines() if cell_len(line) > width] == []
     assert (" 0.24 " if by == "pod" else " 68.36 ") in found
 
@@ -161,7 +165,7 @@ def test_wide_characters_keep_the_columns() -> None:
 @pytest.mark.parametrize("name", ["at_work", "silent", "elsewhere"])
 def test_colour_only_adds(name: str, colours: str) -> None:
     """Taken away, the same screen is left."""
-    top = SCENES[name]().top()
+    top = top_of(name)
     page_of = io.StringIO()
     console = Console(
         file=page_of,
@@ -183,7 +187,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(width=80, highlight=False, force_terminal=True)
     with console.capture() as capture:
-        show(console, at_work().top(), Layout())
+        show(console, top_of("at_work"), Layout())
     assert not re.findall(r"\x1b\[[0-9;]*(?:3|4|9)[0-7]m", capture.get())
 
 
