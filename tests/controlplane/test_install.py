@@ -90,7 +90,7 @@ def test_there_and_back_with_monitoring(world: InstalledCluster) -> None:
         kinds = [*STILL, *OPERATORS_KINDS] if served else STILL
         assert world.install(with_monitoring=True) == Exit.DONE, world.screen.text
         assert "gpushare-exporter: running" in world.screen.text
-        assert ("no Prometheus Operator" in world.screen.text) != served
+        assert ("Prometheus Operator is not installed" in world.screen.text) != served
         there = world.picture(kinds)
         assert {"Service", "ConfigMap"} < {ref.kind for ref in there}
         assert world.install(with_monitoring=True) == Exit.DONE
@@ -201,7 +201,7 @@ def test_a_weaker_user_hears_all_that_is_missing(
     assert "attempting to grant RBAC permissions not currently held" in (
         world.screen.text
     )
-    assert "Done: the checks, the choice of nodes. Not done: the try" in (
+    assert "Done: the checks, the choice of nodes. Not done: the dry run" in (
         world.screen.text
     )
     world.objects = strong
@@ -267,7 +267,7 @@ def test_the_command_line_all_the_way(
     assert ran.exit_code == Exit.DONE, ran.output
     assert "+++ Deployment kube-system/gpushare-scheduler" in ran.output
     assert ran.output.rstrip().endswith(
-        f"To do it: gpusharectl install --kubeconfig {path} --nodes gpu-1 "
+        f"To install: gpusharectl install --kubeconfig {path} --nodes gpu-1 "
         "--second-scheduler --scheduler-image ks:1"
     )
     ran = CliRunner().invoke(uninstall, ["--kubeconfig", str(path), "--yes"])

@@ -160,7 +160,7 @@ def test_what_cert_manager_has_written_stays(world: InstalledCluster) -> None:
     assert bundles(world) == before != ours
     world.now += timedelta(days=250)
     assert world.install() == Exit.DONE, world.screen.text
-    assert "is cert-manager's, and is left to it" in world.screen.text
+    assert "cert-manager makes the webhook's certificate" in world.screen.text
     assert bundles(world) == before
     assert there(world, SECRET)["data"] == secret
     for kind in ("Issuer", "Certificate"):

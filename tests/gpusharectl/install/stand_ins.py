@@ -16,7 +16,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.progress import NoAnswerError, Waiting
 from gpusharectl.install.rollout import Patience
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from tests.gpusharectl.install.deployments import READY, serve
+from tests.gpusharectl.install.trust_checking_objects import READY, serve
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CARDS = json.dumps(

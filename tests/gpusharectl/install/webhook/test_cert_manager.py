@@ -1,4 +1,7 @@
-"""Where the webhook's certificate is cert-manager's: left to it, never forgotten."""
+"""Where the webhook's certificate is cert-manager's: left to it, never forgotten.
+
+The webhook's certificates where cert-manager makes them: what we ship for it.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +21,7 @@ from gpusharectl.install.webhook.objects import (
     SECRET,
     SECRETS,
 )
+from gpusharectl.pki import WEBHOOK
 from tests.gpusharectl.install.fake_objects import copied
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 from tests.gpusharectl.install.trust_checking_objects import (
@@ -186,3 +190,79 @@ def test_the_rights_to_its_kinds_are_asked_before(
     )
     assert world.picture(EVERY_KIND) == before
     assert Ref("v1", "Secret", SECRETS[1].name, SYSTEM) in objects.kept
+
+
+ITS_SECRET, AUTHORITY = (ref.name for ref in SECRETS)
+
+
+def shipped(kind: str) -> list[Json]:
+    return [body for body in load("webhook-cert-manager") if body["kind"] == kind]
+
+
+def issued(kind: str, secret: str) -> Json:
+    """The Certificate that makes a Secret, or the Issuer that signs by it."""
+    (body,) = [
+        body
+        for body in shipped(kind)
+        if secret == body["spec"].get("ca", body["spec"]).get("secretName")
+    ]
+    return body
+
+
+def test_the_certificate_is_for_the_name_that_the_api_server_calls() -> None:
+    """And is put where the pods look for it; the installer knows it by its name."""
+    body = issued("Certificate", ITS_SECRET)
+    assert body["spec"]["dnsNames"] == [*WEBHOOK.hosts]
+    assert body["metadata"]["name"] == CERTIFICATE.name
+    (deployment,) = shipped("Deployment")
+    (volume,) = [
+        each["secret"]["secretName"]
+        for each in deployment["spec"]["template"]["spec"]["volumes"]
+        if "secret" in each
+    ]
+    assert volume == ITS_SECRET
+
+
+def test_cert_manager_is_told_of_both_configurations() -> None:
+    """Of the authority that has signed what the replicas show, not of a newer one."""
+    where = issued("Certificate", ITS_SECRET)["metadata"]
+    for ref in CONFIGURATIONS:
+        (body,) = shipped(ref.kind)
+        assert body["metadata"]["annotations"] == {
+            "cert-manager.io/inject-ca-from": f"{where['namespace']}/{where['name']}"
+        }
+        (plain,) = [each for each in load("webhook") if each["kind"] == ref.kind]
+        assert "annotations" not in plain["metadata"]
+
+
+def test_cert_managers_certificates_are_a_chain() -> None:
+    """Else each renewal would bring an authority that no replica is signed by yet."""
+    signed, signer = issued("Certificate", ITS_SECRET), issued("Issuer", AUTHORITY)
+    assert signed["spec"]["issuerRef"] == _reference(signer)
+    own = issued("Certificate", AUTHORITY)
+    assert own["spec"]["isCA"] is True
+    # With another key what it has signed would be good no more.
+    assert own["spec"]["privateKey"]["rotationPolicy"] == "Never"
+    assert signed["spec"]["privateKey"]["rotationPolicy"] == "Always"
+    (root,) = [body for body in shipped("Issuer") if body != signer]
+    assert root["spec"] == {"selfSigned": {}}
+    assert own["spec"]["issuerRef"] == _reference(root)
+
+
+def test_cert_managers_are_renewed_in_time() -> None:
+    """When less than a third of their time is left, as ours; the authority's last."""
+    hours = [
+        [
+            int(issued("Certificate", name)["spec"][key].removesuffix("h"))
+            for key in ("duration", "renewBefore")
+        ]
+        for name in (ITS_SECRET, AUTHORITY)
+    ]
+    assert all(whole == 3 * left for whole, left in hours)
+    (longest, _), (_, left) = hours
+    # What it signs never outlives it.
+    assert longest < left
+
+
+def _reference(issuer: Json) -> Json:
+    return {"kind": "Issuer", "name": issuer["metadata"]["name"]}

@@ -1,21 +1,32 @@
-"""install --policy: the extender's setting, and kube-scheduler's beside it."""
+"""install --policy: the extender's setting, and kube-scheduler's beside it.
+
+What a quota counts on nodes: ours if our device plugin offers it, else another's.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import yaml
 
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SECOND_SCHEDULER
+from gpushare.kube.objects import Ref
+from gpusharectl.install.cluster_facts import node_view
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.install.plan import STAMP, judge_kept, loaded, with_preserved_settings
+from gpusharectl.install.progress import Exit
 from gpusharectl.install.survey import Facts
 from gpusharectl.install.webhook.objects import settings_of
 from gpusharectl.kube_scheduler.config import Wanted, with_stanza
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.files import desired_now, shipped_extender
 from gpusharectl.kube_scheduler.job import Action, HostJob
+from tests.gpusharectl.install.fake_objects import FakeObjects
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
+from tests.gpusharectl.install.stand_ins import node
 
 FACTS = Facts("v1.36.3", Flavour.KUBEADM, ())
 VERSION = "v1.36.3"
@@ -128,3 +139,44 @@ def configuration(manifests: Iterable[Json]) -> Json:
                 found: Json = yaml.safe_load(text)
                 return found
     raise AssertionError("no configuration")
+
+
+GPU_1 = Ref("v1", "Node", "gpu-1")
+
+
+def offering(world: InstalledCluster, amount: str) -> None:
+    amounts = {names.BITFUSION_GPU: amount}
+    status = {"status": {"capacity": amounts, "allocatable": amounts}}
+    world.objects.merge(GPU_1, status, subresource="status")
+
+
+def capacity(world: InstalledCluster) -> dict[str, str]:
+    found: dict[str, str] = (world.objects.get(GPU_1) or {})["status"]["capacity"]
+    return found
+
+
+def test_it_is_no_other_tools_card() -> None:
+    body = node("gpu-1", "10.0.0.2")
+    body["status"]["allocatable"][names.BITFUSION_GPU] = "200"
+    body["status"]["allocatable"]["nvidia.com/gpu"] = "2"
+    assert node_view(body).others == ("nvidia.com/gpu",)
+    assert node_view(body).offered == ()
+
+
+def test_its_zero_is_taken_out_with_ours(tmp_path: Path) -> None:
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
+    assert world.install() == Exit.DONE
+    offering(world, "0")
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert names.BITFUSION_GPU not in capacity(world)
+    assert names.MEMORY not in capacity(world)
+
+
+def test_what_another_offers_is_left_to_it(tmp_path: Path) -> None:
+    """Bitfusion's own device plugin says 1000 on every node."""
+    world = InstalledCluster(FakeObjects(), tmp_path).populate()
+    offering(world, "1000")
+    assert world.install() == Exit.DONE, world.screen.text
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert capacity(world)[names.BITFUSION_GPU] == "1000"
+    assert names.MEMORY not in capacity(world)
