@@ -319,7 +319,7 @@ def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
     assert host.tree() == before[0]
     refused = host.ctl("install", "--nodes", "cp", "--yes")
     assert refused.returncode == 3
-    assert "two books" in said(refused)
+    assert "without knowing of" in said(refused)
     host.clear()
     host.must("uninstall", "--yes")
     host.kubectl(*f"{cure}-".split())
