@@ -1,9 +1,4 @@
-"""Clusters to inspect: pictures with a default for everything.
-
-One small cluster for each state that inspect and why must show.
-
-Clusters of several namespaces, with the quotas that an administrator gave them.
-"""
+"""Cluster states to show: nodes, pods and quotas with a default for everything."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Pages as an exporter gives them, with a default for everything."""
+"""Pages as an exporter writes them, with a default for everything."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

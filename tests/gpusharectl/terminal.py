@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, 80 columns wide and 24 lines high."""
+"""A program on its own terminal, 80 columns wide and 24 lines high."""
 
 import os
 import pty

@@ -1,6 +1,6 @@
-"""Every way to be without a cluster ends in one sentence with the next step.
+"""Without a reachable cluster each command ends with one sentence and the next step.
 
-Of a cluster that answers: ``tests/controlplane/test_access.py``.
+With a cluster that answers: ``tests/controlplane/test_access.py``.
 """
 
 import os

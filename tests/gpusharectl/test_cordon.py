@@ -1,7 +1,7 @@
 """``cordon-card``, ``uncordon-card`` and ``clear-card`` on a small cluster."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ from tests.gpusharectl.cluster_states import A, B, node_of
 
 
 @dataclass
-class World:
+class ClusterOverHttp:
     """A cluster in memory with its own API server, and the way there."""
 
     embedded: Embedded
@@ -51,7 +51,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def cluster(tmp_path: Path) -> Iterator[ClusterOverHttp]:
     """A node with two cards, and one without any."""
     embedded = Embedded()
     embedded.create(Kind.NODES, node_of("n", card(0, uuid=A), card(1, uuid=B)))
@@ -59,120 +59,113 @@ def world(tmp_path: Path) -> Iterator[World]:
     with ApiServerOnLoopback(embedded) as server:
         path = str(server.kubeconfig(tmp_path / "kubeconfig"))
         objects, cluster = ApiObjects(dial(path, None)), ApiServer.connect(path)
-        yield World(embedded, objects, cluster)
+        yield ClusterOverHttp(embedded, objects, cluster)
         objects.close()
         cluster.close()
 
 
 @pytest.mark.parametrize("named", ["0", A, "9f12", "GPU-9f12f917", "gpu-9F12"])
-def test_a_card_is_cordoned_by_any_of_its_names(world: World, named: str) -> None:
+def test_a_card_is_cordoned_by_any_of_its_names(
+    cluster: ClusterOverHttp, named: str
+) -> None:
     """Its index, its UUID, or how it begins, with or without what stands before."""
-    done = carry_out(world, Order.CORDON, "n", [named])
+    done = carry_out(cluster, Order.CORDON, "n", [named])
     assert done.changed == {A}
-    assert world.annotation() == A
-    node = world.embedded.get(Kind.NODES, "", "n")
+    assert cluster.annotation() == A
+    node = cluster.embedded.get(Kind.NODES, "", "n")
     assert [one.cordoned for one in codec.cards(node)] == [True, False]
 
 
-def test_several_at_once(world: World) -> None:
+def test_several_at_once(cluster: ClusterOverHttp) -> None:
     """In the order given, and each only once."""
-    done = carry_out(world, Order.CORDON, "n", ["1", "0", B])
+    done = carry_out(cluster, Order.CORDON, "n", ["1", "0", B])
     assert done.cards == (B, A)
-    assert world.annotation() == f"{B},{A}"
+    assert cluster.annotation() == f"{B},{A}"
 
 
-def test_once_more_is_no_write(world: World) -> None:
+def test_once_more_is_no_write(cluster: ClusterOverHttp) -> None:
     """The node is not touched: each touch wakes every pod that waits."""
-    carry_out(world, Order.CORDON, "n", ["0"])
-    before = world.version()
-    done = carry_out(world, Order.CORDON, "n", ["0"])
+    carry_out(cluster, Order.CORDON, "n", ["0"])
+    before = cluster.version()
+    done = carry_out(cluster, Order.CORDON, "n", ["0"])
     assert done.changed == frozenset()
-    assert world.version() == before
+    assert cluster.version() == before
 
 
-def test_the_others_stay(world: World) -> None:
+def test_the_others_stay(cluster: ClusterOverHttp) -> None:
     """What an operator wrote by hand is kept, whatever it is."""
-    world.annotate(f" {B} , GPU-typo,")
-    carry_out(world, Order.CORDON, "n", ["0"])
-    assert world.annotation() == f"{B},GPU-typo,{A}"
-    carry_out(world, Order.UNCORDON, "n", ["1"])
-    assert world.annotation() == f"GPU-typo,{A}"
+    cluster.annotate(f" {B} , GPU-typo,")
+    carry_out(cluster, Order.CORDON, "n", ["0"])
+    assert cluster.annotation() == f"{B},GPU-typo,{A}"
+    carry_out(cluster, Order.UNCORDON, "n", ["1"])
+    assert cluster.annotation() == f"GPU-typo,{A}"
 
 
-def test_the_last_one_takes_the_annotation_along(world: World) -> None:
+def test_the_last_one_takes_the_annotation_along(cluster: ClusterOverHttp) -> None:
     """As if there had never been a cordon."""
-    carry_out(world, Order.CORDON, "n", ["0"])
-    carry_out(world, Order.UNCORDON, "n", ["0"])
-    assert world.annotation() is None
+    carry_out(cluster, Order.CORDON, "n", ["0"])
+    carry_out(cluster, Order.UNCORDON, "n", ["0"])
+    assert cluster.annotation() is None
 
 
-def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(world: World) -> None:
+def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(
+    cluster: ClusterOverHttp,
+) -> None:
     """By its UUID; it cannot be put there."""
-    world.annotate("GPU-typo")
+    cluster.annotate("GPU-typo")
     with pytest.raises(Refused):
-        carry_out(world, Order.CORDON, "n", ["GPU-typo"])
-    done = carry_out(world, Order.UNCORDON, "n", ["GPU-typo"])
-    assert world.annotation() is None
+        carry_out(cluster, Order.CORDON, "n", ["GPU-typo"])
+    done = carry_out(cluster, Order.UNCORDON, "n", ["GPU-typo"])
+    assert cluster.annotation() is None
     (line,) = report(Order.UNCORDON, done, {})
     assert line == "n: GPU-typo, which is no card of the node, has been removed."
 
 
-def test_clear_has_an_annotation_of_its_own(world: World) -> None:
+def test_clear_has_an_annotation_of_its_own(cluster: ClusterOverHttp) -> None:
     """Which the device plugin takes off again."""
-    carry_out(world, Order.CLEAR, "n", ["0"])
-    assert world.annotation(names.CLEAR) == A
-    assert world.annotation() is None
+    carry_out(cluster, Order.CLEAR, "n", ["0"])
+    assert cluster.annotation(names.CLEAR) == A
+    assert cluster.annotation() is None
 
 
 @dataclass
-class Meddled:
-    """A world in which somebody else writes first, the first few times."""
+class RacingCluster:
+    """A cluster in which somebody else writes first, ``times`` times."""
 
-    world: World
+    real: ClusterOverHttp
     times: int
     done: int = 0
-    hands: "Hands" = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.hands = Hands(self)
 
     @property
-    def objects(self) -> "Hands":
-        return self.hands
+    def objects(self) -> "RacingCluster":
+        return self
 
     @property
     def cluster(self) -> ApiServer:
-        return self.world.cluster
-
-
-@dataclass
-class Hands:
-    """The real objects, with another hand that is quicker."""
-
-    of: Meddled
+        return self.real.cluster
 
     def get(self, ref: Ref) -> Json | None:
-        return self.of.world.objects.get(ref)
+        return self.real.objects.get(ref)
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
-        if self.of.done < self.of.times:
-            self.of.done += 1
-            self.of.world.annotate(f"GPU-theirs-{self.of.done}")
-        return self.of.world.objects.merge(ref, patch, subresource=subresource)
+        if self.done < self.times:
+            self.done += 1
+            self.real.annotate(f"GPU-theirs-{self.done}")
+        return self.real.objects.merge(ref, patch, subresource=subresource)
 
 
-def test_somebody_else_at_the_same_time_is_not_undone(world: World) -> None:
+def test_somebody_else_at_the_same_time_is_not_undone(cluster: ClusterOverHttp) -> None:
     """The version that was read no longer holds: it is read and written anew."""
-    meddled = Meddled(world, 2)
-    carry_out(meddled, Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
-    assert meddled.done == 2
-    assert world.annotation() == f"GPU-theirs-2,{A}"
+    raced = RacingCluster(cluster, 2)
+    carry_out(raced, Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
+    assert raced.done == 2
+    assert cluster.annotation() == f"GPU-theirs-2,{A}"
 
 
-def test_it_is_not_tried_for_ever(world: World) -> None:
+def test_it_is_not_tried_for_ever(cluster: ClusterOverHttp) -> None:
     """The error says that a later try may do."""
     with pytest.raises(Conflict, match="try again"):
-        carry_out(Meddled(world, 99), Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
+        carry_out(RacingCluster(cluster, 99), Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -187,20 +180,20 @@ def test_it_is_not_tried_for_ever(world: World) -> None:
     ids=["node", "card", "both", "too-short", "no-cards"],
 )
 def test_what_is_not_there_is_told_with_what_is(
-    world: World, node: str, named: str, words: str
+    cluster: ClusterOverHttp, node: str, named: str, words: str
 ) -> None:
     """Nothing is written then, not even for the cards that were right."""
     with pytest.raises(Refused) as caught:
-        carry_out(world, Order.CORDON, node, ["0", named])
+        carry_out(cluster, Order.CORDON, node, ["0", named])
     assert str(caught.value).startswith(words)
-    assert world.annotation() is None
+    assert cluster.annotation() is None
 
 
-def test_a_node_whose_cards_cannot_be_read(world: World) -> None:
+def test_a_node_whose_cards_cannot_be_read(cluster: ClusterOverHttp) -> None:
     """It says which field is wrong."""
-    world.annotate("nonsense", names.CARDS)
+    cluster.annotate("nonsense", names.CARDS)
     with pytest.raises(Refused, match="is not JSON"):
-        carry_out(world, Order.CORDON, "n", ["0"])
+        carry_out(cluster, Order.CORDON, "n", ["0"])
 
 
 def test_an_index_goes_before_a_beginning() -> None:
@@ -235,24 +228,26 @@ def test_editing(text: str, adds: bool, after: str | None, news: bool) -> None:
     assert bool(changed) == news
 
 
-def test_it_says_who_is_there(world: World) -> None:
+def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:
     """By placement; those on the other card and those that ended are not counted."""
     for name, on, phase in (
         ("here", A, "Running"),
         ("there", B, "Running"),
         ("done", A, "Succeeded"),
     ):
-        made = world.embedded.create(Kind.PODS, pod_json(name, units=3, cores=1))
+        made = cluster.embedded.create(Kind.PODS, pod_json(name, units=3, cores=1))
         uid = made["metadata"]["uid"]
         held = placement(name, on, 3, 1, node="n")
         body = bound_json(held)
         notes = body["metadata"]["annotations"][names.PLACEMENT]
         written = notes.replace(held.pod.uid, uid)
-        world.embedded.annotate(Kind.PODS, "default", name, {names.PLACEMENT: written})
-        world.embedded.bind(Target("default", name, uid), "n", {})
+        cluster.embedded.annotate(
+            Kind.PODS, "default", name, {names.PLACEMENT: written}
+        )
+        cluster.embedded.bind(Target("default", name, uid), "n", {})
         status = {"status": {"phase": phase}}
-        world.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
-    assert pods_on(world, "n", CardUUID(A)) == ["default/here"]
+        cluster.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
+    assert pods_on(cluster, "n", CardUUID(A)) == ["default/here"]
 
 
 def said(order: Order, *pods: str, changed: bool = True, **of: bool) -> str:

@@ -1,4 +1,4 @@
-"""The real extender and device plugins, and what is from_objects without them."""
+"""inspect, why and cordon-card with the real extender and device plugins."""
 
 import tempfile
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[DemoCluster]:
+def demo() -> Iterator[DemoCluster]:
     """Two nodes; five pods that run, and one that nothing has room for."""
     _hush()
     with (
@@ -46,118 +46,118 @@ def desk() -> Iterator[DemoCluster]:
         yield found
 
 
-def pod(desk: DemoCluster, name: str) -> Json:
-    return desk.cluster.get(Kind.PODS, "default", name)
+def pod(demo: DemoCluster, name: str) -> Json:
+    return demo.cluster.get(Kind.PODS, "default", name)
 
 
-def runs(desk: DemoCluster, name: str) -> bool:
-    return bool(pod(desk, name)["status"]["phase"] == "Running")
+def runs(demo: DemoCluster, name: str) -> bool:
+    return bool(pod(demo, name)["status"]["phase"] == "Running")
 
 
 @pytest.fixture(scope="module")
-def access(desk: DemoCluster) -> Iterator[Access]:
-    path = str(desk.kubeconfig)
+def access(demo: DemoCluster) -> Iterator[Access]:
+    path = str(demo.kubeconfig)
     found = Access(ApiObjects.connect(path), ApiServer.connect(path), path, "")
     yield found
     found.close()
 
 
-def ran(desk: DemoCluster, command: object, *words: str) -> str:
-    where = ["--kubeconfig", str(desk.kubeconfig)]
+def ran(demo: DemoCluster, command: object, *words: str) -> str:
+    where = ["--kubeconfig", str(demo.kubeconfig)]
     done = CliRunner().invoke(command, [*words, *where])  # type: ignore[arg-type]
     assert done.exit_code in (0, 3), done.output
     return done.output
 
 
-def books(desk: DemoCluster) -> tuple[Node, ...]:
+def books(demo: DemoCluster) -> tuple[Node, ...]:
     """The extender's own; none where a busy machine keeps it from answering."""
-    page = fetched(desk._verbs, "/snapshot")
+    page = fetched(demo._verbs, "/snapshot")
     return from_snapshot(page).nodes if page else ()
 
 
 def test_reckoned_it_is_what_the_extender_has(
-    desk: DemoCluster, access: Access
+    demo: DemoCluster, access: Access
 ) -> None:
     """Page by page: cards, who holds what, what is free."""
 
     def same() -> bool:
-        return read_state(access, datetime.now(UTC)).placements.nodes == books(desk)
+        return read_state(access, datetime.now(UTC)).placements.nodes == books(demo)
 
     assert wait_until(same, "the extender to have heard of the last pod")
 
 
 def test_an_extender_that_cannot_be_reached_is_said(
-    desk: DemoCluster, access: Access
+    demo: DemoCluster, access: Access
 ) -> None:
     """This API server forwards no ports: the rest of the screen is there."""
     told_of = extender("gpushare-extender-1")
-    desk.cluster.create(Kind.PODS, told_of)
+    demo.cluster.create(Kind.PODS, told_of)
     uid = access.objects.get(Ref("v1", "Pod", "gpushare-extender-1", "kube-system"))
     assert uid is not None
     status = {"status": told_of["status"]}
     where = (Kind.PODS, "kube-system", "gpushare-extender-1")
-    desk.cluster.patch(*where, status, subresource="status")
-    said = " ".join(ran(desk, inspect).split())
+    demo.cluster.patch(*where, status, subresource="status")
+    said = " ".join(ran(demo, inspect).split())
     assert "computed from pods and nodes, because gpushare-extender-1: " in said
     assert "default/a 50" in said
-    desk.cluster.delete(*where, grace_period_s=0)
+    demo.cluster.delete(*where, grace_period_s=0)
 
 
-def test_why_it_waits(desk: DemoCluster) -> None:
+def test_why_it_waits(demo: DemoCluster) -> None:
     """With kube-scheduler's own words where it has told any."""
-    said = " ".join(ran(desk, why, "big").split())
+    said = " ".join(ran(demo, why, "big").split())
     assert "no card has 30 units free; the most is 9" in said
     assert "would fit without default/b (40 units and 1 core)" in said
 
 
-def test_what_it_says_would_help_helps(desk: DemoCluster) -> None:
+def test_what_it_says_would_help_helps(demo: DemoCluster) -> None:
     """Deleting the pods that it names lets the pod run, on that very card."""
-    data = orjson.loads(ran(desk, why, "big", "-o", "json"))
+    data = orjson.loads(ran(demo, why, "big", "-o", "json"))
     (way,) = data["ways"]
     for going in way["pods"]:
-        desk.cluster.delete(Kind.PODS, going["namespace"], going["name"])
-    wait_until(lambda: runs(desk, "big"), "big to run")
-    found = orjson.loads(ran(desk, why, "big", "-o", "json"))
+        demo.cluster.delete(Kind.PODS, going["namespace"], going["name"])
+    wait_until(lambda: runs(demo, "big"), "big to run")
+    found = orjson.loads(ran(demo, why, "big", "-o", "json"))
     assert found["state"] == "placed"
     assert (found["node"], found["cards"][0]["uuid"]) == (way["node"], way["card"])
 
 
-def test_nothing_comes_to_a_cordoned_card(desk: DemoCluster) -> None:
+def test_nothing_comes_to_a_cordoned_card(demo: DemoCluster) -> None:
     """The real extender keeps to it; opened again, the pod comes."""
-    ran(desk, cordon_card, "node-1", "0")
-    ran(desk, cordon_card, "node-2", "0", "1")
+    ran(demo, cordon_card, "node-1", "0")
+    ran(demo, cordon_card, "node-2", "0", "1")
 
     def all_closed() -> bool:
-        own = books(desk)
+        own = books(demo)
         return bool(own) and all(card.cordoned for page in own for card in page.cards)
 
     wait_until(all_closed, "the extender to hear of it")
-    desk.cluster.create(Kind.PODS, pod_json("late", units=5, cores=1))
-    wait_until(lambda: scheduled(desk, "late"), "late to be tried")
-    said = " ".join(ran(desk, why, "late").split())
+    demo.cluster.create(Kind.PODS, pod_json("late", units=5, cores=1))
+    wait_until(lambda: scheduled(demo, "late"), "late to be tried")
+    said = " ".join(ran(demo, why, "late").split())
     assert "no node has a card that is open" in said
     assert "To run it: uncordon: gpusharectl uncordon-card" in said
-    assert not runs(desk, "late")
-    ran(desk, uncordon_card, "node-1", "0")
-    ran(desk, uncordon_card, "node-2", "0", "1")
-    wait_until(lambda: runs(desk, "late"), "late to run")
+    assert not runs(demo, "late")
+    ran(demo, uncordon_card, "node-1", "0")
+    ran(demo, uncordon_card, "node-2", "0", "1")
+    wait_until(lambda: runs(demo, "late"), "late to run")
 
 
-def scheduled(desk: DemoCluster, name: str) -> bool:
-    events = desk.cluster.list_page(Kind.EVENTS, limit=0).items
+def scheduled(demo: DemoCluster, name: str) -> bool:
+    events = demo.cluster.list_page(Kind.EVENTS, limit=0).items
     return any(one["involvedObject"]["name"] == name for one in events)
 
 
-def test_a_pod_that_came_by_hand(desk: DemoCluster) -> None:
+def test_a_pod_that_came_by_hand(demo: DemoCluster) -> None:
     """The device plugin tells where it is, and nobody planned it."""
-    made = desk.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
+    made = demo.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
     target = Target("default", "byhand", made["metadata"]["uid"])
-    desk.cluster.bind(target, "node-1", {})
+    demo.cluster.bind(target, "node-1", {})
 
     def actual() -> bool:
-        return names.ACTUAL in pod(desk, "byhand")["metadata"].get("annotations", {})
+        return names.ACTUAL in pod(demo, "byhand")["metadata"].get("annotations", {})
 
     wait_until(actual, "the device plugin to tell")
-    said = " ".join(ran(desk, why, "byhand").split())
+    said = " ".join(ran(demo, why, "byhand").split())
     assert "is on node-1, card 0 (RTX 3090), 2 units" in said
     assert "its card was not planned" in said

@@ -1,9 +1,4 @@
-"""What the commands draw.
-
-Numbers and names in top's columns.
-
-Ages as kubectl writes them.
-"""
+"""Bars, numbers in columns, and ages."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Certificates of the extender and its kube-scheduler."""
+"""Certificates of the extender, kube-scheduler and the webhook."""
 
 import ipaddress
 from collections.abc import Mapping

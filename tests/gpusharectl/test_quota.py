@@ -1,10 +1,6 @@
-"""``gpusharectl migrate-quota`` as an administrator runs it.
+"""``migrate-quota``: the planned changes, and the command."""
 
-A quota's number under another name, and what befalls quotas in odd states.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +14,6 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Invalid, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl import access
-from gpusharectl import quota as quotacommand
 from gpusharectl.__main__ import main
 from gpusharectl.quota import Clash, Move, Names, move
 from tests.gpusharectl.cluster_states import BITFUSION, CORE, MEMORY, quota
@@ -202,20 +197,6 @@ def test_nobodys_words_command_the_terminal(objects: FakeObjects) -> None:
     objects.create(quota("n", "q\x1b[2J", hard={BITFUSION: "1"}))
     assert "\x1b" not in ran("--dry-run").output
     assert "\x1b" not in ran().output
-
-
-@contextmanager
-def nobody(*_: object) -> Iterator[None]:
-    raise AssertionError
-    yield
-
-
-def test_help_tells_the_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And asks no cluster."""
-    monkeypatch.setattr(quotacommand, "reached", nobody)
-    told = " ".join(ran("--help").output.split())
-    assert "Exit codes: 0 it is so now" in told
-    assert "[default: requests.bitfusion.io/gpu]" in told
 
 
 MOVED = Names(BITFUSION, CORE)

@@ -1,10 +1,6 @@
-"""The page on this machine's loopback.
+"""``ui``: the page on loopback, the extender that it comes from, and the command.
 
-Whom the page is asked of.
-
-``gpusharectl ui`` as a user runs it, on a small cluster that has no kubelet.
-
-Through a real port-forward it goes in tests/cluster.
+With a real port-forward: ``tests/cluster/test_ui.py``.
 """
 
 import http.client
@@ -30,7 +26,7 @@ from tests.testbed.certificates import Certificates, certificates
 PAGES = {"/ui": b"<script>1</script>", "/ui/state": b'{"v": 1}'}
 
 
-class Asked:
+class FakeExtender:
     """An extender that answers these, and remembers what it was asked."""
 
     def __init__(self, pages: Mapping[str, bytes]) -> None:
@@ -45,12 +41,12 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked(PAGES)
+def asked() -> FakeExtender:
+    return FakeExtender(PAGES)
 
 
 @pytest.fixture
-def window(asked: Asked) -> Iterator[PageServer]:
+def window(asked: FakeExtender) -> Iterator[PageServer]:
     with PageServer(0, asked.get) as found:
         yield found
 
@@ -67,7 +63,9 @@ def call(
         link.close()
 
 
-def test_the_page_and_its_state_come_through(window: PageServer, asked: Asked) -> None:
+def test_the_page_and_its_state_come_through(
+    window: PageServer, asked: FakeExtender
+) -> None:
     """With the headers that the extender would send."""
     page, body = call(window, f"{window.place}/ui")
     assert (page.status, body) == (200, PAGES["/ui"])
@@ -91,7 +89,7 @@ def test_the_page_and_its_state_come_through(window: PageServer, asked: Asked) -
     ],
 )
 def test_without_the_secret_there_is_nothing(
-    window: PageServer, asked: Asked, path: str
+    window: PageServer, asked: FakeExtender, path: str
 ) -> None:
     """Whoever else has a login here may find the port."""
     answer, _ = call(window, path)
@@ -103,7 +101,7 @@ def test_without_the_secret_there_is_nothing(
     "path", ["", "/", "/snapshot", "/metrics", "/ui/", "/ui/../snapshot"]
 )
 def test_with_it_there_is_the_page_alone(
-    window: PageServer, asked: Asked, path: str
+    window: PageServer, asked: FakeExtender, path: str
 ) -> None:
     """No other path of the extender's."""
     answer, _ = call(window, window.place + path)
@@ -113,7 +111,7 @@ def test_with_it_there_is_the_page_alone(
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_it_is_only_to_be_looked_at(
-    window: PageServer, asked: Asked, method: str
+    window: PageServer, asked: FakeExtender, method: str
 ) -> None:
     """Nothing that could bind a pod goes through."""
     for path in (
@@ -145,7 +143,7 @@ def test_a_name_from_elsewhere_is_not_answered(
     assert answer.status == status
 
 
-def test_an_extender_that_does_not_answer_is_told(asked: Asked) -> None:
+def test_an_extender_that_does_not_answer_is_told(asked: FakeExtender) -> None:
     """In its words, for the page to show."""
     asked.pages = {}
     with PageServer(0, asked.get) as window:
@@ -154,14 +152,14 @@ def test_an_extender_that_does_not_answer_is_told(asked: Asked) -> None:
     assert json.loads(body) == {"error": "ext-1: connection refused"}
 
 
-def test_the_secret_is_another_each_time(asked: Asked) -> None:
+def test_the_secret_is_another_each_time(asked: FakeExtender) -> None:
     """And long."""
     with PageServer(0, asked.get) as one, PageServer(0, asked.get) as two:
         assert one.place != two.place
         assert len(one.place) > 16
 
 
-def test_a_taken_port_is_an_error(window: PageServer, asked: Asked) -> None:
+def test_a_taken_port_is_an_error(window: PageServer, asked: FakeExtender) -> None:
     """The command says which option helps."""
     with pytest.raises(OSError, match="in use"):
         PageServer(window.address.port, asked.get)
@@ -198,7 +196,7 @@ def test_a_browser_is_opened_where_there_is_a_screen(
     assert len(lines) == (3 if says else 2)
 
 
-def test_the_port_can_be_had_again_at_once(asked: Asked) -> None:
+def test_the_port_can_be_had_again_at_once(asked: FakeExtender) -> None:
     """Connections that have just ended do not keep it."""
     with PageServer(0, asked.get) as first:
         port = first.address.port
@@ -207,7 +205,7 @@ def test_the_port_can_be_had_again_at_once(asked: Asked) -> None:
         pass
 
 
-class Hands:
+class FakeObjects:
     """Stands in for ``ApiObjects``: what each extender answers."""
 
     def __init__(
@@ -254,58 +252,66 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def test_the_first_that_answers_and_then_it_again() -> None:
     """One that does not is passed over, and whoever answered is asked first."""
-    hands = Hands({"x": Unavailable("connection refused"), "y": b"page"})
-    found = Extenders(hands)
+    objects = FakeObjects({"x": Unavailable("connection refused"), "y": b"page"})
+    found = Extenders(objects)
     assert found.get("/ui") == b"page"
     assert found.get("/ui") == b"page"
-    assert [name for name, _ in hands.asked] == ["x", "y", "y"]
+    assert [name for name, _ in objects.asked] == ["x", "y", "y"]
 
 
 def test_another_takes_over_when_it_goes() -> None:
     """Whoever looks at the page sees no more than a late answer."""
-    hands = Hands({"x": b"page", "y": b"other"})
-    found = Extenders(hands)
+    objects = FakeObjects({"x": b"page", "y": b"other"})
+    found = Extenders(objects)
     assert found.get("/ui") == b"page"
-    hands.answers["x"] = Unavailable("gone")
+    objects.answers["x"] = Unavailable("gone")
     assert found.get("/ui") == b"other"
 
 
 @pytest.mark.parametrize(
-    ("hands", "words"),
+    ("objects", "words"),
     [
-        (Hands({}), "there is no extender pod in kube-system"),
-        (Hands({"x": b""}, [extender("x", ready=False)]), "is ready; see kubectl -n"),
-        (Hands({"x": NotFound("/ui answers 404")}), "x has no page; .*install --ui"),
-        (Hands({"x": Unavailable("reset")}), "^x: reset"),
+        (FakeObjects({}), "there is no extender pod in kube-system"),
+        (
+            FakeObjects({"x": b""}, [extender("x", ready=False)]),
+            "is ready; see kubectl -n",
+        ),
+        (
+            FakeObjects({"x": NotFound("/ui answers 404")}),
+            "x has no page; .*install --ui",
+        ),
+        (FakeObjects({"x": Unavailable("reset")}), "^x: reset"),
     ],
     ids=["none", "not-ready", "switched-off", "silent"],
 )
-def test_what_to_do_when_nobody_answers(hands: Hands, words: str) -> None:
+def test_what_to_do_when_nobody_answers(objects: FakeObjects, words: str) -> None:
     """One sentence."""
     with pytest.raises(Unavailable, match=words):
-        Extenders(hands).get("/ui")
+        Extenders(objects).get("/ui")
 
 
 def test_a_right_that_is_missing_is_told_as_it_is() -> None:
     """The next extender would be behind the same door."""
-    hands = Hands({"x": Forbidden("no pods/portforward"), "y": b"page"})
+    objects = FakeObjects({"x": Forbidden("no pods/portforward"), "y": b"page"})
     with pytest.raises(Forbidden, match="portforward"):
-        Extenders(hands).get("/ui")
+        Extenders(objects).get("/ui")
 
 
 def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
     """Each by its own settings."""
-    hands = Hands({"x": Unavailable("no"), "y": b"page"}, [guarded("x"), extender("y")])
-    assert Extenders(hands, tls_from(held.folder)).get("/ui") == b"page"
-    assert hands.asked == [("x", True), ("y", False)]
+    objects = FakeObjects(
+        {"x": Unavailable("no"), "y": b"page"}, [guarded("x"), extender("y")]
+    )
+    assert Extenders(objects, tls_from(held.folder)).get("/ui") == b"page"
+    assert objects.asked == [("x", True), ("y", False)]
 
 
 def test_without_certificates_nobody_guarded_is_asked() -> None:
     """What would help is said."""
-    hands = Hands({"x": b"page"}, [guarded("x")])
+    objects = FakeObjects({"x": b"page"}, [guarded("x")])
     with pytest.raises(Unavailable, match=r"as root .* with --certificates"):
-        Extenders(hands).get("/ui")
-    assert hands.asked == []
+        Extenders(objects).get("/ui")
+    assert objects.asked == []
 
 
 def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
@@ -373,15 +379,3 @@ def test_a_folder_without_certificates(kubeconfig: str, tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert f"--certificates: {tmp_path} cannot be used" in found.output
     assert "ca.crt" in found.output
-
-
-def test_a_port_that_is_none(kubeconfig: str) -> None:
-    """Click's own words."""
-    assert ran(kubeconfig, "--port", "70000").exit_code == 2
-
-
-def test_the_cluster_is_found_as_for_every_command() -> None:
-    """And said so where it is not."""
-    found = ran("/nowhere/kubeconfig")
-    assert found.exit_code == 1
-    assert "/nowhere/kubeconfig" in found.output

@@ -1,4 +1,4 @@
-"""One small cluster for each state that top must show: the books, and the pages."""
+"""A small cluster for each state that top must show, with its exporters' pages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

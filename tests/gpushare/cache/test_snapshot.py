@@ -1,11 +1,19 @@
-"""The ledger as JSON."""
+"""The ledger as JSON, and read back."""
 
 import json
+from typing import Any
 
-from gpushare.cache.snapshot import snapshot
+import orjson
+import pytest
+from hypothesis import given
+
+from gpushare.cache.snapshot import read_snapshot, snapshot
+from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.kube.codec import pod_record
+from gpushare.kube.json_reader import Malformed
 from tests.builders import card, cards, node, placement, pod_json, request
+from tests.gpusharectl.why.test_verdict import moderately, nodes
 
 HELD = placement("a", 0, 20, 5, priority=3)
 A = {"uid": "uid-a", "namespace": "default", "name": "a", "priority": 3}
@@ -134,3 +142,55 @@ def test_a_snapshot_is_plain_json() -> None:
     shown = snapshot(pages, records, Choice())
     assert json.loads(json.dumps(shown)) == shown
     assert request("waits", 4).pod.uid == shown["pending"][0]["uid"]
+
+
+def served(*pages: Node, choice: Choice | None = None) -> bytes:
+    return orjson.dumps(snapshot(pages, [], choice or Choice()))
+
+
+def body(**other: Any) -> bytes:
+    whole = orjson.loads(served(node(holds=[placement()]))) | other
+    return orjson.dumps(whole)
+
+
+@moderately
+@given(nodes())
+def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
+    """Cards, holders, unknown and nominated pods: nothing is lost on the way."""
+    (back,) = read_snapshot(served(page)).nodes
+    assert served(back) == served(page)
+    assert back.free == page.free
+    assert back.summary == page.summary
+
+
+def test_the_cluster_has_its_own_choice() -> None:
+    """Policy and card order come with the snapshot."""
+    choice = Choice("spread", "uuid")
+    assert read_snapshot(served(choice=choice)).choice == choice
+
+
+@pytest.mark.parametrize(
+    ("found", "field"),
+    [
+        (b"<html>", "snapshot"),
+        (b"[]", "snapshot"),
+        (body(v=2), "snapshot.v"),
+        (body(policy="tightest"), "snapshot.policy"),
+        (body(card_order="colour"), "snapshot.card_order"),
+        (body(nodes=None), "snapshot.nodes"),
+        (body(nodes=[{"name": "n", "cards": []}]), "snapshot.nodes[0].pods"),
+    ],
+)
+def test_another_answer_is_malformed(found: bytes, field: str) -> None:
+    """Whatever else answers on that port, it is said which field is wrong."""
+    with pytest.raises(Malformed) as caught:
+        read_snapshot(found)
+    assert caught.value.field == field
+
+
+def test_containers_must_be_pairs() -> None:
+    """As in the annotations."""
+    whole = orjson.loads(body())
+    whole["nodes"][0]["pods"][0]["shares"][0]["containers"] = {"main": [1]}
+    with pytest.raises(Malformed, match="two numbers"):
+        read_snapshot(orjson.dumps(whole))

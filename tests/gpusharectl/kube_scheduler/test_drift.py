@@ -1,7 +1,4 @@
-"""What a host's files tell of its control plane, and which node it is.
-
-What the files of a control-plane host add to what pods tell.
-"""
+"""What a control-plane host's own files say of its kube-scheduler."""
 
 from pathlib import Path
 

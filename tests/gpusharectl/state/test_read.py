@@ -1,7 +1,4 @@
-"""Whom inspect asks, and what it does when nobody answers.
-
-The extender's snapshot read back, or the same from_objects here.
-"""
+"""Reading the cluster: which extender is asked, and what is computed without one."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,16 +6,13 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
 
 from gpushare.cache.snapshot import snapshot
-from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
-from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.webhook.probe import narrowed
 from gpusharectl.state.read import (
@@ -26,7 +20,6 @@ from gpusharectl.state.read import (
     configured_choice,
     everything,
     from_objects,
-    from_snapshot,
     read_state,
 )
 from tests.builders import bound_json, card, node, node_json, placement, pod_json
@@ -38,7 +31,6 @@ from tests.gpusharectl.cluster_states import (
     node_of,
     quota,
 )
-from tests.gpusharectl.why.test_verdict import moderately, nodes
 
 PAGE = node(card(0, 7, uuid="GPU-told"), name="told")
 SERVED = orjson.dumps(snapshot([PAGE], [], Choice("spread")))
@@ -90,7 +82,7 @@ class FakeObjects:
         return {"spec": {"holderIdentity": f"{host}_0f3c"}}
 
 
-class World:
+class FakeCluster:
     """A cluster in memory, and objects beside it."""
 
     def __init__(self, objects: FakeObjects, *pods: Json) -> None:
@@ -114,8 +106,8 @@ class World:
 
 def test_the_extenders_own_books_come_first() -> None:
     """With its own choice of policy; nothing is said of a source."""
-    world = World(FakeObjects({"x": SERVED}), extender("x"))
-    found = read_state(world, NOW)
+    cluster = FakeCluster(FakeObjects({"x": SERVED}), extender("x"))
+    found = read_state(cluster, NOW)
     assert [page.name for page in found.placements.nodes] == ["told"]
     assert found.placements.not_asked == ""
     assert found.placements.choice.default == "spread"
@@ -136,7 +128,7 @@ def test_without_an_answer_it_is_reckoned_here(
     pod = extender("x")
     settings = [{"name": "GPUSHARE_POLICY", "value": "best-fit"}]
     pod["spec"]["containers"][0]["env"] = settings
-    found = read_state(World(FakeObjects({"x": answer}), pod), NOW)
+    found = read_state(FakeCluster(FakeObjects({"x": answer}), pod), NOW)
     assert [page.name for page in found.placements.nodes] == ["n"]
     assert found.placements.not_asked.startswith(words)
     assert found.placements.choice.default == "best-fit"
@@ -153,7 +145,7 @@ def test_without_an_answer_it_is_reckoned_here(
 def test_nobody_is_asked_in_vain(pods: list[Json], words: str) -> None:
     """Where no extender is ready, no port-forward is tried."""
     objects = FakeObjects({})
-    assert read_state(World(objects, *pods), NOW).placements.not_asked == words
+    assert read_state(FakeCluster(objects, *pods), NOW).placements.not_asked == words
     assert objects.asked == []
 
 
@@ -171,15 +163,17 @@ def test_the_one_beside_the_leader_is_asked_first(
 ) -> None:
     """It has seen the last bind; where nobody knows who leads, any is right."""
     objects = FakeObjects({"x": SERVED, "y": SERVED}, leader)
-    world = World(objects, extender("x", node="cp-1"), extender("y", node="cp-2"))
-    assert read_state(world, NOW).placements.not_asked == ""
+    cluster = FakeCluster(
+        objects, extender("x", node="cp-1"), extender("y", node="cp-2")
+    )
+    assert read_state(cluster, NOW).placements.not_asked == ""
     assert objects.asked == order
 
 
 def test_another_is_asked_when_one_does_not_answer() -> None:
     """All ready ones, before it is from_objects here."""
     objects = FakeObjects({"x": Unavailable("reset"), "y": SERVED})
-    found = read_state(World(objects, extender("x"), extender("y")), NOW)
+    found = read_state(FakeCluster(objects, extender("x"), extender("y")), NOW)
     assert objects.asked == ["x", "y"]
     assert found.placements.not_asked == ""
 
@@ -193,69 +187,17 @@ def test_what_is_kept_of_the_pods() -> None:
         pod_json("done", units=3, phase="Succeeded"),
         kube_scheduler(),
     ]
-    found = read_state(World(FakeObjects({}), *pods), NOW)
+    found = read_state(FakeCluster(FakeObjects({}), *pods), NOW)
     assert [one.record.pod.name for one in found.pods.values()] == ["ours", "zero"]
     assert [pod["metadata"]["name"] for pod in found.parts] == ["kube-scheduler-cp"]
 
 
 def test_long_lists_are_read_to_their_end() -> None:
     """Page by page."""
-    world = World(FakeObjects({}))
+    cluster = FakeCluster(FakeObjects({}))
     for number in range(1203):
-        world.embedded.create(Kind.PODS, pod_json(f"p-{number}", uid=f"u{number}"))
-    assert len(list(everything(world.embedded, Kind.PODS))) == 1203
-
-
-def served(*pages: Node, choice: Choice | None = None) -> bytes:
-    return orjson.dumps(snapshot(pages, [], choice or Choice()))
-
-
-@moderately
-@given(nodes())
-def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
-    """Cards, holders, unknown and nominated pods: nothing is lost on the way."""
-    (back,) = from_snapshot(served(page)).nodes
-    assert served(back) == served(page)
-    assert back.free == page.free
-    assert back.summary == page.summary
-
-
-def test_the_cluster_has_its_own_choice() -> None:
-    """Policy and card order come with the snapshot."""
-    choice = Choice("spread", "uuid")
-    assert from_snapshot(served(choice=choice)).choice == choice
-
-
-def body(**other: Any) -> bytes:
-    whole = orjson.loads(served(node(holds=[placement()]))) | other
-    return orjson.dumps(whole)
-
-
-@pytest.mark.parametrize(
-    ("found", "field"),
-    [
-        (b"<html>", "snapshot"),
-        (b"[]", "snapshot"),
-        (body(v=2), "snapshot.v"),
-        (body(policy="tightest"), "snapshot.policy"),
-        (body(card_order="colour"), "snapshot.card_order"),
-        (body(nodes=None), "snapshot.nodes"),
-        (body(nodes=[{"name": "n", "cards": []}]), "snapshot.nodes[0].pods"),
-    ],
-)
-def test_another_answer_is_malformed(found: bytes, field: str) -> None:
-    """Whatever else answers on that port, it is said which field is wrong."""
-    with pytest.raises(Malformed) as caught:
-        from_snapshot(found)
-    assert caught.value.field == field
-
-
-def test_containers_must_be_pairs() -> None:
-    """As in the annotations."""
-    whole = orjson.loads(body())
-    whole["nodes"][0]["pods"][0]["shares"][0]["containers"] = {"main": [1]}
-    with pytest.raises(Malformed, match="two numbers"):
-        from_snapshot(orjson.dumps(whole))
+        cluster.embedded.create(Kind.PODS, pod_json(f"p-{number}", uid=f"u{number}"))
+    assert len(list(everything(cluster.embedded, Kind.PODS))) == 1203
 
 
 def test_reckoned_here_it_is_the_same() -> None:
@@ -290,7 +232,7 @@ def test_the_choice_is_read_off_the_extenders_pod(
 
 
 def read_whole(**objects: Any) -> ClusterState:
-    return read_state(World(FakeObjects({}, **objects)), NOW, whole=True)
+    return read_state(FakeCluster(FakeObjects({}, **objects)), NOW, whole=True)
 
 
 def test_all_quotas_are_read() -> None:

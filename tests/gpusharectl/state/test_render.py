@@ -1,4 +1,4 @@
-"""What inspect shows of each state: ``screens/inspect-*.txt`` (``golden`` renews)."""
+"""inspect on a screen: ``screens/inspect-*.txt`` (``golden`` renews them)."""
 
 import re
 from functools import partial

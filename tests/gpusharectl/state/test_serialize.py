@@ -1,4 +1,4 @@
-"""``-o json`` and ``-o yaml``: the shapes that are promised, and that they say all."""
+"""``-o json`` and ``-o yaml`` of inspect and why: the promised shapes, complete."""
 
 import re
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def keys_in(data: object) -> Iterator[str]:
 def plain(data: object) -> bool:
     """JSON and nothing else, so that YAML says the same."""
     match data:
-        case None | bool() | int():
+        case None | bool() | int() | float():
             return True
         case str():
             return type(data) is str

@@ -1,7 +1,4 @@
-"""What an operator is told to look at, and when nothing is said.
-
-What inspect says of the webhook: nothing, but where none of it is ready.
-"""
+"""What an operator is warned of, and when there is no warning."""
 
 from functools import partial
 

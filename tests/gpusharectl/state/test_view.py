@@ -126,14 +126,6 @@ def test_one_node_alone_has_no_namespaces() -> None:
     assert len(overview_data(found)["namespaces"]) == 5
 
 
-def test_nobodys_words_command_the_terminal() -> None:
-    """Names that no API server would take are drawn without their commands."""
-    evil = quota("n\x1b[2J", "q\x07", hard={CORE: "1"}, used={CORE: "0"})
-    found = overview(replace(cluster_state(), quotas=(evil,)))
-    text = drawn(partial(draw, seen=found, wide=True))
-    assert not [char for char in text if not char.isprintable() and char != "\n"]
-
-
 def test_over_a_quota_is_yellow() -> None:
     """All of it used is still within it."""
     console = Console(

@@ -1,13 +1,9 @@
-"""``top`` as a user runs it, over HTTP on a small cluster.
-
-The picture that comes again and again, and how it ends.
-"""
+"""``top`` over HTTP on a small cluster, once and on a terminal."""
 
 import io
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -91,16 +87,6 @@ def test_a_pipe_is_never_taken_for_a_terminal(
     assert "\x1b[" in found.output
 
 
-def test_by_card(kubeconfig: str) -> None:
-    """A row for each."""
-    lines = ran(kubeconfig, "--by", "card").output.splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("node-")] == [
-        ["node-1", "0"],
-        ["node-2", "0"],
-        ["node-2", "1"],
-    ]
-
-
 def test_one_namespace_and_one_node(kubeconfig: str) -> None:
     """Nothing of the others."""
     found = ran(kubeconfig, "-n", "edge", "--node", "node-2").output
@@ -170,20 +156,6 @@ def test_what_cannot_be(
     assert said in " ".join(found.output.split())
 
 
-def test_no_cluster_is_a_sentence(tmp_path: Path) -> None:
-    """And exit code 1."""
-    found = ran(str(tmp_path / "none"))
-    assert found.exit_code == 1
-    assert "there is no file" in found.output
-
-
-def test_help_tells_the_exit_codes_and_what_is_unknown() -> None:
-    """In the words of the screen."""
-    said = " ".join(CliRunner().invoke(main, ["top", "--help"]).output.split())
-    assert "Exit codes: 0" in said
-    assert "n/a: not known; 0: idle" in said
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -208,7 +180,7 @@ ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
 SEEN = at_work().top()
 
 
-class Looks:
+class FakeReader:
     """Gives a picture, or what happens instead; at the end comes Ctrl-C."""
 
     def __init__(self, *happens: BaseException | None) -> None:
@@ -221,7 +193,7 @@ class Looks:
         return SEEN
 
 
-class Frames:
+class RecordedFrames:
     """Draws little, and keeps what was said of each picture."""
 
     def __init__(self) -> None:
@@ -232,23 +204,23 @@ class Frames:
         return Text(f"picture {lost}")
 
 
-def watched(looks: Looks) -> tuple[str, Frames]:
-    page, frames = io.StringIO(), Frames()
+def watched(reader: FakeReader) -> tuple[str, RecordedFrames]:
+    page, frames = io.StringIO(), RecordedFrames()
     console = Console(file=page, force_terminal=True, width=80, height=24)
-    watch(console, looks, frames, every_s=0.01)
+    watch(console, reader, frames, every_s=0.01)
     return page.getvalue(), frames
 
 
 def test_the_last_picture_stays_on_the_terminal() -> None:
     """The other screen is left before it is printed."""
-    said, _ = watched(Looks(None, None, None))
+    said, _ = watched(FakeReader(None, None, None))
     assert said.index(ALTERNATE) < said.index(BACK) < said.rindex("picture")
     assert said.count(BACK) == 1
 
 
 def test_a_look_that_fails_leaves_the_picture() -> None:
     """It says since when, and forgets it as soon as there is an answer."""
-    _, frames = watched(Looks(None, Unavailable("refused"), None, None))
+    _, frames = watched(FakeReader(None, Unavailable("refused"), None, None))
     assert frames.lost[0] == ""
     assert frames.lost[1] == (
         "These values are from 03:10:00; since then no answer: refused"
@@ -259,13 +231,13 @@ def test_a_look_that_fails_leaves_the_picture() -> None:
 def test_a_first_look_that_fails_is_an_error() -> None:
     """There is nothing to show, and no screen is taken."""
     with pytest.raises(Unavailable):
-        watched(Looks(Unavailable("refused")))
+        watched(FakeReader(Unavailable("refused")))
 
 
 def test_ctrl_c_in_the_middle_of_the_first_look() -> None:
     """There is nothing to show; the command's own way out takes over."""
     with pytest.raises(KeyboardInterrupt):
-        watched(Looks())
+        watched(FakeReader())
 
 
 def test_another_size_of_the_window_shows_at_once() -> None:
@@ -278,5 +250,5 @@ def test_another_size_of_the_window_shows_at_once() -> None:
         console.size = ConsoleDimensions(100, 30)
         return Text("picture")
 
-    watch(console, Looks(None), frame, every_s=0.01)
+    watch(console, FakeReader(None), frame, every_s=0.01)
     assert sizes == [80, 100, 100]

@@ -1,4 +1,4 @@
-"""What top shows of each state: ``screens/top-*.txt`` (``golden`` renews)."""
+"""top on a screen: ``screens/top-*.txt`` (``golden`` renews them)."""
 
 import io
 import re
@@ -180,15 +180,6 @@ def test_colour_only_adds(name: str, colours: str) -> None:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     lines = [line.rstrip() for line in plain.splitlines()]
     assert lines == screen(top).splitlines()
-
-
-def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    """https://no-color.org: no colours, though it is a terminal."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    console = Console(width=80, highlight=False, force_terminal=True)
-    with console.capture() as capture:
-        show(console, top_of("at_work"), Layout())
-    assert not re.findall(r"\x1b\[[0-9;]*(?:3|4|9)[0-7]m", capture.get())
 
 
 @pytest.mark.parametrize("by", ["pod", "card"])

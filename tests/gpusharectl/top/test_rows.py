@@ -1,9 +1,4 @@
-"""How the books and the exporters' pages come together.
-
-Pods of several containers: what each was allotted, and what each uses.
-
-Why top knows less of a node than it should, in words, with the next step.
-"""
+"""Allotted and used side by side, with flags and warnings."""
 
 import pytest
 
@@ -175,15 +170,6 @@ def test_of_a_silent_node_everything_is_unknown() -> None:
     assert [row.answered for row in top.nodes] == [False, False]
 
 
-def test_cards_and_their_flags() -> None:
-    """Who is outside Kubernetes, and what belongs to nobody."""
-    first, second, third = at_work().top().cards
-    assert [flag.sign for flag in first.flags] == [Sign.UNATTRIBUTED]
-    assert second.flags == ()
-    assert [flag.sign for flag in third.flags] == [Sign.OUTSIDE]
-    assert (third.outside_mib, third.seen.unattributed_mib) == (1300, 300)
-
-
 @pytest.mark.parametrize(("mib", "flagged"), [(512, False), (513, True), (None, False)])
 def test_what_the_driver_keeps_for_itself_is_no_flag(
     mib: float | None, flagged: bool
@@ -334,18 +320,6 @@ def told(*shown: Shown, says: Says | None = None) -> list[str]:
 def test_an_exporter_that_is_well_is_no_trouble() -> None:
     """Nothing is to be looked at."""
     assert told(Shown(A), Shown(B, 1)) == []
-
-
-def test_each_silence_has_its_reason() -> None:
-    """And its own next step."""
-    told = {one.about: one for one in silent().top().troubles}
-    assert list(told) == ["node-a", "node-b", "node-c", "node-e", "node-f"]
-    assert "there is no right" in told["node-a"].what
-    assert "does not answer" in told["node-b"].what
-    assert "cannot be read" in told["node-c"].what
-    assert "is not ready" in told["node-e"].what
-    assert told["node-f"].do == "gpusharectl install --with-monitoring"
-    assert len({one.do for one in told.values()}) == 5
 
 
 def test_nodes_with_the_same_reason_are_named_together() -> None:

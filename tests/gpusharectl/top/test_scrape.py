@@ -1,9 +1,4 @@
-"""Whom top asks, and that nobody waits long for one that hangs.
-
-What top reads off an exporter's page, and off what is none.
-
-The page that the exporter makes, read by top: both mean the same by each name.
-"""
+"""Which exporters are read, how long that may take, and what their pages mean."""
 
 import os
 import subprocess
@@ -58,7 +53,7 @@ from tests.testbed.waiting import wait_until
 BODY = page(Shown("GPU-0"))
 
 
-class Hands:
+class FakeExporters:
     """Answers with a page; those that hang are let go at the end."""
 
     def __init__(self, *hanging: str, together: int = 0) -> None:
@@ -78,8 +73,8 @@ class Hands:
 
 
 @pytest.fixture
-def hands() -> Iterator[Hands]:
-    found = Hands("gpushare-exporter-hangs")
+def exporters() -> Iterator[FakeExporters]:
+    found = FakeExporters("gpushare-exporter-hangs")
     yield found
     found.released.set()
 
@@ -88,11 +83,11 @@ def with_parts(*parts: Json) -> ClusterState:
     return cluster_state(parts=parts)
 
 
-def test_one_that_hangs_keeps_nobody_waiting(hands: Hands) -> None:
+def test_one_that_hangs_keeps_nobody_waiting(exporters: FakeExporters) -> None:
     """The others are there, and of that one it is said."""
     seen = with_parts(exporter("hangs"), exporter("well"))
     told = wait_until(
-        lambda: scrape(hands, seen, ["hangs", "well"], deadline_s=0.3),
+        lambda: scrape(exporters, seen, ["hangs", "well"], deadline_s=0.3),
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: isinstance(seen["well"], Answer),
     )
@@ -135,38 +130,38 @@ def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
 def test_many_are_asked_at_a_time() -> None:
     """None of these is answered before all of them are asked."""
     names = [f"n{number}" for number in range(AT_ONCE)]
-    hands = Hands(together=AT_ONCE)
-    told = scrape(hands, with_parts(*map(exporter, names)), names, deadline_s=60)
+    exporters = FakeExporters(together=AT_ONCE)
+    told = scrape(exporters, with_parts(*map(exporter, names)), names, deadline_s=60)
     assert all(isinstance(one, Answer) for one in told.values())
 
 
 def test_more_than_that_are_asked_one_after_the_other() -> None:
     """And each of them."""
     names = [f"n{number:03}" for number in range(3 * AT_ONCE)]
-    hands = Hands()
-    told = scrape(hands, with_parts(*map(exporter, names)), names, deadline_s=60)
+    exporters = FakeExporters()
+    told = scrape(exporters, with_parts(*map(exporter, names)), names, deadline_s=60)
     assert list(told) == names
-    assert sorted(hands.asked) == [f"gpushare-exporter-{name}" for name in names]
+    assert sorted(exporters.asked) == [f"gpushare-exporter-{name}" for name in names]
 
 
 def test_only_nodes_that_are_shown_are_asked() -> None:
     """And of two pods on a node, as in a rollout, the ready one."""
     old = part("gpushare-exporter-old", "gpushare-exporter", node="a", ready=False)
-    hands = Hands()
-    scrape(hands, with_parts(old, exporter("a"), exporter("b")), ["a"])
-    assert hands.asked == ["gpushare-exporter-a"]
+    exporters = FakeExporters()
+    scrape(exporters, with_parts(old, exporter("a"), exporter("b")), ["a"])
+    assert exporters.asked == ["gpushare-exporter-a"]
 
 
 def test_anybodys_pod_is_not_believed() -> None:
     """Labels are anybody's to write, in a namespace of his own."""
     forged = exporter("a")
     forged["metadata"]["namespace"] = "mallory"
-    hands = Hands()
-    told = scrape(hands, with_parts(forged), ["a"])
+    exporters = FakeExporters()
+    told = scrape(exporters, with_parts(forged), ["a"])
     assert told["a"] == NoAnswer(
         "no exporter runs on the node", "gpusharectl install --with-monitoring"
     )
-    assert hands.asked == []
+    assert exporters.asked == []
 
 
 def test_one_that_is_not_ready_is_not_asked() -> None:
@@ -174,13 +169,13 @@ def test_one_that_is_not_ready_is_not_asked() -> None:
     pod = exporter("a", ready=False)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    hands = Hands()
-    told = scrape(hands, with_parts(pod), ["a"])["a"]
+    exporters = FakeExporters()
+    told = scrape(exporters, with_parts(pod), ["a"])["a"]
     assert isinstance(told, NoAnswer)
     assert told.because == (
         "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
     )
-    assert hands.asked == []
+    assert exporters.asked == []
 
 
 @pytest.mark.parametrize(
@@ -198,8 +193,8 @@ def test_what_goes_wrong_is_said(error: Exception, because: str, do: str) -> Non
         def fetch(self, *_: object) -> bytes:
             raise error
 
-    hands: Fetching = Refusing()
-    told = scrape(hands, with_parts(exporter("a")), ["a"])["a"]
+    exporters: Fetching = Refusing()
+    told = scrape(exporters, with_parts(exporter("a")), ["a"])["a"]
     assert isinstance(told, NoAnswer)
     assert told.because == because
     assert do in told.do

@@ -1,4 +1,4 @@
-"""``-o json`` and ``-o yaml`` of top: the shape that is promised."""
+"""``-o json`` and ``-o yaml`` of top: the promised shape."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from gpusharectl.top import serialize
 from gpusharectl.top.rows import Query, Sign
 from gpusharectl.top.serialize import top_data
 from tests.gpusharectl.exporter_pages import TICK
-from tests.gpusharectl.state.test_serialize import keys_in
+from tests.gpusharectl.state.test_serialize import keys_in, plain
 from tests.gpusharectl.top_states import (
     SCENES,
     at_work,
@@ -22,20 +22,6 @@ from tests.gpusharectl.top_states import (
 )
 
 TOP = {"v", "at", "books", "totals", "nodes", "cards", "pods", "warnings"}
-
-
-def plain(data: object) -> bool:
-    """JSON and nothing else, so that YAML says the same."""
-    match data:
-        case None | bool() | int() | float():
-            return True
-        case str():
-            return type(data) is str
-        case list():
-            return all(plain(one) for one in data)
-        case dict():
-            return all(type(k) is str and plain(v) for k, v in data.items())
-    return False
 
 
 def pod_named(data: dict[str, Any], name: str) -> dict[str, Any]:

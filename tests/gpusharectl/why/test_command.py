@@ -1,4 +1,4 @@
-"""Which pods may be meant by a name that is none."""
+"""Suggestions for a pod's name that does not exist."""
 
 import pytest
 

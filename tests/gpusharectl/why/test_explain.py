@@ -1,7 +1,4 @@
-"""What why says of each pod: ``screens/why-*.txt`` (``golden`` renews them).
-
-What why says of a pod that names the cards that it may have.
-"""
+"""why on a screen: ``screens/why-*.txt`` (``golden`` renews them), and its cases."""
 
 from dataclasses import replace
 from functools import partial
@@ -199,16 +196,6 @@ def test_a_container_that_is_kept_waiting() -> None:
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waits}}]
     assert why(seen, pod).code == 3
     assert "does not start; kubelet says: CreateContainerConfigError" in said(seen, pod)
-
-
-@pytest.mark.parametrize(
-    ("scene", "name", "code"),
-    [("small", "big", 3), ("small", "app-1", 0), ("unplaced", "byhand", 3)],
-)
-def test_exit_codes(scene: str, name: str, code: int) -> None:
-    """0 where it has its card, 3 where it waits or nobody knows."""
-    seen = SCENES[scene]()
-    assert why(seen, pod_in(seen, name)).code == code
 
 
 P4, T4 = card(0, 29), card(1, 29, model="Tesla T4")

@@ -1,4 +1,4 @@
-"""What why promises, held against the domain's own decision, for every input."""
+"""The promises of why hold against the domain's own decision, for every input."""
 
 from dataclasses import replace
 
