@@ -17,18 +17,17 @@ from threading import Event
 from types import FrameType
 
 from gpusharectl.state.render import draw, source
-from gpusharectl.state.view import survey
+from gpusharectl.state.view import overview
 from gpusharectl.why.explain import why
 from gpusharectl.why.render import draw_answer
 from tests.builders import pod_json
 from tests.deviceplugin.house import House
 from tests.extender.server.test_app import Running
+from tests.gpusharectl.cluster_states import NOW, SCENES
 from tests.gpusharectl.golden import drawn
-from tests.gpusharectl.pictures import NOW
-from tests.gpusharectl.scenes import SCENES
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("deviceplugin", "extender", "gpushare", "gpusharectl", "manifests")
+PRODUCT = ("deviceplugin/", "extender/", "gpushare/", "gpusharectl/", "manifests/")
 NOT_COUNTED = ("gpushare/kube/proto/", "gpushare/fakeapi/")
 
 Operation = Callable[[], object]
@@ -60,11 +59,11 @@ def allocating() -> Iterator[Operation]:
 def explaining() -> AbstractContextManager[Operation]:
     """Explain a pending pod as ``gpusharectl why`` does, from what was read."""
     seen = SCENES["small"]()
-    pod = next(pod for pod in seen.pods if pod["metadata"]["name"] == "big")
+    pod = next(one.body for one in seen.pods.values() if one.record.pod.name == "big")
 
     def ask() -> None:
-        answer, books = why(seen, pod), source(seen.books)
-        drawn(partial(draw_answer, answer=answer, now=NOW, source=books))
+        draw = partial(draw_answer, answer=why(seen, pod), now=NOW)
+        drawn(partial(draw, source=source(seen.placements)))
 
     return nullcontext(ask)
 
@@ -72,7 +71,7 @@ def explaining() -> AbstractContextManager[Operation]:
 def inspecting() -> AbstractContextManager[Operation]:
     """Draw the cluster as ``gpusharectl inspect`` does, from what was read."""
     seen = SCENES["small"]()
-    return nullcontext(lambda: drawn(partial(draw, seen=survey(seen))))
+    return nullcontext(lambda: drawn(partial(draw, seen=overview(seen))))
 
 
 MAIN = "MainThread"
@@ -113,10 +112,8 @@ def files_of(name: str) -> set[str]:
             counting.clear()
     finally:
         threading.setprofile(None)
-    paths = (Path(path) for path in called)
-    inside = (path.relative_to(ROOT) for path in paths if path.is_relative_to(ROOT))
-    names = {path.as_posix() for path in inside if path.parts[0] in PRODUCT}
-    return {name for name in names if not name.startswith(NOT_COUNTED)}
+    ours = {path.removeprefix(f"{ROOT}/") for path in called}
+    return {p for p in ours if p.startswith(PRODUCT) and not p.startswith(NOT_COUNTED)}
 
 
 def main() -> None:
@@ -126,9 +123,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.operations or OPERATIONS:
         found = files_of(name)
-        print(f"{name}: {len(found)} files")
-        if arguments.names:
-            print("".join(f"  {file}\n" for file in sorted(found)), end="")
+        listed = sorted(found) if arguments.names else []
+        print("\n  ".join([f"{name}: {len(found)} files", *listed]))
 
 
 if __name__ == "__main__":

@@ -293,7 +293,7 @@ def test_a_pod_that_was_never_bound_is_no_victim(world: World) -> None:
         ghost["metadata"]["namespace"] = elsewhere
         ghost["spec"]["schedulerName"] = NOBODY
         posted = post_pod(world.rest, ghost)
-        assert "nobody knows" in bind(world, posted, "held")
+        assert "it is not known" in bind(world, posted, "held")
         settle(world, "held", "s1", 8, "p100")
         settle(world, "held", "s2", 8, "p100")
         world.node("other", 16)

@@ -94,7 +94,7 @@ def test_numbers_come_with_units_and_words(tab: Tab) -> None:
     assert cordoned["numbers"][0] == "closed, "
     assert shown["GPU-a10377c2-3f03"]["card"].endswith("sick")
     (lost,) = shown["GPU-ed6e0001-88aa"]["pods"]
-    assert lost == "default/by-hand 6 units, 1 core (on which card is not known)"
+    assert lost == "default/by-hand 6 units, 1 core (card unknown)"
 
 
 def test_the_answer_comes_first(tab: Tab) -> None:
@@ -132,9 +132,9 @@ def test_who_waits_is_shown_with_the_reason(scene: Scene, tab: Tab) -> None:
 def test_what_is_wrong_comes_with_the_next_step(tab: Tab) -> None:
     """A sick card, and a pod of which nobody knows the card."""
     lost, sick = tab.text("#health").splitlines()
-    assert lost.startswith("edge-1 nobody knows the card of default/by-hand: charged")
-    assert lost.endswith(" here → gpusharectl inspect --node edge-1")
-    assert sick.startswith("gpu-3 card 3 is sick: nothing new comes here, what runs")
+    assert lost.startswith("edge-1 the card of default/by-hand is unknown: charged")
+    assert lost.endswith("each card of the node → gpusharectl inspect --node edge-1")
+    assert sick.startswith("gpu-3 card 3 is sick: it gets no new pods; running")
     assert sick.endswith("→ gpusharectl inspect --node gpu-3")
 
 
@@ -188,7 +188,7 @@ def test_when_nobody_answers_the_last_picture_stays_and_says_so(
         scene.hang_up()
         tab.wait_for("!document.getElementById('alarm').hidden", "alarm")
         assert tab.text("#alarm").startswith("No answer from the extender: ")
-        assert "What you see is from" in tab.text("#alarm")
+        assert "The page shows the state of" in tab.text("#alarm")
         assert "card 0" in tab.text("#nodes")
         scene.listen()
         tab.wait_for("document.getElementById('alarm').hidden", "page that is well")
@@ -238,6 +238,6 @@ def test_finding_and_ordering_stay_over_a_reload(
     assert tab.evaluate(names) == ["gpu-1", "gpu-2", "gpu-3", "edge-1"]
     assert tab.evaluate("location.hash") == "#order=full"
     tab.evaluate("find.value = 'nobody'; find.dispatchEvent(new Event('input'))")
-    assert "Nothing here is like “nobody”." in tab.text("#nodes")
+    assert "Nothing matches “nobody”." in tab.text("#nodes")
     assert tab.complaints == []
     drawn(tab)

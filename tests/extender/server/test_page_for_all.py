@@ -194,7 +194,9 @@ def test_more_promised_than_there_is(browser: Browser) -> None:
         scene.holds("b", "n", "GPU-0", 20)
         tab = scene.shown(browser)
         tab.wait_for("document.body.innerText.includes('default/b')", "both pods")
-        assert "n card 0 is promised 40 of 29 units" in tab.text("#health")
+        assert "n card 0 is overcommitted: pods hold 40 of 29 units" in tab.text(
+            "#health"
+        )
         assert tab.evaluate("document.querySelectorAll('.bar.over').length") == 1
         assert tab.text("#figures").startswith("Allotted\n100 %")
 
