@@ -465,14 +465,6 @@ def test_the_most_believable_placement_is_charged(
         assert followed.free == free
 
 
-def test_the_charge_moves_when_the_actual_card_is_told() -> None:
-    """By a word of the watch, as the device plugin writes it."""
-    followed = ChargedCluster(TWO, pod(PLAN))
-    assert followed.free == [9, 29]
-    followed.hear(pod(PLAN, ACTUAL))
-    assert followed.free == [29, 9]
-
-
 def test_an_impossible_card_frees_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Users may write into their own pods; what was wrong is told once."""
     followed = ChargedCluster(TWO, pod(PLAN))

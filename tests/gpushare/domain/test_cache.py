@@ -197,13 +197,16 @@ def test_a_shape_asked_lately_is_kept() -> None:
     assert judge.seen == ["a"]
 
 
-def test_an_answer_older_than_the_journal_is_judged_afresh() -> None:
+def test_an_answer_older_than_the_journal_is_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nodes that went meanwhile are not left behind in it."""
+    monkeypatch.setattr("gpushare.domain.ledger._LONGEST_JOURNAL", 10)
     ledger = cluster(gone=29, a=5)
     fitting, judge = Fitting(ledger), Counting(request(units=20))
     fitting.judged("shape", judge)
     ledger.forget(NodeName("gone"))
-    for turn in range(66_000):
+    for turn in range(20):
         ledger.set_cards(NodeName("a"), [card(units=20 + turn % 2)])
     judge.seen.clear()
     answer = fitting.judged("shape", judge)

@@ -306,17 +306,6 @@ def test_a_null_deletion_timestamp_is_none() -> None:
     assert not codec.pod_record(pod).terminating
 
 
-def test_the_actual_placement_wins() -> None:
-    """kubelet's choice is what the containers really use."""
-    planned, actual = placement(on=0), placement(on=1)
-    notes = {
-        names.PLACEMENT: encode_placement(planned, AT),
-        names.ACTUAL: encode_placement(actual, AT),
-    }
-    record = codec.pod_record(pod_json(units=1, node="n", annotations=notes))
-    assert record.placement == actual
-
-
 def test_an_actual_placement_of_another_pod_does_not_hide_the_planned_one() -> None:
     """A forged UID counts for nothing, on either annotation."""
     forged = placement("other", 1, 9)

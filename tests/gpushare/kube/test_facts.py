@@ -1,0 +1,124 @@
+"""Facts of pods and nodes: missing fields read as empty or None."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.kube import facts
+from gpushare.kube.cluster import Json
+from tests.builders import node_json, pod_json
+
+BARE: Json = {"metadata": {"name": "a", "namespace": "d"}}
+
+
+def with_condition(kind: str, status: str) -> Json:
+    return {**BARE, "status": {"conditions": [{"type": kind, "status": status}]}}
+
+
+@pytest.mark.parametrize(
+    ("thing", "holds"),
+    [
+        (with_condition("Ready", "True"), True),
+        (with_condition("Ready", "False"), False),
+        (with_condition("Ready", "Unknown"), None),
+        (with_condition("PodScheduled", "True"), None),
+        ({**BARE, "status": {"conditions": None}}, None),
+        (BARE, None),
+    ],
+    ids=["true", "false", "unknown", "another", "null", "no status"],
+)
+def test_a_condition(thing: Json, holds: bool | None) -> None:
+    """Only ``True`` is ready; a missing condition is not ``False``."""
+    assert facts.holds(thing, "Ready") is holds
+    assert facts.is_ready(thing) is (holds is True)
+
+
+def test_a_pod_as_it_is_told() -> None:
+    """Each fact is read from its own field."""
+    pod = pod_json("web", node="n", phase="Failed", nominated="m", terminating=True)
+    pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    pod["spec"] |= {
+        "schedulerName": "second",
+        "schedulingGates": [{"name": "gate"}],
+        "containers": [
+            {
+                "command": ["run"],
+                "args": ["--fast", 1],
+                "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}],
+            }
+        ],
+    }
+    waiting = {"waiting": {"reason": "Pull", "message": "no image"}}
+    pod["status"] |= {
+        "reason": "Evicted",
+        "message": "disk",
+        "containerStatuses": [{"state": {}}, {"state": waiting}],
+    }
+    found: tuple[Any, ...] = (
+        facts.full_name(pod),
+        facts.node_of(pod),
+        facts.phase(pod),
+        facts.is_terminal(pod),
+        facts.is_leaving(pod),
+        facts.nominated(pod),
+        facts.created(pod),
+        facts.scheduler_of(pod),
+        facts.gates(pod),
+        list(facts.words_run(pod)),
+        facts.settings_of(pod),
+        facts.waits_because(pod),
+        facts.end_words(pod),
+    )
+    assert found == (
+        "default/web",
+        "n",
+        "Failed",
+        True,
+        True,
+        "m",
+        "2026-01-02T03:04:05Z",
+        "second",
+        ["gate"],
+        ["run", "--fast", "1"],
+        {"A": "1"},
+        "Pull: no image",
+        "Evicted: disk",
+    )
+
+
+def test_a_pod_that_says_nothing() -> None:
+    """Nothing fails; the scheduler has a default."""
+    assert facts.node_of(BARE) == facts.phase(BARE) == facts.waits_because(BARE) == ""
+    assert not facts.is_terminal(BARE)
+    assert facts.scheduler_of(BARE) == "default-scheduler"
+    assert facts.gates(BARE) == []
+    assert facts.end_words(BARE) == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "namespace", "part"),
+    [
+        ({facts.PART_NAME: facts.EXTENDER}, "kube-system", "extender"),
+        ({facts.PART_NAME: facts.SECOND_SCHEDULER}, "kube-system", "extender"),
+        ({"component": "kube-scheduler"}, "kube-system", "kube-scheduler"),
+        ({"component": "kube-scheduler"}, "default", ""),
+        ({}, "kube-system", ""),
+    ],
+)
+def test_whose_pod_it_is(labels: dict[str, str], namespace: str, part: str) -> None:
+    """By our labels, and kube-scheduler's in its own namespace only."""
+    pod = {"metadata": {"name": "a", "namespace": namespace, "labels": labels}}
+    assert facts.is_extender(pod) is (part == "extender")
+    assert facts.is_kube_scheduler(pod) is (part == "kube-scheduler")
+
+
+def test_a_node_as_it_is_told() -> None:
+    """Amounts that cannot be read are unknown, not 0."""
+    node = node_json("n")
+    node["spec"] = {"unschedulable": True}
+    node["metadata"]["labels"] = {"baidu.com/vcuda": "true"}
+    node["status"] = {"allocatable": {"a": "4", "b": "1.5", "c": "x"}}
+    assert facts.is_labelled(node)
+    assert facts.is_unschedulable(node)
+    assert [facts.allocatable(node, key) for key in "abcd"] == [4, None, None, None]
+    assert facts.host_capacity(node) is None
