@@ -1,6 +1,5 @@
 """What changes a card's health and its place in the offer, and an operator's word."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from gpushare.kube import names
 from gpushare.kube.errors import Unavailable
 from tests.deviceplugin.house import found_card
 from tests.deviceplugin.tower import A, B, Tower, run_a_round, told
-
-
-@pytest.fixture
-def tower(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Tower:
-    caplog.set_level(logging.INFO)
-    return Tower(tmp_path)
 
 
 def test_a_lost_card_is_sick_until_three_good_readings(

@@ -1,7 +1,5 @@
 """What NVIDIA's driver reports of its cards' faults."""
 
-from collections.abc import Iterator
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -14,18 +12,10 @@ from tests.deviceplugin.nvml_pair import (
     THIRD,
     TITAN,
     Pair,
-    pair,
 )
 from tests.nvml.driver import (
     NOT_SUPPORTED,
 )
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[Pair]:
-    """Three cards, and all the time that they may want."""
-    with pair(tmp_path, P4, TITAN, THIRD) as found:
-        yield found
 
 
 def test_a_fault_names_its_card(three: Pair) -> None:

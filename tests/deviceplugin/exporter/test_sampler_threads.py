@@ -1,6 +1,5 @@
 """Each group has a thread and a pace of its own, and all hear what changes."""
 
-import pytest
 
 from deviceplugin.exporter.sampler import groups_read
 from deviceplugin.exporter.selection import Flags, choose
@@ -14,13 +13,6 @@ from deviceplugin.telemetry.fields import (
 )
 from tests.deviceplugin.sampling import Desk, fast, working
 from tests.testbed.waiting import wait_until
-
-
-@pytest.fixture
-def desk() -> Desk:
-    made = Desk()
-    made.sampler.look_once()
-    return made
 
 
 def test_switched_off_while_it_is_read(desk: Desk) -> None:

@@ -1,6 +1,5 @@
 """What each field is on AMD's cards."""
 
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,6 @@ from tests.deviceplugin.amd_tree import AmdTree, full_card
 
 NAMES = frozenset(one.name for one in FIELDS)
 ON_THE_CARD = CardUUID("AMD-0000:03:00.0")
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> AmdTree:
-    return AmdTree(tmp_path)
-
-
-@pytest.fixture
-def telemetry(tree: AmdTree) -> AmdTelemetry:
-    return AmdTelemetry(tree.root)
 
 
 def says(telemetry: AmdTelemetry, *names: str) -> CardAnswer:
