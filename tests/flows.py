@@ -21,7 +21,7 @@ from gpusharectl.state.view import overview
 from gpusharectl.why.explain import why
 from gpusharectl.why.render import draw_answer
 from tests.builders import pod_json
-from tests.deviceplugin.house import House
+from tests.deviceplugin.node_fixture import NodeFixture
 from tests.extender.server.test_app import Running
 from tests.gpusharectl.cluster_states import NOW, SCENES
 from tests.gpusharectl.golden import drawn
@@ -51,7 +51,7 @@ def filtering(*, new: bool) -> Iterator[Operation]:
 @contextmanager
 def allocating() -> Iterator[Operation]:
     """Answer kubelet's Allocate and PreStartContainer for one pod."""
-    with tempfile.TemporaryDirectory() as folder, House(Path(folder)) as node:
+    with tempfile.TemporaryDirectory() as folder, NodeFixture(Path(folder)) as node:
         bound = [node.bind(f"pod-{number}", units=4) for number in range(2)]
         yield lambda: node.run(bound.pop())
 

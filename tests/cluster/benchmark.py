@@ -1,6 +1,6 @@
 """Seed 004's benchmark where it lies on a node, and an image that can run its line."""
 
-from tests.cluster.fetch_or_find import Fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.seen import ALLOCATION, allocation
 from tests.controlplane.bitfusionpods import NAMESPACE
 from tests.nvml.driver import stub_card

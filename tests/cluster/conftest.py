@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fetch_or_find import Fresh, fresh
+from tests.cluster.fresh import Fresh, fresh
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
 from tests.testbed.kubeadm import Cluster

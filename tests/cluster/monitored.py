@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.cluster.fetch_or_find import Fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.site import SYSTEM
 
 NAME = "app.kubernetes.io/name=gpushare-exporter"

@@ -12,7 +12,7 @@ import yaml
 from tests.cluster.cards import TWO_P4
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
-from tests.cluster.fetch_or_find import Fresh, Tree, said
+from tests.cluster.fresh import Fresh, Tree, said
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import container, deployment, pod
 from tests.cluster.monitored import PROMISED, USED, by_pod, disagreements, page

@@ -17,7 +17,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.job import SchedulerJobs
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.kube_scheduler.verify import Said
-from tests.cluster.fetch_or_find import Fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant
 from tests.testbed.kubeadm.appimage import app_version

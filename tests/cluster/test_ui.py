@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from gpusharectl.__main__ import main
 from tests.cluster.cards import TWO_P4
-from tests.cluster.fetch_or_find import Fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import container, pod
 from tests.extender.page_fixture import drawn

@@ -17,7 +17,7 @@ from tests.cluster.benchmark import (
     put_benchmark,
     running_of,
 )
-from tests.cluster.fetch_or_find import Fresh, Tree
+from tests.cluster.fresh import Fresh, Tree
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM
 from tests.cluster.webhooked import (

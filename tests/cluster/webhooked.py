@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from threading import Event
 
-from tests.cluster.fetch_or_find import Fresh
+from tests.cluster.fresh import Fresh
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import SYSTEM
 from tests.testbed.audit import Call

@@ -21,8 +21,8 @@ from gpushare.kube.reflector import Pace, Reflector
 from gpusharectl.install.manifests import load
 from tests.builders import AT as WRITTEN
 from tests.builders import placement
-from tests.deviceplugin.house import found_card
-from tests.deviceplugin.scene import AT, A, cid, processes, snapshot, use
+from tests.deviceplugin.exporter_data import AT, A, cid, processes, snapshot, use
+from tests.deviceplugin.node_fixture import found_card
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.objects import pod

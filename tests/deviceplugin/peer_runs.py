@@ -10,18 +10,20 @@ from gpushare.domain.model import Amount, Card, Placement, PodRequest, Share
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import card, container_json, pod_json
-from tests.deviceplugin.desk import Desk
-from tests.deviceplugin.house import NODE
+from tests.deviceplugin.admission_fixture import AdmissionFixture
+from tests.deviceplugin.node_fixture import NODE
 
 UNITS_WHERE_NONE_ARE_GIVEN = 16
 Outcome = dict[str, Any]
 
 
-def desk_of(case: Json) -> Desk:
+def desk_of(case: Json) -> AdmissionFixture:
     """The case's cards, with numbers for names where it gives their count."""
     units = case["answer"].get("units", UNITS_WHERE_NONE_ARE_GIVEN)
     nodes = case.get("nodes") or [{"cards": 2}]
-    return Desk(*(card(i, units, uuid=str(i)) for i in range(nodes[0]["cards"])))
+    return AdmissionFixture(
+        *(card(i, units, uuid=str(i)) for i in range(nodes[0]["cards"]))
+    )
 
 
 def body_of(name: str, asked: list[Json]) -> Json:
@@ -32,52 +34,58 @@ def body_of(name: str, asked: list[Json]) -> Json:
     return pod_json(name, containers=containers)
 
 
-def bind(desk: Desk, name: str, asked: list[Json], on: object = None) -> NodePod:
+def bind(
+    fixture: AdmissionFixture, name: str, asked: list[Json], on: object = None
+) -> NodePod:
     """Bind a pod, planned on one card where the case says on which."""
-    pod = desk.bind(body_of(name, asked))
+    pod = fixture.bind(body_of(name, asked))
     if on is None:
         return pod
     request = pod.record.request
     assert isinstance(request, PodRequest)
     (claim,) = request.claims
-    chosen: Card = desk.cards.all[int(str(on))]
+    chosen: Card = fixture.cards.all[int(str(on))]
     share = Share(chosen.uuid, claim.amount, claim.containers)
-    return desk.bind(body_of(name, asked), Placement(pod.ref, NODE, (share,)))
+    return fixture.bind(body_of(name, asked), Placement(pod.ref, NODE, (share,)))
 
 
-def shown(desk: Desk, pod: NodePod, asked: list[Json], **how: Any) -> list[Any]:
-    found = desk.admit(pod, **how)
+def shown(
+    fixture: AdmissionFixture, pod: NodePod, asked: list[Json], **how: Any
+) -> list[Any]:
+    found = fixture.admit(pod, **how)
     return [found.get(f"c{i}", []) for i in range(len(asked))]
 
 
 def run_again(case: Json) -> Outcome:
     """kubelet asks again, since it ended before it had written down the answer."""
-    desk = desk_of(case)
+    fixture = desk_of(case)
     steps = []
     for step in case["steps"]:
-        pod = bind(desk, step["pod"], step["request"])
-        desk.forget(pod)
-        steps.append(shown(desk, pod, step["request"]))
-    sums = sum((Amount(*pair) for pair in desk.charged().values()), Amount())
+        pod = bind(fixture, step["pod"], step["request"])
+        fixture.forget(pod)
+        steps.append(shown(fixture, pod, step["request"]))
+    sums = sum((Amount(*pair) for pair in fixture.charged().values()), Amount())
     return {"steps": steps, "charged": [sums.cores, sums.units]}
 
 
 def run_pending(case: Json) -> Outcome:
     """Pods that wait for kubelet, which takes them in the order of the case."""
-    desk = desk_of(case)
+    fixture = desk_of(case)
     asked = {
         one["pod"]: [{key: one.get(key) for key in ("mem", "core")}]
         for one in case["pending_pods"]
     }
     pods = {
-        one["pod"]: bind(desk, one["pod"], asked[one["pod"]], one["card"])
+        one["pod"]: bind(fixture, one["pod"], asked[one["pod"]], one["card"])
         for one in case["pending_pods"]
     }
     order = case.get("kubelet_order") or [case["kubelet_request"]["for"]]
     first = (names.CORE, names.MEMORY)
-    cards = {name: shown(desk, pods[name], asked[name], order=first) for name in order}
+    cards = {
+        name: shown(fixture, pods[name], asked[name], order=first) for name in order
+    }
     held = {
-        name: desk.occupancy.placement(pod, desk.listed(), desk.cards)
+        name: fixture.occupancy.placement(pod, fixture.listed(), fixture.cards)
         for name, pod in pods.items()
     }
     as_planned = all(one == pods[name].placement for name, one in held.items())
@@ -86,21 +94,21 @@ def run_pending(case: Json) -> Outcome:
 
 def run_containers(case: Json) -> Outcome:
     """One pod, container by container."""
-    desk = desk_of(case)
+    fixture = desk_of(case)
     asked = case["pod"]["containers"]
-    pod = bind(desk, "pod", asked, case["pod"]["card"])
-    return {"allocated": shown(desk, pod, asked)}
+    pod = bind(fixture, "pod", asked, case["pod"]["card"])
+    return {"allocated": shown(fixture, pod, asked)}
 
 
 def run_preferred(case: Json) -> Outcome:
     """A pod that nobody planned asks for so many units of the cards given."""
     gpus = case["answer"].get("gpus") or case["gpus"]
     cards = [card(i, units, uuid=name) for i, (name, units) in enumerate(gpus.items())]
-    desk = Desk(*cards)
-    pod = desk.bind(body_of("pod", [{"mem": case["size"]}]))
-    desk.active[pod.name] = pod
+    fixture = AdmissionFixture(*cards)
+    pod = fixture.bind(body_of("pod", [{"mem": case["size"]}]))
+    fixture.active[pod.name] = pod
     try:
-        chosen = desk.choose(names.MEMORY, case["size"], set())
+        chosen = fixture.choose(names.MEMORY, case["size"], set())
     except DeniedError as error:
         return {"error": True, "text": str(error)}
     counted: Counter[str] = Counter()

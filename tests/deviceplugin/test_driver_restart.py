@@ -22,9 +22,8 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json
-from tests.deviceplugin.house import NODE, C, M
-from tests.deviceplugin.nvml_pair import FOREVER_S
-from tests.deviceplugin.nvml_watch import Clock
+from tests.deviceplugin.node_fixture import NODE, C, M
+from tests.deviceplugin.nvml_fixture import FOREVER_S, Clock
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until

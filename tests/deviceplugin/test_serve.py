@@ -19,7 +19,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.cluster import Child, fetched
 from gpusharectl.demo.devices import Devices
 from tests.builders import node_json, pod_json
-from tests.deviceplugin.house import NODE, C, M
+from tests.deviceplugin.node_fixture import NODE, C, M
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes

@@ -31,32 +31,32 @@ from extender.server.tls import TlsFiles
 from extender.server.webhook_app import Result, ReviewMetrics
 from gpushare.domain.model import NodeName
 from tests.builders import cards, event, node_json
-from tests.deviceplugin import scene
-from tests.deviceplugin.extender import NODE, found_card
+from tests.deviceplugin import exporter_data
+from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.extender.extender_fixture import ExtenderFixture
 from tests.extender.server.test_public import reflector
 from tests.testbed.certificates import certificates
 
 PODS = (
-    scene.held("bert-0", 8, 20, namespace="shop"),
-    scene.held("bert-1", 4, 10, namespace="shop"),
+    exporter_data.held("bert-0", 8, 20, namespace="shop"),
+    exporter_data.held("bert-1", 4, 10, namespace="shop"),
     # Cores and no memory: nothing may divide by its share.
-    scene.held("cores", 0, 10, namespace="bank"),
+    exporter_data.held("cores", 0, 10, namespace="bank"),
 )
-PROCESSES = scene.processes(
+PROCESSES = exporter_data.processes(
     {
-        scene.A: (
-            scene.use(1, 2048, 40.0),
-            scene.use(2, 300, 0.0),
-            scene.use(3, 100, 1.0),
-            scene.use(4, 100, 1.0),
+        exporter_data.A: (
+            exporter_data.use(1, 2048, 40.0),
+            exporter_data.use(2, 300, 0.0),
+            exporter_data.use(3, 100, 1.0),
+            exporter_data.use(4, 100, 1.0),
         )
     },
     {
-        1: scene.owner("bert-0"),
-        2: scene.owner("bert-1"),
+        1: exporter_data.owner("bert-0"),
+        2: exporter_data.owner("bert-1"),
         3: NO_POD,
-        4: scene.owner("cores"),
+        4: exporter_data.owner("cores"),
     },
 )
 
@@ -64,24 +64,24 @@ PROCESSES = scene.processes(
 def seen(at: float) -> Snapshot:
     """What the exporter knew at that moment: every field of both cards has a value."""
     every = {field.name: 1.0 for field in FIELDS} | {FB_TOTAL: 7524.0, FB_USED: 3000.0}
-    values = {scene.A: every, scene.B: every}
-    return scene.snapshot(
+    values = {exporter_data.A: every, exporter_data.B: every}
+    return exporter_data.snapshot(
         found_card(0),
         found_card(1),
         values=values,
         round_=replace(PROCESSES, at=at),
-        groups=scene.ALL,
+        groups=exporter_data.ALL,
         troubles={"pods": "late"},
-        xids={scene.A: XidTally(79, {79: 1}), scene.B: XidTally()},
+        xids={exporter_data.A: XidTally(79, {79: 1}), exporter_data.B: XidTally()},
         at=at,
-        unsupported={scene.B: ("DCGM_FI_DEV_MEMORY_TEMP",)},
+        unsupported={exporter_data.B: ("DCGM_FI_DEV_MEMORY_TEMP",)},
     )
 
 
 def exporter_page() -> str:
     at = time.time()
     snapshot = seen(at)
-    tenancy = scene.tenancy(*PODS)
+    tenancy = exporter_data.tenancy(*PODS)
     book = UsageBook(lambda: snapshot, lambda: tenancy)
     kubelet = KubeletRound(at, 0.01, 2, (("shop", "bert-1"),))
     site = Site(NODE, NODE, version="0.1.0")
@@ -135,7 +135,7 @@ def plugin_page() -> str:
     registry = CollectorRegistry()
     metrics = PluginMetrics(registry)
     metrics.registered.labels("baidu.com/vcuda-memory").set(1)
-    metrics.sick.labels(scene.A).set(0)
+    metrics.sick.labels(exporter_data.A).set(0)
     return generate_latest(registry).decode()
 
 

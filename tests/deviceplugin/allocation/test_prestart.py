@@ -13,19 +13,21 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Unavailable
 from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json
-from tests.deviceplugin.house import UUIDS, House, M, found_card, inside
-from tests.deviceplugin.test_otherwise import prefers
+from tests.deviceplugin.allocation.test_misplaced import prefers
+from tests.deviceplugin.node_fixture import UUIDS, M, NodeFixture, found_card, inside
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with House(tmp_path_factory.mktemp("h"), found_card(0), found_card(1)) as made:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFixture]:
+    with NodeFixture(
+        tmp_path_factory.mktemp("h"), found_card(0), found_card(1)
+    ) as made:
         yield made
 
 
 @pytest.fixture
-def house(shared: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """One house for all; what a test admitted is gone after it."""
+def node(shared: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFixture]:
+    """One node for all; what a test admitted is gone after it."""
     prefer = shared.serving.admission.prefer
     yield shared
     shared.serving.admission.prefer = prefer  # type: ignore[method-assign]
@@ -41,27 +43,27 @@ def fails(error: Exception) -> Any:
     return call
 
 
-def start(house: House, pod: Json, container: str = "main") -> None:
-    house.devices.start(pod["metadata"]["uid"], container)
+def start(node: NodeFixture, pod: Json, container: str = "main") -> None:
+    node.devices.start(pod["metadata"]["uid"], container)
 
 
-def test_devices_that_nobody_holds(house: House) -> None:
+def test_devices_that_nobody_holds(node: NodeFixture) -> None:
     """Neither by kubelet's list nor by what was written down."""
     with pytest.raises(NotYetError, match="not known which container holds"):
-        house.start_container(M, ["aaaaaaaa-m0007"])
+        node.start_container(M, ["aaaaaaaa-m0007"])
 
 
-def test_kubelet_is_silent(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubelet_is_silent(node: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nobody knows whose they are; it asks again."""
-    pod = house.bind("a", 4, 1)
-    house.admit(pod)
-    resources = house.serving.prestart.resources
+    pod = node.bind("a", 4, 1)
+    node.admit(pod)
+    resources = node.serving.prestart.resources
     with monkeypatch.context() as silent:
         silent.setattr(resources, "list", fails(KubeletSilentError("no answer")))
         silent.setattr(resources, "get", lambda *_: None)
         with pytest.raises(NotYetError, match="which container holds them: no answer"):
-            house.start_container(M, ids_of_card(0, 4))
-    start(house, pod)
+            node.start_container(M, ids_of_card(0, 4))
+    start(node, pod)
 
 
 def ids_of_card(index: int, count: int) -> list[str]:
@@ -69,85 +71,87 @@ def ids_of_card(index: int, count: int) -> list[str]:
 
 
 def test_an_older_kubelet_lists_all(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before 1.34 it cannot be asked of one pod."""
-    pod = house.bind("a", 4, 1, card=1)
-    monkeypatch.setattr(house.serving.prestart.resources, "get", lambda *_: None)
-    assert inside(house.run(pod)["main"])["cards"][0]["uuid"] == UUIDS[1]
+    pod = node.bind("a", 4, 1, card=1)
+    monkeypatch.setattr(node.serving.prestart.resources, "get", lambda *_: None)
+    assert inside(node.run(pod)["main"])["cards"][0]["uuid"] == UUIDS[1]
 
 
-def test_a_restarted_container_is_looked_at_again(house: House) -> None:
+def test_a_restarted_container_is_looked_at_again(node: NodeFixture) -> None:
     """And its file is there as before, also for an init container."""
-    pod = house.bind(
+    pod = node.bind(
         "a",
         containers=[container_json("main", 4, 1)],
         init=[container_json("once", 6, 2)],
     )
-    given = house.run(pod)
+    given = node.run(pod)
     for container, units in (("once", 6), ("main", 4), ("once", 6)):
-        start(house, pod, container)
+        start(node, pod, container)
         assert inside(given[container])["container"] == container
         assert inside(given[container])["cards"][0]["units"] == units
 
 
 def test_a_swap_that_cannot_be_written_waits(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The extender must know of it before the card is used."""
-    pod = house.bind("a", 4, 1, card=0)
-    prefers(house, UUIDS[1])
-    house.admit(pod)
+    pod = node.bind("a", 4, 1, card=0)
+    prefers(node, UUIDS[1])
+    node.admit(pod)
     with monkeypatch.context() as away:
-        away.setattr(house.cluster, "annotate", fails(Unavailable("no answer")))
+        away.setattr(node.cluster, "annotate", fails(Unavailable("no answer")))
         with pytest.raises(CannotStartYetError, match="could not be reported: no ans"):
-            start(house, pod)
-    start(house, pod)
-    actual = house.actual("a")
+            start(node, pod)
+    start(node, pod)
+    actual = node.actual("a")
     assert actual is not None
     assert actual.cards() == (UUIDS[1],)
 
 
 def test_a_planned_pod_is_written_of_never(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start costs the API server nothing."""
-    house.run(pod := house.bind("a", 4, 1, card=1))
-    monkeypatch.setattr(house.cluster, "annotate", fails(AssertionError()))
-    start(house, pod)
-    house.serving.reporter.catch_up()
+    node.run(pod := node.bind("a", 4, 1, card=1))
+    monkeypatch.setattr(node.cluster, "annotate", fails(AssertionError()))
+    start(node, pod)
+    node.serving.reporter.catch_up()
 
 
-def test_what_was_missed_is_caught_up_with(house: House) -> None:
+def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
     """An annotation that somebody took away; written once."""
-    house.run(house.bind("a", 4, 1, card=None))
-    assert house.actual("a") is not None
+    node.run(node.bind("a", 4, 1, card=None))
+    assert node.actual("a") is not None
     gone: dict[str, str | None] = {names.ACTUAL: None}
-    house.cluster.annotate(Kind.PODS, "default", "a", gone)
+    node.cluster.annotate(Kind.PODS, "default", "a", gone)
     # The watch tells in order: once this one is seen, so is what came before.
-    house.bind("later", 1, 1)
-    house.serving.reporter.catch_up()
-    assert house.actual("a") is not None
+    node.bind("later", 1, 1)
+    node.serving.reporter.catch_up()
+    assert node.actual("a") is not None
 
 
-def test_what_has_ended_is_forgotten(house: House) -> None:
+def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     """By the occupancy; records stay while they are young."""
-    house.run(house.bind("a", 4, 1))
-    uid = house.pod("a")["metadata"]["uid"]
-    assert house.serving.occupancy.has_allocation(uid)
-    house.end_pod("a")
-    house.serving.pods._drop(uid)
-    house.serving.reporter.catch_up()
-    assert not house.serving.occupancy.has_allocation(uid)
-    assert any(one.uid == uid for one in house.serving.reporter.records.all())
+    node.run(node.bind("a", 4, 1))
+    uid = node.pod("a")["metadata"]["uid"]
+    assert node.serving.occupancy.has_allocation(uid)
+    node.end_pod("a")
+    node.serving.pods._drop(uid)
+    node.serving.reporter.catch_up()
+    assert not node.serving.occupancy.has_allocation(uid)
+    assert any(one.uid == uid for one in node.serving.reporter.records.all())
 
 
 def test_the_loop_outlives_a_silent_kubelet(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: NodeFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It reports later."""
     caplog.set_level("INFO")
-    reporter = house.serving.reporter
+    reporter = node.serving.reporter
     monkeypatch.setattr(reporter.resources, "list", fails(KubeletSilentError("no")))
     rounds = iter([False, False, True])
 

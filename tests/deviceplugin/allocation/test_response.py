@@ -17,7 +17,7 @@ from deviceplugin.allocation.response import (
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
-from tests.deviceplugin.house import UUIDS, found_card
+from tests.deviceplugin.node_fixture import UUIDS, found_card
 
 M, C = names.MEMORY, names.CORE
 NVIDIA = [found_card(0), found_card(1)]

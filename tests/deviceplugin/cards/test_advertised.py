@@ -1,14 +1,27 @@
-"""What this node offers, and who hears of a change."""
+"""What this node offers, and who hears of a change.
 
-from threading import Thread
+The node's annotation, and what operators write beside it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards.advertised import Offer
+from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
+from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from tests.deviceplugin.house import UUIDS, found_card
+from gpushare.kube.annotations import decode_cards
+from gpushare.kube.cluster import Kind
+from gpushare.kube.errors import Forbidden, Unavailable
+from gpushare.kube.reflector import Reflector
+from tests.builders import event, node_json, page
+from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
+from tests.testbed.waiting import wait_until
 
 M, C = names.MEMORY, names.CORE
 
@@ -136,3 +149,192 @@ def test_a_found_card_keeps_what_its_source_knows(uuid: CardUUID) -> None:
     """For what its container needs; a stranger is none."""
     found = offer(found_card(0)).cards().as_found([uuid])
     assert found == ((found_card(0),) if uuid == UUIDS[0] else ())
+
+
+class Counting(Embedded):
+    """Counts the writes, tells of each, and fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(bookmark_every_s=0.05)
+        self.writes = 0
+        self.tell: Callable[[], None] = lambda: None
+        self.failures: list[Exception] = []
+
+    def annotate(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        annotations: Mapping[str, str | None],
+    ) -> None:
+        self.writes += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        super().annotate(kind, namespace, name, annotations)
+        self.tell()
+
+
+class PublisherFixture:
+    """A publisher over a cluster of one node, watched as the plugin watches it."""
+
+    def __init__(self) -> None:
+        self.cluster = Counting()
+        self.node = OwnNode(NODE)
+        self.offer = Offer(0)
+        self.publisher = Publisher(
+            self.cluster, NODE, self.node, self.offer, look_s=0.05
+        )
+
+    def there(self) -> list[tuple[str, bool]]:
+        made = self.cluster.get(Kind.NODES, "", NODE)
+        text = (
+            made["metadata"]
+            .get("annotations", {})
+            .get(names.CARDS, '{"v":1,"cards":[]}')
+        )
+        return [(card.uuid, card.healthy) for card in decode_cards(text)]
+
+    def make_node(self) -> None:
+        self.cluster.create(Kind.NODES, node_json(NODE))
+
+    def hear(self) -> None:
+        """Let the publisher know the node as it is now."""
+        self.node.replace(iter([page(self.cluster.get(Kind.NODES, "", NODE))]))
+
+    def wait_there(self, *cards: tuple[str, bool]) -> None:
+        wait_until(self.there, "annotation", accept=lambda seen: seen == list(cards))
+
+
+@contextmanager
+def running(
+    fixture: PublisherFixture, *, at_once: bool = False
+) -> Iterator[PublisherFixture]:
+    """With a real watch, or with one that tells at once.
+
+    What a late one has not told of is written again: then nobody can count writes.
+    """
+    stop = Event()
+    loops = [fixture.publisher.run]
+    if at_once:
+        fixture.cluster.tell = fixture.hear
+        fixture.hear()
+    else:
+        loops.append(Reflector(fixture.cluster, Kind.NODES, fixture.node).run)
+    threads = [Thread(target=one, args=(stop,)) for one in loops]
+    for thread in threads:
+        thread.start()
+    try:
+        yield fixture
+    finally:
+        stop.set()
+        fixture.offer.set_cordoned(["wake"])  # type: ignore[list-item]
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def fixture() -> PublisherFixture:
+    made = PublisherFixture()
+    made.make_node()
+    made.offer.set_found([found_card(0)])
+    return made
+
+
+ONE = (UUIDS[0], True)
+
+
+def test_written_once(fixture: PublisherFixture) -> None:
+    """And again only for a change; a cordon is none of its business."""
+    with running(fixture, at_once=True):
+        fixture.wait_there(ONE)
+        fixture.offer.set_cordoned([UUIDS[0]])
+        fixture.offer.set_sick({UUIDS[0]: "lost"})
+        fixture.wait_there((UUIDS[0], False))
+        fixture.offer.set_sick({UUIDS[0]: "XID 79"})
+        fixture.offer.set_found([found_card(0), found_card(1)])
+        fixture.wait_there((UUIDS[0], False), (UUIDS[1], True))
+    assert fixture.cluster.writes == 3
+
+
+def test_what_is_there_already_is_not_written(fixture: PublisherFixture) -> None:
+    """A restart of the plugin wakes no pod."""
+    with running(fixture, at_once=True):
+        fixture.wait_there(ONE)
+    again = PublisherFixture()
+    again.cluster, again.offer = fixture.cluster, fixture.offer
+    again.hear()
+    Publisher(again.cluster, NODE, again.node, again.offer).publish()
+    assert fixture.cluster.writes == 1
+
+
+@pytest.mark.parametrize("text", [None, "", '{"v":1,"cards":[]}', "junk"])
+def test_who_changes_it_is_overruled(
+    fixture: PublisherFixture, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By hand removed or changed: written again, and a removal is told."""
+    with running(fixture, at_once=True):
+        fixture.wait_there(ONE)
+        Embedded.annotate(fixture.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
+        fixture.hear()
+        wait_until(lambda: fixture.cluster.writes == 2, "a second write")
+        fixture.wait_there(ONE)
+    removed = "the annotation of the cards was removed; writing it again"
+    assert (removed in caplog.messages) is (text is None)
+
+
+def test_the_node_may_come_later(fixture: PublisherFixture) -> None:
+    """kubelet registers it; until then nothing is written."""
+    late = PublisherFixture()
+    late.offer.set_found([found_card(0)])
+    late.publisher.publish()
+    with running(late):
+        assert late.cluster.writes == 0
+        late.make_node()
+        late.wait_there(ONE)
+
+
+def test_a_node_made_anew_is_written_on(fixture: PublisherFixture) -> None:
+    """Deleted and registered again: it has no annotation."""
+    with running(fixture):
+        fixture.wait_there(ONE)
+        fixture.cluster.delete(Kind.NODES, "", NODE)
+        wait_until(lambda: not fixture.node.exists(), "its end")
+        fixture.make_node()
+        fixture.wait_there(ONE)
+
+
+def test_errors_are_retried(
+    fixture: PublisherFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is told with the words of the API server, and the wait grows."""
+    caplog.set_level(logging.INFO)
+    fixture.cluster.failures = [Unavailable("no answer"), Forbidden("not yours")]
+    with running(fixture):
+        fixture.wait_there(ONE)
+    told = [one for one in caplog.records if one.message == "cards not published"]
+    facts = [(one.because, one.wait_s) for one in told]  # type: ignore[attr-defined]
+    assert facts == [("no answer", 0.5), ("not yours", 1.0)]
+    assert "cards published" in caplog.messages
+
+
+def test_what_operators_wrote() -> None:
+    """UUIDs with commas and blanks; absent, empty and of no text count as none."""
+    node = OwnNode(NODE)
+    assert node.uuids(names.CORDON) == frozenset()
+    assert node.status() == {}
+    made = node_json(NODE, annotations={names.CORDON: " A ,B,, "})
+    node.apply(event("ADDED", made | {"status": {"nodeInfo": {}}}))
+    assert node.uuids(names.CORDON) == {"A", "B"}
+    assert node.status() == {"nodeInfo": {}}
+    node.apply(event("DELETED", made))
+    assert not node.exists()
+    assert node.annotation(names.CORDON) is None
+
+
+def test_an_empty_list_of_nodes_is_no_node() -> None:
+    """Where one was, it has gone."""
+    node = OwnNode(NODE)
+    node.replace(iter([page(node_json(NODE))]))
+    assert node.exists()
+    node.replace(iter([page()]))
+    assert not node.exists()

@@ -19,8 +19,8 @@ from deviceplugin.exporter.http import ExporterPages, Request, Response
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
-from tests.deviceplugin.house import found_card
-from tests.deviceplugin.scriptedtelemetry import A, B
+from tests.deviceplugin.node_fixture import found_card
+from tests.deviceplugin.scripted_telemetry import A, B
 
 SEED = Snapshot(
     found=Found((found_card(0), found_card(1))),

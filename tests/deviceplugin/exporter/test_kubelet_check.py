@@ -19,8 +19,8 @@ from deviceplugin.pod_resources import PodResources
 from gpushare.kube import names
 from gpushare.kube.proto import podresources_pb2 as pb
 from tests.builders import bound_json, container_json, page, placement, pod_json
-from tests.deviceplugin.house import UUIDS, House, found_card
-from tests.deviceplugin.scene import A, B, held, tenancy, with_ids
+from tests.deviceplugin.exporter_data import A, B, held, tenancy, with_ids
+from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, found_card
 from tests.deviceplugin.test_pod_resources import Serve, WithGet, serve
 from tests.testbed.waiting import wait_until
 
@@ -288,11 +288,11 @@ def test_a_real_plugins_pods_agree(tmp_path: Path) -> None:
 
     One whose annotation then names another card is found.
     """
-    with House(tmp_path, found_card(0), found_card(1)) as house:
-        house.run(house.bind("a", 8, 20, card=0))
-        house.run(house.bind("b", 29, 100, card=1))
-        house.run(
-            house.bind(
+    with NodeFixture(tmp_path, found_card(0), found_card(1)) as node:
+        node.run(node.bind("a", 8, 20, card=0))
+        node.run(node.bind("b", 29, 100, card=1))
+        node.run(
+            node.bind(
                 "c",
                 containers=[container_json("main", 4)],
                 init=[container_json("first", 6)],
@@ -300,7 +300,7 @@ def test_a_real_plugins_pods_agree(tmp_path: Path) -> None:
             )
         )
         resources = PodResources(tmp_path / "pod-resources" / "kubelet.sock")
-        pods = [with_ids(house.pod(name)) for name in "abc"]
+        pods = [with_ids(node.pod(name)) for name in "abc"]
         asked = checked(KubeletCheck(resources, lambda: None), tenancy(*pods))
         notes = pods[0]["metadata"]["annotations"]
         notes[names.PLACEMENT] = notes[names.PLACEMENT].replace(UUIDS[0], UUIDS[1])

@@ -1,5 +1,10 @@
-"""The whole exporter over the stub driver: what a driver does to it, pages survive."""
+"""The whole exporter over the stub driver: what a driver does to it, pages survive.
 
+The file of fields changes while the exporter runs; a bad one changes nothing.
+"""
+
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +18,36 @@ from prometheus_client.samples import Sample
 
 from deviceplugin.cards.nvml_cards import NvmlCards
 from deviceplugin.exporter.http import Request
-from deviceplugin.exporter.run import ExporterParts, assemble, run, start
-from deviceplugin.exporter.sampler import groups_read
-from deviceplugin.exporter.selection import Flags
+from deviceplugin.exporter.procfs import ProcFs
+from deviceplugin.exporter.run import (
+    CONFIG,
+    ExporterParts,
+    FieldFileWatcher,
+    assemble,
+    run,
+    start,
+)
+from deviceplugin.exporter.sampler import Sampler, groups_read
+from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.settings import ExporterSettings
+from deviceplugin.exporter.snapshot_store import SnapshotStore
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.combined import CombinedTelemetry
-from deviceplugin.telemetry.fields import GPU_UTIL, XID_ERRORS
+from deviceplugin.telemetry.fields import (
+    FB_USED,
+    FIELDS,
+    GPU_TEMP,
+    GPU_UTIL,
+    NVLINK,
+    XID_ERRORS,
+)
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.addresses import free_address, why_not_listen
 from gpushare.domain.model import NodeName
 from gpushare.fakeapi.cluster import Embedded
 from tests.deviceplugin.amd_tree import AmdTree
-from tests.deviceplugin.nvml_pair import FOREVER_S
-from tests.deviceplugin.scriptedtelemetry import ScriptedTelemetry
+from tests.deviceplugin.nvml_fixture import FOREVER_S
+from tests.deviceplugin.scripted_telemetry import ScriptedTelemetry
 from tests.nvml.build import the_stub
 from tests.nvml.driver import StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until
@@ -307,3 +328,183 @@ def quiet(*, pods: bool = False) -> ExporterSettings:
     return ExporterSettings(
         NodeName("n"), pods=pods, listen=free_address(), collect_listen=None
     )
+
+
+TEMP, UTIL = f"{GPU_TEMP}, gauge, warm\n", f"{GPU_UTIL}, gauge, busy\n"
+DEFAULT = {one.name for one in choose(Flags()).fields}
+
+
+class FieldFileFixture:
+    def __init__(self, path: Path | None, flags: Flags | None = None) -> None:
+        self.board = SnapshotStore()
+        sampler = Sampler(ScriptedTelemetry(), self.board, ProcFs())
+        self.watcher = FieldFileWatcher(flags or Flags(), path, sampler, self.board)
+        self.look()
+
+    def look(self) -> None:
+        self.watcher.look()
+
+    @property
+    def shown(self) -> set[str]:
+        return {one.name for one in self.board.read().fields}
+
+    @property
+    def trouble(self) -> str:
+        return self.board.read().troubles.get(CONFIG, "")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "fields.csv"
+
+
+def told(caplog: pytest.LogCaptureFixture, message: str) -> int:
+    return sum(one.message == message for one in caplog.records)
+
+
+def test_without_a_file_the_defaults_hold(path: Path) -> None:
+    """Also where one may come: a ConfigMap is optional."""
+    for given in (None, path):
+        fixture = FieldFileFixture(given)
+        assert fixture.shown == DEFAULT
+        assert not fixture.trouble
+
+
+def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(path: Path) -> None:
+    """Without a restart."""
+    fixture = FieldFileFixture(path)
+    for text, shown in ((TEMP, {GPU_TEMP}), (TEMP + UTIL, {GPU_TEMP, GPU_UTIL})):
+        path.write_text(text)
+        fixture.look()
+        assert fixture.shown == shown
+    path.unlink()
+    fixture.look()
+    assert fixture.shown == DEFAULT
+
+
+def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
+    """Neither time nor size tells it."""
+    path.write_text(TEMP)
+    fixture = FieldFileFixture(path)
+    before = path.stat()
+    path.write_text(f"{FB_USED},  gauge, warm\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    fixture.look()
+    assert fixture.shown == {FB_USED}
+
+
+def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
+    """kubelet swaps ``..data`` to a new folder; the file's own path never changes."""
+    for name, text in (("..1", TEMP), ("..2", UTIL)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "fields.csv").write_text(text)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "fields.csv").symlink_to("..data/fields.csv")
+    fixture = FieldFileFixture(tmp_path / "fields.csv")
+    assert fixture.shown == {GPU_TEMP}
+    (tmp_path / "..new").symlink_to("..2")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    fixture.look()
+    assert fixture.shown == {GPU_UTIL}
+
+
+@pytest.mark.parametrize(
+    ("raw", "because"),
+    [
+        (b"nonsense\n", "line 1: 1 columns are not valid; write: field, type, help"),
+        (TEMP.encode() * 2, f"line 2: {GPU_TEMP} is listed twice; leave one out"),
+        (b"", "it lists no field that is known here"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),
+    ],
+)
+def test_a_bad_file_changes_nothing_and_is_told_once(
+    path: Path, raw: bytes, because: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line names file and fault; the trouble is over when the file is."""
+    path.write_text(UTIL)
+    fixture = FieldFileFixture(path)
+    path.write_bytes(raw)
+    for _ in range(3):
+        fixture.look()
+    assert fixture.shown == {GPU_UTIL}
+    assert fixture.trouble == f"{path}: {because}; the fields chosen before stay"
+    assert told(caplog, "the file of fields is not valid") == 1
+    path.write_text(TEMP)
+    fixture.look()
+    assert fixture.shown == {GPU_TEMP}
+    assert not fixture.trouble
+
+
+def test_a_file_that_is_put_back_is_no_trouble(path: Path) -> None:
+    """Though what is chosen stays the same, bytes and all."""
+    path.write_text(UTIL)
+    fixture = FieldFileFixture(path)
+    path.write_text("nonsense")
+    fixture.look()
+    path.write_text(UTIL)
+    fixture.look()
+    assert (fixture.shown, fixture.trouble) == ({GPU_UTIL}, "")
+    aside = path.rename(path.with_suffix(".aside"))
+    path.mkdir()
+    fixture.look()
+    assert fixture.trouble
+    path.rmdir()
+    aside.rename(path)
+    fixture.look()
+    assert (fixture.shown, fixture.trouble) == ({GPU_UTIL}, "")
+
+
+def test_a_file_that_cannot_be_read_is_bad(path: Path) -> None:
+    """A folder in its place: nobody can have meant no file by that."""
+    path.mkdir()
+    fixture = FieldFileFixture(path)
+    assert fixture.shown == DEFAULT
+    assert f"{path}: it cannot be read (Is a directory)" in fixture.trouble
+
+
+def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
+    """It starts all the same."""
+    path.write_text("nonsense")
+    fixture = FieldFileFixture(path, Flags(off=frozenset({NVLINK})))
+    assert fixture.shown == DEFAULT - {
+        one.name for one in FIELDS if one.group == NVLINK
+    }
+    assert fixture.trouble
+
+
+def test_unknown_names_are_skipped_and_told_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file made for dcgm-exporter may list what only DCGM knows."""
+    path.write_text(TEMP + "DCGM_FI_DEV_FAN_SPEED, gauge, fan\n")
+    fixture = FieldFileFixture(path)
+    for _ in range(3):
+        fixture.look()
+    assert (fixture.shown, fixture.trouble) == ({GPU_TEMP}, "")
+    (line,) = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert line.fields == "DCGM_FI_DEV_FAN_SPEED"  # type: ignore[attr-defined]
+
+
+def test_an_unchanged_file_is_no_news(path: Path) -> None:
+    """No round is thrown away for it."""
+    path.write_text(TEMP)
+    fixture = FieldFileFixture(path)
+    before = fixture.board.read()
+    fixture.look()
+    assert fixture.board.read() is before
+
+
+def test_it_looks_while_it_runs(path: Path) -> None:
+    """Every so often, until it is stopped."""
+    fixture, stop = FieldFileFixture(path), Event()
+    thread = Thread(target=fixture.watcher.run, args=(stop, 0.01))
+    thread.start()
+    try:
+        path.write_text(UTIL)
+        wait_until(lambda: fixture.shown == {GPU_UTIL}, "the file's fields")
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()

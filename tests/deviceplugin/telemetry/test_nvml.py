@@ -10,8 +10,16 @@ from deviceplugin.telemetry import fields as f
 from deviceplugin.telemetry.base import ProcessesAnswer, SmSource
 from deviceplugin.telemetry.nvml import NvmlTelemetry
 from gpushare.domain.model import CardUUID
-from tests.deviceplugin.nvml_pair import FOREVER_S, wait_found
-from tests.deviceplugin.nvml_watch import CARD, OTHER, Watch, processes, says, watch
+from tests.deviceplugin.nvml_fixture import (
+    CARD,
+    FOREVER_S,
+    OTHER,
+    Watch,
+    processes,
+    says,
+    wait_found,
+    watch,
+)
 from tests.nvml.driver import NOT_SUPPORTED
 from tests.testbed.waiting import wait_until
 

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
-from tests.deviceplugin.nvml_watch import (
+from tests.deviceplugin.nvml_fixture import (
     CARD,
     OTHER,
     Clock,

@@ -32,8 +32,7 @@ from gpusharectl.top.scrape import (
     read_page,
     scrape,
 )
-from tests.deviceplugin.house import NODE
-from tests.deviceplugin.scene import (
+from tests.deviceplugin.exporter_data import (
     AT,
     A,
     B,
@@ -44,6 +43,7 @@ from tests.deviceplugin.scene import (
     tenancy,
     use,
 )
+from tests.deviceplugin.node_fixture import NODE
 from tests.gpusharectl.cluster_states import cluster_state, part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
 from tests.gpusharectl.terminal import ROOT

@@ -1,0 +1,247 @@
+"""The plugin's admission alone, and a kubelet without sockets that asks it.
+
+Pods of many shapes, and a kubelet in a few lines that gives them their ids.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.preferred import Admission
+from deviceplugin.cards.devices import KINDS, Cards, device_ids, part, pick, plan
+from deviceplugin.cards.source import FoundCard
+from deviceplugin.pod_watch import EventRecorder, NodePods
+from deviceplugin.pods import Held, Listed, NodePod, PodName, node_pod
+from gpushare.domain.model import Card, CardUUID, Placement
+from gpushare.domain.request import Role
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json
+from tests.builders import AT, container_json, event, pod_json
+from tests.deviceplugin.node_fixture import NODE
+
+RESOURCES = (names.CORE, names.MEMORY)
+Shown = dict[str, list[CardUUID]]
+"""Of each container, the cards that it sees."""
+
+
+class AdmissionFixture:
+    """One node's admission: pods are bound to it, admitted, forgotten and ended."""
+
+    def __init__(self, *cards: Card, chance: Random | None = None) -> None:
+        self.chance = chance or Random(0)
+        found = {
+            one.uuid: FoundCard(one.uuid, one.index, one.units * 256) for one in cards
+        }
+        self.cards = Cards(cards, found)
+        self.pods = NodePods(Embedded(), NODE)
+        self.occupancy = Occupancy(NODE, self.pods)
+        resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
+        recorder = EventRecorder(Embedded(), NODE)
+        self.admission = Admission(self.pods, resources, self.occupancy, recorder)
+        self.active: dict[PodName, NodePod] = {}
+        self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
+
+    def listed(self) -> Listed:
+        """What kubelet lists: no init containers that end."""
+        found: dict[PodName, Mapping[str, Held]] = {}
+        for name, pod in self.active.items():
+            ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
+            mine = self.held.get(name, {})
+            found[name] = {
+                one.name: dict(mine.get(one.name, {}))
+                for one in pod.gpu_containers
+                if one.name not in ends
+            }
+        return Listed(found)
+
+    def bind(self, body: Json, placement: Placement | None = None) -> NodePod:
+        """Let the watch tell of a pod of this node."""
+        body["spec"]["nodeName"] = NODE
+        if placement is not None:
+            notes = body["metadata"].setdefault("annotations", {})
+            notes[names.PLACEMENT] = encode_placement(placement, AT)
+        self.pods.apply(event("ADDED", body))
+        return node_pod(body)
+
+    def admit(self, pod: NodePod, order: Sequence[str] | None = None) -> Shown:
+        """Ask for each container's devices in turn; ``DeniedError`` as it comes."""
+        self.active[pod.name] = pod
+        shown: Shown = {}
+        reusable: set[str] = set()
+        for container in pod.gpu_containers:
+            mine = self.held.setdefault(pod.name, {}).setdefault(container.name, {})
+            for resource in order or self.chance.sample(RESOURCES, 2):
+                count = part(container.amount, resource)
+                if not count or resource in mine:
+                    continue
+                ids = self.choose(resource, count, reusable)
+                cards = list(self._allocate(resource, ids))
+                assert shown.setdefault(container.name, cards) == cards
+                mine[resource] = frozenset(ids)
+            ids_held = {one for ids in mine.values() for one in ids}
+            if container.role is Role.INIT:
+                reusable |= ids_held
+            else:
+                reusable -= ids_held
+        return shown
+
+    def _allocate(self, resource: str, ids: Sequence[str]) -> list[CardUUID]:
+        assigned = self.admission.allocate(self.cards, resource, ids)
+        return [card.uuid for card in assigned.cards]
+
+    def choose(self, resource: str, count: int, reusable: set[str]) -> Sequence[str]:
+        """Choose as kubelet does, who prefers what we prefer if it is to be had."""
+        every = [
+            one
+            for card in self.cards.all
+            if card.healthy
+            for one in device_ids(card, KINDS[resource])
+        ]
+        again = [one for one in every if one in reusable]
+        must = self.chance.sample(again, min(count, len(again)))
+        if len(must) == count:
+            return must
+        used = self.used() - set(must)
+        free = self.chance.sample(every, len(every))
+        free = [one for one in free if one not in used]
+        chosen = self.admission.prefer(self.cards, resource, free, must, count)
+        assert len(chosen) == len(set(chosen)) == count
+        assert set(must) <= set(chosen) <= set(free)
+        return chosen
+
+    def used(self) -> set[str]:
+        return {
+            one
+            for containers in self.held.values()
+            for held in containers.values()
+            for ids in held.values()
+            for one in ids
+        }
+
+    def forget(self, pod: NodePod) -> None:
+        """As a kubelet that ended before it had written anything down."""
+        self.held.pop(pod.name, None)
+        self.active.pop(pod.name, None)
+
+    def end(self, pod: NodePod, body: Json) -> None:
+        """The pod is deleted, and its containers have ended."""
+        self.forget(pod)
+        self.pods.apply(event("DELETED", body))
+        self.occupancy.forget_ended()
+
+    def charged(self) -> dict[str, list[int]]:
+        node = self.occupancy.charged(self.listed(), self.cards)
+        return {str(uuid): list(pair) for uuid, pair in node.charged.items()}
+
+
+small = st.tuples(st.integers(0, 9), st.integers(0, 20))
+large = st.tuples(st.integers(0, 9), st.sampled_from([100, 200]))
+inits = st.lists(st.tuples(small, st.sampled_from([None, "Always"])), max_size=2)
+
+
+def shaped(
+    name: str,
+    apps: Sequence[tuple[int, int]],
+    first: Sequence[tuple[tuple[int, int], str | None]] = (),
+    *,
+    apart: bool = False,
+) -> Json:
+    """A pod with containers ``c0``... after init containers ``i0``...; units, cores."""
+    return pod_json(
+        name,
+        containers=[
+            container_json(f"c{i}", units, cores)
+            for i, (units, cores) in enumerate(apps)
+        ],
+        init=[
+            container_json(f"i{i}", *amounts, restart=restart)
+            for i, (amounts, restart) in enumerate(first)
+        ],
+        annotations={names.CONTAINERS: names.APART} if apart else None,
+    )
+
+
+def shapes(name: str = "pod") -> st.SearchStrategy[Json]:
+    """Shares of a card with init containers and sidecars; whole cards; cards apart."""
+    several = st.lists(small, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(lambda apps, first: shaped(name, apps, first), several, inits),
+        st.builds(lambda one: shaped(name, [one]), large),
+        st.builds(lambda two: shaped(name, [two, two]), st.just((4, 100))),
+        st.builds(lambda apps: shaped(name, apps, apart=True), several),
+        st.builds(
+            lambda one, more: shaped(name, [one, *more], apart=True), large, several
+        ),
+    )
+
+
+def seen(pod: Json) -> NodePod:
+    return node_pod(pod)
+
+
+@dataclass
+class Giver:
+    """Gives ids as kubelet does: by container, resources in an order of chance.
+
+    Ids of init containers that end are taken again at random before anybody is asked.
+    """
+
+    cards: Cards
+    chance: Random
+    held: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def calls(self, pod: NodePod) -> Iterator[tuple[str, str, int]]:
+        """Container, resource and count of each Allocate, in order."""
+        for one in pod.gpu_containers:
+            for resource in self.chance.sample(RESOURCES, 2):
+                if count := part(one.amount, resource):
+                    yield one.name, resource, count
+
+    def give(self, pod: NodePod, placement: Placement) -> None:
+        """Admit the pod with the ids that we would choose by its placement."""
+        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
+        reusable: set[str] = set()
+        for container, resource, count in self.calls(pod):
+            kind = f"-{KINDS[resource]}"
+            again = sorted(one for one in reusable if kind in one)
+            must = self.chance.sample(again, min(count, len(again)))
+            ids: Sequence[str] | None = must
+            if len(must) < count:
+                ids = pick(
+                    {
+                        uuid: part(amount, resource)
+                        for uuid, amount in plan(placement, container).items()
+                    },
+                    (self.free(resource) | set(must)),
+                    must,
+                    size=count,
+                )
+            assert ids is not None
+            assert len(ids) == len(set(ids)) == count
+            self.used |= set(ids)
+            self.held.setdefault(container, {})[resource] = frozenset(ids)
+            if container in ends:
+                reusable |= set(ids)
+            else:
+                reusable -= set(ids)
+
+    def free(self, resource: str) -> set[str]:
+        every = {i for c in self.cards.all for i in device_ids(c, KINDS[resource])}
+        return every - self.used
+
+    def listed(self, pod: NodePod) -> Mapping[str, Mapping[str, frozenset[str]]]:
+        """What kubelet would list: init containers that end are not there."""
+        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
+        return {name: held for name, held in self.held.items() if name not in ends}
+
+
+def listed_as(pod: NodePod, held: Mapping[str, Mapping[str, frozenset[str]]]) -> Listed:
+    return Listed({pod.name: held})

@@ -1,0 +1,206 @@
+"""Pods of any shape in any order: no card is over-placed, and each sees its own.
+
+Whose turn it is, where most pods were looked at before.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.preferred import DeniedError
+from deviceplugin.cards.devices import plan
+from deviceplugin.pods import Listed, NodePod
+from gpushare.domain.ledger import Ledger
+from gpushare.domain.model import Amount, CardUUID, Placement, PodRequest
+from gpushare.domain.placement import place
+from gpushare.domain.policies import POLICIES
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.codec import pod_record, pod_ref
+from gpushare.kube.errors import NotFound
+from tests.builders import AT, card, pod_json
+from tests.deviceplugin.admission_fixture import AdmissionFixture, Shown, shaped, shapes
+from tests.deviceplugin.node_fixture import (
+    NODE,
+    UUIDS,
+    NodeFixture,
+    found_card,
+    visible,
+)
+
+CARDS = [card(i, units, uuid=UUIDS[i]) for i, units in enumerate((29, 12, 20))]
+FIRST = POLICIES["first-fit"]
+
+words = st.one_of(
+    st.tuples(st.just("planned"), shapes()),
+    st.tuples(st.just("planned"), shapes()),
+    st.tuples(st.just("bare"), shapes()),
+    st.tuples(st.just("admit"), st.integers(0, 9)),
+    st.tuples(st.just("admit"), st.integers(0, 9)),
+    st.tuples(st.just("end"), st.integers(0, 9)),
+)
+
+
+class Burst:
+    """Extender and kubelet of one node, word by word."""
+
+    def __init__(self, chance: Random) -> None:
+        self.fixture = AdmissionFixture(*CARDS, chance=chance)
+        self.waiting: list[tuple[NodePod, Json]] = []
+        self.running: list[tuple[NodePod, Json]] = []
+        self.number = 0
+
+    def named(self, body: Json) -> Json:
+        """Each pod has a UID of its own; names come again."""
+        self.number += 1
+        own = {"name": f"p{self.number % 5}", "uid": f"uid-{self.number}"}
+        return {**body, "metadata": body["metadata"] | own, "spec": dict(body["spec"])}
+
+    def tell(self, word: str, body: Json | int) -> None:
+        if isinstance(body, dict):
+            self.add(self.named(body), planned=word == "planned")
+        elif word == "admit" and self.waiting:
+            pod, its = self.waiting.pop(body % len(self.waiting))
+            self.runs(pod, its, self.fixture.admit(pod))
+        elif word == "end" and self.running:
+            self.fixture.end(*self.running.pop(body % len(self.running)))
+
+    def add(self, body: Json, *, planned: bool) -> None:
+        taken = {pod.name for pod, _ in self.waiting + self.running}
+        record = pod_record(body)
+        if (record.pod.namespace, record.pod.name) in taken:
+            return
+        assert isinstance(record.request, PodRequest)
+        node = self.fixture.occupancy.charged(self.fixture.listed(), self.fixture.cards)
+        found = place(record.request, node, FIRST)
+        if planned and isinstance(found, Placement):
+            self.waiting.append((self.fixture.bind(body, found), body))
+        elif not planned:
+            self.by_hand(self.fixture.bind(body), body, found)
+
+    def by_hand(self, pod: NodePod, body: Json, found: object) -> None:
+        """Denied where there is no room; who has one claim, only there."""
+        asked = pod.record.request
+        assert isinstance(asked, PodRequest)
+        try:
+            shown = self.fixture.admit(pod)
+        except DeniedError:
+            assert not isinstance(found, Placement) or len(asked.claims) > 1
+            self.fixture.end(pod, body)
+        else:
+            assert isinstance(found, Placement)
+            self.runs(pod, body, shown)
+
+    def runs(self, pod: NodePod, body: Json, shown: Shown) -> None:
+        """Each container sees just the cards of its placement."""
+        self.running.append((pod, body))
+        expected = self.fixture.occupancy.expected(pod)
+        for container, cards in shown.items():
+            assert expected is not None
+            assert set(cards) == plan(expected, container).keys()
+
+    def check(self) -> None:
+        node = self.fixture.occupancy.charged(self.fixture.listed(), self.fixture.cards)
+        for one in CARDS:
+            assert Amount(*node.charged.get(one.uuid, (0, 0))).fits(one.capacity)
+
+
+@settings(max_examples=60)
+@given(st.lists(words, max_size=25), st.randoms(use_true_random=False))
+def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) -> None:
+    """Planned or by hand, admitted in any order, ended and made again."""
+    burst = Burst(chance)
+    for word, what in said:
+        burst.tell(word, what)
+        burst.check()
+
+
+def sample(chance: Random, name: str) -> Json:
+    """A pod of many a shape, as ``shapes`` has them."""
+
+    def amounts() -> tuple[int, int]:
+        return chance.randint(1, 8), chance.randint(0, 9)
+
+    kind = chance.randrange(6)
+    if kind == 0:
+        return shaped(name, [(chance.randint(0, 9), chance.choice([100, 200]))])
+    apps = [amounts() for _ in range(chance.randint(1, 3))]
+    if kind == 1:
+        return shaped(name, apps, apart=True)
+    how = [None, "Always"]
+    first = [(amounts(), chance.choice(how)) for _ in range(chance.randint(0, 2))]
+    return shaped(name, apps, first)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFixture]:
+    with NodeFixture(tmp_path_factory.mktemp("h"), *map(found_card, range(3))) as made:
+        yield made
+
+
+def bound(host: NodeFixture, ledger: Ledger, body: Json) -> Json | None:
+    """Bind a pod as the extender does; None where no card has room."""
+    asked = pod_record(body).request
+    assert isinstance(asked, PodRequest)
+    found = ledger.reserve(asked, NODE, FIRST)
+    if not isinstance(found, Placement):
+        return None
+    name = body["metadata"]["name"]
+    del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
+    made = pod_ref(host.cluster.create(Kind.PODS, body))
+    text = encode_placement(Placement(made, NODE, found.shares), AT)
+    target = Target(made.namespace, made.name, made.uid)
+    host.cluster.bind(target, NODE, {names.PLACEMENT: text}, timeout_s=1)
+    host.wait_seen(name)
+    return host.pod(name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_burst_over_kubelets_sockets(host: NodeFixture, seed: int) -> None:
+    """Every container's visible cards are its placement's, and nobody else's in full.
+
+    Pods are admitted in another order than bound, and some end in between.
+    """
+    chance, ledger = Random(seed), Ledger()
+    ledger.set_cards(NODE, host.serving.offer.cards().all)
+    bodies = [sample(chance, f"s{seed}-{number}") for number in range(14)]
+    pods = [one for body in bodies if (one := bound(host, ledger, body))]
+    chance.shuffle(pods)
+    seen: set[CardUUID] = set()
+    for pod in pods:
+        placement = pod_record(pod).placement
+        assert placement is not None
+        for container, found in host.run(pod).items():
+            if planned := plan(placement, container):
+                assert set(visible(found)) == planned.keys()
+        assert host.actual(pod["metadata"]["name"]) is None
+        seen.update(placement.cards())
+        if chance.random() < 0.3:
+            host.end_pod(pod["metadata"]["name"])
+    assert len(seen) == 3
+    assert host.events() == []
+    for name in {pod["metadata"]["name"] for pod in pods}:
+        with suppress(NotFound):
+            host.end_pod(name)
+
+
+M, C = names.MEMORY, names.CORE
+UNITS = frozenset(f"9f12f917-m{number:04d}" for number in range(4))
+
+
+def test_who_has_all_is_looked_at_again_when_it_lacks() -> None:
+    """kubelet may have forgotten it, or it is a new pod under its name."""
+    fixture = AdmissionFixture(card())
+    pod = fixture.bind(pod_json("one", units=4, cores=1, node=NODE))
+    finder = fixture.admission._finder
+    held = {"main": {C: frozenset({"9f12f917-c000"}), M: UNITS}}
+    for _ in range(2):
+        assert finder.find(Listed({pod.name: held}), M, 4) is None
+    found = finder.find(Listed({pod.name: {"main": {}}}), M, 4)
+    assert found is not None
+    assert found.name == pod.name

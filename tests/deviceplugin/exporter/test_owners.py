@@ -1,0 +1,422 @@
+"""The node's pods as owners of processes and holders of cards.
+
+Whose a cgroup is: every layout that runtimes, drivers and versions make.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from deviceplugin.exporter.owners import (
+    CONFIG_HASH,
+    CONFIG_MIRROR,
+    NO_POD,
+    Holding,
+    Owner,
+    owner_of,
+    pods_above,
+    tenant,
+)
+from deviceplugin.exporter.run import Tenants
+from gpushare.domain.model import Amount
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json, Page
+from gpushare.kube.errors import Unavailable
+from tests.builders import AT as WRITTEN
+from tests.builders import (
+    bound_json,
+    container_json,
+    event,
+    page,
+    placement,
+    pod_json,
+)
+from tests.deviceplugin.exporter_data import A, B, cid, held, owner, tenancy, with_ids
+from tests.deviceplugin.node_fixture import NODE
+
+
+def names_of(tenants: Tenants) -> list[str]:
+    current = tenants.current()
+    assert current is not None
+    return [one.name[1] for one in current.tenants]
+
+
+def test_nothing_is_known_before_the_first_list() -> None:
+    """Not even that there are no pods; a list of none says so."""
+    tenants = Tenants()
+    tenants.apply(event("ADDED", held("early")))
+    assert tenants.current() is None
+    tenants.replace(iter([page()]))
+    assert names_of(tenants) == []
+
+
+def test_a_list_replaces_all() -> None:
+    """Over its pages; who is not in it has gone."""
+    tenants = Tenants()
+    tenants.replace(iter([page(held("b")), page(held("a"))]))
+    assert names_of(tenants) == ["a", "b"]
+    tenants.replace(iter([page(held("c"))]))
+    assert names_of(tenants) == ["c"]
+
+
+def test_a_list_that_breaks_off_takes_nobody_away() -> None:
+    """What was known stays, and the same object of it."""
+    tenants = Tenants()
+    tenants.replace(iter([page(held("a"))]))
+    before = tenants.current()
+
+    def pages() -> Iterator[Page]:
+        yield page(held("b"))
+        raise Unavailable("gone in the middle")
+
+    with pytest.raises(Unavailable):
+        tenants.replace(pages())
+    assert tenants.current() is before
+
+
+def test_changes_are_taken_over() -> None:
+    """Another object after each, the same one between them."""
+    tenants = Tenants()
+    tenants.replace(iter([page(held("a"))]))
+    first = tenants.current()
+    assert tenants.current() is first
+    tenants.apply(event("ADDED", held("b")))
+    assert tenants.current() is not first
+    assert names_of(tenants) == ["a", "b"]
+    tenants.apply(event("DELETED", held("a")))
+    assert names_of(tenants) == ["b"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_ends_with_its_phase(phase: str) -> None:
+    """Its object may stay for days."""
+    tenants = Tenants()
+    tenants.replace(iter([page(held("a"))]))
+    ended = held("a")
+    ended["status"]["phase"] = phase
+    tenants.apply(event("MODIFIED", ended))
+    assert names_of(tenants) == []
+
+
+def test_a_pod_that_cannot_be_read_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Others are there; the log names it."""
+    broken = held("b")
+    broken["spec"] = {"containers": 5}
+    tenants = Tenants()
+    tenants.replace(iter([page(broken, held("a"))]))
+    assert names_of(tenants) == ["a"]
+    assert caplog.messages == ["pod not understood"]
+
+
+def test_a_process_is_found_by_pod_and_container() -> None:
+    """By the UID in its cgroup, in any spelling, and by the runtime's id."""
+    uid = "0A6CB8DB-1234-4bb8-8d9d-8dc7fd6cddf7"
+    pod = with_ids(pod_json("a", uid=uid, units=1, node=NODE))
+    all_ = tenancy(pod, held("b"))
+    for text in (uid, uid.lower(), uid.lower().replace("-", "_")):
+        found = all_.owner_pod(Owner(text, cid("a/main")))
+        assert found is not None
+        assert found.name == ("default", "a")
+        assert found.container_of(owner("a")) == "main"
+    assert all_.owner_pod(Owner("uid-nobody", cid("a/main"))) is None
+    assert all_.owner_pod(NO_POD) is None
+
+
+def test_containers_of_all_kinds_have_names() -> None:
+    """Init and ephemeral ones too, whatever the runtime."""
+    pod = with_ids(
+        pod_json(
+            "a",
+            containers=[container_json("main", 1)],
+            init=[container_json("first", 1)],
+            node=NODE,
+        )
+    )
+    pod["status"]["ephemeralContainerStatuses"] = [
+        {"name": "debug", "containerID": f"cri-o://{cid('debug')}"}
+    ]
+    pod["status"]["containerStatuses"][0]["containerID"] = f"docker://{cid('x')}"
+    found = tenant(pod)
+    assert found.container_of(Owner("", cid("x"))) == "main"
+    assert found.container_of(Owner("", cid("a/first"))) == "first"
+    assert found.container_of(Owner("", cid("debug"))) == "debug"
+
+
+def test_an_id_that_was_not_told_yet() -> None:
+    """Is the one container's that asks and has none; else nobody's we know."""
+    unknown = Owner("uid-a", cid("new"))
+    assert tenant(held("a", running=False)).container_of(unknown) == "main"
+    two = held("a", containers={"x": (1, 0), "y": (1, 0)}, running=False)
+    assert tenant(two).container_of(unknown) == ""
+    both = pod_json(
+        "a",
+        containers=[container_json("main", 1)],
+        init=[container_json("first", 1)],
+        node=NODE,
+    )
+    assert tenant(both).container_of(unknown) == ""
+
+
+def test_an_id_that_is_new_after_a_restart() -> None:
+    """Until kubelet tells it, it is the only one's that could have been restarted."""
+    unknown = Owner("uid-a", cid("new"))
+    assert tenant(held("a")).container_of(unknown) == "main"
+    two = held("a", containers={"x": (1, 0), "y": (1, 0)})
+    assert tenant(two).container_of(unknown) == ""
+    first, main = two["spec"]["containers"]
+    two["spec"] |= {"initContainers": [first], "containers": [main]}
+    two = with_ids(two)
+    two["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
+    assert tenant(two).container_of(unknown) == "y"
+    never_asked = with_ids(pod_json("a", node=NODE))
+    assert tenant(never_asked).container_of(unknown) == "main"
+
+
+def test_a_static_pod_goes_by_its_hash() -> None:
+    """Its cgroup has kubelet's name for it, and the API server knows another."""
+    hashed = "0123456789abcdef0123456789abcdef"
+    pod = held("a")
+    notes = pod["metadata"]["annotations"]
+    notes |= {CONFIG_HASH: hashed, CONFIG_MIRROR: hashed}
+    all_ = tenancy(pod)
+    found = all_.owner_pod(Owner(hashed, cid("a/main")))
+    assert found is not None
+    assert (found.uid, found.static) == ("uid-a", True)
+    assert all_.find("uid-a") is found
+
+
+@pytest.mark.parametrize("liar", ["0-first", "z-last"])
+def test_a_false_mirror_claims_nobodys_processes(liar: str) -> None:
+    """Whoever may annotate a pod could else take another's, and be spared for it."""
+    pod = held(liar)
+    notes = pod["metadata"]["annotations"]
+    notes |= {CONFIG_HASH: "uid-a", CONFIG_MIRROR: "uid-a"}
+    all_ = tenancy(held("a"), pod)
+    for name in ("a", liar):
+        found = all_.owner_pod(owner(name))
+        assert found is not None
+        assert found.name[1] == name
+
+
+def test_the_hash_of_a_pod_that_is_no_mirror_counts_for_nothing() -> None:
+    """Users may write annotations; none may claim another's processes by one."""
+    pod = held("b")
+    pod["metadata"]["annotations"][CONFIG_HASH] = "uid-a"
+    all_ = tenancy(held("a"), pod)
+    for name in ("a", "b"):
+        found = all_.owner_pod(owner(name))
+        assert found is not None
+        assert found.name[1] == name
+
+
+def test_what_containers_hold() -> None:
+    """Each its own part of the share."""
+    pod = held("a", containers={"x": (4, 10), "y": (2, 0)})
+    assert list(tenant(pod).holdings()) == [
+        Holding(A, "x", Amount(10, 4), exclusive=False),
+        Holding(A, "y", Amount(0, 2), exclusive=False),
+    ]
+
+
+def test_a_share_is_held_before_anything_runs() -> None:
+    """From the binding on, as the extender counts it."""
+    found = tenant(held("a", running=False))
+    assert [one.container for one in found.holdings()] == ["main"]
+
+
+def test_who_holds_a_whole_card() -> None:
+    """One container has all of it; of several each has what it asked."""
+    alone = held("a", containers={"x": (0, 100)}, charged=(29, 100))
+    assert list(tenant(alone).holdings()) == [
+        Holding(A, "x", Amount(100, 29), exclusive=True)
+    ]
+    two = held("a", containers={"x": (4, 60), "y": (2, 40)}, charged=(29, 100))
+    assert list(tenant(two).holdings()) == [
+        Holding(A, "x", Amount(60, 4), exclusive=True),
+        Holding(A, "y", Amount(40, 2), exclusive=True),
+    ]
+
+
+def test_an_init_container_holds_only_while_it_runs() -> None:
+    """What it had, later ones have again; a sidecar stays."""
+    pod = held("a", containers={"first": (8, 0), "side": (1, 0), "main": (4, 0)})
+    first, side, main = pod["spec"]["containers"]
+    side["restartPolicy"] = "Always"
+    pod["spec"] |= {"initContainers": [first, side], "containers": [main]}
+    now = tenant(with_ids(pod))
+    assert [one.container for one in now.holdings()] == ["first", "side", "main"]
+    pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
+    later = tenant(pod)
+    assert [one.container for one in later.holdings()] == ["side", "main"]
+
+
+def test_where_kubelet_chose_otherwise() -> None:
+    """The actual placement is believed, and the pod has moved."""
+    pod = held("a", on=A)
+    assert not tenant(pod).moved
+    actual = placement("a", B, 8, node=NODE)
+    pod["metadata"]["annotations"][names.ACTUAL] = encode_placement(actual, WRITTEN)
+    found = tenant(pod)
+    assert found.moved
+    assert [one.card for one in found.holdings()] == [B]
+
+
+def test_a_pod_of_which_nobody_knows_the_cards() -> None:
+    """It asks and has no placement that can be read; one that asks nothing is fine."""
+    assert tenant(pod_json("a", units=1, node=NODE)).unplaced
+    assert not tenant(pod_json("a", node=NODE)).unplaced
+    assert not tenant(bound_json(placement("a", A, node=NODE))).unplaced
+
+
+def _reads(pod: Json) -> tuple[str, ...]:
+    return tuple(sorted(tenant(pod).running))
+
+
+def test_what_runs_now() -> None:
+    """By the containers' states."""
+    pod = held("a", containers={"x": (1, 0), "y": (1, 0)})
+    pod["status"]["containerStatuses"][1]["state"] = {"waiting": {}}
+    assert _reads(pod) == ("x",)
+
+
+UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
+ESCAPED = UID.replace("-", "_")
+OTHER = "77777777-7b1c-4c6e-9a35-5d2b8f1e6c70"
+HASH = "9f6a2b1c3d4e5f60718293a4b5c6d7e8"
+CONTAINER = "4b1d" * 16
+NODE_CGROUP = "c0ffee01" * 8
+INNER = "12ab34cd" * 8
+OURS = Owner(UID, CONTAINER)
+
+V1_CGROUPFS = f"""\
+11:pids:/kubepods/burstable/pod{UID}/{CONTAINER}
+10:cpuset:/kubepods/burstable/pod{UID}/{CONTAINER}
+1:name=systemd:/kubepods/burstable/pod{UID}/{CONTAINER}
+"""
+V1_SYSTEMD = f"""\
+12:devices:/kubepods.slice/kubepods-burstable.slice/\
+kubepods-burstable-pod{ESCAPED}.slice/docker-{CONTAINER}.scope
+1:name=systemd:/kubepods.slice/kubepods-burstable.slice/\
+kubepods-burstable-pod{ESCAPED}.slice/docker-{CONTAINER}.scope
+"""
+ONLY_SOME = f"""\
+9:name=systemd:/
+8:pids:/system.slice/containerd.service
+4:memory:/kubepods/besteffort/pod{UID}/{CONTAINER}
+0::/
+"""
+SLICE = f"kubepods-besteffort-pod{ESCAPED}.slice"
+BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}"
+
+LAYOUTS = {
+    "v1, cgroupfs, docker": V1_CGROUPFS,
+    "v1, systemd, docker": V1_SYSTEMD,
+    "v1, some hierarchies only": ONLY_SOME,
+    "v1, guaranteed": f"3:cpu,cpuacct:/kubepods/pod{UID}/{CONTAINER}",
+    "v1, root of a node's own": f"3:pids:/node-7/kubepods/pod{UID}/{CONTAINER}",
+    "v2, cgroupfs, containerd": f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "v2, systemd, containerd": f"0::{BURSTABLE}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, systemd, CRI-O": f"0::{BURSTABLE}.slice/crio-{CONTAINER}.scope",
+    "v2, CRI-O, child": f"0::{BURSTABLE}.slice/crio-{CONTAINER}.scope/container",
+    "v2, nested child": f"0::/kubepods/pod{UID}/{CONTAINER}/init.scope/app",
+    "containerd without its own": f"11:pids:/system.slice/containerd.service/{SLICE}"
+    f":cri-containerd:{CONTAINER}",
+    "containerd, bare": f"0::/{SLICE}:cri-containerd:{CONTAINER}",
+    "kind, v2": "0::/kubelet.slice/kubelet-kubepods.slice/"
+    "kubelet-kubepods-burstable.slice/"
+    f"kubelet-kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{CONTAINER}.scope",
+    "kind, v1": f"5:memory:/docker/{NODE_CGROUP}/kubelet/kubepods/pod{UID}/{CONTAINER}",
+    "k3d": f"0::/docker/{NODE_CGROUP}/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "from another cgroup namespace": f"0::/../../pod{UID}/{CONTAINER}",
+    "from beside the pod, systemd": f"0::/../../kubepods-pod{ESCAPED}.slice"
+    f"/cri-containerd-{CONTAINER}.scope",
+    "docker within the container": f"0::/kubepods/pod{UID}/{CONTAINER}/docker/{INNER}",
+    "ended": f"0::/kubepods/burstable/pod{UID}/{CONTAINER} (deleted)",
+}
+
+OUTSIDE = {
+    "nothing": "",
+    "the root": "0::/\n",
+    "a service": "0::/system.slice/sshd.service",
+    "a session": "1:name=systemd:/user.slice/user-1000.slice/session-2.scope",
+    "kubelet": "0::/system.slice/kubelet.service",
+    "docker alone": f"0::/system.slice/docker-{CONTAINER}.scope",
+    "a kind node's own": f"0::/docker/{NODE_CGROUP}/kubelet.slice/kubelet.service",
+    "podman": f"0::/machine.slice/libpod-{CONTAINER}.scope",
+    "podman's pod": f"0::/machine.slice/machine-libpod_pod_{CONTAINER}.slice",
+    "all pods": "0::/kubepods.slice/kubepods-burstable.slice",
+    "a longer run of digits": f"0::/kubepods/pod{UID}a/x",
+    "a shorter run of digits": f"0::/kubepods/pod{UID[:-1]}/x",
+    "a longer hash": f"0::/kubepods/pod{HASH}0/{CONTAINER}",
+    "a person's folder": "0::/podium/pod-of-whales",
+    "no cgroup file at all": "\x00\ufffd nonsense : pod",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_names_pod_and_container(layout: str) -> None:
+    """By runtime, cgroup driver and version, nested or not."""
+    assert owner_of(LAYOUTS[layout]) == OURS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"0::/kubepods/burstable/pod{HASH}/{CONTAINER}",
+        f"0::/kubepods.slice/kubepods-pod{HASH}.slice/crio-{CONTAINER}.scope",
+    ],
+)
+def test_a_static_pod_is_named_by_its_config_hash(path: str) -> None:
+    """As its annotation has it: without dashes."""
+    assert owner_of(path) == Owner(HASH, CONTAINER)
+
+
+@pytest.mark.parametrize("layout", OUTSIDE)
+def test_what_is_outside_kubernetes_has_no_owner(layout: str) -> None:
+    """A container of docker's own has an id, and is no pod's for that."""
+    assert owner_of(OUTSIDE[layout]) == NO_POD
+
+
+def test_a_pod_s_own_cgroup_has_no_container() -> None:
+    """Nor is the node's own container taken for one."""
+    assert owner_of(f"0::/docker/{NODE_CGROUP}/kubepods/pod{UID}") == Owner(UID)
+
+
+@pytest.mark.parametrize("digits", ["4b1d" * 15 + "4b1", "4b1d" * 16 + "0"])
+def test_a_container_s_id_has_64_digits(digits: str) -> None:
+    """One more, or one less, is some other number."""
+    assert owner_of(f"0::/kubepods/pod{UID}/{digits}") == Owner(UID)
+
+
+def test_kubernetes_within_kubernetes_names_the_inner_pod() -> None:
+    """By our own path, which is in a pod of the cluster whose node this is."""
+    outer = f"/kubepods/pod{HASH}/{INNER}/docker/{NODE_CGROUP}"
+    own = f"9:cpu:/\n4:pids:{outer}/kubepods/besteffort/pod{OTHER}/{INNER}\n"
+    assert pods_above(own) == 1
+    process = f"9:cpu:/\n4:pids:{outer}/kubepods/pod{UID}/{CONTAINER}\n"
+    assert owner_of(process, pods_above(own)) == OURS
+    assert owner_of(f"4:pids:{outer}", pods_above(own)) == NO_POD
+
+
+@pytest.mark.parametrize("own", ["", "0::/", f"0::/kubepods/pod{UID}/{CONTAINER}"])
+def test_a_node_is_mostly_in_no_pod(own: str) -> None:
+    """Whether its exporter runs in a pod or beside all, and sees its path or not."""
+    assert pods_above(own) == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_container_cannot_name_another_s_pod(layout: str) -> None:
+    """By cgroups that it makes below its own, if those are writable in it."""
+    lines = LAYOUTS[layout].replace(" (deleted)", "").splitlines()
+    mine = f"/kubepods/burstable/pod{OTHER}/{INNER}"
+    text = "\n".join(f"{line}{mine}" if "pod" in line else line for line in lines)
+    assert owner_of(text) == OURS
+
+
+def test_a_line_with_a_container_beats_one_without() -> None:
+    """On v1 the hierarchies need not agree."""
+    text = f"5:cpu:/kubepods/pod{UID}\n4:memory:/kubepods/pod{UID}/{CONTAINER}\n"
+    assert owner_of(text) == OURS

@@ -1,0 +1,311 @@
+"""The device plugin, wired as it ships, over stand-ins for kubelet and API server."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any, Self, cast
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.kubelet.registration import Pace
+from deviceplugin.serve import PluginParts, assemble
+from deviceplugin.serve import start as start_serving
+from deviceplugin.settings import DevicePluginSettings
+from gpushare.domain.model import (
+    CardUUID,
+    NodeName,
+    Placement,
+    Share,
+)
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
+from gpushare.kube.codec import pod_record
+from gpushare.kube.errors import Unavailable
+from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
+from gpusharectl.demo.kubelet import running
+from tests.builders import AT, pod_json
+from tests.testbed.waiting import wait_until
+
+NODE = NodeName("n")
+HASTY = Pace(stream_s=0.02, socket_s=0.02, grace_s=0.02, publish_s=0.02, events_s=0.02)
+M, C = names.MEMORY, names.CORE
+UUIDS = tuple(
+    CardUUID(f"GPU-{digit * 8}-0000-0000-0000-000000000000") for digit in "abcdef01"
+)
+
+
+def found_card(index: int = 0, units: int = 29, **other: Any) -> FoundCard:
+    """Card ``index`` of so many units, with the UUID that its index gives it."""
+    uuid = UUIDS[index]
+    return FoundCard(uuid, index, units * 256 + 100, "Tesla P4", None, index, **other)
+
+
+class ScriptedCards:
+    """A ``CardSource`` that a test holds in its hands."""
+
+    def __init__(self, *cards: FoundCard) -> None:
+        self.found = Found(cards)
+        self.failures: dict[CardUUID, str] = {}
+        self.faults: list[XidEvent] = []
+        self.load = "first"
+
+    def cards(self) -> Found:
+        return self.found
+
+    def readings(self) -> Sequence[CardReading]:
+        return [
+            CardReading(
+                one.uuid,
+                None if one.uuid in self.failures else 0,
+                self.failures.get(one.uuid, ""),
+            )
+            for one in self.found.cards
+        ]
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        if self.faults:
+            return self.faults.pop(0)
+        Event().wait(min(timeout_s, 0.02))
+        return None
+
+    def driver_load(self) -> str:
+        return self.load
+
+    def close(self) -> None:
+        pass
+
+
+class Line:
+    """What the plugin sees of an API server, until the line is cut."""
+
+    def __init__(self, cluster: Embedded) -> None:
+        self._cluster = cluster
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **how: Any) -> Any:
+            self._insist()
+            return getattr(self._cluster, name)(*args, **how)
+
+        return call
+
+    def watch(self, *args: Any, **how: Any) -> Iterator[WatchEvent]:
+        """Follow changes until the line is cut, which the next bookmark shows."""
+        for event in self._cluster.watch(*args, **how):
+            self._insist()
+            yield event
+
+    def _insist(self) -> None:
+        if self.cut:
+            raise Unavailable("no route to host")
+
+
+class NodeFixture:
+    """One node: its kubelet's device manager, its plugin, and an API server."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *cards: FoundCard,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.cards = ScriptedCards(*(cards or (found_card(),)))
+        self.cluster = Embedded(bookmark_every_s=0.1)
+        self.line = Line(self.cluster)
+        self.devices = Devices(folder)
+        defaults: dict[str, Any] = {
+            "kubelet_dir": folder,
+            "state_dir": folder / "vcuda",
+            "inject": "env",
+            "look_every_s": 0.05,
+        }
+        self.settings = DevicePluginSettings(NODE, **(defaults | dict(settings or {})))
+        self.stop = Event()
+        self.serving: PluginParts
+        self._stack = ExitStack()
+        self._run = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.cluster.create(
+            Kind.NODES,
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
+        )
+        self._stack.enter_context(self.devices)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start the plugin and wait until kubelet has its devices."""
+        self.stop = Event()
+        self.registry = CollectorRegistry()
+        self.serving = assemble(
+            self.settings,
+            self.cards,
+            cast("Cluster", self.line),
+            self.registry,
+            HASTY,
+        )
+        threads = start_serving(self.serving, self.settings, self.stop)
+        self._threads = threads
+        self.wait_registered()
+
+    def end(self) -> None:
+        """Stop the plugin, as SIGTERM does."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def wait_registered(self) -> None:
+        wait_until(
+            lambda: (
+                {M, C} <= self.devices.allocatable().keys()
+                and self.devices.allocatable()[C] > 0
+            ),
+            "both resources to be there",
+        )
+
+    def bind(
+        self,
+        name: str,
+        units: int | None = None,
+        cores: int | None = None,
+        *,
+        card: int | None = 0,
+        placement: str | None = None,
+        **how: Any,
+    ) -> Json:
+        """Make a pod, bound to this node, planned on card ``card``; None: no plan."""
+        body = pod_json(name, units=units, cores=cores, **how)
+        del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
+        made = self.cluster.create(Kind.PODS, body)
+        target = Target("default", name, made["metadata"]["uid"])
+        if placement is None and card is not None:
+            placement = encode_placement(self.planned(made, card), AT)
+        extra = {} if placement is None else {names.PLACEMENT: placement}
+        self.cluster.bind(target, NODE, extra, timeout_s=1)
+        if not self.line.cut:
+            self.wait_seen(name)
+        return self.pod(name)
+
+    def cut_off(self) -> None:
+        """Take the API server out of the plugin's reach, and wait until it noticed."""
+        self.line.cut = True
+        wait_until(lambda: not self.serving.prestart.in_touch(), "the watch to break")
+
+    def wait_seen(self, name: str) -> None:
+        """Wait until the plugin's watch has told of the pod as it is now."""
+        uid = self.pod(name)["metadata"]["uid"]
+        wait_until(
+            lambda: (
+                (seen := self.serving.pods.find(("default", name))) is not None
+                and seen.uid == uid
+            ),
+            f"{name} to be seen",
+        )
+
+    def planned(self, pod: Json, *indices: int) -> Placement:
+        """The placement of all that a pod asks, whole, on the card of this index."""
+        record = pod_record(pod)
+        assert not hasattr(record.request, "reason")
+        claim = record.request.claims[0]  # type: ignore[union-attr]
+        uuid = UUIDS[indices[0]]
+        share = Share(uuid, claim.amount, claim.containers)
+        return Placement(record.pod, NODE, (share,))
+
+    def pod(self, name: str) -> Json:
+        return self.cluster.get(Kind.PODS, "default", name)
+
+    def admit(self, pod: Json) -> dict[str, ContainerConfig]:
+        answer = self.devices.admit(pod)
+        assert not isinstance(answer, Rejection), answer
+        return dict(answer)
+
+    def refuse(self, pod: Json) -> str:
+        answer = self.devices.admit(pod)
+        assert isinstance(answer, Rejection), answer
+        return str(answer.message)
+
+    def run(self, pod: Json) -> dict[str, ContainerConfig]:
+        """Admit a pod and start its containers."""
+        answer = self.admit(pod)
+        for container in answer:
+            self.devices.start(pod["metadata"]["uid"], container)
+        return answer
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> None:
+        """Ask the admission as Allocate does, or raise ``DeniedError``."""
+        cards = self.serving.offer.cards()
+        self.serving.admission.allocate(cards, resource, ids)
+
+    def start_container(self, resource: str, ids: Sequence[str]) -> None:
+        """Make PreStartContainer's check, or raise ``NotYetError``."""
+        cards = self.serving.offer.cards()
+        self.serving.prestart.start(cards, resource, ids)
+
+    def tell_running(self, *names: str) -> None:
+        """Write what kubelet writes of pods that run, and let the plugin see it."""
+        for name in names:
+            status = {"status": running(self.pod(name))}
+            where = (Kind.PODS, "default", name)
+            self.cluster.patch(*where, status, subresource="status")
+            wait_until(
+                lambda name=name: (
+                    (seen := self.serving.pods.find(("default", name))) is not None
+                    and seen.running
+                ),
+                f"{name} to be seen running",
+            )
+
+    def lose_checkpoint(self) -> None:
+        """Restart kubelet without its checkpoint; it admits its pods anew."""
+        active = sorted(
+            self.devices._holdings.active(),
+            key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
+        )
+        self.devices.close()
+        self.devices = Devices(self.folder)
+        self._stack.enter_context(self.devices)
+        self.wait_registered()
+        for pod in active:
+            answer = self.devices.readmit(self.pod(pod["metadata"]["name"]))
+            assert not isinstance(answer, Rejection), answer
+
+    def end_pod(self, name: str) -> None:
+        """Delete a pod, whose containers have ended."""
+        pod = self.pod(name)
+        self.devices.release(pod["metadata"]["uid"])
+        self.cluster.delete(Kind.PODS, "default", name, grace_period_s=0)
+
+    def actual(self, name: str) -> Placement | None:
+        pod = self.pod(name)
+        if names.ACTUAL not in pod["metadata"].get("annotations", {}):
+            return None
+        return pod_record(pod).placement
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """Pod, reason and message of every event."""
+        items = self.cluster.list_page(Kind.EVENTS, limit=1000).items
+        return [
+            (one["involvedObject"]["name"], one["reason"], one["message"])
+            for one in items
+        ]
+
+
+def visible(given: ContainerConfig) -> tuple[str, ...]:
+    return tuple(given.envs["NVIDIA_VISIBLE_DEVICES"].split(","))
+
+
+def inside(given: ContainerConfig) -> Any:
+    """What the container reads in its ``allocation.json``."""
+    host = Path(given.mounts["/etc/vcuda"].host_path)
+    return json.loads((host / "allocation.json").read_text())

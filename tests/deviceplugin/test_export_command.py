@@ -1,0 +1,222 @@
+"""``python -m deviceplugin export`` as a DaemonSet starts it."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.telemetry.fields import GROUPS
+from gpushare.addresses import free_address
+from gpushare.domain.model import CardUUID, Placement, Share
+from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Kind
+from gpushare.kube.codec import pod_record
+from gpushare.settings import Address
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.cluster import Child, fetched
+from tests.builders import AT, node_json, pod_json
+from tests.deviceplugin.node_fixture import NODE
+from tests.nvml.build import STATE_VARIABLE, the_stub
+from tests.nvml.driver import StubDriver, stub_card
+from tests.testbed.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+EXPORT = ("deviceplugin", "export")
+WITHIN_S = 60
+
+
+class Node:
+    """What an exporter on a node is started with, and how it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.listen, self.agent = free_address(), free_address()
+        self.log = folder / "log"
+        self.settings = {
+            "NODE_NAME": str(NODE),
+            "PODS": "off",
+            "SIMULATED_CARDS": "2x7611MiB",
+            "LISTEN": str(self.listen),
+            "COLLECT_LISTEN": str(self.agent),
+            "KUBELET_DIR": str(folder / "kubelet"),
+            "LOOK_EVERY_S": "0.1",
+            "LOG_FORMAT": "text",
+        }
+
+    @contextmanager
+    def running(self, *flags: str, **other: str | None) -> Iterator[Child]:
+        asked = {**self.settings, **other}
+        given = {name: value for name, value in asked.items() if value is not None}
+        child = Child("exporter", (*EXPORT, *flags), given, self.log)
+        try:
+            yield child
+        finally:
+            child.end()
+
+    def page(self, path: str = "/metrics", at: Address | None = None) -> str:
+        return (fetched(at or self.listen, path) or b"").decode()
+
+    def wait_for(
+        self, words: str, path: str = "/metrics", at: Address | None = None
+    ) -> str:
+        """Give the page with these words: a busy machine may be late with any page."""
+        return wait_until(
+            lambda: self.page(path, at),
+            f"{words} in {path}",
+            WITHIN_S,
+            accept=lambda seen: words in seen,
+        )
+
+    def words(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def status_of(child: Child) -> int:
+    return child._process.wait(WITHIN_S)
+
+
+def test_it_answers_and_ends(node: Node) -> None:
+    """Both addresses; SIGTERM ends it well."""
+    with node.running() as child:
+        node.wait_for('DCGM_FI_DEV_FB_TOTAL{DCGM_FI_DRIVER_VERSION=""')
+        node.wait_for('"failed_cards": {}', "/healthz")
+        wanted = {"deviceNum": 2, "totalMemory": 15222, "usedMemory": 0}
+        body = json.loads(node.wait_for("{", "/v1/collect", node.agent))[NODE]
+        assert {key: body[key] for key in wanted} == wanted
+        assert not node.page("/metrics", node.agent)
+        child.tell_to_end()
+        assert status_of(child) == 0
+    assert "Traceback" not in node.words()
+
+
+def test_the_edge_agent_is_answered_before_anything_is_known(node: Node) -> None:
+    """It waits without a timeout, and one failure spoils its whole collection."""
+    with node.running(SIMULATED_CARDS=None, HOST_ROOT=str(node.folder)):
+        node.wait_for('"deviceNum": 0', "/v1/collect")
+        node.wait_for('vcuda_exporter_trouble{NodeName="n",about="cards"} 1.0')
+
+
+def test_flags_switch_groups(node: Node) -> None:
+    """Off is not on the page; the environment's unit is beaten."""
+    flags = ("--disable-memory", "--enable-pcie", "--collect-unit", "bytes")
+    with node.running(*flags):
+        page = node.wait_for('group="pcie"')
+    assert 'group="memory"' not in page
+    assert "DCGM_FI_DEV_FB_USED" not in page
+
+
+def test_every_group_has_two_flags_in_the_help() -> None:
+    """With what it reads."""
+    done = subprocess.run(
+        [sys.executable, "-m", *EXPORT, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for group in GROUPS:
+        assert f"--enable-{group.name} " in done.stdout
+        assert f"--disable-{group.name} " in done.stdout
+
+
+def test_all_complaints_come_at_once(node: Node) -> None:
+    """Settings, flags, cards, inventory, kubeconfig and ports; nothing starts."""
+    inventory = node.folder / "inventory.yaml"
+    inventory.write_text("cards:\n- uuid: npu-0\n  memory_mib: much\n")
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))]
+        taken.append(stack.enter_context(socket.create_server(("127.0.0.1", 0))))
+        ports = [str(Address("127.0.0.1", one.getsockname()[1])) for one in taken]
+        with node.running(
+            "--enable-pcie",
+            "--disable-pcie",
+            NODE_NAME=None,
+            PODS=None,
+            WATCHDOG="bark",
+            SIMULATED_CARDS="4x24",
+            INVENTORY=str(inventory),
+            KUBECONFIG=str(node.folder / "nowhere"),
+            LISTEN=ports[0],
+            COLLECT_LISTEN=ports[1],
+            FIELD_FILE="x",
+        ) as child:
+            assert status_of(child) == 1
+    lines = node.words().splitlines()
+    named = ["NODE_NAME", "WATCHDOG", "FIELD_FILE", "SIMULATED_CARDS", "INVENTORY"]
+    for name in [*named, "KUBECONFIG", "LISTEN", "COLLECT_LISTEN"]:
+        assert [one for one in lines if one.startswith(f"GPUSHARE_{name}")], name
+    assert "--enable-pcie and --disable-pcie: give one of them" in lines
+    assert len(lines) == 9
+
+
+def test_the_agents_port_may_be_off(node: Node) -> None:
+    """Nobody listens there; the page is on the other one all the same."""
+    with node.running(COLLECT_LISTEN="off"):
+        node.wait_for('"deviceNum": 2', "/v1/collect")
+        assert fetched(node.agent, "/v1/collect") is None
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubDriver:
+    """A stub driver for the child, found by the loader as a real one is."""
+    stub = the_stub()
+    made = StubDriver(tmp_path, (stub_card(0, used_mib=100),))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(stub.library.parent))
+    monkeypatch.setenv(STATE_VARIABLE, str(made.path))
+    return made
+
+
+def test_it_reads_the_driver_s_cards(node: Node, driver: StubDriver) -> None:
+    """With the driver's version; and what changes is seen."""
+    with node.running(SIMULATED_CARDS=None, HOST_ROOT=str(node.folder)):
+        node.wait_for(f'UUID="{driver.cards[0].uuid}"')
+        node.wait_for('driver="550.54.15"')
+        driver.values("*", gpu_util=23)
+        wait_until(
+            lambda: "GPU_UTIL{" in (page := node.page()) and "} 23.0" in page, "23"
+        )
+
+
+def test_pods_are_followed(node: Node) -> None:
+    """What a pod was allotted stands beside its card; and kubelet may be away."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json(NODE))
+    uuid = "GPU-9f12f917-0000-0000-0000-000000000000"
+    spec = node.folder / "cards.yaml"
+    spec.write_text(f"cards:\n- {{uuid: {uuid}, memory_mib: 8192}}\n")
+    made = cluster.create(Kind.PODS, pod_json("web", units=4, cores=50, node=NODE))
+    note = placed(made, uuid)
+    cluster.annotate(Kind.PODS, "default", "web", {names.PLACEMENT: note})
+    with ApiServerOnLoopback(cluster) as server:
+        kubeconfig = server.kubeconfig(node.folder / "config")
+        with node.running(
+            PODS=None, KUBECONFIG=str(kubeconfig), SIMULATED_CARDS=str(spec)
+        ) as child:
+            allotted = "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED{"
+            page = node.wait_for(allotted)
+            (line,) = [one for one in page.splitlines() if allotted in one]
+            assert 'PodName="web"' in line
+            assert f'UUID="{uuid}"' in line
+            assert line.endswith(" 1024.0")
+            child.tell_to_end()
+            assert status_of(child) == 0
+    assert "Traceback" not in node.words()
+
+
+def placed(pod: dict[str, object], uuid: str) -> str:
+    record = pod_record(pod)
+    claim = record.request.claims[0]  # type: ignore[union-attr]
+    share = Share(CardUUID(uuid), claim.amount, claim.containers)
+    return encode_placement(Placement(record.pod, NODE, (share,)), AT)
