@@ -134,7 +134,7 @@ class InstallSteps:
         if missing:
             self._screen.say(f"{names.GPU_NODE_LABEL}=true on {', '.join(missing)}")
         if there:
-            self._screen.say(f"{', '.join(there)}: labelled already")
+            self._screen.say(f"{', '.join(there)}: already labelled")
         return None
 
     def cards(self) -> Trouble | None:

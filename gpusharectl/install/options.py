@@ -304,7 +304,7 @@ _CLICK_OPTIONS = (
         default=None,
         help="Install the admission webhook, or remove it: it rejects impossible "
         "requests when the pod is created, with the reason, and translates pods for "
-        " Bitfusion. Without either option it stays as it is.",
+        "Bitfusion. Without either option it stays as it is.",
     ),
     click.option(
         "--void/--no-void",

@@ -343,7 +343,7 @@ def _driver(node: NodeView, facts: Facts) -> list[Finding]:
     if node.name == facts.here and not facts.driver_here and not node.cards:
         found.append(f"node {node.name}: no NVIDIA driver is loaded on this host")
     elif not node.signs and node.name != facts.here:
-        found.append(f"node {node.name}: it shows no sign of a GPU")
+        found.append(f"node {node.name} shows no sign of a GPU")
     nvidia = any("nvidia" in one for one in node.handlers)
     if node.handlers and not nvidia:
         found.append(

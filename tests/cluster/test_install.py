@@ -203,7 +203,7 @@ def test_a_newer_version_of_ours(host: Fresh) -> None:
     refused_with(host, "late", FULL)
     host.kubectl("delete", "pod", "fits", "late")
     told = host.must("install", "--nodes", "cp", "--yes")
-    assert "image gpushare:next runs here, and stays" in told
+    assert "the image stays gpushare:next" in told
     images = host.kubectl("get", "pods", "-n", SYSTEM, "-l", PART, *IMAGES).split()
     assert images == ["gpushare:next", "gpushare:next"]
     old = f"gpushare:{app_version()}"
@@ -248,7 +248,7 @@ def test_with_monitoring(host: Fresh) -> None:
     It sees them with no more than its manifest gives it; and the same again is nothing.
     """
     asked = ("install", "--nodes", "cp", "--yes", "--with-monitoring")
-    assert "no Prometheus Operator is here" in host.must(*asked)
+    assert "Prometheus Operator is not installed" in host.must(*asked)
     assert host.services()["gpushare-exporter"] == "Running"
     promised = {host.pod_of(name, EDGE): APPS[name] * 256 for name in APPS}
     wait_until(

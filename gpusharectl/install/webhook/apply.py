@@ -241,7 +241,7 @@ class WebhookSteps:
                 "it is not known whether the API server reaches the webhook: "
                 f"{result.words}"
             )
-        told = "from now on" if new or due else "as before"
+        told = "from now on," if new or due else "as before,"
         screen.say(f"{told} the API server asks the webhook about pods with cards")
         return None
 

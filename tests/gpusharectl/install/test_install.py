@@ -64,7 +64,7 @@ def test_again_changes_nothing(world: InstalledCluster) -> None:
 def test_again_without_nodes_takes_those_labelled(world: InstalledCluster) -> None:
     world.install()
     assert world.install(nodes=()) == Exit.DONE
-    assert "gpu-1: labelled already" in world.screen.text
+    assert "gpu-1: already labelled" in world.screen.text
 
 
 def test_a_node_of_before_stays_when_another_is_added(world: InstalledCluster) -> None:

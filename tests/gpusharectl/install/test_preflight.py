@@ -144,7 +144,7 @@ NODES = {
         view(),
         {"here": "x"},
         Weight.WARNING,
-        "node cp: it shows no sign of a GPU",
+        "node cp shows no sign of a GPU",
     ),
     "old kubelet": (view(**OLD), {}, Weight.REFUSAL, "kubelet v1.25.3 is too old"),
     "away": (

@@ -77,7 +77,7 @@ def test_the_first_is_believed_from_the_first_moment(
     assert key.public_key() != authority.public_key()
     assert "written: Secret kube-system/gpushare-webhook-tls" in world.screen.lines
     lines = world.screen.lines
-    asked = "from now on the API server asks the webhook about pods with cards"
+    asked = "from now on, the API server asks the webhook about pods with cards"
     assert lines.index("gpushare-webhook: running") < lines.index(asked)
 
 
@@ -92,7 +92,7 @@ def test_a_good_one_stays(
     assert world.picture(EVERY_KIND) == before
     assert objects.writes == []
     assert (
-        "as before the API server asks the webhook about pods with cards"
+        "as before, the API server asks the webhook about pods with cards"
         in world.screen.lines
     )
 
