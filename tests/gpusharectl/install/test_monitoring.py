@@ -63,15 +63,6 @@ def test_in_one_command_from_nothing(world: InstalledCluster) -> None:
     assert lines.index("gpushare-device-plugin: running") < found
 
 
-def test_again_changes_nothing(world: InstalledCluster) -> None:
-    world.install(with_monitoring=True)
-    before = world.picture(EVERY_KIND)
-    fake(world).writes.clear()
-    assert world.install(with_monitoring=True) == Exit.DONE
-    assert world.picture(EVERY_KIND) == before
-    assert fake(world).writes == []
-
-
 def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
     """Also when the rest gets another image; and that is said."""
     world.install(with_monitoring=True)
@@ -91,18 +82,6 @@ def test_without_the_option_it_stays_as_it_is(world: InstalledCluster) -> None:
     assert world.install(image="gpushare:9", with_monitoring=True) == Exit.DONE
     assert image(world) == "gpushare:9"
     assert "stays as it is" not in world.screen.text
-
-
-def test_a_dry_run_shows_it(world: InstalledCluster) -> None:
-    before = world.picture(EVERY_KIND)
-    assert world.install(dry_run=True, with_monitoring=True) == Exit.DONE
-    assert world.picture(EVERY_KIND) == before
-    text = world.screen.text
-    assert "+++ DaemonSet kube-system/gpushare-exporter" in text
-    assert "+kind: PrometheusRule" in text
-    assert text.endswith(
-        "To install: gpusharectl install --nodes gpu-1 --with-monitoring --yes"
-    )
 
 
 def test_where_there_is_no_operator(world: InstalledCluster) -> None:
@@ -170,11 +149,3 @@ def test_the_rights_for_it_are_asked_before_anything(world: InstalledCluster) ->
     assert world.install(with_monitoring=True) == Exit.REFUSED
     assert "you may not create services in kube-system" in world.screen.text
     assert world.install() == Exit.DONE
-
-
-def test_beside_the_second_scheduler(tmp_path: Path) -> None:
-    """It is the same."""
-    world = InstalledCluster(FakeObjects(), tmp_path).populate()
-    options = {"second_scheduler": True, "scheduler_image": "ks:1", "dry_run": True}
-    assert world.install(with_monitoring=True, **options) == Exit.DONE
-    assert "+++ DaemonSet kube-system/gpushare-exporter" in world.screen.text

@@ -308,14 +308,6 @@ def test_bie_has_one_pod_for_both_kinds() -> None:
     assert workload("bie-deployment")["spec"]["replicas"] == 1
 
 
-@pytest.mark.parametrize("overlay", ["exporter", *BIE])
-def test_the_nvidia_runtime_is_asked_for_by_a_component(overlay: str) -> None:
-    """Where there is no such RuntimeClass, pods that name it cannot be made."""
-    plain, asking = pod(overlay), pod(overlay, "nvidia-runtime")
-    assert asking == {**plain, "runtimeClassName": "nvidia"}
-    assert "runtimeClassName" not in plain
-
-
 def test_a_component_that_changes_nothing_is_refused() -> None:
     """It was meant for something else."""
     with pytest.raises(ManifestError, match="changes nothing in kubeadm"):

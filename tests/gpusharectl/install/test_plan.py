@@ -96,12 +96,6 @@ def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
     assert plain != packed
 
 
-def test_the_extenders_own_pods_have_no_such_stamp() -> None:
-    """Their kube-scheduler's configuration is a file of its host's."""
-    bodies = loaded(load, Flavour.KUBEADM, InstallOptions(policy="frag"), image="i")
-    assert STAMP not in str(bodies)
-
-
 def test_what_is_there_stays_where_nothing_was_said() -> None:
     """An install run again must not take the policy away, and says so."""
     facts = replace(FACTS, policy="frag")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpushare.kube import names
 from gpushare.kube.errors import Unreachable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
@@ -139,34 +138,6 @@ def test_bad_input_ends_in_a_sentence_and_changes_nothing(
     assert "To go on: " in world.screen.text
     assert fake(world).kept == before
     assert world.files.read(SCHEDULER) == file
-
-
-def test_a_default_scheduler_beside_the_second_one_is_refused(
-    world: InstalledCluster,
-) -> None:
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": "gpushare-scheduler",
-            "namespace": "kube-system",
-            "labels": {"app.kubernetes.io/part-of": "gpushare"},
-        },
-        "spec": {"template": {"spec": {"containers": []}}},
-    }
-    world.objects.create(deployment)
-    assert world.install() == Exit.REFUSED
-    assert "the second scheduler is installed here" in world.screen.text
-
-
-def test_a_foreign_plugin_of_our_resource_is_refused(world: InstalledCluster) -> None:
-    offered = {"status": {"allocatable": {names.MEMORY: "29"}}}
-    world.objects.merge(Ref("v1", "Node", "gpu-1"), offered, subresource="status")
-    assert world.install() == Exit.REFUSED
-    assert (
-        "another device plugin already offers baidu.com/vcuda-memory"
-        in world.screen.text
-    )
 
 
 def test_nvidias_plugin_on_the_same_cards_is_asked_about(

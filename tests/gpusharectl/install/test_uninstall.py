@@ -119,12 +119,6 @@ def test_by_force_the_pods_files_stay(world: InstalledCluster) -> None:
     assert world.label("gpu-1") is None
 
 
-def test_a_cleaning_pod_on_each_node_and_none_left(world: InstalledCluster) -> None:
-    assert world.uninstall() == Exit.DONE
-    assert "create Pod kube-system/gpushare-clean-gpu-1" in fake(world).writes
-    assert not [ref for ref in fake(world).kept if "clean" in ref.name]
-
-
 def test_a_node_that_is_away_keeps_its_folder_and_that_is_said(
     world: InstalledCluster,
 ) -> None:

@@ -1,7 +1,6 @@
 """``install --with-webhook``: beside the rest, with its settings, and gone with it."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,7 @@ from gpushare.kube.objects import Ref
 from gpushare.settings import Reading
 from gpusharectl.install.options import CARD_CLASSES, WebhookOptions
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import (
     EVERY_KIND,
@@ -188,25 +187,6 @@ def test_what_somebody_has_set_by_hand_is_no_setting_of_ours(
     assert "settings stay" not in world.screen.text
 
 
-def test_another_image_is_its_image_too(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    world.install(webhook=WANTED, image="x/gpushare:1")
-    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
-    assert world.install() == Exit.DONE
-    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
-    world.install(image="x/gpushare:2")
-    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:2"
-
-
-def test_a_later_one_gets_the_image_that_runs(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    world.install(image="x/gpushare:1")
-    assert world.install(webhook=WANTED) == Exit.DONE
-    assert container(objects, DEPLOYMENT)["image"] == "x/gpushare:1"
-
-
 @pytest.mark.parametrize(
     ("wanted", "kept"), [(1, 1), (3, 3), (0, 2)], ids=["one", "more", "none"]
 )
@@ -266,13 +246,6 @@ def test_uninstalling_takes_all_of_it(
     assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
 
 
-def test_a_dry_run_of_uninstalling_names_all_of_it(world: InstalledCluster) -> None:
-    world.install(webhook=WANTED)
-    assert world.uninstall(dry_run=True) == Exit.DONE
-    for ref in (*CONFIGURATIONS, DEPLOYMENT, SECRET):
-        assert f"- {ref}" in world.screen.lines
-
-
 def test_it_alone_is_taken_away(
     world: InstalledCluster, objects: TrustCheckingObjects
 ) -> None:
@@ -300,19 +273,6 @@ def test_a_webhook_is_no_second_scheduler(world: InstalledCluster) -> None:
     world.install(webhook=WANTED)
     assert world.install() == Exit.DONE
     assert "second scheduler" not in world.screen.text
-
-
-def test_beside_the_second_scheduler(tmp_path: Path) -> None:
-    objects = TrustCheckingObjects(InstalledCluster.now)
-    world = InstalledCluster(objects, tmp_path).populate()
-    options = {"second_scheduler": True, "scheduler_image": "ks:1"}
-    assert world.install(webhook=WANTED, **options) == Exit.DONE, world.screen.text
-    assert DEPLOYMENT in objects.kept
-    assert world.install(ui=True, **options) == Exit.DONE
-    scheduler = objects.kept[Ref("apps/v1", "Deployment", "gpushare-scheduler", SYSTEM)]
-    kept: Any = scheduler["spec"]["template"]["spec"]["containers"]
-    extender = next(one for one in kept if one["name"] == "extender")
-    assert {"name": "GPUSHARE_UI", "value": "on"} in extender["env"]
 
 
 def test_the_page_likewise(
