@@ -279,10 +279,10 @@ def _earlier(
             state = "sick" if not card.healthy else "cordoned"
             yield Earlier(card, f"is {state}")
         elif verdict.fits:
-            yield Earlier(card, f"has room now: {_room(before, card.uuid, claim)} free")
+            yield Earlier(card, f"has room now, {_room(before, card.uuid, claim)}")
         else:
             yield Earlier(
-                card, f"has too little free: {_room(before, card.uuid, claim)}"
+                card, f"has too little room, {_room(before, card.uuid, claim)}"
             )
 
 

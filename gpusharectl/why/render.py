@@ -103,7 +103,9 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
     if answer.because:
         yield Words(f"Why there, as far as it can be seen now: {answer.because}.")
     for one in answer.earlier:
-        yield Words(f"  preferred: card {one.card.index}, but it {one.words}")
+        yield Words(
+            f"  Card {one.card.index} comes before it in this order: it {one.words}"
+        )
     if answer.leaving:
         yield Words("It is terminating, and holds its share until it has ended.")
     if answer.waits:
@@ -137,8 +139,8 @@ def _card_name(held: Held) -> str:
 
 
 def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
-    old = f" for {age(answer.since, now)}" if answer.since else ""
-    yield Words(f"{answer.pod} requests {answer.asks}. It waits{old}:", _BOLD)
+    old = f"has waited for {age(answer.since, now)}" if answer.since else "waits"
+    yield Words(f"{answer.pod} requests {answer.asks}. It {old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
     yield from _allowed(answer)
     if answer.nominated:
@@ -157,7 +159,7 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
         yield Words(f"kube-scheduler says: {answer.scheduler}")
     fits = answer.nominated or any(node.fits for node in answer.nodes)
     yield Words(f"{'Next' if fits else 'To run it'}: {answer.next_step}.", _BOLD)
-    yield Words("Same answer, as data: -o json", _DIM)
+    yield Words("-o json prints this as data.", _DIM)
 
 
 def _table(answer: Pending) -> Table:

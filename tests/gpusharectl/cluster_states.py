@@ -292,7 +292,7 @@ def troubled() -> ClusterState:
         [lost, broken, stray],
         [gone],
         parts=parts,
-        not_asked="none of its pods is ready",
+        not_asked="no extender pod is ready",
         choice=Choice("spread"),
     )
 

@@ -100,9 +100,10 @@ def test_a_card_that_it_went_by_is_told_with_its_reason() -> None:
     its = (card(0, 3), card(1, healthy=False), card(2, cordoned=True), card(3))
     pod = bound_json(placement("p", 3, 5, 1, node="n"))
     found = said(cluster_state([node_of("n", *its)], [pod]), pod)
-    assert "preferred: card 0, but it has too little free: 3 units" in found
-    assert "preferred: card 1, but it is sick" in found
-    assert "preferred: card 2, but it is cordoned" in found
+    order = "comes before it in this order: it"
+    assert f"Card 0 {order} has too little room, 3 units" in found
+    assert f"Card 1 {order} is sick" in found
+    assert f"Card 2 {order} is cordoned" in found
 
 
 def test_less_important_pods_may_be_evicted() -> None:
