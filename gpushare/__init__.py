@@ -1,1 +1,1 @@
-"""What every process of the house shares: the domain, and the way to Kubernetes."""
+"""The code that all processes share: the domain, and the access to Kubernetes."""

@@ -1,9 +1,9 @@
-"""HTTP for pages that anybody may read: one server for all of our processes.
+"""An HTTP server for read-only pages, used by all processes.
 
-One thread waits for all clients, so a client that sends or reads slowly costs a socket
-and no thread. There is a deadline for a whole request, and a limit of connections: one
-more than that takes the place of the oldest that waits for its client. A connection
-serves one request, since scrapes and probes come seconds apart (decision 0021).
+One thread waits for all clients, so a slow client costs a socket and no thread. Each
+request has a deadline. The number of connections is limited: a new one replaces the
+oldest one that waits for its client. A connection serves one request, because scrapes
+and probes come seconds apart (decision 0021).
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from gpushare.settings import Address
 logger = logging.getLogger(__name__)
 
 WITHIN_S = 30.0
-"""From the connection to the last byte of the answer. Prometheus gives up after 10 s,
-unless it is told otherwise."""
+"""From the connection to the last byte of the answer. Prometheus gives up after 10 s
+by default."""
 MOST_CONNECTIONS = 64
-"""Of all addresses of a listener together."""
+"""For all addresses of a listener together."""
 _MOST_HEAD = 64 << 10
 _END = b"\r\n\r\n"
 _BACKLOG = 128
 _AGAIN_S = 0.1
-"""Between two tries to accept where that failed."""
+"""The pause after ``accept`` failed."""
 _TOLD_EVERY_S = 60.0
 
 
 class Listener:
-    """Serve an application on each of several addresses, while it is entered.
+    """Serve an application on each of several addresses; a context manager.
 
-    The addresses are bound when it is made: ``OSError`` where one cannot be had. An
-    application is called in a thread, for GET and HEAD alone.
+    The constructor binds the addresses and raises ``OSError`` if it cannot. An
+    application is called in a thread, for GET and HEAD only.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Listener:
                 for address, application in served.items()
             ]
             unless_all.pop_all()
-        # As many as connections: pages that wait for each other delay no probe.
+        # As many as connections, so that slow pages do not delay a probe.
         self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, "page")
         self._open: dict[asyncio.Task[None], bool] = {}
-        """Oldest first; True while it waits for us and not for its client."""
+        """Oldest first; True while the application runs, not while the client is slow."""
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def start(self) -> None:
-        """Serve, in threads that end with the process."""
+        """Serve in daemon threads."""
         self._loop = asyncio.new_event_loop()
         self._accepting = [
             self._loop.create_task(self._accept(*each)) for each in self._served
@@ -79,7 +79,7 @@ class Listener:
         self.close()
 
     def close(self) -> None:
-        """Stop serving; requests under way are cut off."""
+        """Stop serving; open requests are cut off."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -97,7 +97,7 @@ class Listener:
     async def _accept(
         self, listening: socket.socket, application: WSGIApplication
     ) -> None:
-        """Take connections in; where the process has no descriptor left, wait."""
+        """Accept connections; wait if the process has no file descriptor left."""
         told = -math.inf
         while True:
             try:
@@ -114,11 +114,11 @@ class Listener:
             task = self._loop.create_task(self._serve(client, application))
             self._open[task] = False
             task.add_done_callback(lambda done: self._open.pop(done, None))
-            # Else nobody is heard as long as there is one more to accept.
+            # Otherwise accepting new connections would starve the open ones.
             await asyncio.sleep(0)
 
     def _close_oldest(self) -> None:
-        """Close the oldest connection that waits for its client, or else the oldest."""
+        """Close the oldest connection that waits for its client, else the oldest."""
         waiting = (task for task, for_us in self._open.items() if not for_us)
         oldest = next(waiting, None) or next(iter(self._open), None)
         if oldest is not None:
@@ -128,7 +128,7 @@ class Listener:
     async def _serve(self, client: socket.socket, application: WSGIApplication) -> None:
         """Answer one request; ``TimeoutError`` is an ``OSError`` too.
 
-        ``RuntimeError``: the interpreter ends, and begins no more threads.
+        ``RuntimeError`` means that the interpreter exits and starts no more threads.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  it is one
@@ -146,7 +146,7 @@ class Listener:
                     await self._loop.sock_sendall(client, piece)
 
     async def _head(self, client: socket.socket) -> bytes:
-        """Read a request's head; empty for who hung up before its end."""
+        """Read a request's head; empty if the client closed before its end."""
         head = bytearray()
         while _END not in head and len(head) < _MOST_HEAD:
             piece = await self._loop.sock_recv(client, _MOST_HEAD)
@@ -173,7 +173,7 @@ class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def __init__(self, head: bytes, application: WSGIApplication) -> None:
-        # Not the parent's, which would read from a socket.
+        # Without the parent's constructor, which would read from a socket.
         self.rfile, self.wfile = BytesIO(head), BytesIO()
         self._body: tuple[bytes, ...] = ()
         self.raw_requestline = self.rfile.readline()
@@ -186,7 +186,7 @@ class _Exchange(BaseHTTPRequestHandler):
         if not whole:
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         elif self.request_version == self.default_request_version:
-            # One without a version, as no client has written them for decades.
+            # HTTP/0.9, which no client has used for decades.
             self.send_error(HTTPStatus.BAD_REQUEST)
         elif self.command not in {"GET", "HEAD"}:
             words = b"use GET\n"
@@ -200,7 +200,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self._call(application, environ)
 
     def _environ(self) -> WSGIEnvironment:
-        """Write the request as PEP 3333 has it."""
+        """Return the request as a WSGI environment (PEP 3333)."""
         target = urlsplit(self.path)
         environ: WSGIEnvironment = {
             f"HTTP_{name.upper().replace('-', '_')}": value
@@ -253,7 +253,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def _begin(
         self, status: HTTPStatus, length: int, headers: Iterable[tuple[str, str]]
     ) -> None:
-        # Else what has no version of its own is answered without a head.
+        # Otherwise a request without a version gets an answer without a head.
         self.request_version = self.protocol_version
         self.send_response_only(status)
         for name, value in headers:
@@ -266,7 +266,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
-        """Answer in one line what was not understood; nothing of it is given back."""
+        """Answer with the status only; nothing of the request is repeated."""
         del message, explain
         status = HTTPStatus(code)
         self._say(status, f"{status.phrase.lower()}\n".encode())

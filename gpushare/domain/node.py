@@ -121,7 +121,7 @@ class Node:
 
     @cached_property
     def free(self) -> Mapping[CardUUID, Amount]:
-        """What each open card has left; below zero where it is over-placed."""
+        """The free amount of each open card; below zero if it is over-placed."""
         charged = self.charged
         left: dict[CardUUID, Amount] = {}
         for card in self.cards:

@@ -249,7 +249,7 @@ def start_of(token: str) -> tuple[int, Key] | None:
         version, namespace, name = orjson.loads(base64.urlsafe_b64decode(token))
         return int(version), (str(namespace), str(name))
     except (ValueError, TypeError, binascii.Error) as error:
-        raise Invalid("continue: this is no token of ours") from error
+        raise Invalid("continue: this token is not valid here") from error
 
 
 def _too_old(version: int, compacted: int) -> str:

@@ -55,12 +55,12 @@ def full_name(pod: Json) -> str:
 
 
 def label(thing: Json, key: str) -> str:
-    """Return a label, empty where it is not there."""
+    """Return a label, empty if it is missing."""
     return str((thing["metadata"].get("labels") or {}).get(key, ""))
 
 
 def annotation(thing: Json, key: str) -> str:
-    """Return an annotation, empty where it is not there."""
+    """Return an annotation, empty if it is missing."""
     return str((thing["metadata"].get("annotations") or {}).get(key, ""))
 
 
