@@ -60,7 +60,7 @@ class Listener:
         # As many as connections, so that slow pages do not delay a probe.
         self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, "page")
         self._open: dict[asyncio.Task[None], bool] = {}
-        """Oldest first; True while the application runs and the client is not awaited."""
+        """Oldest first; whether it waits for the application and not its client."""
 
     def __enter__(self) -> Self:
         self.start()
