@@ -18,15 +18,18 @@ MOST_ANNOTATION = 256 * 1024
 """Bytes of all annotations of an object; kubectl keeps the whole object in one."""
 
 
-@pytest.mark.parametrize("path", rendered())
+TEXTS = rendered()
+
+
+@pytest.mark.parametrize("path", TEXTS)
 def test_generated_is_committed(path: str) -> None:
     """Else ``python -m monitoring`` was forgotten."""
-    assert (ROOT / path).read_text() == rendered()[path]
+    assert (ROOT / path).read_text() == TEXTS[path]
 
 
 def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
     """A second time there is nothing to write."""
-    assert set(write(tmp_path)) == set(rendered())
+    assert set(write(tmp_path)) == set(TEXTS)
     assert write(tmp_path) == []
     spoilt = tmp_path / "docs" / "alerts.md"
     spoilt.write_text("no more")
