@@ -259,7 +259,7 @@ class PendingPod:
     needs: PodNeeds
 
 
-class World:
+class SimulatedCluster:
     """Nodes, pods and the decisions about them; for one thread."""
 
     def __init__(self, choice: Choice) -> None:
@@ -273,7 +273,7 @@ class World:
         self.candidates = Candidates(self.ledger, self.hosts)
         self._uids = (f"simulated-{number}" for number in count(1))
         self._uid = ""
-        self.cluster = Embedded(
+        self.api = Embedded(
             now=self.clock.moment,
             clock=lambda: 0.0,
             new_uid=self._new_uid,
@@ -291,20 +291,20 @@ class World:
 
     def add_node(self, node: Json) -> None:
         """Add a node."""
-        self.cluster.create(Kind.NODES, node)
+        self.api.create(Kind.NODES, node)
         self._catch_up()
         self.candidates.put(NodeName(node["metadata"]["name"]), properties_of(node))
 
     def close_node(self, name: NodeName) -> None:
         """Mark a node unschedulable."""
         closed = {"spec": {"unschedulable": True}}
-        node = self.cluster.patch(Kind.NODES, "", name, closed)
+        node = self.api.patch(Kind.NODES, "", name, closed)
         self._catch_up()
         self.candidates.put(name, properties_of(node))
 
     def remove_node(self, name: NodeName) -> None:
         """Remove a node; its pods must be deleted before."""
-        self.cluster.delete(Kind.NODES, "", name)
+        self.api.delete(Kind.NODES, "", name)
         self._catch_up()
         self.candidates.drop(name)
 
@@ -317,14 +317,14 @@ class World:
     def add_bound(self, pod: Json) -> PodRef:
         """Add a pod that already runs, by its own UID, which its placement names."""
         self._uid = str(pod["metadata"].get("uid") or "")
-        made = self.cluster.create(Kind.PODS, pod)
+        made = self.api.create(Kind.PODS, pod)
         self._catch_up()
         self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1)
         return codec.pod_ref(made)
 
     def add(self, pod: Json) -> PendingPod | Refusal:
         """Add a pending pod; a refusal if no node can ever take it."""
-        made = self.cluster.create(Kind.PODS, pod)
+        made = self.api.create(Kind.PODS, pod)
         self._catch_up()
         ref = codec.pod_ref(made)
         request = codec.pod_request(made, ref)
@@ -349,7 +349,7 @@ class World:
 
     def take_away(self, ref: PodRef, node: NodeName | None) -> None:
         """Delete a pod at once; ``node`` is None for a pending one."""
-        self.cluster.delete(
+        self.api.delete(
             Kind.PODS, ref.namespace, ref.name, grace_period_s=0, uid=ref.uid
         )
         self._catch_up()
@@ -366,7 +366,7 @@ class World:
     def _bind(self, ref: PodRef, decided: Placement) -> None:
         at = self.clock.moment().isoformat()
         told = {names.PLACEMENT: encode_placement(decided, at)}
-        self.cluster.bind(
+        self.api.bind(
             Target(ref.namespace, ref.name, ref.uid),
             decided.node,
             told if decided.shares else {},
@@ -391,7 +391,7 @@ class World:
         return uid or next(self._uids)
 
     def _watch(self, kind: Kind) -> Iterator[WatchEvent]:
-        return self.cluster.watch(kind, resource_version="0", timeout_s=_FOREVER_S)
+        return self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S)
 
     def _catch_up(self) -> None:
         """Apply all outstanding watch events to the cache."""

@@ -29,7 +29,7 @@ from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reach
 from gpusharectl.output import give
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.cluster import World
+from gpusharectl.simulate.cluster import SimulatedCluster
 from gpusharectl.simulate.engine import OnStep, play
 from gpusharectl.simulate.live import (
     LiveError,
@@ -137,8 +137,8 @@ def run(
     """Play it under one policy, and count how many more of each size fit at the end."""
     found: list[Room] = []
 
-    def count(world: World) -> None:
-        found.extend(rooms(world, sizes, began(f"{choice.default}, room for more")))
+    def count(cluster: SimulatedCluster) -> None:
+        found.extend(rooms(cluster, sizes, began(f"{choice.default}, room for more")))
 
     played = play(scenario, choice, began(choice.default), at_end=count)
     return replace(summed(scenario, played), rooms=tuple(found))

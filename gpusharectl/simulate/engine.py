@@ -1,19 +1,28 @@
-"""Play a scenario under one policy, and record what becomes of each pod."""
+"""Play a scenario under one policy, and record what becomes of each pod.
+
+Measure how full the cluster is, and how much of the free memory pods can use.
+
+Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023): the part of
+the free units that a random pod of those seen cannot use. Either no card of the node
+has enough, or its CPU, memory or labels do not fit, or the pod needs more untouched
+cards than there are. Only nodes that changed are measured again.
+"""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 
-from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef, PodUID
+from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
-from gpusharectl.simulate.cluster import PendingPod, World
-from gpusharectl.simulate.metrics import Gauge
+from gpusharectl.simulate.cluster import PendingPod, PodNeeds, SimulatedCluster
 from gpusharectl.simulate.scenario import (
     Arrive,
     Drain,
@@ -24,7 +33,129 @@ from gpusharectl.simulate.scenario import (
     request_text,
     whole_ms,
 )
-from gpusharectl.simulate.synthetic import before_it_ran, named_after
+from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, named_after
+
+_TYPICAL = 0.95
+"""The most frequent kinds of pods are used, up to this share of all pods."""
+_MOST_KINDS = 60
+
+
+@dataclass(slots=True)
+class _Sums:
+    by_node: dict[NodeName, int] = field(default_factory=dict)
+    total: int = 0
+
+    def put(self, name: NodeName, value: int) -> None:
+        self.total += value - self.by_node.get(name, 0)
+        self.by_node[name] = value
+
+
+@dataclass(slots=True)
+class _Kind:
+    needs: PodNeeds
+    position: int = 0
+    useless: _Sums = field(default_factory=_Sums)
+
+
+class Gauge:
+    """Units and cores held and free over all nodes, kept up to date."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._position = 0
+        self._held, self._units = _Sums(), _Sums()
+        self._held_cores, self._cores = _Sums(), _Sums()
+        self._free = _Sums()
+        self._seen: Counter[object] = Counter()
+        self._kinds: dict[object, _Kind] = {}
+
+    def see(self, needs: PodNeeds) -> None:
+        """Count a new pod, if it asks for cards."""
+        if needs.request.claims:
+            kind = needs.kind
+            self._seen[kind] += 1
+            if kind not in self._kinds:
+                self._kinds[kind] = _Kind(needs)
+
+    def full(self) -> tuple[int, int, int, int]:
+        """Return units held, all units, cores held and all cores."""
+        cluster = self._cluster
+        for name in cluster.candidates.changed_since(self._position):
+            page = cluster.ledger.node(name)
+            self._put(name, page or Node(name))
+        self._position = cluster.candidates.position()
+        return (
+            self._held.total,
+            self._units.total,
+            self._held_cores.total,
+            self._cores.total,
+        )
+
+    def fragmented(self) -> float | None:
+        """Return the share of the free units that a typical pod cannot use, 0 to 1."""
+        self.full()
+        typical = self._typical()
+        if not self._free.total or not typical:
+            return None
+        lost = sum(number * self._useless(kind) for kind, number in typical)
+        pods = sum(number for _, number in typical)
+        return lost / pods / self._free.total
+
+    def units_a_card(self) -> int:
+        """Return the units of an average card: a whole card counts as many."""
+        cards = self._cores.total // CORES_PER_CARD
+        return self._units.total // cards if cards else 0
+
+    def _put(self, name: NodeName, page: Node) -> None:
+        charged = page.charged.values()
+        self._held.put(name, sum(units for _, units in charged))
+        self._held_cores.put(name, sum(cores for cores, _ in charged))
+        self._units.put(name, sum(card.units for card in page.cards))
+        self._cores.put(name, CORES_PER_CARD * len(page.cards))
+        self._free.put(name, sum(max(0, room.units) for room in page.free.values()))
+
+    def _typical(self) -> list[tuple[_Kind, int]]:
+        """Return the most frequent kinds with the number of their pods."""
+        left = _TYPICAL * self._seen.total()
+        found = []
+        for kind, number in self._seen.most_common(_MOST_KINDS):
+            if left <= 0:
+                break
+            found.append((self._kinds[kind], number))
+            left -= number
+        return found
+
+    def _useless(self, kind: _Kind) -> int:
+        candidates = self._cluster.candidates
+        for name in candidates.changed_since(kind.position):
+            page = self._cluster.ledger.node(name)
+            value = 0
+            if page is not None and page.cards and candidates.knows(name):
+                fits = not candidates.judge(kind.needs, name)
+                value = useless(kind.needs, page, fits=fits)
+            kind.useless.put(name, value)
+        kind.position = candidates.position()
+        return kind.useless.total
+
+
+def useless(needs: PodNeeds, page: Node, *, fits: bool) -> int:
+    """Return the free units of a node that the pod cannot use; all unless it fits."""
+    request = needs.request
+    free = {uuid: room for uuid, room in page.free.items() if room.units > 0}
+    if not fits:
+        return sum(room.units for room in free.values())
+    whole = any(claim.whole_cards for claim in request.claims)
+    least = min(request.claims, key=lambda claim: claim.amount.units).amount
+    untouched = {card.uuid for card in page.untouched}
+    lost = 0
+    for card in page.cards:
+        room = free.get(card.uuid)
+        if room is None:
+            continue
+        usable = card.uuid in untouched if whole else least.fits(room)
+        if not usable or request.limits(card):
+            lost += room.units
+    return lost
 
 
 class Outcome(StrEnum):
@@ -134,7 +265,7 @@ class PlayedPod:
 class State:
     """Who runs, who is pending, and what became of everybody so far."""
 
-    world: World
+    cluster: SimulatedCluster
     gauge: Gauge
     waits: bool
     outcomes: list[PodOutcome] = field(default_factory=list)
@@ -160,7 +291,7 @@ def apply(state: State, what: Event) -> None:
         case Leave():
             _leave(state, what)
         case Join():
-            state.world.add_node(what.node)
+            state.cluster.add_node(what.node)
             try_again(state)
         case Drain():
             _drain(state, what)
@@ -168,18 +299,20 @@ def apply(state: State, what: Event) -> None:
 
 def _arrive(state: State, arrive: Arrive, first: str = "") -> None:
     """Add a pod; ``first`` is the first name of the pod that it replaces, if any."""
-    world = state.world
-    found = world.add(arrive.pod)
+    cluster = state.cluster
+    found = cluster.add(arrive.pod)
     metadata = arrive.pod["metadata"]
     if isinstance(found, Refusal):
         ref = PodRef(PodUID(""), metadata["namespace"], metadata["name"])
         reasons = {refusal_text(found): 0}
-        never = PodOutcome(ref, "n/a", world.clock.now_s, reasons=reasons, first=first)
+        never = PodOutcome(
+            ref, "n/a", cluster.clock.now_s, reasons=reasons, first=first
+        )
         state.outcomes.append(never)
         return
     state.gauge.see(found.needs)
     result = PodOutcome(
-        found.ref, request_text(found.needs), world.clock.now_s, first=first
+        found.ref, request_text(found.needs), cluster.clock.now_s, first=first
     )
     pod = PlayedPod(result, arrive, found, _units(state, found))
     state.outcomes.append(result)
@@ -190,22 +323,22 @@ def _arrive(state: State, arrive: Arrive, first: str = "") -> None:
     if state.waits:
         state.waiting[found.ref.uid] = pod
     else:
-        world.take_away(found.ref, None)
+        cluster.take_away(found.ref, None)
         state.asked -= pod.units
 
 
 def _place(state: State, pod: PlayedPod, outcome: Outcome) -> bool:
-    world, result = state.world, pod.result
-    decided = world.place(pod.pending)
+    cluster, result = state.cluster, pod.result
+    decided = cluster.place(pod.pending)
     if not isinstance(decided, Placement):
         result.reasons, result.nodes = decided.reasons, decided.nodes
         return False
-    result.outcome, result.placed_s = outcome, world.clock.now_s
-    result.node, result.cards = str(decided.node), _indexes(world, decided)
+    result.outcome, result.placed_s = outcome, cluster.clock.now_s
+    result.node, result.cards = str(decided.node), _indexes(cluster, decided)
     result.reasons = {}
     state.running[result.pod.namespace, result.pod.name] = pod
     if pod.arrive.lasts_s is not None:
-        end = whole_ms(world.clock.now_s + pod.arrive.lasts_s)
+        end = whole_ms(cluster.clock.now_s + pod.arrive.lasts_s)
         heapq.heappush(state.ends, (end, next(state.numbers), result.pod.uid, pod))
     return True
 
@@ -228,8 +361,8 @@ def try_again(state: State) -> None:
 def take_away(state: State, key: tuple[str, str]) -> None:
     """Delete a running pod of the scenario."""
     pod = state.running.pop(key)
-    state.world.take_away(pod.result.pod, NodeName(pod.result.node))
-    pod.result.left_s = state.world.clock.now_s
+    state.cluster.take_away(pod.result.pod, NodeName(pod.result.node))
+    pod.result.left_s = state.cluster.clock.now_s
     state.asked -= pod.units
 
 
@@ -240,15 +373,15 @@ def _leave(state: State, leave: Leave) -> None:
         take_away(state, key)
     elif key in state.there:
         ref, body = state.there.pop(key)
-        state.world.take_away(ref, NodeName(body["spec"]["nodeName"]))
+        state.cluster.take_away(ref, NodeName(body["spec"]["nodeName"]))
     else:
         waits = (pod for pod in state.waiting.values() if _key(pod) == key)
         pod = next(waits, None)
         if pod is None:
             return
         del state.waiting[pod.result.pod.uid]
-        state.world.take_away(pod.result.pod, None)
-        pod.result.outcome, pod.result.left_s = Outcome.LEFT, state.world.clock.now_s
+        state.cluster.take_away(pod.result.pod, None)
+        pod.result.outcome, pod.result.left_s = Outcome.LEFT, state.cluster.clock.now_s
         state.asked -= pod.units
     try_again(state)
 
@@ -259,12 +392,12 @@ def _drain(state: State, drain: Drain) -> None:
     Pending pods are tried again, because the reasons why they wait have changed.
     """
     name = NodeName(drain.node)
-    state.world.close_node(name)
+    state.cluster.close_node(name)
     again: list[tuple[Arrive, str]] = []
     for key, (ref, body) in list(state.there.items()):
-        if body["spec"]["nodeName"] == name and not _stays(body):
+        if body["spec"]["nodeName"] == name and not is_bound_to_node(body):
             del state.there[key]
-            state.world.take_away(ref, name)
+            state.cluster.take_away(ref, name)
             if not is_leaving(body):
                 again.append(_anew(state, Arrive(body), str(ref.name)))
     for key, pod in list(state.running.items()):
@@ -275,17 +408,11 @@ def _drain(state: State, drain: Drain) -> None:
         for key, (ref, body) in list(state.there.items()):
             if body["spec"]["nodeName"] == name:
                 del state.there[key]
-                state.world.take_away(ref, name)
-        state.world.remove_node(name)
+                state.cluster.take_away(ref, name)
+        state.cluster.remove_node(name)
     for arrive, first in sorted(again, key=lambda one: -one[0].priority):
         _arrive(state, arrive, first)
     try_again(state)
-
-
-def _stays(pod: Json) -> bool:
-    """Tell whether a drain leaves a pod on its node: a DaemonSet's or a static one."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
 
 
 def _anew(state: State, arrive: Arrive, first: str) -> tuple[Arrive, str]:
@@ -306,7 +433,7 @@ def moment_of(state: State, *, look: bool) -> Moment:
     """Measure how full the cluster is; ``look``: fragmentation, too."""
     held, units, held_cores, cores = state.gauge.full()
     return Moment(
-        state.world.clock.now_s,
+        state.cluster.clock.now_s,
         state.arrived,
         state.asked,
         held,
@@ -331,8 +458,8 @@ def _key(pod: PlayedPod) -> tuple[str, str]:
     return (pod.result.pod.namespace, pod.result.pod.name)
 
 
-def _indexes(world: World, decided: Placement) -> tuple[int, ...]:
-    page = world.ledger.node(decided.node)
+def _indexes(cluster: SimulatedCluster, decided: Placement) -> tuple[int, ...]:
+    page = cluster.ledger.node(decided.node)
     index = {card.uuid: card.index for card in page.cards} if page else {}
     return tuple(sorted(index[uuid] for uuid in decided.cards() if uuid in index))
 
@@ -358,7 +485,7 @@ class Played:
     end: Moment
     untouched: int
     """Cards that hold nothing, on nodes that accept pods."""
-    world: World
+    cluster: SimulatedCluster
 
 
 def play(
@@ -367,7 +494,7 @@ def play(
     progress: OnStep = lambda _done, _all: None,
     *,
     looks: int = LOOKS,
-    at_end: Callable[[World], None] = lambda _world: None,
+    at_end: Callable[[SimulatedCluster], None] = lambda _cluster: None,
 ) -> Played:
     """Play all steps; ``choice`` is for pods that do not name a policy.
 
@@ -380,26 +507,28 @@ def play(
     every = max(1, total // looks) if looks else total + 1
     for number, step in enumerate(scenario.steps):
         _end_until(state, step.at_s, moments)
-        state.world.clock.now_s = step.at_s
+        state.cluster.clock.now_s = step.at_s
         apply(state, step.what)
         moments.append(moment_of(state, look=number % every == every - 1))
         progress(number + 1, total)
-    end, untouched = moment_of(state, look=bool(looks)), state.world.untouched()
+    end, untouched = moment_of(state, look=bool(looks)), state.cluster.untouched()
     moments.append(end)
-    at_end(state.world)
+    at_end(state.cluster)
     _end_until(state, None, moments)
     if moments[-1] is not end:
         moments.append(moment_of(state, look=bool(looks)))
-    return Played(choice.default, state.outcomes, moments, end, untouched, state.world)
+    return Played(
+        choice.default, state.outcomes, moments, end, untouched, state.cluster
+    )
 
 
 def _begun(scenario: Scenario, choice: Choice) -> State:
-    world = World(choice)
+    cluster = SimulatedCluster(choice)
     for node in scenario.nodes:
-        world.add_node(node)
-    state = State(world, Gauge(world), scenario.waits, taken=_names(scenario))
+        cluster.add_node(node)
+    state = State(cluster, Gauge(cluster), scenario.waits, taken=_names(scenario))
     for pod in scenario.there:
-        ref = world.add_bound(pod)
+        ref = cluster.add_bound(pod)
         state.there[ref.namespace, ref.name] = (ref, pod)
     return state
 
@@ -422,7 +551,7 @@ def _end_until(state: State, at_s: float | None, moments: list[Moment]) -> None:
         if at_s is None and not state.waiting:
             # Nobody waits for its room, so the rest of its life does not matter.
             continue
-        state.world.clock.now_s = end
+        state.cluster.clock.now_s = end
         take_away(state, key)
         try_again(state)
         moments.append(moment_of(state, look=False))

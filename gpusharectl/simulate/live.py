@@ -22,7 +22,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.scenario import Arrive, Drain, Event, Join, Scenario, Step
-from gpusharectl.simulate.synthetic import OURS, playable
+from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, playable
 from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
@@ -215,9 +215,8 @@ def live_scenario(
 
 
 def _moves(pod: Json) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    bound_here = any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
-    return codec.is_ours(pod) and not bound_here and not facts.is_leaving(pod)
+    stays = is_bound_to_node(pod) or facts.is_leaving(pod)
+    return codec.is_ours(pod) and not stays
 
 
 def _waits(pod: Json) -> bool:
@@ -238,15 +237,9 @@ def _came(pod: Json) -> tuple[str, str]:
 def _unbound(pod: Json) -> Json:
     """Return a pod as it was before it was placed."""
     metadata = pod["metadata"]
-    told = metadata.get("annotations") or {}
-    kept = {
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "labels": metadata.get("labels") or {},
-        "annotations": {k: text for k, text in told.items() if k not in OURS},
-    }
-    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    return {**pod, "metadata": kept, "spec": spec}
+    return synthetic.named_after(
+        before_it_ran(pod), metadata["namespace"], metadata["name"]
+    )
 
 
 def _further(

@@ -15,10 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from _csv import Reader
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate import synthetic
@@ -271,6 +268,7 @@ def _models(row: _Row) -> frozenset[str] | None:
 
 def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
     reader = csv.reader(io.StringIO(_text(path)), strict=True)
+    first: dict[str, int] = {}
     try:
         heading = next(reader)
         missing = [field for field in needed if field not in heading]
@@ -279,40 +277,24 @@ def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
                 f"{path}:1: the column {missing[0]} is missing; there must be "
                 f"{', '.join(needed)}"
             )
-        yield from _checked(path, heading, _numbered(reader), key)
-    except csv.Error as error:
-        raise TraceError(
-            f"{path}:{reader.line_num}: this is no CSV: {error}"
-        ) from error
-
-
-def _numbered(reader: "Reader") -> Iterator[tuple[int, list[str]]]:
-    """Yield each row with the line at which it begins; a quoted field may have many."""
-    line = reader.line_num + 1
-    for values in reader:
-        yield line, values
+        # A quoted field may have several lines: the first is the row's.
         line = reader.line_num + 1
-
-
-def _checked(
-    path: Path,
-    heading: list[str],
-    rows: Iterator[tuple[int, list[str]]],
-    key: str,
-) -> Iterator[_Row]:
-    first: dict[str, int] = {}
-    for line, values in rows:
-        if len(values) != len(heading):
-            raise TraceError(
-                f"{path}:{line}: has {len(values)} of {len(heading)} fields, up to "
-                f'"{values[-1] if values else ""}": the line is cut; {SOURCE}'
-            )
-        row = _Row(path, line, dict(zip(heading, values, strict=True)))
-        name = row.text(key)
-        if name in first:
-            raise row.wrong(key, f"{name} is there twice (first in line {first[name]})")
-        first[name] = line
-        yield row
+        for values in reader:
+            if len(values) != len(heading):
+                raise TraceError(
+                    f"{path}:{line}: has {len(values)} of {len(heading)} fields, up to "
+                    f'"{values[-1] if values else ""}": the line is cut; {SOURCE}'
+                )
+            row = _Row(path, line, dict(zip(heading, values, strict=True)))
+            name = row.text(key)
+            if name in first:
+                problem = f"{name} is there twice (first in line {first[name]})"
+                raise row.wrong(key, problem)
+            first[name] = line
+            yield row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise TraceError(f"{path}:{reader.line_num}: is not CSV: {error}") from error
     if not first:
         raise TraceError(f"{path}: has a heading and nothing below it; {SOURCE}")
 
@@ -329,7 +311,7 @@ def _text(path: Path) -> str:
     if not text.endswith("\n"):
         line = text.count("\n") + 1
         raise TraceError(
-            f"{path}:{line}: the last line has no end: the file is cut; {SOURCE}"
+            f"{path}:{line}: the last line has no line end: the file is cut; {SOURCE}"
         )
     return text
 

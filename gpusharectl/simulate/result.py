@@ -8,14 +8,14 @@ from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.refusal import Refusal, users_words
-from gpushare.kube import codec, names, words
+from gpushare.kube import names, words
 from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.cluster import World
+from gpusharectl.simulate.cluster import SimulatedCluster
 from gpusharectl.simulate.engine import Moment, Outcome, Played, PodOutcome
 from gpusharectl.simulate.scenario import (
     NOWHERE,
@@ -341,35 +341,35 @@ def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.PodSpec:
 
 
 def rooms(
-    world: World,
+    cluster: SimulatedCluster,
     sizes: Sequence[synthetic.PodSpec],
     told: Told = lambda _done, _most: None,
 ) -> list[Room]:
     """Count for each size alone how many more fit; the cluster is left as it was."""
-    world.learns = False
-    found = [_room(world, asked, told) for asked in sizes]
-    world.learns = True
+    cluster.learns = False
+    found = [_room(cluster, asked, told) for asked in sizes]
+    cluster.learns = True
     return found
 
 
-def _room(world: World, asked: synthetic.PodSpec, told: Told) -> Room:
+def _room(cluster: SimulatedCluster, asked: synthetic.PodSpec, told: Told) -> Room:
     placed: list[tuple[PodRef, NodeName]] = []
     said = ""
     for number in range(MOST + 1):
-        found = world.add(synthetic.pod(_NAMESPACE, f"more-{number}", asked))
+        found = cluster.add(synthetic.pod(_NAMESPACE, f"more-{number}", asked))
         if isinstance(found, Refusal):
             # read_size has refused such a size before.
             raise SizeError(refusal_text(found))
         said = request_text(found.needs)
-        decided = world.place(found)
+        decided = cluster.place(found)
         if not isinstance(decided, Placement):
-            world.take_away(found.ref, None)
+            cluster.take_away(found.ref, None)
             break
         placed.append((found.ref, decided.node))
         told(len(placed), MOST)
     told(MOST, MOST)
     for ref, node in reversed(placed):
-        world.take_away(ref, node)
+        cluster.take_away(ref, node)
     return Room(said, min(len(placed), MOST), more=len(placed) > MOST)
 
 
@@ -395,11 +395,8 @@ def _number(text: str, key: str, value: str) -> int:
 
 def _check(text: str, asked: synthetic.PodSpec) -> None:
     """Check a pod of this size as the extender would, before anything is played."""
-    pod = synthetic.pod(_NAMESPACE, "more", asked)
-    pod["metadata"]["uid"] = "checked"
-    found = codec.pod_request(pod, codec.pod_ref(pod))
-    if isinstance(found, Refusal):
-        raise SizeError(f'"{users_words(text)}": {refusal_text(found)}')
+    if problem := synthetic.refused(synthetic.pod(_NAMESPACE, "more", asked)):
+        raise SizeError(f'"{users_words(text)}": {problem}')
     if not (asked.units or asked.cores or asked.cpu or asked.memory):
         raise SizeError(f'"{users_words(text)}" asks for nothing; {_EXAMPLE}')
 

@@ -15,10 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from gpushare.domain.model import CORES_PER_CARD, units_of
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
-from gpushare.domain.refusal import Refusal, users_words
-from gpushare.kube import codec, words
+from gpushare.domain.refusal import users_words
+from gpushare.kube import words
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
 from gpushare.yaml_file import Location, Part, Text, YamlFile, plain, whole
 from gpusharectl.simulate import synthetic
@@ -291,18 +290,9 @@ class PodEntry(_Entry):
             problem = f"at + every x count + lasts is {length:.15g} s"
             longest = next(key for key, told_s in times.items() if told_s)
             yield longest, f"{problem}; it may be {MOST} s"
-        if wrong := self._refused():
-            yield "name" if self.template is None else "template", wrong
-
-    def _refused(self) -> str:
-        """Read one pod as the extender would, so that its complaint has a line."""
         pod = synthetic.named_after(self.manifest(), "default", self.name)
-        pod["metadata"]["uid"] = "checked"
-        try:
-            asked = codec.pod_request(pod, codec.pod_ref(pod))
-        except Malformed as error:
-            return str(error)
-        return refusal_text(asked) if isinstance(asked, Refusal) else ""
+        if wrong := synthetic.refused(pod):
+            yield "name" if self.template is None else "template", wrong
 
 
 class EventEntry(_Entry):

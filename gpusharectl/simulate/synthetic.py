@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
 from gpushare.domain.quantity import NotAQuantity, mebibytes
-from gpushare.domain.refusal import users_words
-from gpushare.kube import names
+from gpushare.domain.refusal import Refusal, users_words
+from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
+from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
@@ -112,6 +113,22 @@ def pod(namespace: str, name: str, asked: PodSpec) -> Json:
         },
         "spec": spec,
     }
+
+
+def is_bound_to_node(pod: Json) -> bool:
+    """Tell whether a pod belongs to its node: a DaemonSet's or a static one."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
+
+
+def refused(pod: Json) -> str:
+    """Return why the extender refuses a pod on every node; empty if it does not."""
+    body = {**pod, "metadata": {**pod["metadata"], "uid": "checked"}}
+    try:
+        found = codec.pod_request(body, codec.pod_ref(body))
+    except Malformed as error:
+        return str(error)
+    return refusal_text(found) if isinstance(found, Refusal) else ""
 
 
 def named_after(template: Json, namespace: str, name: str) -> Json:

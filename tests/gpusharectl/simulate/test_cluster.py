@@ -12,19 +12,19 @@ from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube.cluster import Kind
 from gpushare.kube.codec import pod_record
-from gpusharectl.simulate.cluster import PendingPod, World
+from gpusharectl.simulate.cluster import PendingPod, SimulatedCluster
 from tests.gpusharectl.simulate.building import node, pod
 
 
-def world(policy: str = "first-fit") -> World:
-    found = World(Choice(policy))
+def cluster(policy: str = "first-fit") -> SimulatedCluster:
+    found = SimulatedCluster(Choice(policy))
     for number in range(4):
         cpu = str(2 + 4 * (number // 2))
         found.add_node(node(f"n-{number}", 29, 20, cpu=cpu, memory="64Gi"))
     return found
 
 
-def pending(of: World, body: dict[str, object]) -> PendingPod:
+def pending(of: SimulatedCluster, body: dict[str, object]) -> PendingPod:
     found = of.add(body)
     assert not isinstance(found, Refusal)
     return found
@@ -34,7 +34,7 @@ def pending(of: World, body: dict[str, object]) -> PendingPod:
 def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
     """The same placement comes of all nodes that pass the filters."""
     dice = random.Random(7)
-    here = world(policy)
+    here = cluster(policy)
     there: list[Placement] = []
     for number in range(60):
         units, cpu = dice.choice([2, 5, 11, 20]), dice.choice(["500m", "1", ""])
@@ -68,7 +68,7 @@ def test_what_the_api_server_has_is_what_was_decided(
     wishes: list[tuple[int, bool]],
 ) -> None:
     """The pod is bound with its placement, and the books say the same."""
-    here = world()
+    here = cluster()
     for number, (units, whole) in enumerate(wishes):
         asked = pending(here, pod(f"p-{number}", units, 100 if whole else 1))
         decided = here.place(asked)
@@ -79,7 +79,7 @@ def test_what_the_api_server_has_is_what_was_decided(
 
 
 def test_no_more_pods_than_a_node_takes() -> None:
-    here = World(Choice())
+    here = SimulatedCluster(Choice())
     here.add_node(node("n", 29, pods=1))
     first = pending(here, pod("a", 1))
     assert isinstance(here.place(first), Placement)
@@ -92,7 +92,7 @@ def test_the_same_twice() -> None:
     """Nothing hangs on chance: UIDs of pods and cards are the same in every run."""
     found = []
     for _ in range(2):
-        here = world("spread")
+        here = cluster("spread")
         placed = [
             here.place(pending(here, pod(f"p-{number}", 5))) for number in range(9)
         ]

@@ -85,7 +85,7 @@ def test_another_node() -> None:
     found = live_scenario(nodes(), pods(), WhatIf(add={"node-1": 2}), "here")
     done = play(found, found.choice)
     assert places(done)["waits"] in ("node-1-new-1 card 0", "node-1-new-2 card 0")
-    pages = done.world.ledger.nodes()
+    pages = done.cluster.ledger.nodes()
     uuids = [one.uuid for page in pages for one in page.cards]
     assert len(set(uuids)) == len(uuids) == 4
 
@@ -98,7 +98,7 @@ def test_a_drained_node() -> None:
     found = live_scenario(nodes(), running, WhatIf(drain=["node-2"]), "here")
     done = play(found, found.choice)
     assert places(done) == {"b-moved-1": "node-1 card 0"}
-    page = done.world.ledger.node(found.nodes[1]["metadata"]["name"])
+    page = done.cluster.ledger.node(found.nodes[1]["metadata"]["name"])
     assert page is not None
     assert [one.pod.name for one in page.placements.values()] == ["agent"]
 
@@ -287,7 +287,7 @@ def test_a_drained_pod_forgets_where_it_was() -> None:
     found = live_scenario(nodes(), [mover], WhatIf(drain=["node-1"]), "here")
     done = play(found, found.choice)
     assert places(done) == {"a-moved-1": "node-2 card 0"}
-    stored = done.world.cluster.get(Kind.PODS, "default", "a-moved-1")
+    stored = done.cluster.api.get(Kind.PODS, "default", "a-moved-1")
     assert set(stored["metadata"]["annotations"]) == {names.PLACEMENT}
 
 
@@ -395,7 +395,7 @@ def test_pods_that_are_being_deleted() -> None:
         found = live_scenario(nodes(), [going, waits], what, "here")
         assert places(play(found, found.choice)) == {}
     found = live_scenario(nodes()[:1], [going], WhatIf(afresh=True), "here")
-    (page,) = play(found, found.choice).world.ledger.nodes()
+    (page,) = play(found, found.choice).cluster.ledger.nodes()
     assert [one.pod.name for one in page.placements.values()] == ["going"]
 
 

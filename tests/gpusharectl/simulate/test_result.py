@@ -64,7 +64,7 @@ def test_counting_room_changes_nothing() -> None:
     counted = ran(told(text)(), "2", "cards=1", policy="frag")
     assert plain.played.outcomes == counted.played.outcomes
     assert plain.played.moments == counted.played.moments
-    learnt_by = counted.played.world.choice.packer
+    learnt_by = counted.played.cluster.choice.packer
     assert isinstance(learnt_by, Packer)
     assert learnt_by.seen == plain.pods
 

@@ -477,7 +477,7 @@ events: [{at: 1, remove: a}]
     assert list(outcomes(run.played)) == [
         *("p", "more-0", "p-moved-2", "more-0-moved-3", "p-moved-1", "more-1"),
     ]
-    (room,) = rooms(run.played.world, [read_size("2")])
+    (room,) = rooms(run.played.cluster, [read_size("2")])
     assert room.number == 3
 
 
