@@ -1,11 +1,10 @@
 """Play a scenario under one policy, and record what becomes of each pod.
 
-Measure how full the cluster is, and how much of the free memory pods can use.
-
-Fragmentation is measured as in "Beware of Fragmentation" (USENIX ATC 2023): the part of
-the free units that a random pod of those seen cannot use. Either no card of the node
-has enough, or its CPU, memory or labels do not fit, or the pod needs more untouched
-cards than there are. Only nodes that changed are measured again.
+``Gauge`` measures how full the cluster is. Fragmentation is measured as in "Beware of
+Fragmentation" (USENIX ATC 2023): the part of the free units that a random pod of those
+seen cannot use. Either no card of the node has enough, or its CPU, memory or labels do
+not fit, or the pod needs more untouched cards than there are. Only nodes that changed
+are measured again.
 """
 
 import heapq

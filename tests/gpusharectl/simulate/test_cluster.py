@@ -72,7 +72,7 @@ def test_what_the_api_server_has_is_what_was_decided(
     for number, (units, whole) in enumerate(wishes):
         asked = pending(here, pod(f"p-{number}", units, 100 if whole else 1))
         decided = here.place(asked)
-        stored = pod_record(here.cluster.get(Kind.PODS, "default", f"p-{number}"))
+        stored = pod_record(here.api.get(Kind.PODS, "default", f"p-{number}"))
         held = here.ledger.placement(asked.ref.uid)
         assert stored.placement == held
         assert held == (decided if isinstance(decided, Placement) else None)

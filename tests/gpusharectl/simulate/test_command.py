@@ -55,13 +55,6 @@ def test_as_yaml_and_as_lines(file: Path) -> None:
     assert len(lines) == 6
 
 
-def test_a_picture_beside_it(file: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    done = ran(file, "--plot", tmp_path / "a.svg")
-    assert done.exit_code == 0
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-
-
 def test_it_says_where_it_came_out_otherwise(file: Path) -> None:
     file.write_text(f"{SCENARIO}expect: {{placed: 3}}\n")
     done = ran(file)
@@ -177,18 +170,6 @@ def test_the_answer_comes_before_the_picture(file: Path, tmp_path: Path) -> None
     assert done.exit_code == 1
     assert done.stdout.startswith("Placed: 2 of 3 pods.\n")
     assert "a.svg: cannot be written" in done.stderr
-
-
-def test_a_picture_where_a_folder_is(file: Path, tmp_path: Path) -> None:
-    """Told before anything is played."""
-    done = ran(file, "--plot", tmp_path / "office.yaml" / "a.svg")
-    assert done.exit_code == 1
-    (tmp_path / "a.svg").mkdir()
-    done = ran(file, "--plot", tmp_path / "a.svg")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "a.svg: cannot be written: a folder has that name" in " ".join(
-        done.stderr.split()
-    )
 
 
 def test_the_readmes_scenario_can_be_played() -> None:

@@ -75,15 +75,6 @@ def test_all_lists_are_read_before_the_first_is_played(
     assert began == []
 
 
-def test_the_answer_comes_before_the_picture(folder: Path) -> None:
-    pytest.importorskip("matplotlib")
-    (folder / "a.svg").symlink_to(folder / "no" / "a.svg")
-    done = ran(folder, "--plot", str(folder / "a.svg"))
-    assert done.exit_code == 1
-    assert done.stdout.startswith('openb, list "default"')
-    assert "a.svg: cannot be written" in done.stderr
-
-
 def test_as_data(folder: Path) -> None:
     """Every list, every policy, every seed; a card's milli is never given out twice."""
     done = ran(folder, "--list", "all", "--seeds", "1,2", "-o", "json")

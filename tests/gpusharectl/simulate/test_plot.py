@@ -38,12 +38,6 @@ def test_over_time_where_there_is_some(tmp_path: Path) -> None:
     assert "<!-- time, hours -->" in (tmp_path / "1.svg").read_text()
 
 
-def test_of_nothing_there_is_an_empty_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plot_report(nothing(), tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").stat().st_size
-
-
 def test_complaints_come_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(PlotError, match=r"must end in .png or .svg"):
         check(tmp_path / "a.gif")

@@ -34,15 +34,6 @@ def test_all_of_it_is_json() -> None:
     assert pods["two"]["node"] is None
 
 
-def test_a_run_for_each_policy() -> None:
-    found = report_data(compared())
-    assert [run["policy"] for run in found["runs"]] == [
-        "first-fit",
-        "best-fit",
-        "spread",
-    ]
-
-
 def test_what_nobody_knows_is_null_and_never_0() -> None:
     data = report_data(nothing())
     assert data["runs"][0]["end"]["fragmented"] is None
