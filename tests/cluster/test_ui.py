@@ -79,7 +79,7 @@ def test_a_pod_that_comes_is_seen_in_the_browser(
         tab = browser.open(url)
         drawn(tab)
         assert "0/29 units" in tab.text("#nodes")
-        assert "Nothing: the books are whole" in tab.text("#health")
+        assert "No problems: the ledger is complete" in tab.text("#health")
         host.create(pod("app-1", container("main", 20, 1)))
         host.wait_running("app-1")
         tab.wait_for(

@@ -22,7 +22,7 @@ def test_impossible_requests(lonely: World) -> None:
     lonely.node("edge", 29)
     a_pod = lonely.post("pod", 4, 1)
     assert "no node elsewhere" in bind(lonely, a_pod, "elsewhere")
-    assert "made again" in bind(lonely, a_pod, PodUID="another")
+    assert "created again" in bind(lonely, a_pod, PodUID="another")
     assert "is gone" in bind(lonely, a_pod, PodName="unheard-of")
     whole_nodes = {**ASK, "NodeNames": None, "Nodes": {"items": []}}
     answer = lonely.extender.rest.must("POST", "/scheduler/filter", whole_nodes)
@@ -48,7 +48,7 @@ def test_filter_and_bind_repeated(lonely: World) -> None:
     mark = lonely.plane.audit.mark()
     assert [bind(lonely, a_pod) for _ in range(3)] == ["", "", ""]
     before = read_pod(lonely.rest, a_pod)["metadata"]["annotations"]
-    assert "bound to node edge already" in bind(lonely, a_pod, "other")
+    assert "already bound to node edge" in bind(lonely, a_pod, "other")
     assert read_pod(lonely.rest, a_pod)["metadata"]["annotations"] == before
     calls = lonely.plane.audit.calls(mark)
     bindings = [call.status for call in calls if call.resource == "pods/binding"]

@@ -4,7 +4,7 @@ import json
 
 from tests.fuzz.bodies import Target
 
-OOPS = "an error of its own"
+OOPS = "internal error"
 """What the servers say of a bug of theirs, with whatever status."""
 
 
