@@ -221,7 +221,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 class Occupancy:
-    """What is taken of this node's cards; computed anew at each question."""
+    """What is taken of this node's cards; computed at each question."""
 
     def __init__(self, node: NodeName, pods: NodePods) -> None:
         self.node = node

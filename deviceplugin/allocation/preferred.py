@@ -1,8 +1,8 @@
 """Which devices each pod gets: kubelet's GetPreferredAllocation and Allocate.
 
 kubelet's whole sync loop waits for both calls. ``prefer`` asks kubelet who holds what
-(a millisecond or two); ``allocate`` asks nobody. Each call works on one snapshot of the
-cards.
+(a millisecond or two); ``allocate`` makes no calls. Each call works on one snapshot of
+the cards.
 """
 
 import logging
@@ -358,7 +358,7 @@ class Admission:
     def _begin(
         self, cards: Cards, resource: str, available: Sequence[str], size: int
     ) -> ActivePod:
-        """Find the pod being admitted, each time anew: kubelet may have failed it."""
+        """Find the pod being admitted, at each call: kubelet may have failed it."""
         before = self._now
         self._now = _InProgress(listed=self._finder.listed())
         listed = self._now.listed

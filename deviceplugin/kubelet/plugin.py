@@ -89,7 +89,7 @@ class DevicePlugin(Service):
     def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        """Return what the container needs for the card of these ids; asks nobody."""
+        """Return what the container needs for the card of these ids; makes no calls."""
         answer = pb.AllocateResponse()
         with self._timed("Allocate"):
             cards = self.offer.cards()
