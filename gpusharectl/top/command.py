@@ -65,7 +65,7 @@ def _rest(console: Console, show: Callable[[], None], every_s: float) -> None:
     end = time.monotonic() + every_s
     size = None
     while True:
-        if size != console.size:
+        while size != console.size:
             size = console.size
             show()
         left = end - time.monotonic()

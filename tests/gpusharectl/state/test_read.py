@@ -192,6 +192,13 @@ def test_what_is_kept_of_the_pods() -> None:
     assert [pod["metadata"]["name"] for pod in found.parts] == ["kube-scheduler-cp"]
 
 
+def test_pods_are_decoded_beside_the_extenders_placements() -> None:
+    pod = bound_json(placement("ours", node="n"))
+    found = read_state(FakeCluster(FakeObjects({"x": SERVED}), extender("x"), pod), NOW)
+    assert found.placements.not_asked == ""
+    assert [str(one.record.pod) for one in found.pods.values()] == ["default/ours"]
+
+
 def test_long_lists_are_read_to_their_end() -> None:
     """Page by page."""
     cluster = FakeCluster(FakeObjects({}))
