@@ -1,7 +1,4 @@
-"""The plugin's admission alone, and a kubelet without sockets that asks it.
-
-Pods of many shapes, and a kubelet in a few lines that gives them their ids.
-"""
+"""The plugin's admission alone, and a kubelet without sockets that calls it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

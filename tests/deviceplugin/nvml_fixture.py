@@ -1,7 +1,4 @@
-"""NVIDIA's cards on a stub driver, for the tests of ``deviceplugin.cards.nvml*``.
-
-NVIDIA's cards at work, over the stub: what their telemetry's tests begin with.
-"""
+"""NVIDIA's cards and their telemetry over the stub driver."""
 
 import time
 from collections.abc import Callable, Iterator

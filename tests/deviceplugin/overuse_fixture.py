@@ -1,4 +1,4 @@
-"""A patrol, the pods that it watches, and what they use."""
+"""An overuse monitor, the pods that it watches, and what they use."""
 
 from collections.abc import Mapping
 from typing import Any

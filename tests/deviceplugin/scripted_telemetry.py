@@ -1,7 +1,4 @@
-"""A sampler with its board, over a telemetry that a test holds in its hands.
-
-A ``Telemetry`` that a test holds in its hands.
-"""
+"""A telemetry that a test controls, and a sampler with its store over it."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""The pods of this node, by the watch and by asking.
-
-Events about pods: each once a minute, and never in anybody's way.
-"""
+"""The pods of this node by the watch and by requests, and events about them."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whose turn it is, and at which step of it."""
+"""Which pod kubelet admits, and at which step."""
 
 from random import Random
 

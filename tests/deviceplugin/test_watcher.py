@@ -1,7 +1,4 @@
-"""What the watcher finds: no driver yet, cards left out, cards alike.
-
-What changes a card's health and its place in the offer, and an operator's word.
-"""
+"""The watcher: cards that come late, faults, and the annotations on the node."""
 
 import logging
 from dataclasses import replace

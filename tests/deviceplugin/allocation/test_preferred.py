@@ -1,7 +1,4 @@
-"""Pods of any shape in any order: no card is over-placed, and each sees its own.
-
-Whose turn it is, where most pods were looked at before.
-"""
+"""Which pod kubelet admits, and that no card is given away twice."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""What this node offers, and who hears of a change.
-
-The node's annotation, and what operators write beside it.
-"""
+"""The offer of cards, and the node's annotation that follows it."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""From cards to ids and back.
-
-The ids of devices, and a card as it is offered.
-"""
+"""Device ids, and placements from devices and back."""
 
 from random import Random
 

@@ -1,7 +1,4 @@
-"""NVIDIA's cards, through the real pynvml over a stub of the driver's library.
-
-What NVIDIA's driver reports of its cards' faults.
-"""
+"""NVIDIA's cards over the stub driver: what is found, read and reported."""
 
 import os
 import subprocess

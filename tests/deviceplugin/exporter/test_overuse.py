@@ -1,7 +1,4 @@
-"""The watchdog at work: an event for each excess, and what is no excess.
-
-Whom the watchdog evicts, each once for an excess, and who stays.
-"""
+"""Events about overuse, and evictions."""
 
 from collections.abc import Iterator
 from threading import Event, Thread

@@ -1,7 +1,4 @@
-"""The node's pods as owners of processes and holders of cards.
-
-Whose a cgroup is: every layout that runtimes, drivers and versions make.
-"""
+"""The owners of processes by cgroups, and the pods of a node as owners."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,4 @@
-"""The whole exporter over the stub driver: what a driver does to it, pages survive.
-
-The file of fields changes while the exporter runs; a bad one changes nothing.
-"""
+"""The exporter put together, and the file of fields while it runs."""
 
 import logging
 import os

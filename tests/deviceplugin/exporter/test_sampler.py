@@ -1,9 +1,4 @@
-"""Groups are read at their pace into one snapshot, and trouble is told once.
-
-Faults are counted by card and kind, and the last one stays.
-
-Each group has a thread and a pace of its own, and all hear what changes.
-"""
+"""The sampler: its rounds, its threads, and the count of faults."""
 
 import logging
 import os

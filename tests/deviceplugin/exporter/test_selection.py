@@ -1,7 +1,4 @@
-"""What is on: by default, by flags, by a file of fields.
-
-dcgm-exporter's file of fields, read and refused.
-"""
+"""Which groups and fields are on, and the file of fields."""
 
 from dataclasses import replace
 

@@ -1,7 +1,4 @@
-"""Where the snapshot lies; and what becomes of a round that no newer one follows.
-
-The book of use: what is remembered, and worked out anew only where it must be.
-"""
+"""The newest snapshot, and the usage that is computed from it."""
 
 from dataclasses import replace
 

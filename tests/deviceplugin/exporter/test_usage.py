@@ -1,7 +1,4 @@
-"""Processes and pods joined: what each container has and uses.
-
-Who is over its share, and for how long.
-"""
+"""What containers use of cards, and overuse."""
 
 import pytest
 

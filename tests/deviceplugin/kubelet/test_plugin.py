@@ -1,4 +1,4 @@
-"""``bitfusion.io/gpu`` for quotas: counted by kubelet, and nothing comes of it."""
+"""The Bitfusion quota beside the real resources."""
 
 import logging
 from collections.abc import Iterator

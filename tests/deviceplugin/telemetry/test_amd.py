@@ -1,7 +1,4 @@
-"""AMD's cards from the files of their drivers.
-
-What each field is on AMD's cards.
-"""
+"""AMD's cards from a tree of files."""
 
 import os
 import shutil

@@ -1,7 +1,4 @@
-"""What NVIDIA's cards tell of themselves, through the real pynvml over the stub.
-
-GPM, of Hopper and newer: between two samples, each of which is given back.
-"""
+"""The fields of one NVIDIA card, and GPM."""
 
 from collections.abc import Iterator
 from pathlib import Path
