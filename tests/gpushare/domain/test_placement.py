@@ -269,25 +269,12 @@ def test_a_whole_claim_leaves_the_large_card_to_a_share_that_needs_it(
     assert set(decision.cards()) == {"GPU-0", "GPU-1"}
 
 
-def test_several_claims_that_cannot_be_met_together() -> None:
-    """Each alone would fit; the refusal is that of the one left over."""
-    asked = apart("p", 20, 20, 20)
-    assert place(asked, node(*cards(29, 29)), FIRST_FIT) == Refusal(Reason.MEMORY)
-    assert refusal(asked, node(*cards(29, 29)), FIRST_FIT) == Refusal(Reason.MEMORY)
-
-
 def test_a_hopeless_search_ends() -> None:
     """Its steps are bounded: trying all ways for 22 claims would take for ever."""
     sizes = range(30, 52)
     total = sum(sizes)
     page = node(*cards(*(total // 4 + extra for extra in (-3, -2, 1, 2))))
     assert isinstance(place(apart("p", *sizes), page, FIRST_FIT), Refusal)
-
-
-def test_equal_cards_are_tried_once() -> None:
-    """16 claims of one size on 15 twins are refused without trying every order."""
-    asked = apart("p", *[20] * 16)
-    assert place(asked, node(*cards(*[29] * 15)), SPREAD) == Refusal(Reason.MEMORY)
 
 
 def test_a_pod_without_claims_is_placed_with_no_shares() -> None:
@@ -405,12 +392,6 @@ def test_containers_share_out_whole_cards(
 ) -> None:
     """Cores in kubelet's order of admission, units from the container's own cards."""
     assert carved(asked, *units) == held
-
-
-def test_whole_cards_are_charged_in_full() -> None:
-    """Whatever the containers ask of them."""
-    shares = whole_shares(whole(("a", 200, 1)), cards(29, 16))
-    assert [one.amount for one in shares] == [Amount(100, 29), Amount(100, 16)]
 
 
 def test_room_counts_healthy_cards_only() -> None:
