@@ -68,7 +68,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesAnswer:
-    """The processes of one card; ``failure`` as in ``CardSays``.
+    """The processes of one card; ``failure`` as in ``CardAnswer``.
 
     ``known`` is False if the driver does not list processes at all.
     """

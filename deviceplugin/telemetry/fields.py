@@ -57,7 +57,7 @@ GROUPS = (
 class Field:
     """One metric of a card; ``help`` ends with its unit.
 
-    ``shown`` is the name on the page where a file of fields has another one for it.
+    ``shown`` is the name on the page if a file of fields has another name for it.
     """
 
     name: str

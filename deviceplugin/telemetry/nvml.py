@@ -87,10 +87,10 @@ class ProcessLists:
         self._cards: dict[CardUUID, _Card] = {}
 
     def read(self, uuid: CardUUID, handle: Handle) -> ProcessesAnswer:
-        """Read who uses a card. ``CardFailed``, ``NotTold`` and ``NoDriver``.
+        """Read the processes of a card. ``CardFailed``, ``QueryRefused``, ``NoDriver``.
 
-        ``NotTold`` where a part of its processes is not told just now: those that are
-        would look like all there are, and the others' containers idle.
+        ``QueryRefused`` if a part of the processes is refused just now: the containers
+        of those would otherwise look idle.
         """
         card = self._cards.setdefault(uuid, _Card())
         owners = _running(card, handle)
@@ -122,7 +122,7 @@ def _running(card: _Card, handle: Handle) -> Listed | None:
 
 
 def _joined(one: Listed, other: Listed) -> Listed:
-    """Join two lists; a process in both is told of with the same memory, so once."""
+    """Join two lists; a process in both has the same memory in both."""
     joined = dict(one)
     for pid, mib in other.items():
         known = [had for had in (joined.get(pid), mib) if had is not None]
@@ -131,10 +131,10 @@ def _joined(one: Listed, other: Listed) -> Listed:
 
 
 def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
-    """List by the newest call that the driver has; None if it has none for a card.
+    """List with the newest call that the driver has; None if it has none for a card.
 
-    A lesser list that was never told is as good as none. ``NotTold`` for any other that
-    fails: there may be somebody in it.
+    ``QueryRefused`` if the call fails, because there may be processes in the list; not
+    for graphics or MPS lists that never worked.
     """
     name = f"nvmlDeviceGet{kind}RunningProcesses"
     calls = (
