@@ -77,7 +77,7 @@ def test_a_dry_run_shows_what_the_move_then_makes(
     assert done.exit_code == 0
     assert done.output.splitlines() == [
         f"{own}/gpu: 100 of {CORE}",
-        f"Cores alone are bounded in {own}: add {MEMORY} there.",
+        f"Only cores are limited in {own}: add {MEMORY} there.",
         f"1 quota moved to {CORE}.",
     ]
     after = there(objects, own)
