@@ -69,6 +69,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
             if hypothesis.settings.get_current_profile_name() == "unit":
                 fewer_examples(item)
+    first = {item.path for item in items if _waits(item)}
+    items.sort(key=lambda item: (not _on_one_plane(item), item.path not in first))
+
+
+def _on_one_plane(item: pytest.Item) -> bool:
+    """Tell what runs for minutes in one process, so that it has to begin first."""
+    return item.nodeid.startswith(("tests/cluster/", "tests/controlplane/"))
+
+
+def _waits(item: pytest.Item) -> bool:
+    return item.get_closest_marker("unit") is None
 
 
 def fewer_examples(item: pytest.Item) -> None:
