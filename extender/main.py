@@ -231,12 +231,13 @@ def _settle_overdue(binder: Binder, stop: Event) -> None:
 
 
 def _warm(ledger: Ledger, synced: Iterable[Event], stop: Event) -> None:
-    """Sum up all nodes before the first filter, and keep them from the collector.
+    """Summarize all nodes before the first filter, and freeze them for the GC.
 
-    What the ledger holds lives long. Frozen, it is not walked at every full garbage
+    What the ledger holds lives long. Frozen objects are not walked at each full garbage
     collection, which at 100,000 pods would delay a request by a tenth of a second.
-    While it is filled there is no collection at all, which took a third of a start;
-    unless filling takes long, as when the API server does not answer.
+    Garbage collection is off while the ledger is filled, because it took a third of the
+    start. It is on again after ``_FILLED_IN_S``, for example if the API server does not
+    answer.
     """
     gc.disable()
     until = time.monotonic() + _FILLED_IN_S

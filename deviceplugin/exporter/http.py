@@ -1,9 +1,8 @@
-"""What the exporter answers over HTTP, out of the snapshot alone.
+"""The exporter's HTTP answers: /metrics, /healthz and /v1/collect, from the snapshot.
 
-The answer of ``GET /v1/collect``, as BIE's edge agent reads it (seed 000). Pure.
-
-The agent waits without a timeout and gives up all its pods for one answer that is no
-success, so this is made of what was read last and always is one.
+BIE's edge agent reads ``GET /v1/collect`` (seed 000). It waits without a timeout, and
+one answer that is not a success makes it drop all its pods. So the answer is made from
+the last readings and is always a success.
 """
 
 import gzip

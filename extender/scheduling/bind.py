@@ -29,10 +29,14 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 5.0
 """How long a write that was answered with 5xx may still take effect."""
 _TRIED_AGAIN_FOR_S = 20.0
+"""How long the same bind is sent again; it must end well before ``_UNANSWERED_S``."""
 _UNANSWERED_S = 30.0
-"""How long a write without an answer may. Earlier ones must end well before that."""
+"""How long a write without an answer may still take effect."""
 _NOT_TRIED_AGAIN_S = 60.0
-"""By default kube-scheduler tries again within 10 s, and a bind takes 10 s."""
+"""After this long kube-scheduler does not try the same bind again.
+
+By default it tries again within 10 s, and a bind takes 10 s.
+"""
 
 
 class Outcome(StrEnum):

@@ -274,8 +274,8 @@ class PodBook:
         """Return the pods that were bound without the extender.
 
         Either an upgrade removed our stanza from kube-scheduler's configuration, or a
-        pod named its node itself. Invalid requests do not count, because the device
-        plugin rejects them.
+        pod named its node itself. A pod whose containers ask for something invalid does
+        not count, because the device plugin rejects it.
         """
         return tuple(filter(self._is_unplaced, self.records()))
 
