@@ -139,8 +139,6 @@ def extender(
         "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public_port}",
         "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(USER.token, name)),
         "GPUSHARE_LOG_FORMAT": "text",
-        # On a busy machine our watch is later than the default of 20 ms allows for.
-        "GPUSHARE_WAIT_FOR_NEWS_S": "0.1",
         **{f"GPUSHARE_{key}": value for key, value in (tls | settings).items()},
     }
     return Extender(
