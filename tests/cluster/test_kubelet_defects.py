@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards.devices import card_key
+from deviceplugin.cards.devices import Cards, card_key
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
 from deviceplugin.serve import PluginParts, assemble, start
@@ -155,8 +155,8 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
         site.wait_running("first")
         end_slowly(site, "first")
 
-        def slow(resource: str, ids: Sequence[str]) -> Any:
-            answer = real(resource, ids)
+        def slow(cards: Cards, resource: str, ids: Sequence[str]) -> Any:
+            answer = real(cards, resource, ids)
             list_after_the_end(site, kubelet, "first")
             return answer
 
@@ -169,10 +169,14 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
         offers: list[set[str]] = []
 
         def doubled(
-            resource: str, available: Sequence[str], must: Sequence[str], size: int
+            cards: Cards,
+            resource: str,
+            available: Sequence[str],
+            must: Sequence[str],
+            size: int,
         ) -> list[str]:
             """Take what kubelet offers of the second's, which we never would."""
-            chosen = prefer(resource, available, must, size)
+            chosen = prefer(cards, resource, available, must, size)
             offers.append(set(available) & held[resource])
             mine = sorted(offers[-1])
             return (mine + [one for one in chosen if one not in mine])[:size]
@@ -205,9 +209,13 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
         prefer = made.admission.prefer
 
         def otherwise(
-            resource: str, available: Sequence[str], must: Sequence[str], size: int
+            cards: Cards,
+            resource: str,
+            available: Sequence[str],
+            must: Sequence[str],
+            size: int,
         ) -> list[str]:
-            prefer(resource, available, must, size)
+            prefer(cards, resource, available, must, size)
             key = card_key(second)
             return [one for one in available if one.startswith(key)][:size]
 

@@ -92,7 +92,7 @@ def test_put_proved_and_taken_back(
     Before it is applied the probe tells that nobody asks the extender.
     """
     before = tree(files)
-    assert "bound without asking" in host.probe()
+    assert "bound without a call to the extender" in host.probe()
     plan = host.plan()
     assert host.verdict(plan).said is Said.WELL
     assert tree(files) == before
@@ -109,7 +109,7 @@ def test_put_proved_and_taken_back(
     assert host.wait(heard.append) == ""
     assert tree(files) == before
     assert host.restore() == []
-    assert "bound without asking" in host.probe()
+    assert "bound without a call to the extender" in host.probe()
 
 
 def test_tried_with_certificates(
@@ -143,7 +143,7 @@ def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     assert host.verdict(plan).said is Said.UNKNOWN
     assert host.check(plan) == ""
     heard: list[str] = []
-    assert "kubelet is to start it anew" in host.wait(heard.append)
+    assert "kubelet has to start the new pod" in host.wait(heard.append)
     assert "could not be tried" in heard[0]
     assert tree(files) == before
 
@@ -233,7 +233,7 @@ def test_job_on_a_control_plane_node(
     files.write(CONFIG, bad.encode())
     before = tree(files)
     why = jobs.run("apply", NODE, heard.append)
-    assert "would not take the configuration" in why
+    assert "rejects the new configuration" in why
     assert "percentageOfNodesToScore" in why
     assert tree(files) == before
     files.make([FileChange(CONFIG, None, None)])

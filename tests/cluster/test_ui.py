@@ -101,7 +101,7 @@ def test_with_tls_it_takes_the_certificates(
     host.must("install", "--nodes", "cp", "--yes", "--tls")
     found = ran(host)
     assert found.exit_code == 1
-    assert "lets in only who shows a certificate" in found.output
+    assert "requires a client certificate" in found.output
     folder = host.cluster.nodes["cp"].path(CERTIFICATES)
     with opened(host, tmp_path, "--certificates", str(folder)) as url:
         tab = browser.open(url)
