@@ -34,7 +34,7 @@ test: $(STAMP)  ## All tests, on a real control plane and a real cluster where t
 		--no-loadscope-reorder --basetemp=$$folder/p --cov --cov-report=term \
 		&& rm -rf $$folder
 
-unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler; under a minute
+unit: $(STAMP)  ## The tests that need nothing but Python and a C compiler
 	@folder=$$(mktemp -d /tmp/t.XXXX) && $(BIN)/python -m pytest -m unit --hypothesis-profile=unit \
 		--ignore=tests/cluster --ignore=tests/controlplane --ignore=tests/gpu \
 		-n auto --dist loadscope --basetemp=$$folder/p && rm -rf $$folder
