@@ -174,7 +174,7 @@ def test_the_same_pods_on_the_same_cards(
         assert bool(free.node) == bool(real.node), (name, real, free)
         if not real.node:
             continue
-        ledger = simulated(scenario, before).world.ledger
+        ledger = simulated(scenario, before).cluster.ledger
         assert isinstance(step.what, Arrive)
         before.append(pinned(step, real.node))
         there = simulated(scenario, before).outcomes[-1]
