@@ -1,13 +1,14 @@
 """Random scenarios: the simulator and a real kube-scheduler place the same pods alike.
 
-All pods wait before kube-scheduler starts, each with a priority of its own, so that
-their order is certain. Of its scores only the extender's is left: the others are not
-played. Where several nodes have one score kube-scheduler draws lots, so what it drew
-is given to the simulator, pod by pod, and must be among the best there.
+Pods come one by one: kube-scheduler asks for the next pod while the last one's bind is
+on its way, and its scores would depend on which of the two arrives first. Of its
+scores only the extender's is left: the others are not simulated. Where several nodes
+have one score kube-scheduler picks one at random. The simulator is told that choice,
+pod by pod, and the choice must be among the best there.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -29,24 +30,18 @@ from tests.testbed.rest import Json
 
 pytestmark = pytest.mark.controlplane
 
-CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 HOSTNAME = "kubernetes.io/hostname"
 MODELS = ("Tesla P4", "Tesla T4", "NVIDIA A10")
 ONLY_THE_EXTENDERS = {"disabled": [{"name": "*"}]}
 NODES = 4
-PRIORITIES = range(-70, 70, 10)
-"""One for each pod."""
+PODS = 14
 
 
 def dealt(seed: int) -> Scenario:
     """Deal a scenario of nodes and pods, too many for the cards."""
     dice = Random(seed)
     nodes = [node(dice, number) for number in range(NODES)]
-    priorities = dice.sample(PRIORITIES, len(PRIORITIES))
-    pods = [
-        pod(dice, f"p{number:02}", priority)
-        for number, priority in enumerate(priorities)
-    ]
+    pods = [pod(dice, f"p{number:02}") for number in range(PODS)]
     policy = sorted(set(POLICIES) - {"frag"})[seed % (len(POLICIES) - 1)]
     told = {"policy": policy, "nodes": nodes, "pods": pods}
     return read_scenario(json.dumps(told), f"seed-{seed}.yaml")
@@ -65,7 +60,7 @@ def node(dice: Random, number: int) -> Json:
     }
 
 
-def pod(dice: Random, name: str, priority: int) -> Json:
+def pod(dice: Random, name: str) -> Json:
     """Describe a pod: a share of a card, or one or two whole cards."""
     cores = dice.choice((1, 10, 40, 100, 200))
     asked: Json = {"cores": cores, "cpu": dice.choice(("500m", "2", "3"))}
@@ -83,27 +78,11 @@ def pod(dice: Random, name: str, priority: int) -> Json:
                 {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
             )
         )
-    return {"name": name, "priority": priority, **asked}
-
-
-@pytest.fixture(scope="module")
-def classes(plane: ControlPlane) -> Iterator[None]:
-    """A class for each priority that is dealt; none of them preempts."""
-    for value in PRIORITIES:
-        body = {"metadata": {"name": class_of(value)}, "value": value}
-        plane.rest.must("POST", CLASSES, {**body, "preemptionPolicy": "Never"})
-    yield
-    for value in PRIORITIES:
-        plane.rest.must("DELETE", f"{CLASSES}/{class_of(value)}")
-
-
-def class_of(value: int) -> str:
-    return f"random-{value - PRIORITIES.start}"
+    return {"name": name, **asked}
 
 
 def as_posted(a_pod: Json, space: str, scheduler: str) -> Json:
     spec = {**a_pod["spec"], "schedulerName": scheduler}
-    spec["priorityClassName"] = class_of(spec.pop("priority", 0))
     (container,) = spec["containers"]
     spec["containers"] = [{**container, "image": "local.test/pause:1"}]
     return {
@@ -116,11 +95,11 @@ def as_posted(a_pod: Json, space: str, scheduler: str) -> Json:
 def really(
     plane: ControlPlane, space: str, dealt: Scenario, name: str
 ) -> Mapping[str, Verdict]:
-    """Let a real kube-scheduler place them all."""
+    """Let a real kube-scheduler place them, one after the other."""
     for one in dealt.nodes:
         plane.rest.must("POST", "/api/v1/nodes", one)
     pods = [
-        post_pod(plane.rest, as_posted(step.what.pod, space, name))
+        as_posted(step.what.pod, space, name)
         for step in dealt.steps
         if isinstance(step.what, Arrive)
     ]
@@ -135,7 +114,10 @@ def really(
         StandInKubelet(plane.rest) as kubelet,
     ):
         world = World(plane, ext, kubelet, scheduler, name, space, nodes)
-        return {one["metadata"]["name"]: world.verdict(one) for one in pods}
+        return {
+            one["metadata"]["name"]: world.verdict(post_pod(plane.rest, one))
+            for one in pods
+        }
 
 
 def pinned(step: Step, where: str) -> Step:
@@ -157,7 +139,6 @@ def simulated(scenario: Scenario, steps: list[Step]) -> Played:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.usefixtures("classes")
 def test_the_same_pods_on_the_same_cards(
     plane: ControlPlane, space: str, seed: int
 ) -> None:
@@ -187,4 +168,4 @@ def test_the_same_pods_on_the_same_cards(
             policy = scenario.choice.policy(own or None)
             pages = [ledger.node(NodeName(one)) for one in (free.node, real.node)]
             assert len({score(page, policy) for page in pages}) == 1, (name, pages)
-    assert 0 < len(before) < len(PRIORITIES)
+    assert 0 < len(before) < PODS
