@@ -1,6 +1,6 @@
 """Scenarios with a default for everything."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpushare.domain.policies import Choice
 from gpushare.kube.cluster import Json
@@ -64,5 +64,5 @@ def places(of: Played) -> dict[str, str]:
     return {result.pod.name: result.place for result in of.outcomes}
 
 
-def told(text: str) -> Callable[[], Scenario]:
-    return lambda: read_scenario(text, "scenario.yaml")
+def told(text: str) -> Scenario:
+    return read_scenario(text, "scenario.yaml")

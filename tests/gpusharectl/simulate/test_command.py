@@ -33,11 +33,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_scenario(file: Path) -> None:
-    done = ran(file)
+def test_a_scenario(tmp_path: Path) -> None:
+    """The next step can be pasted."""
+    path = tmp_path / "my office; rm.yaml"
+    path.write_text(SCENARIO)
+    done = ran(path)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Placed: 2 of 3 pods.\n")
-    assert done.stdout.split()[-2:] == ["--compare", "first-fit,frag"]
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words[1:] == [
+        *("gpusharectl", "simulate", str(path), "--compare", "first-fit,frag")
+    ]
 
 
 def test_two_policies_side_by_side(file: Path) -> None:
@@ -50,9 +56,7 @@ def test_two_policies_side_by_side(file: Path) -> None:
 def test_as_yaml_and_as_lines(file: Path) -> None:
     assert yaml.safe_load(ran(file, "-o", "yaml").stdout)["v"] == 1
     lines = ran(file, "-o", "csv", "--policy", "spread").stdout.splitlines()
-    assert lines[0].startswith("policy,at_s,load,")
-    assert all(line.startswith("spread,") for line in lines[1:])
-    assert len(lines) == 6
+    assert [line.partition(",")[0] for line in lines] == ["policy", *["spread"] * 5]
 
 
 def test_it_says_where_it_came_out_otherwise(file: Path) -> None:
@@ -63,6 +67,7 @@ def test_it_says_where_it_came_out_otherwise(file: Path) -> None:
     assert ran(file, "--policy", "spread").exit_code == 0, "asked of another policy"
 
 
+OPENB, MORE = ["--trace", "openb"], ["--live", "--more"]
 WRONG = {
     "nothing": ([], 2, "give one of the three"),
     "two": (["f", "--live"], 2, "give one of the three"),
@@ -71,22 +76,12 @@ WRONG = {
     "comma": (["f", "--compare", ","], 2, '"," names no policy; known are first-fit'),
     "endless": (["f", "--room", "9" * 5000], 2, "units must be a whole number of 0 to"),
     "endless cpu": (["f", "--room", "units=1,cpu=1e999"], 2, 'cpu is "1e999"; give'),
-    "endless seed": (
-        ["--trace", "openb", "--seeds", "9" * 5000],
-        2,
-        "is not a seed; giv",
-    ),
-    "endless more": (
-        ["--live", "--more", "a/b=" + "9" * 5000],
-        2,
-        "does not name pods; giv",
-    ),
+    "endless seed": ([*OPENB, "--seeds", "9" * 5000], 2, "is not a seed; giv"),
+    "endless more": ([*MORE, "a/b=" + "9" * 5000], 2, "does not name pods; giv"),
     "both": (["f", "--compare", "frag", "--policy", "frag"], 2, "give one of them"),
-    "room": (
-        ["f", "--room", "lots"],
-        2,
-        '"lots" is not the size of a pod; give 20, or',
-    ),
+    "room": (["f", "--room", "lots"], 2, '"lots" is not the size of a pod; give 20'),
+    "room twice": (["f", "--room", "units=1,units=2"], 2, "has units twice"),
+    "room policy": (["f", "--room", "policy=x"], 2, 'no policy "x"; known are '),
     "quantity": (["f", "--room", "units=1,cpu=x"], 2, 'cpu is "x"'),
     "cards": (["f", "--room", "cards=1,cores=5"], 2, "leave the cores out"),
     "model": (["f", "--room", "units=1,model=a*b"], 2, "Invalid vcuda request: baidu"),
@@ -95,38 +90,32 @@ WRONG = {
     "no cards": (["f", "--room", "cards=0"], 2, '"cards=0" asks for nothing; give 20'),
     "drain": (["f", "--drain", "n"], 2, "--drain needs --live"),
     "seeds": (["f", "--seeds", "4"], 2, "--seeds needs --trace"),
-    "seed": (["--trace", "openb", "--seeds", "x"], 2, '"x" is not a seed; give 42, or'),
+    "seed": ([*OPENB, "--seeds", "x"], 2, '"x" is not a seed; give 42, or'),
+    "no trace": (OPENB, 2, "--trace-dir or $GPUSHARE_TRACE_DIR"),
     "plot": (["f", "--plot", "a.gif"], 1, "--plot a.gif: the name must end in .png or"),
-    "more": (
-        ["--live", "--more", "app"],
-        2,
-        '"app" does not name pods; give NAMESPACE/NAME',
-    ),
-    "kind": (["--live", "--more", "x/a/b=1"], 2, "a kind is one of deployment"),
+    "more": ([*MORE, "app"], 2, '"app" does not name pods; give NAMESPACE/NAME'),
+    "kind": ([*MORE, "x/a/b=1"], 2, "a kind is one of deployment"),
     "add": (["--live", "--add", "n=x"], 2, '"n=x" is not NODE or NODE=N'),
 }
 
 
 @pytest.mark.parametrize(("words", "code", "told"), WRONG.values(), ids=WRONG)
 def test_what_is_not_understood(
-    file: Path, words: list[str], code: int, told: str
+    monkeypatch: pytest.MonkeyPatch, file: Path, words: list[str], code: int, told: str
 ) -> None:
+    monkeypatch.delenv("GPUSHARE_TRACE_DIR", raising=False)
     done = ran(*(file if word == "f" else word for word in words))
     assert done.exit_code == code, done.output
     assert told in " ".join(done.stderr.split())
 
 
 def test_files_that_cannot_be_played(tmp_path: Path) -> None:
-    missing = ran(tmp_path / "none.yaml")
-    assert missing.exit_code == 1
-    assert "none.yaml: cannot be read (No such file" in missing.stderr
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text("nodes: []\npodz: []\n")
+    assert "wrong.yaml: cannot be read (No such file" in ran(wrong).stderr
+    wrong.write_bytes(b"\xff\xfe\x00")
     done = ran(wrong)
     assert done.exit_code == 1
-    assert f"{wrong}:2: podz: there is no such field; did you mean pods?" in done.stderr
-    wrong.write_bytes(b"\xff\xfe\x00")
-    assert "is not YAML: " in ran(wrong).stderr
+    assert "is not YAML: " in done.stderr
 
 
 def test_words_for_the_shell() -> None:
@@ -153,13 +142,6 @@ def test_a_long_run_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal.read_until("Placed: 600 of 600 pods.")
     assert terminal.end() == 0
     assert "of 600 " not in ran(path).stderr
-
-
-def test_the_next_step_can_be_pasted(tmp_path: Path) -> None:
-    path = tmp_path / "my office; rm.yaml"
-    path.write_text(SCENARIO)
-    line = ran(path).stdout.splitlines()[-1]
-    assert shlex.split(line)[1:4] == ["gpusharectl", "simulate", str(path)]
 
 
 def test_the_answer_comes_before_the_picture(file: Path, tmp_path: Path) -> None:

@@ -1,14 +1,8 @@
-"""What if, asked of a cluster that runs: read over HTTP, and never written.
-
-Pods of a cluster that come anew: as they were before they ran, by free names.
-
-What the report says of the cluster it began with; who is tried, and who is not.
-
-Whose rights are missing, and which, in one sentence.
-"""
+"""Simulations of a running cluster: it is read over HTTP and never written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
@@ -22,7 +16,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.simulate.engine import Outcome, play
+from gpusharectl.simulate.engine import Played, play
 from gpusharectl.simulate.live import (
     LiveError,
     MorePods,
@@ -32,9 +26,10 @@ from gpusharectl.simulate.live import (
     without_rights,
 )
 from gpusharectl.simulate.result import not_played
+from gpusharectl.simulate.scenario import Scenario
 from tests.builders import bound_json, card, container_json, placement, pod_json
 from tests.gpusharectl.cluster_states import MADE, extender, node_of
-from tests.gpusharectl.simulate.building import outcomes, places
+from tests.gpusharectl.simulate.building import places
 from tests.gpusharectl.test_inspect import put
 
 A, B = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
@@ -67,23 +62,24 @@ def gated() -> Json:
     return {**spec, "schedulingGates": [{"name": "hold"}]}
 
 
-def what_if(
-    what: WhatIf | None = None, of: Sequence[Json] | None = None
-) -> dict[str, str]:
-    found = live_scenario(nodes(), of or pods(), what or WhatIf(), "here")
-    return places(play(found, found.choice))
+TEMPLATE: Json = {"spec": {"containers": [container_json("main", 8, 1)]}}
+
+
+def live(of: Sequence[Json], *pods: Json, **what: Any) -> tuple[Scenario, Played]:
+    """Return the scenario of these nodes and pods, and what comes of it."""
+    found = live_scenario(of, pods, WhatIf(**what), "here")
+    return found, play(found, found.choice)
 
 
 def test_pods_that_wait_are_tried_where_the_cluster_is_now() -> None:
     """What runs stays where it is; gates keep a pod from every scheduler."""
-    assert what_if() == {"waits": "nowhere"}
-    assert what_if(of=pods()[1:]) == {"waits": "node-1 card 0"}
+    assert places(live(nodes(), *pods())[1]) == {"waits": "nowhere"}
+    assert places(live(nodes(), *pods()[1:])[1]) == {"waits": "node-1 card 0"}
 
 
 def test_another_node() -> None:
     """Like one that is there: empty, and with cards of its own."""
-    found = live_scenario(nodes(), pods(), WhatIf(add={"node-1": 2}), "here")
-    done = play(found, found.choice)
+    _, done = live(nodes(), *pods(), add={"node-1": 2})
     assert places(done)["waits"] in ("node-1-new-1 card 0", "node-1-new-2 card 0")
     pages = done.cluster.ledger.nodes()
     uuids = [one.uuid for page in pages for one in page.cards]
@@ -95,98 +91,64 @@ def test_a_drained_node() -> None:
     its_own = held("agent", B, 1, "node-2")
     its_own["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
     running = [held("a", A, 5, "node-1"), held("b", B, 12, "node-2"), its_own]
-    found = live_scenario(nodes(), running, WhatIf(drain=["node-2"]), "here")
-    done = play(found, found.choice)
+    _, done = live(nodes(), *running, drain=["node-2"])
     assert places(done) == {"b-moved-1": "node-1 card 0"}
-    page = done.cluster.ledger.node(found.nodes[1]["metadata"]["name"])
-    assert page is not None
-    assert [one.pod.name for one in page.placements.values()] == ["agent"]
-
-
-def test_ten_more() -> None:
-    """As the Deployment would make them."""
-    template = {"spec": {"containers": [container_json("main", 8, 1)]}}
-    what = WhatIf(more=[("edge/app", template, 3)])
-    found = live_scenario(nodes(), pods()[:2], what, "here")
-    done = outcomes(play(found, found.choice))
-    assert [str(one.pod) for one in done.values()] == [
-        "edge/app-more-0-0",
-        "edge/app-more-0-1",
-        "edge/app-more-0-2",
-    ]
-    assert [one.outcome for one in done.values()].count(Outcome.PLACED) == 3
+    assert [
+        one.pod.name for one in done.cluster.ledger.nodes()[1].placements.values()
+    ] == ["agent"]
 
 
 def test_afresh() -> None:
     """All that runs on cards is placed anew; its old card counts for nothing."""
     running = [held("a", A, 9, "node-1"), held("b", B, 9, "node-2")]
-    found = live_scenario(nodes(), running, WhatIf(afresh=True), "here")
+    found, done = live(nodes(), *running, afresh=True)
     assert found.there == ()
-    best = places(play(found, Choice("best-fit")))
+    assert places(done) == {"a": "node-1 card 0", "b": "node-1 card 0"}
     wide = places(play(found, Choice("spread")))
-    assert best == {"a": "node-1 card 0", "b": "node-1 card 0"}
     assert wide == {"a": "node-1 card 0", "b": "node-2 card 0"}
 
 
-def test_the_extenders_policy_is_taken() -> None:
-    """So far as its settings tell; the report says whose policy it is."""
-    own = extender()
-    env = [{"name": "GPUSHARE_POLICY", "value": "spread"}]
-    own["spec"]["containers"][0]["env"] = env
-    own["spec"]["nodeName"] = "node-1"
-    found = live_scenario(nodes(), [own], WhatIf(), "here")
-    assert found.choice == Choice("spread")
-    assert found.remarks == ("The policy is the extender's: spread.",)
-    bare = live_scenario(nodes(), [], WhatIf(), "here")
-    assert bare.remarks == ("No extender was found; the policy first-fit is used.",)
+def broken() -> Json:
+    return node_of("broken", annotations={names.CARDS: "{"})
 
 
-def test_what_cannot_be_asked() -> None:
-    with pytest.raises(LiveError, match=r'no node "x"; there are: node-1, node-2'):
-        live_scenario(nodes(), [], WhatIf(drain=["x"]), "here")
-    broken = nodes()
-    broken[0]["metadata"]["annotations"] = {names.CARDS: "{"}
-    with pytest.raises(LiveError, match="a node like node-1 cannot be added"):
-        live_scenario(broken, [], WhatIf(add={"node-1": 1}), "here")
+def silent() -> Json:
+    """A node that is labelled, but has not reported its cards."""
+    found = node_of("silent", annotations={})
+    found["metadata"]["annotations"] = {}
+    return found
 
 
-class Deployments:
-    """Objects of which some are Deployments."""
-
-    host = "https://cluster"
-
-    def get(self, ref: Ref) -> Json | None:
-        template = {"spec": {"containers": [container_json("main", 8, 1)]}}
-        return {"spec": {"template": template}} if ref.name == "app" else None
+WRONG_CONTAINER = {"containers": [container_json("main", 8, 1)], "tolerations": 5}
 
 
-class Reached:
-    def __init__(self, cluster: Embedded, objects: Deployments) -> None:
-        self.cluster, self.objects = cluster, objects
+@pytest.mark.parametrize(
+    ("of", "what", "words"),
+    [
+        (nodes(), {"drain": ["x"]}, r'no node "x"; there are: node-1, node-2'),
+        ([], {"drain": ["x"]}, 'there is no node "x"; there are: none'),
+        ([broken()], {"add": {"broken": 1}}, "a node like broken cannot be added"),
+        ([silent()], {"add": {"silent": 1}}, "it has not reported its cards; gpusha"),
+        (
+            nodes(),
+            {"more": [("edge/app", {"spec": WRONG_CONTAINER}, 1)]},
+            r"edge/app can be added: spec\.tolerations: must be a l",
+        ),
+    ],
+    ids=["node", "no node", "broken", "silent", "template"],
+)
+def test_what_cannot_be_played(of: list[Json], what: Json, words: str) -> None:
+    with pytest.raises(LiveError, match=words):
+        live(of, **what)
 
 
-def small() -> Embedded:
+@pytest.fixture(scope="module")
+def cluster() -> Embedded:
     found = Embedded()
     for node in nodes():
         found.create(Kind.NODES, node)
     put(found, held("old", A, 20, "node-1"))
     return found
-
-
-def test_a_deployment_of_the_cluster() -> None:
-    access = Reached(small(), Deployments())
-    more = [MorePods("edge/app=2")]
-    found = read_live(access, WhatIf(), more, "here")  # type: ignore[arg-type]
-    assert found.arrivals == 2
-    with pytest.raises(
-        LiveError, match="there is no Deployment edge/none; kubectl get"
-    ):
-        read_live(access, WhatIf(), [MorePods("edge/none=2")], "here")  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Embedded:
-    return small()
 
 
 @pytest.fixture(scope="module")
@@ -209,50 +171,57 @@ def test_how_many_more_fit(cluster: Embedded, kubeconfig: str) -> None:
     assert done.exit_code == 0, done.output
     found = orjson.loads(done.stdout)
     assert [room["number"] for room in found["runs"][0]["room"]] == [4, 1]
+    more = ran(kubeconfig, "--more", "pod/default/old=2", "--add", "node-2=1")
+    assert more.stdout.startswith("Placed: 2 of 2 pods.")
     drained = ran(kubeconfig, "--room", "9", "--drain", "node-2", "--policy", "spread")
     assert drained.stdout.startswith("Room for 1 more of 9 units")
     assert cluster.list_page(Kind.PODS, limit=0).resource_version == before
 
 
-def test_a_pod_of_the_cluster_as_a_template(kubeconfig: str) -> None:
-    done = ran(kubeconfig, "--more", "pod/default/old=2", "--add", "node-2=1")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("Placed: 2 of 2 pods.")
+def test_a_deployment_of_the_cluster(cluster: Embedded) -> None:
+    objects = SimpleNamespace(get=lambda _: {"spec": {"template": TEMPLATE}})
+    access: Any = SimpleNamespace(cluster=cluster, objects=objects)
+    found = read_live(access, WhatIf(), [MorePods("edge/app=2")], "here")
+    assert found.arrivals == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--drain", "x"], 'there is no node "x"; there are: node-1, node-2'),
-        (["--more", "default/none=1"], "there is no Deployment default/none"),
-        (["--context", "x"], "has no context 'x'"),
-    ],
-)
+WRONG = {
+    "node": (["--drain", "x"], 'there is no node "x"; there are: node-1, node-2'),
+    "more": (
+        ["--more", "default/none=1"],
+        "there is no Deployment default/none; kubectl get",
+    ),
+    "context": (["--context", "x"], "has no context 'x'"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=WRONG)
 def test_complaints(kubeconfig: str, words: list[str], told: str) -> None:
     done = ran(kubeconfig, *words)
     assert done.exit_code == 1
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            Forbidden("nodes is forbidden"),
+            "nodes is forbidden; take an administrator's",
+        ),
+        (ClusterError("it broke"), "http"),
+    ],
+)
 def test_refused_or_out_of_reach(
-    monkeypatch: pytest.MonkeyPatch, kubeconfig: str
+    monkeypatch: pytest.MonkeyPatch, kubeconfig: str, error: ClusterError, told: str
 ) -> None:
-    """What is missing is said, and what to do; a trouble on the way is a sentence."""
+    def everything(*_: object) -> Iterator[Json]:
+        raise error
 
-    def fails(error: ClusterError) -> str:
-        def everything(*_: object) -> Iterator[Json]:
-            raise error
-
-        where = "gpusharectl.simulate.live.everything"
-        monkeypatch.setattr(where, everything)
-        done = ran(kubeconfig)
-        assert done.exit_code == 1
-        return done.stderr
-
-    assert "nodes is forbidden; take an administrator's" in fails(
-        Forbidden("nodes is forbidden")
-    )
-    assert "http" in fails(ClusterError("it broke"))
+    monkeypatch.setattr("gpusharectl.simulate.live.everything", everything)
+    done = ran(kubeconfig)
+    assert done.exit_code == 1
+    assert told in done.stderr
 
 
 def test_more_of_a_pod_that_ran() -> None:
@@ -262,21 +231,12 @@ def test_more_of_a_pod_that_ran() -> None:
     template = {**ran, "status": {"phase": "Succeeded"}}
     taken = held("app-more-0-0", B, 25, "node-2")
     taken["metadata"]["namespace"] = "edge"
-    found = live_scenario(
-        nodes(), [taken], WhatIf(more=[("edge/app", template, 2)]), "here"
-    )
-    assert places(play(found, found.choice)) == {
+    _, done = live(nodes(), taken, more=[("edge/app", template, 2)])
+    assert places(done) == {
         "app-more-0-1": "node-1 card 0",
         "app-more-0-2": "node-1 card 0",
     }
-
-
-def test_a_template_that_cannot_be_played() -> None:
-    wrong = {"spec": {"containers": [container_json("main", 8, 1)], "tolerations": 5}}
-    with pytest.raises(
-        LiveError, match=r"edge/app can be added: spec\.tolerations: must be a l"
-    ):
-        live_scenario(nodes(), [], WhatIf(more=[("edge/app", wrong, 1)]), "here")
+    assert {one.pod.namespace for one in done.outcomes} == {"edge"}
 
 
 def test_a_drained_pod_forgets_where_it_was() -> None:
@@ -284,95 +244,88 @@ def test_a_drained_pod_forgets_where_it_was() -> None:
     mover = held("a", A, 9, "node-1")
     told = mover["metadata"]["annotations"]
     told[names.ACTUAL] = told[names.PLACEMENT]
-    found = live_scenario(nodes(), [mover], WhatIf(drain=["node-1"]), "here")
-    done = play(found, found.choice)
+    _, done = live(nodes(), mover, drain=["node-1"])
     assert places(done) == {"a-moved-1": "node-2 card 0"}
     stored = done.cluster.api.get(Kind.PODS, "default", "a-moved-1")
     assert set(stored["metadata"]["annotations"]) == {names.PLACEMENT}
 
 
-TEMPLATE: Json = {"spec": {"containers": [container_json("main", 8, 1)]}}
-
-
-def remarks(
-    *pods: Json, what: WhatIf | None = None, of: list[Json] | None = None
-) -> list[str]:
-    found = live_scenario(of or nodes(), pods, what or WhatIf(), "here")
-    return list(found.remarks)[1:]
-
-
-def policy_of(**container: object) -> str:
-    own = extender()
-    own["spec"]["containers"][0] |= container
-    return live_scenario(nodes(), [own], WhatIf(), "here").remarks[0]
-
-
 def test_what_is_played_in_its_order() -> None:
     running = held("a", A, 9, "node-1")
     more = [("edge/app", TEMPLATE, 1), ("edge/db", TEMPLATE, 2)]
-    what = WhatIf({"node-1": 2}, ["node-2"], more, afresh=True)
-    (found,) = remarks(running, pod_json("b", units=1, cores=1), what=what)
-    assert found == (
+    scenario, _ = live(
+        nodes(),
+        running,
+        pod_json("b", units=1, cores=1),
+        add={"node-1": 2},
+        drain=["node-2"],
+        more=more,
+        afresh=True,
+    )
+    assert scenario.remarks[1] == (
         "Played, in this order: 2 nodes like node-1 are added; 1 pod with cards is "
         "placed afresh; 1 pod that waits is tried; node-2 is drained; 1 more of "
         "edge/app comes; 2 more of edge/db come."
     )
     two = [pod_json(name, units=1, cores=1) for name in "ab"]
-    assert remarks(*two) == ["Played: 2 pods that wait are tried."]
+    assert live(nodes(), *two)[0].remarks[1] == "Played: 2 pods that wait are tried."
+    # A node without cards may be added for its CPU.
+    plain = node_of("plain", card(0, 1), labelled=False)
+    plain["metadata"]["annotations"] = {}
+    added, _ = live([plain], add={"plain": 1})
+    assert added.remarks[1:] == ("Played: 1 node like plain is added.",)
 
 
 def test_who_is_not_tried() -> None:
     pods = [pod_json("gated") | {"spec": gated()}, pod_json("a"), pod_json("b")]
-    (found,) = remarks(*pods)
-    assert found == (
+    assert live(nodes(), *pods)[0].remarks[1] == (
         "Not tried: 1 pod with scheduling gates; 2 pods that ask for no card."
     )
 
 
 def test_what_nobody_knows() -> None:
     """Cards that no node has told, and a pod on one that nobody has named."""
-    broken = node_of("broken", annotations={names.CARDS: "{"})
-    silent = node_of("silent", annotations={})
-    silent["metadata"]["annotations"] = {}
     astray = pod_json("astray", units=4, cores=1, node="node-1")
     copied = held("copied", A, 4, "node-1")
     copied["metadata"]["uid"] = "of-another-pod"
-    of_nodes, of_pods = remarks(
-        astray, copied, held("well", A, 4, "node-1"), of=[*nodes(), broken, silent]
+    well = held("well", A, 4, "node-1")
+    found, _ = live([*nodes(), broken(), silent()], astray, copied, well)
+    of_nodes, of_pods = found.remarks[1:]
+    assert of_nodes.startswith(
+        "Cards not known, so counted as none, on: broken, silent;"
     )
-    assert of_nodes == (
-        "Cards not known, so counted as none, on: broken, silent; gpusharectl inspect "
-        "says why."
-    )
-    assert of_pods == (
-        "Card not known, so room is kept on every card of the node and nothing is "
-        "counted as allotted, for: default/astray, default/copied."
-    )
-    with pytest.raises(
-        LiveError, match="it has not reported its cards; gpusharectl ins"
-    ):
-        live_scenario([silent], [], WhatIf(add={"silent": 1}), "here")
+    assert of_pods.startswith("Card not known, so room is kept on every card of the no")
+    assert of_pods.endswith(", for: default/astray, default/copied.")
 
 
-def test_an_empty_cluster() -> None:
-    with pytest.raises(LiveError, match='there is no node "x"; there are: none'):
-        live_scenario([], [], WhatIf(drain=["x"]), "here")
+ELSEWHERE = {"name": "GPUSHARE_POLICY", "valueFrom": {"configMapKeyRef": {}}}
+HIDDEN = (
+    "The extender's policy is not known: GPUSHARE_POLICY may come from a ConfigMap or "
+    "a Secret, which are not read; first-fit is used."
+)
+POLICIES = {
+    "elsewhere": ({"env": [ELSEWHERE]}, HIDDEN),
+    "all elsewhere": ({"env": [], "envFrom": [{}]}, HIDDEN),
+    "newer": (
+        {"env": [{"name": "GPUSHARE_POLICY", "value": "newest"}]},
+        'The extender\'s policy "newest" is not known here; first-fit is used.',
+    ),
+    "none": ({"env": []}, "The policy is the extender's: first-fit."),
+    "own": (
+        {"env": [{"name": "GPUSHARE_POLICY", "value": "spread"}]},
+        "The policy is the extender's: spread.",
+    ),
+    "no extender": (None, "No extender was found; the policy first-fit is used."),
+}
 
 
-def test_a_policy_that_cannot_be_read() -> None:
-    """It is not called the extender's own."""
-    elsewhere = {"name": "GPUSHARE_POLICY", "valueFrom": {"configMapKeyRef": {}}}
-    hidden: tuple[Json, ...] = ({"env": [elsewhere]}, {"env": [], "envFrom": [{}]})
-    for told in hidden:
-        assert policy_of(**told) == (
-            "The extender's policy is not known: GPUSHARE_POLICY may come from a "
-            "ConfigMap or a Secret, which are not read; first-fit is used."
-        )
-    newer = {"name": "GPUSHARE_POLICY", "value": "newest"}
-    assert policy_of(env=[newer]) == (
-        'The extender\'s policy "newest" is not known here; first-fit is used.'
-    )
-    assert policy_of(env=[]) == "The policy is the extender's: first-fit."
+@pytest.mark.parametrize(("container", "words"), POLICIES.values(), ids=POLICIES)
+def test_whose_policy_is_used(container: Json | None, words: str) -> None:
+    own = extender()
+    own["spec"]["containers"][0] |= container or {}
+    found, _ = live(nodes(), *([] if container is None else [own]))
+    assert found.remarks[0] == words
+    assert found.choice.default in words
 
 
 def test_the_most_important_of_those_that_wait_comes_first() -> None:
@@ -381,8 +334,7 @@ def test_the_most_important_of_those_that_wait_comes_first() -> None:
         pod_json(name, units=29, cores=1, priority=priority)
         for name, priority in (("a-low", 0), ("b-high", 7))
     )
-    found = live_scenario(nodes()[:1], [low, high], WhatIf(), "here")
-    done = places(play(found, found.choice))
+    done = places(live(nodes()[:1], low, high)[1])
     assert done == {"a-low": "nowhere", "b-high": "node-1 card 0"}
 
 
@@ -391,31 +343,22 @@ def test_pods_that_are_being_deleted() -> None:
     going = held("going", A, 20, "node-1")
     going["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     waits = pod_json("waits", units=20, cores=1, terminating=True)
-    for what in (WhatIf(drain=["node-1"]), WhatIf(afresh=True)):
-        found = live_scenario(nodes(), [going, waits], what, "here")
-        assert places(play(found, found.choice)) == {}
-    found = live_scenario(nodes()[:1], [going], WhatIf(afresh=True), "here")
-    (page,) = play(found, found.choice).cluster.ledger.nodes()
-    assert [one.pod.name for one in page.placements.values()] == ["going"]
+    for what in ({"drain": ["node-1"]}, {"afresh": True}):
+        _, done = live(nodes(), going, waits, **what)
+        assert places(done) == {}
+    (node,) = live(nodes()[:1], going, afresh=True)[1].cluster.ledger.nodes()
+    assert [one.pod.name for one in node.placements.values()] == ["going"]
 
 
 def test_a_new_node_has_no_daemons_yet() -> None:
     """Where the cluster runs any, the report says that they are left out."""
     agent = held("agent", B, 1, "node-2")
-    what = WhatIf(add={"node-1": 1})
+    add = {"node-1": 1}
     sentence = "pods of DaemonSets on added nodes, which begin empty"
-    assert sentence not in not_played(live_scenario(nodes(), [agent], what, "here"))
+    assert sentence not in not_played(live(nodes(), agent, add=add)[0])
     agent["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
-    assert sentence in not_played(live_scenario(nodes(), [agent], what, "here"))
-    assert sentence not in not_played(live_scenario(nodes(), [agent], WhatIf(), "h"))
-
-
-def test_a_node_without_cards_may_be_added() -> None:
-    """For its CPU; nobody expects cards of it."""
-    plain = node_of("plain", card(0, 1), labelled=False)
-    plain["metadata"]["annotations"] = {}
-    what = WhatIf(add={"plain": 1})
-    assert remarks(what=what, of=[plain]) == ["Played: 1 node like plain is added."]
+    assert sentence in not_played(live(nodes(), agent, add=add)[0])
+    assert sentence not in not_played(live(nodes(), agent)[0])
 
 
 FIRST = Forbidden("nodes is forbidden")
@@ -456,37 +399,34 @@ class Guarded:
             raise self._fails[name]
 
 
-def told(fails: Mapping[str, ClusterError], who: Json | ClusterError) -> str:
+NO = Forbidden("no")
+JANE: Json = {"userInfo": {"username": "jane"}}
+NAMELESS = "https://here does not let you list nodes (nodes is forbidden)"
+RIGHTS: dict[str, tuple[Mapping[str, ClusterError], Json | ClusterError, str]] = {
+    "all at once, each once": (
+        {Kind.NODES.value: NO, "app": NO, "other": NO},
+        JANE,
+        'https://here does not let "jane" list nodes, get deployments.apps in edge',
+    ),
+    # Such as an aggregated API that is down.
+    "not known is not missing": (
+        {Kind.PODS.value: NO, "app": Unavailable("down")},
+        JANE,
+        'https://here does not let "jane" list pods in all namespaces',
+    ),
+    # The refusal has it.
+    "before Kubernetes 1.28": ({Kind.NODES.value: NO}, {}, NAMELESS),
+    "the account may not be asked": ({Kind.NODES.value: NO}, NO, NAMELESS),
+    # Then the refusal itself is all there is.
+    "granted meanwhile": ({}, JANE, "https://here: nodes is forbidden"),
+}
+
+
+@pytest.mark.parametrize(("fails", "who", "words"), RIGHTS.values(), ids=RIGHTS)
+def test_whose_rights_are_missing(
+    fails: Mapping[str, ClusterError], who: Json | ClusterError, words: str
+) -> None:
     server = Guarded(fails, who)
     access = SimpleNamespace(cluster=server, objects=server)
-    return without_rights(access, [APP, OTHER], FIRST)  # type: ignore[arg-type]
-
-
-JANE: Json = {"userInfo": {"username": "jane"}}
-NO = Forbidden("no")
-
-
-def test_all_at_once_and_each_once() -> None:
-    fails = {Kind.NODES.value: NO, "app": NO, "other": NO}
-    found = 'https://here does not let "jane" list nodes, get deployments.apps in edge'
-    assert told(fails, JANE) == f"{found}{MEND}"
-
-
-def test_what_nobody_can_tell_is_not_called_missing() -> None:
-    """Such as an aggregated API that is down."""
-    fails = {Kind.PODS.value: NO, "app": Unavailable("down")}
-    found = 'https://here does not let "jane" list pods in all namespaces'
-    assert told(fails, JANE) == f"{found}{MEND}"
-
-
-def test_an_account_without_a_name() -> None:
-    """Before Kubernetes 1.28, or where it may not be asked: the refusal has it."""
-    found = "https://here does not let you list nodes (nodes is forbidden)"
-    nameless: tuple[Json | ClusterError, ...] = (NO, {})
-    for who in nameless:
-        assert told({Kind.NODES.value: NO}, who) == f"{found}{MEND}"
-
-
-def test_a_right_that_came_meanwhile() -> None:
-    """Then the refusal itself is all there is."""
-    assert told({}, JANE) == f"https://here: nodes is forbidden{MEND}"
+    told = without_rights(access, [APP, OTHER], FIRST)  # type: ignore[arg-type]
+    assert told == f"{words}{MEND}"

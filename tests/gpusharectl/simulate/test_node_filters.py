@@ -56,41 +56,38 @@ def test_required_affinity(term: Json, words: str | None) -> None:
     assert said(required(term, expression("zone", "In", "east"))) is None
 
 
-def test_selectors() -> None:
-    assert said({"nodeSelector": {"zone": "east"}}) is None
-    assert said({"nodeSelector": {"zone": "west"}}) == AWAY
-
-
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
-TOLERATIONS = {
-    "none": ([], "node(s) had untolerated taint gpu"),
-    "equal": ([{"key": "gpu", "value": "yes"}], None),
-    "other value": (
-        [{"key": "gpu", "value": "no"}],
-        "node(s) had untolerated taint gpu",
-    ),
-    "exists": ([{"key": "gpu", "operator": "Exists"}], None),
-    "all": ([{"operator": "Exists"}], None),
+TAINTED = {"taints": [TAINT]}
+UNTOLERATED = "node(s) had untolerated taint gpu"
+CORDONED = {"unschedulable": True}
+
+
+def tolerates(**fields: str) -> Json:
+    return {"tolerations": [fields]}
+
+
+OTHERS = {
+    "label": ({"nodeSelector": {"zone": "east"}}, {}, None),
+    "other label": ({"nodeSelector": {"zone": "west"}}, {}, AWAY),
+    "taint": ({}, TAINTED, UNTOLERATED),
+    "equal": (tolerates(key="gpu", value="yes"), TAINTED, None),
+    "other value": (tolerates(key="gpu", value="no"), TAINTED, UNTOLERATED),
+    "exists": (tolerates(key="gpu", operator="Exists"), TAINTED, None),
+    "all": (tolerates(operator="Exists"), TAINTED, None),
     "other effect": (
-        [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}],
-        "node(s) had untolerated taint gpu",
+        tolerates(key="gpu", operator="Exists", effect="NoExecute"),
+        TAINTED,
+        UNTOLERATED,
     ),
+    "preferred": ({}, {"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, None),
+    "cordoned": ({}, CORDONED, "node(s) were unschedulable"),
+    "daemon": (tolerates(operator="Exists"), CORDONED, None),
 }
 
 
-@pytest.mark.parametrize(("given", "words"), TOLERATIONS.values(), ids=TOLERATIONS)
-def test_taints(given: list[Json], words: str | None) -> None:
-    assert said({"tolerations": given}, node(taints=[TAINT])) == words
-
-
-def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
-    assert said({}, node(taints=[TAINT | {"effect": "PreferNoSchedule"}])) is None
-
-
-def test_a_cordoned_node() -> None:
-    assert said({}, node(unschedulable=True)) == "node(s) were unschedulable"
-    every = {"tolerations": [{"operator": "Exists"}]}
-    assert said(every, node(unschedulable=True)) is None
+@pytest.mark.parametrize(("pod", "on", "words"), OTHERS.values(), ids=OTHERS)
+def test_selectors_and_taints(pod: Json, on: Json, words: str | None) -> None:
+    assert said(pod, node(**on)) == words
 
 
 @pytest.mark.parametrize(
@@ -113,27 +110,17 @@ def test_what_a_node_lacks(
     slots: int | None,
     words: list[str],
 ) -> None:
-    """What nobody knows limits nothing, and what is not asked is never short."""
-    constraints = constraints_of({}, HostAmount(*asked))
+    """What is not known limits nothing; what is not asked for is never lacking."""
     has = None if room is None else HostAmount(*room)
-    assert list(lacks(constraints, has, slots)) == words
+    assert list(lacks(constraints_of({}, HostAmount(*asked)), has, slots)) == words
 
 
-@pytest.mark.parametrize(
-    ("text", "length"),
-    [("0", 0), ("90", 90), ("1h30m", 5400), ("2d", 172800), ("1.5h", 5400)],
-)
-def test_times(text: str, length: float) -> None:
-    assert seconds(text) == length
+TIMES = {"0": 0, "90": 90, "1h30m": 5400, "2d": 172800, "1.5h": 5400}
+NO_TIMES = dict.fromkeys(("", "h", "-1", "1x", "1h 2m", "1h30", "30 1h", "nan"))
 
 
-@pytest.mark.parametrize("text", ["", "h", "-1", "1x", "1h 2m", "1h30", "30 1h", "nan"])
-def test_what_is_no_time(text: str) -> None:
-    assert seconds(text) is None
-
-
-def test_times_in_words() -> None:
-    told = [stretch(length) for length in (0.0001, 0.2, 0.9996, 59, 60)]
-    assert told == ["0 s", "200 ms", "1 s", "59 s", "1 min"]
-    told = [stretch(length) for length in (3601, 90000, 86400)]
-    assert told == ["1 h", "1 d 1 h", "1 d"]
+def test_times_are_read_and_written() -> None:
+    assert {text: seconds(text) for text in TIMES} == TIMES
+    assert {text: seconds(text) for text in NO_TIMES} == NO_TIMES
+    told = [stretch(length) for length in (0.0001, 0.2, 0.9996, 59, 60, 90000, 86400)]
+    assert told == ["0 s", "200 ms", "1 s", "59 s", "1 min", "1 d 1 h", "1 d"]

@@ -1,16 +1,13 @@
 """The end of a scenario: the same moment under every policy, and what is told of it."""
 
-from collections.abc import Callable
-
 import pytest
 
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.policies import Choice
 from gpusharectl.simulate.command import run
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import MOST, Report, Run, read_size, reported
+from gpusharectl.simulate.result import Report, Run, read_size, reported
 from gpusharectl.simulate.scenario import Drain, Scenario
-from gpusharectl.simulate.scenario_file import read_scenario
 from gpusharectl.simulate.serialize import report_data
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulate.building import come, node, outcomes, scenario, told
@@ -37,8 +34,8 @@ def ran(of: Scenario, *sizes: str, policy: str = "") -> Run:
 
 @pytest.mark.parametrize("policy", ["first-fit", "spread", "frag"])
 def test_the_end_is_the_last_step(policy: str) -> None:
-    """Whoever waits by then is followed, and changes nothing of the figures."""
-    found = ran(told(TWO_ENDS)(), "2", policy=policy)
+    """Pods that wait by then change nothing of the figures."""
+    found = ran(told(TWO_ENDS), "2", policy=policy)
     assert found.end.at_s == 180
     assert found.end.held == 64 + (64 if policy != "spread" else 0)
     assert found.end.waiting == (policy == "spread")
@@ -49,7 +46,7 @@ def test_the_end_is_the_last_step(policy: str) -> None:
 def test_who_waits_at_the_end_is_placed_after_it() -> None:
     """The curve goes on, and fragmentation is looked at where it ends."""
     text = TWO_ENDS + "- {name: e, units: 44, at: 3m}\n"
-    found = ran(told(text)(), policy="spread")
+    found = ran(told(text), policy="spread")
     assert outcomes(found.played)["e"].placed_s == 3600
     assert (found.end.at_s, found.placed) == (180, 5)
     last = found.played.moments[-1]
@@ -60,8 +57,8 @@ def test_who_waits_at_the_end_is_placed_after_it() -> None:
 def test_counting_room_changes_nothing() -> None:
     """Nobody learns of the pods that are counted with, or places others otherwise."""
     text = TWO_ENDS + "- {name: e, count: 9, units: 30, at: 3m, lasts: 1m}\n"
-    plain = ran(told(text)(), policy="frag")
-    counted = ran(told(text)(), "2", "cards=1", policy="frag")
+    plain = ran(told(text), policy="frag")
+    counted = ran(told(text), "2", "cards=1", policy="frag")
     assert plain.played.outcomes == counted.played.outcomes
     assert plain.played.moments == counted.played.moments
     learnt_by = counted.played.cluster.choice.packer
@@ -71,7 +68,7 @@ def test_counting_room_changes_nothing() -> None:
 
 def test_a_drained_node_has_no_untouched_cards() -> None:
     """As there is no room for more on it; its units still count, all as fragmented."""
-    found = ran(told(DRAINED)(), "cards=1")
+    found = ran(told(DRAINED), "cards=1")
     assert (found.untouched, found.rooms[0].number) == (1, 1)
     assert found.end.units == 256
     assert found.end.fragmented == pytest.approx(128 / 246)
@@ -79,52 +76,28 @@ def test_a_drained_node_has_no_untouched_cards() -> None:
     assert ran(scenario([node(), node("b")], *steps)).untouched == 0
 
 
-def test_sizes_are_told_apart() -> None:
-    sizes = ("2", "units=2,model=T4", "units=2,model=A10", "units=2,policy=spread")
-    found = ran(told(DRAINED)(), *sizes)
-    plain = "2 units (512 MiB) and 1 core"
-    assert [room.asks for room in found.rooms] == [
-        plain,
-        f"{plain}, of the model t4",
-        f"{plain}, of the model a10",
-        f"{plain}, by the policy spread",
-    ]
-
-
-def test_who_is_not_placed_is_told_apart() -> None:
+def test_kinds_of_pods_are_described_differently() -> None:
+    """Those that are not placed, and the sizes of ``--room``."""
     text = """
 nodes: [{name: n, cards: 1x16GiB}]
 pods:
 - {name: t, units: 9, node_selector: {zone: east, disk: ssd}}
 - {name: u, units: 9, models: [A10]}
 """
-    found = ran(told(text)())
+    sizes = ("9", "units=9,model=T4", "units=9,policy=spread")
+    found = ran(told(text), *sizes)
     asked = "9 units (2.25 GiB) and 1 core"
-    assert [one.asks for one in found.not_placed] == [
+    assert [one.asks for one in (*found.not_placed, *found.rooms)] == [
         f"{asked}, of the model a10",
         f"{asked}, on nodes with disk=ssd and zone=east",
-    ]
-
-
-def test_the_count_says_how_far_it_is() -> None:
-    steps: list[tuple[str, int, int]] = []
-
-    def began(name: str) -> Callable[[int, int], None]:
-        return lambda done, most: steps.append((name, done, most))
-
-    run(told(DRAINED)(), Choice(), [read_size("cards=1")], began)
-    name = "first-fit, room for more"
-    assert steps == [
-        ("first-fit", 1, 2),
-        ("first-fit", 2, 2),
-        (name, 1, MOST),
-        (name, MOST, MOST),
+        asked,
+        f"{asked}, of the model t4",
+        f"{asked}, by the policy spread",
     ]
 
 
 def report(*policies: str) -> Report:
-    text = DRAINED + "expect: {placed: 9, pods: {a: n-2}}"
-    of = read_scenario(text, "f.yaml")
+    of = told(DRAINED + "expect: {placed: 9, pods: {a: n-2}}")
     return reported(of, [ran(of, policy=policy) for policy in policies])
 
 
@@ -149,5 +122,5 @@ pods:
 - {name: only, namespace: y, units: 64}
 expect: {pods: {x/a: n card 0, y/a: nowhere, only: n}}
 """
-    (wrong,) = ran(told(text)()).wrong
+    (wrong,) = ran(told(text)).wrong
     assert wrong == "y/only: nowhere; expected: n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from gpusharectl.simulate.result import thinned
+from gpusharectl.simulate.result import Report, thinned
 from gpusharectl.simulate.scenario import Step
 from gpusharectl.simulate.serialize import report_csv, report_data
 from tests.gpusharectl.simulate.building import come, node, played, scenario
@@ -34,23 +34,27 @@ def test_all_of_it_is_json() -> None:
     assert pods["two"]["node"] is None
 
 
-def test_what_nobody_knows_is_null_and_never_0() -> None:
+def lines(of: Report) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(report_csv(of.runs))))
+
+
+def test_what_is_not_known_is_null_and_never_0() -> None:
     data = report_data(nothing())
     assert data["runs"][0]["end"]["fragmented"] is None
     assert data["runs"][0]["longest_wait_s"] is None
-    lines = list(csv.DictReader(io.StringIO(report_csv(nothing().runs))))
-    assert lines[0]["fragmented"] == ""
+    assert lines(nothing())[0]["fragmented"] == ""
 
 
 def test_the_curves_as_lines() -> None:
-    lines = list(csv.DictReader(io.StringIO(report_csv(compared().runs))))
-    assert {line["policy"] for line in lines} == {"first-fit", "best-fit", "spread"}
-    last = [line for line in lines if line["policy"] == "first-fit"][-1]
+    """At 14 days a second still counts."""
+    found = lines(compared())
+    assert {line["policy"] for line in found} == {"first-fit", "best-fit", "spread"}
+    last = [line for line in found if line["policy"] == "first-fit"][-1]
     assert (last["held_units"], last["units"]) == ("44", "87")
-    assert int(last["arrived_units"]) == pytest.approx(
-        float(last["load"]) * 87, abs=0.1
-    )
-    assert float(last["allotted"]) == pytest.approx(44 / 87, abs=1e-5)
+    told = [float(last[name]) for name in ("arrived_units", "load", "allotted")]
+    assert told == pytest.approx([told[1] * 87, told[0] / 87, 44 / 87])
+    steps = [Step(1_209_601.0, one) for one in come("a")]
+    assert lines(report(scenario([node()], *steps)))[-1]["at_s"] == "1209601"
 
 
 def test_a_long_curve_is_thinned() -> None:
@@ -61,11 +65,3 @@ def test_a_long_curve_is_thinned() -> None:
     found = thinned(many, 100)
     assert len(found) <= 102
     assert {0, 500, 998} <= {moment.at_s for moment in found}
-
-
-def test_times_of_weeks_are_whole() -> None:
-    """At 14 days a second still counts."""
-    steps = [Step(1_209_601.0, one) for one in come("a")]
-    found = report(scenario([node()], *steps))
-    lines = list(csv.DictReader(io.StringIO(report_csv(found.runs))))
-    assert lines[-1]["at_s"] == "1209601"
