@@ -72,40 +72,42 @@ class Wanted:
     are written back if it is off."""
 
 
-def api_for(version: str) -> str | Obstacle:
+def api_for(version: str) -> str:
     """Return the configuration's API version for a Kubernetes such as ``v1.36.3``.
 
-    v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22.
+    v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22; older is an ``Obstacle``.
     """
     try:
         major, minor = version.removeprefix("v").split(".")[:2]
         number = int(major), int(minor.rstrip("+"))
     except ValueError:
-        return Obstacle(
+        raise Obstacle(
             f"Kubernetes reports the version {version!r}, not one like v1.36.3"
-        )
+        ) from None
     for since, api in _SINCE:
         if number >= since:
             return api
     oldest = ".".join(str(part) for part in _OLDEST)
-    return Obstacle(
+    raise Obstacle(
         f"Kubernetes {version} is too old: its kube-scheduler reads no version of "
         f"{KIND} that this program writes. Upgrade it to {oldest} or newer"
     )
 
 
-def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
-    """Return the configuration with our extender and everything else unchanged."""
+def with_stanza(old: str | None, wanted: Wanted) -> str:
+    """Return the configuration with our extender and everything else unchanged.
+
+    An ``Obstacle`` wants the file's name before its words.
+    """
     config = read(old) if old is not None else configured_by(wanted.flags)
-    if isinstance(config, Obstacle):
-        return config
-    other = _another(config)
-    if other:
-        return Obstacle(
-            f"another extender, {other}, binds pods or manages {PREFIX} resources in "
-            "kube-scheduler's configuration. kube-scheduler allows only one such "
-            "extender: remove it first"
-        )
+    for extender in _others(config):
+        if extender.get("bindVerb") or _manages_ours(extender):
+            other = extender.get("urlPrefix", "without an urlPrefix")
+            raise Obstacle(
+                f"another extender, {other}, binds pods or manages {PREFIX} resources "
+                "in kube-scheduler's configuration. kube-scheduler allows only one "
+                "such extender: remove it first"
+            )
     if old is None:
         version = f"{GROUP}/{wanted.api}"
         config = {"apiVersion": version, "kind": KIND, **config}
@@ -122,14 +124,14 @@ def with_stanza(old: str | None, wanted: Wanted) -> str | Obstacle:
     return _text(config)
 
 
-def without_stanza(text: str, scored: Percentages) -> str | Obstacle:
+def without_stanza(text: str, scored: Percentages) -> str:
     """Return the configuration without our extender; unchanged if it has none.
 
     ``scored`` are the values that ``all_nodes`` has overwritten in it.
     """
     config = read(text)
-    if isinstance(config, Obstacle) or not has_stanza(text):
-        return config if isinstance(config, Obstacle) else text
+    if not has_stanza(text):
+        return text
     _set_back(config, scored)
     config["extenders"] = _others(config)
     if not config["extenders"]:
@@ -139,10 +141,7 @@ def without_stanza(text: str, scored: Percentages) -> str | Obstacle:
 
 def has_stanza(text: str) -> bool:
     """Return whether our extender is in the configuration."""
-    config = read(text)
-    if isinstance(config, Obstacle):
-        return False
-    return len(_others(config)) < len(config.get("extenders") or [])
+    return bool(_ours(text))
 
 
 def is_weighted(text: str, extender: Json) -> bool:
@@ -150,11 +149,7 @@ def is_weighted(text: str, extender: Json) -> bool:
 
     It does for ``frag``, or if somebody has changed it.
     """
-    config = read(text)
-    if isinstance(config, Obstacle):
-        return False
-    ours = [each for each in config.get("extenders") or [] if _is_ours(each)]
-    return any(each.get("weight") != extender.get("weight") for each in ours)
+    return any(each.get("weight") != extender.get("weight") for each in _ours(text))
 
 
 def packing(extender: Json) -> Json:
@@ -162,18 +157,15 @@ def packing(extender: Json) -> Json:
     return {**extender, "weight": PACKING_WEIGHT}
 
 
-def read(text: str) -> Json | Obstacle:
+def read(text: str) -> Json:
     """Parse a configuration; an ``Obstacle`` says why the text is none."""
-    try:
-        documents = [each for each in yaml_edit.documents(text) if each is not None]
-    except yaml.YAMLError as error:
-        return Obstacle(f"is not YAML: {' '.join(str(error).split())}")
+    documents = [each for each in yaml_edit.documents(text) if each is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        return Obstacle(f"must hold one {KIND}, but has {len(documents)} documents")
+        raise Obstacle(f"must hold one {KIND}, but has {len(documents)} documents")
     config: Json = documents[0]
     group = str(config.get("apiVersion", "")).partition("/")[0]
     if config.get("kind") != KIND or group != GROUP:
-        return Obstacle(
+        raise Obstacle(
             f"is a {config.get('kind')} of {config.get('apiVersion')}, not a {KIND} "
             f"of {GROUP}"
         )
@@ -181,7 +173,7 @@ def read(text: str) -> Json | Obstacle:
     if not isinstance(extenders, list) or not all(
         isinstance(each, dict) for each in extenders
     ):
-        return Obstacle("extenders is not a list of extenders")
+        raise Obstacle("extenders is not a list of extenders")
     return config
 
 
@@ -217,11 +209,13 @@ def _places(config: Json) -> Iterator[tuple[str, Json]]:
             yield str(profile.get("schedulerName") or "default-scheduler"), profile
 
 
-def _another(config: Json) -> str:
-    for extender in _others(config):
-        if extender.get("bindVerb") or _manages_ours(extender):
-            return str(extender.get("urlPrefix", "without an urlPrefix"))
-    return ""
+def _ours(text: str) -> list[Json]:
+    """Return our entries of ``extenders``; none in what is no configuration."""
+    try:
+        extenders = read(text).get("extenders") or []
+    except Obstacle:
+        return []
+    return [each for each in extenders if _is_ours(each)]
 
 
 def _others(config: Json) -> list[Json]:
@@ -264,8 +258,8 @@ def _text(config: Json) -> str:
 
 CONFIG = "config"
 """The flag that names a configuration, without its dashes."""
-_TRUE = {"1", "t", "T", "TRUE", "true", "True"}
-_FALSE = {"0", "f", "F", "FALSE", "false", "False"}
+_BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True)
+_BOOLS |= dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)
 _GONE = frozenset(
     {
         "algorithm-provider",
@@ -301,11 +295,11 @@ def parsed(words: Sequence[str]) -> dict[str, str]:
     return flags
 
 
-def configured_by(flags: Mapping[str, str]) -> Json | Obstacle:
+def configured_by(flags: Mapping[str, str]) -> Json:
     """Return the part of a configuration that says what these flags say."""
     old = sorted(_GONE & flags.keys())
     if old:
-        return Obstacle(
+        raise Obstacle(
             f"--{old[0]} is ignored beside --config: write it as profiles of a {KIND}, "
             "pass that file with --config, and start again"
         )
@@ -313,9 +307,12 @@ def configured_by(flags: Mapping[str, str]) -> Json | Obstacle:
     for name, (path, read_value) in _MOVES.items():
         if name not in flags:
             continue
-        value = read_value(flags[name])
+        try:
+            value = read_value(flags[name])
+        except (KeyError, ValueError):
+            value = None
         if value is None or "$(" in flags[name]:
-            return Obstacle(f"--{name}={flags[name]} is not understood")
+            raise Obstacle(f"--{name}={flags[name]} is not understood")
         part = config
         for key in path[:-1]:
             part = part.setdefault(key, {})
@@ -323,28 +320,13 @@ def configured_by(flags: Mapping[str, str]) -> Json | Obstacle:
     return config
 
 
-def _bool(text: str) -> bool | None:
-    if text in _TRUE:
-        return True
-    return False if text in _FALSE else None
-
-
-def _number(kind: type[int] | type[float]) -> Callable[[str], object]:
-    def read_value(text: str) -> object:
-        try:
-            return kind(text)
-        except ValueError:
-            return None
-
-    return read_value
-
-
+_bool = _BOOLS.__getitem__
 _CONNECTION, _ELECTION = "clientConnection", "leaderElection"
 _MOVES: Mapping[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
     "kubeconfig": ((_CONNECTION, "kubeconfig"), str),
     "kube-api-content-type": ((_CONNECTION, "contentType"), str),
-    "kube-api-qps": ((_CONNECTION, "qps"), _number(float)),
-    "kube-api-burst": ((_CONNECTION, "burst"), _number(int)),
+    "kube-api-qps": ((_CONNECTION, "qps"), float),
+    "kube-api-burst": ((_CONNECTION, "burst"), int),
     "leader-elect": ((_ELECTION, "leaderElect"), _bool),
     "leader-elect-lease-duration": ((_ELECTION, "leaseDuration"), str),
     "leader-elect-renew-deadline": ((_ELECTION, "renewDeadline"), str),
@@ -355,5 +337,4 @@ _MOVES: Mapping[str, tuple[tuple[str, ...], Callable[[str], object]]] = {
     "profiling": (("enableProfiling",), _bool),
     "contention-profiling": (("enableContentionProfiling",), _bool),
 }
-"""Where each flag goes, and its reader, which returns None for a value that is not
-understood."""
+"""Where each flag goes, and its reader, which raises if it does not understand."""

@@ -50,11 +50,17 @@ class HostScheduler(ABC):
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to write; none if all are as wanted."""
-        return self._files.plan()
+        try:
+            return self._files.plan()
+        except Obstacle as obstacle:
+            return obstacle
 
     def restore(self) -> Sequence[FileChange] | Obstacle:
         """Return the files to put back or remove; none if nothing is ours."""
-        return self._files.restore()
+        try:
+            return self._files.restore()
+        except Obstacle as obstacle:
+            return obstacle
 
     def missing(self) -> str:
         """Return in words that somebody has undone our configuration, or ""."""

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -26,14 +26,17 @@ _MOST_LINKS = 40
 _SECRET = (".key", ".conf", ".kubeconfig")
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Exception):
     """Why something cannot be done: names the file or field, and the remedy."""
 
-    words: str
-
-    def __str__(self) -> str:
-        return self.words
+    @classmethod
+    @contextlib.contextmanager
+    def about(cls, path: str) -> Iterator[None]:
+        """Put a file's name before the words of an obstacle."""
+        try:
+            yield
+        except cls as obstacle:
+            raise cls(f"{path} {obstacle}") from obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,10 @@ class FileChange:
             "/dev/null" if self.before is None else self.path,
             "/dev/null" if self.after is None else self.path,
         )
-        return "".join(_ended(line) for line in lines)
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
 
     def reversed(self) -> "FileChange":
         """Return the change that undoes this one."""
@@ -202,7 +208,3 @@ def _sync(folder: Path) -> None:
 
 def _lines(content: bytes | None) -> list[str]:
     return (content or b"").decode(errors="replace").splitlines(keepends=True)
-
-
-def _ended(line: str) -> str:
-    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -58,8 +58,6 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
     files = SchedulerFiles(host, KubeadmFile(), desired)
     try:
         changes = files.restore() if action is Action.RESTORE else files.plan()
-        if isinstance(changes, Obstacle):
-            return Done(str(changes), 1)
         if action is Action.TRY:
             _copy(host, files, into)
             folder = f"{KubeadmFile.folder}/"
@@ -68,6 +66,8 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
         else:
             files.make(changes)
         return Done((host.read(KubeadmFile.path) or b"").decode())
+    except Obstacle as obstacle:
+        return Done(str(obstacle), 1)
     except OSError as error:
         return Done(f"{error.filename or KubeadmFile.path}: {error.strerror}", 1)
 
@@ -234,6 +234,8 @@ class SchedulerJobs:
         """
         try:
             return self._run(Action(action), node, say)
+        except Obstacle as obstacle:
+            return str(obstacle)
         except ClusterError as error:
             return f"the Job for {node} could not be run: {error}"
 
@@ -248,8 +250,6 @@ class SchedulerJobs:
             )
         job = HostJob(action, node, self.image, self.kubernetes, self.tls, self.frag)
         manifest = self._done(job, mirror, say)
-        if isinstance(manifest, Obstacle):
-            return str(manifest)
         pace, wait_s = self.patience.pace, self.patience.wait_s
         why = MirrorPod(self.objects, node, pace).wait(manifest, say, wait_s)
         if not why or action is not Action.APPLY:
@@ -258,7 +258,7 @@ class SchedulerJobs:
         again = self._run(Action.RESTORE, node, say)
         return f"{why}; " + (again or "its old files are back, and it runs")
 
-    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod | Obstacle:
+    def _done(self, job: HostJob, mirror: Json, say: Say) -> SchedulerPod:
         """Run the Job to its end, and return the manifest that it has printed."""
         body = job.body(mirror)
         ref = Ref.of(body)
@@ -273,25 +273,21 @@ class SchedulerJobs:
         finally:
             self.objects.delete(ref)
 
-    def _outcome(
-        self,
-        job: HostJob,
-        body: Json | None,
-        most_s: float,
-    ) -> SchedulerPod | Obstacle:
+    def _outcome(self, job: HostJob, body: Json | None, most_s: float) -> SchedulerPod:
         pods = self.objects.list(
             "v1", "Pod", namespace=SYSTEM, label_selector=f"job-name={job.name}"
         )
         if not _ended(body) or not pods:
             why = next((waits_for(pod) for pod in pods), "") or "it did not start"
-            return Obstacle(f"the Job did not end within {most_s:g} s: {why}")
+            raise Obstacle(f"the Job did not end within {most_s:g} s: {why}")
         name, failed = pods[0]["metadata"]["name"], _failed(pods[0])
         log = self.objects.log(SYSTEM, name, failed or "write", lines=_LOG_LINES)
         if failed == "check":
-            return Obstacle(
-                f"{PROGRAM} rejects the new configuration: {last_words(log)}"
-            )
-        return Obstacle(last_words(log)) if failed else SchedulerPod.read(log)
+            why = f"{PROGRAM} rejects the new configuration: {last_words(log)}"
+            raise Obstacle(why)
+        if failed:
+            raise Obstacle(last_words(log))
+        return SchedulerPod.read(log)
 
 
 def _ended(job: Json | None) -> bool | None:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import yaml
-from yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from yaml.nodes import ScalarNode, SequenceNode
 
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.objects import Objects
@@ -33,7 +32,7 @@ _UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system
 _OPENRC = "/etc/init.d"
 _NO_IMAGE = "gpushare-scheduler-probe:none"
 """k3s has no image of kube-scheduler; the probe pod need not start."""
-_ODD = Obstacle(
+_ODD = (
     f"is written in a form that cannot be edited safely: write {ARGS} as a plain list, "
     "one argument a line, and start again"
 )
@@ -51,49 +50,38 @@ class K3sFile:
 
     def kubeconfig(self, bare: str | None) -> str:
         """Return the path of the kubeconfig that k3s makes for its kube-scheduler."""
-        body = settings(bare)
-        told = body.get("data-dir") if isinstance(body, dict) else None
+        told = settings(bare).get("data-dir")
         return f"{str(told or DATA_DIR).rstrip('/')}/{_CREDENTIALS}"
 
-    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
+    def edited(self, text: str | None, ours: Ours) -> str:
         """Return the text with our argument as the last one."""
         body = settings(text)
-        if isinstance(body, Obstacle):
-            return body
         if self.is_edited(text, ours):
             return text or ""
         bare = self.bare(text, ours)
-        if isinstance(bare, Obstacle):
-            return bare
-        made = _with_argument(bare or "", f"config={ours.config}")
-        wanted = {**body, ARGS: [*_arguments(settings(bare)), f"config={ours.config}"]}
-        return made if settings(made) == wanted else _ODD
+        argument = f"config={ours.config}"
+        wanted = {**body, ARGS: [*_arguments(settings(bare)), argument]}
+        return _checked(_with_argument(bare or "", argument), wanted)
 
-    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
+    def bare(self, text: str | None, ours: Ours) -> str | None:
         """Return the text without our argument; None if nothing else is in it."""
         body = settings(text)
-        if isinstance(body, Obstacle):
-            return body
-        made = _without_argument(text or "", ours)
         kept = [each for each in _arguments(body) if not _is_ours(each, ours)]
-        again = settings(made)
-        if not isinstance(again, dict) or _arguments(again) != kept:
-            return _ODD
-        if _others(again) != _others(body):
-            return _ODD
+        made = _checked(_without_argument(text or "", ours), {**body, ARGS: kept})
         return None if text is None or (text and not made) else made
 
     def is_edited(self, text: str | None, ours: Ours) -> bool:
         """Return whether kube-scheduler is told to read our configuration."""
-        return _flags(_arguments(settings(text))).get(CONFIG) == ours.config
+        try:
+            return _flags(_arguments(settings(text))).get(CONFIG) == ours.config
+        except Obstacle:
+            return False
 
-    def found(self, bare: str | None) -> Found | Obstacle:
+    def found(self, bare: str | None) -> Found:
         """Return its own configuration and its flags; paths are the host's."""
         body = settings(bare)
-        if isinstance(body, Obstacle):
-            return body
         if str(body.get("disable-scheduler", "")).lower() == "true":
-            return Obstacle(
+            raise Obstacle(
                 "says disable-scheduler: run gpusharectl install on a server of k3s "
                 "that has a scheduler"
             )
@@ -101,20 +89,15 @@ class K3sFile:
         return Found(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
 
 
-def settings(text: str | None) -> dict[str, Any] | Obstacle:
+def settings(text: str | None) -> dict[str, Any]:
     """Parse k3s's settings; empty if there is no file, or only comments."""
-    if not _has_content(text or ""):
+    if text is None or not _has_content(text):
         return {}
-    root = yaml_edit.document(text or "")
-    if isinstance(root, Obstacle):
-        return root
-    body: dict[str, Any] = yaml.safe_load(text or "")
-    given = body.get(ARGS)
-    if isinstance(given, list) and all(isinstance(each, str) for each in given):
-        return body
-    if given is None or isinstance(given, str):
-        return body
-    return Obstacle(f"has a {ARGS} that is neither a string nor a list of strings")
+    yaml_edit.document(text)
+    body: dict[str, Any] = yaml_edit.data(text)
+    if not all(isinstance(each, str) for each in _arguments(body)):
+        raise Obstacle(f"has a {ARGS} that is neither a string nor a list of strings")
+    return body
 
 
 def _has_content(text: str) -> bool:
@@ -122,13 +105,20 @@ def _has_content(text: str) -> bool:
     return any(line and not line.startswith("#") for line in lines)
 
 
-def _others(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key != ARGS}
+def _checked(made: str, wanted: dict[str, Any]) -> str:
+    """Return an edited text if it has the wanted settings; else an ``Obstacle``."""
+    try:
+        body = settings(made)
+    except Obstacle:
+        raise Obstacle(_ODD) from None
+    if {**body, ARGS: _arguments(body)} != wanted:
+        raise Obstacle(_ODD)
+    return made
 
 
-def _arguments(body: dict[str, Any] | Obstacle) -> list[str]:
-    given = [] if isinstance(body, Obstacle) else body.get(ARGS) or []
-    return [given] if isinstance(given, str) else list(given)
+def _arguments(body: dict[str, Any]) -> list[str]:
+    given = body.get(ARGS) or []
+    return given if isinstance(given, list) else [given]
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:
@@ -145,8 +135,6 @@ def _with_argument(text: str, argument: str) -> str:
         start = text if not text or text.endswith("\n") else f"{text}\n"
         return f"{start}{ARGS}:\n- {argument}\n"
     root = yaml_edit.document(text)
-    if isinstance(root, Obstacle):
-        return text
     node = yaml_edit.child(root, ARGS)
     if isinstance(node, ScalarNode) and node.value:
         word = yaml_edit.raw(text, node)
@@ -157,9 +145,9 @@ def _with_argument(text: str, argument: str) -> str:
 def _without_argument(text: str, ours: Ours) -> str:
     if text == _with_argument("", f"config={ours.config}"):
         return ""
-    root = yaml_edit.document(text) if _has_content(text) else None
-    if not isinstance(root, MappingNode):
+    if not _has_content(text):
         return text
+    root = yaml_edit.document(text)
     node = yaml_edit.child(root, ARGS)
     if isinstance(node, SequenceNode):
         for item in node.value:
@@ -256,8 +244,10 @@ class K3sScheduler(HostScheduler):
             path = f"{_DROP_INS}/{name}"
             if not name.endswith((".yaml", ".yml")):
                 continue
-            body = settings((self._host.read(path) or b"").decode(errors="replace"))
-            if not isinstance(body, dict):
+            try:
+                text = (self._host.read(path) or b"").decode(errors="replace")
+                body = settings(text)
+            except Obstacle:
                 continue
             if ARGS in body or "config=" in str(body.get(f"{ARGS}+", "")):
                 return (

@@ -19,7 +19,7 @@ from gpusharectl.kube_scheduler.verify import (
     probed,
 )
 
-_ABSENT = Obstacle(
+_ABSENT = (
     "does not exist: kubeadm has not set up a control plane on this host; run "
     "gpusharectl install on a control-plane node"
 )
@@ -36,11 +36,13 @@ class KubeadmFile:
         """Return "": kubeadm always passes it as a flag."""
         return ""
 
-    def edited(self, text: str | None, ours: Ours) -> str | Obstacle:
+    def edited(self, text: str | None, ours: Ours) -> str:
         """Return the manifest with our configuration."""
-        return _ABSENT if text is None else static_pod.edited(text, ours)
+        if text is None:
+            raise Obstacle(_ABSENT)
+        return static_pod.edited(text, ours)
 
-    def bare(self, text: str | None, ours: Ours) -> str | Obstacle | None:
+    def bare(self, text: str | None, ours: Ours) -> str | None:
         """Return the manifest without it."""
         return None if text is None else static_pod.taken_out(text, ours)
 
@@ -48,13 +50,12 @@ class KubeadmFile:
         """Return whether kube-scheduler is told to read our configuration."""
         return text is not None and static_pod.is_edited(text, ours)
 
-    def found(self, bare: str | None) -> Found | Obstacle:
+    def found(self, bare: str | None) -> Found:
         """Return its own configuration, by its path on the host, and its flags."""
-        pod = _ABSENT if bare is None else SchedulerPod.read(bare)
-        if isinstance(pod, Obstacle):
-            return pod
-        config = pod.on_host(pod.config) if pod.config else ""
-        return config if isinstance(config, Obstacle) else Found(config, pod.flags)
+        if bare is None:
+            raise Obstacle(_ABSENT)
+        pod = SchedulerPod.read(bare)
+        return Found(pod.on_host(pod.config) if pod.config else "", pod.flags)
 
 
 class KubeadmScheduler(HostScheduler):
@@ -88,10 +89,10 @@ class KubeadmScheduler(HostScheduler):
         """
         after = {change.path: change.after for change in plan}
         manifest = after.get(KubeadmFile.path) or self._host.read(KubeadmFile.path)
-        pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
         config = after.get(self._files.config)
-        if isinstance(pod, Obstacle) or config is None:
+        if config is None:
             return Verdict(Said.WELL)
+        pod = SchedulerPod.read((manifest or b"").decode(errors="replace"))
         tried = self._trial(plan, config)
         try:
             self._host.make(tried)
@@ -110,26 +111,29 @@ class KubeadmScheduler(HostScheduler):
         """Wait until kube-scheduler is Ready with the present files; why not, or ""."""
         if self._untried:
             say(f"the configuration could not be tried beforehand: {self._untried}")
-        pod = self._manifest()
-        if isinstance(pod, Obstacle):
-            return f"{KubeadmFile.path} {pod}"
+        try:
+            pod = self._manifest()
+        except Obstacle as obstacle:
+            return str(obstacle)
         return self._mirror.wait(pod, say, self._patience.wait_s)
 
     def probe(self) -> str:
         """Prove that kube-scheduler calls the extender; why it does not, or ""."""
-        pod = self._manifest()
-        if isinstance(pod, Obstacle):
-            return f"{KubeadmFile.path} {pod}"
+        try:
+            pod = self._manifest()
+        except Obstacle as obstacle:
+            return str(obstacle)
         patience = self._patience
         return probed(
             self._objects, self._node, pod.image, patience.pace, patience.probe_s
         )
 
-    def _manifest(self) -> SchedulerPod | Obstacle:
+    def _manifest(self) -> SchedulerPod:
         content = self._host.read(KubeadmFile.path)
-        if content is None:
-            return Obstacle("does not exist")
-        return SchedulerPod.read(content.decode(errors="replace"))
+        with Obstacle.about(KubeadmFile.path):
+            if content is None:
+                raise Obstacle("does not exist")
+            return SchedulerPod.read(content.decode(errors="replace"))
 
     def _trial(self, plan: Sequence[FileChange], config: bytes) -> list[FileChange]:
         """Return the new files under temporary names, and a configuration for them."""

@@ -20,6 +20,7 @@ from gpushare.kube.names import PREFIX
 from gpusharectl.kube_scheduler import yaml_edit
 from gpusharectl.kube_scheduler.config import CONFIG, parsed
 from gpusharectl.kube_scheduler.host_files import Obstacle
+from gpusharectl.kube_scheduler.yaml_edit import add_item
 
 PROGRAM = "kube-scheduler"
 REMEDY = "to have kubeadm write it again: kubeadm init phase control-plane scheduler"
@@ -37,21 +38,22 @@ class SchedulerPod:
     container: MappingNode
 
     @classmethod
-    def read(cls, text: str) -> "SchedulerPod | Obstacle":
+    def read(cls, text: str) -> "SchedulerPod":
         """Parse a manifest; an ``Obstacle`` wants the file's name before its words."""
-        root = yaml_edit.document(text)
-        if isinstance(root, Obstacle):
-            return Obstacle(f"{root}; {REMEDY}")
+        try:
+            root = yaml_edit.document(text)
+        except Obstacle as obstacle:
+            raise Obstacle(f"{obstacle}; {REMEDY}") from obstacle
         metadata, spec = (yaml_edit.child(root, key) for key in ("metadata", "spec"))
         kind = yaml_edit.child(root, "kind")
         if not isinstance(kind, ScalarNode) or kind.value != "Pod":
             kind_is = getattr(kind, "value", None)
-            return Obstacle(f"is not a Pod, its kind is {kind_is}; {REMEDY}")
+            raise Obstacle(f"is not a Pod, its kind is {kind_is}; {REMEDY}")
         if not isinstance(metadata, MappingNode) or not isinstance(spec, MappingNode):
-            return Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
+            raise Obstacle(f"is a Pod without metadata or without a spec; {REMEDY}")
         found = _scheduler(yaml_edit.items(yaml_edit.child(spec, "containers")))
         if found is None:
-            return Obstacle(
+            raise Obstacle(
                 f"has no container {PROGRAM} that runs the program {PROGRAM} directly, "
                 "without a shell"
             )
@@ -96,7 +98,7 @@ class SchedulerPod:
                 before = node.value
         return found
 
-    def on_host(self, path: str) -> str | Obstacle:
+    def on_host(self, path: str) -> str:
         """Return the host's path of a file that the pod sees."""
         volumes = {
             each.get("name"): each for each in self.body["spec"].get("volumes") or []
@@ -113,7 +115,7 @@ class SchedulerPod:
                 )
                 inside = PurePosixPath(path).relative_to(str(mount["mountPath"]))
                 return str(base / inside)
-        return Obstacle(
+        raise Obstacle(
             f"has {CONFIG_FLAG}={path}, which is in no hostPath volume of the pod: put "
             "the file into a folder of the host and mount that folder"
         )
@@ -181,55 +183,64 @@ class Ours:
         return f"{CONFIG_FLAG}={self.config}" if with_flag else self.config
 
 
-def edited(manifest: str, ours: Ours) -> str | Obstacle:
+def edited(manifest: str, ours: Ours) -> str:
     """Return the manifest with our configuration; unchanged if it has it."""
-    pod = SchedulerPod.read(manifest)
-    if isinstance(pod, Obstacle) or _has_all(pod, ours):
-        return pod if isinstance(pod, Obstacle) else manifest
-    bare = taken_out(manifest, ours)
-    if isinstance(bare, Obstacle):
-        return bare
-    text = _stepped(bare, ours, (_add_flag, _add_stamp, _add_mount, _add_volume))
-    made = SchedulerPod.read(text)
-    if isinstance(made, Obstacle) or not _has_all(made, ours):
-        return _ODD
-    return text if _same(text, bare, ours) else _ODD
+    if _has_all(SchedulerPod.read(manifest), ours):
+        return manifest
+    adds = (
+        _add_flag,
+        lambda pod, ours: _annotated(pod, STAMP, ours.stamp),
+        lambda pod, ours: add_item(pod.text, pod.container, _MOUNTS, ours.mount),
+        lambda pod, ours: add_item(pod.text, pod.spec, "volumes", ours.volume),
+    )
+    return _stepped(taken_out(manifest, ours), ours, adds, _has_all)
 
 
-def taken_out(manifest: str, ours: Ours) -> str | Obstacle:
+def taken_out(manifest: str, ours: Ours) -> str:
     """Return the manifest without what ``edited`` adds; unchanged if there is none."""
-    pod = SchedulerPod.read(manifest)
-    if isinstance(pod, Obstacle):
-        return pod
-    steps = (_drop_flag, _drop_annotations, _drop_mount, _drop_volume)
-    text = _stepped(manifest, ours, steps)
-    bare = SchedulerPod.read(text)
-    if isinstance(bare, Obstacle) or bare.config == ours.config:
-        return _ODD
-    return text if _same(text, manifest, ours) else _ODD
+    drops = (
+        _drop_flag,
+        _drop_annotations,
+        lambda pod, _: _without_volume(pod.text, pod.container, _MOUNTS),
+        lambda pod, _: _without_volume(pod.text, pod.spec, "volumes"),
+    )
+    return _stepped(manifest, ours, drops, lambda pod, _: pod.config != ours.config)
 
 
 def is_edited(manifest: str, ours: Ours) -> bool:
     """Return whether kube-scheduler is told to read our configuration."""
-    pod = SchedulerPod.read(manifest)
-    return not isinstance(pod, Obstacle) and pod.config == ours.config
+    try:
+        return SchedulerPod.read(manifest).config == ours.config
+    except Obstacle:
+        return False
 
 
-Step = Callable[[SchedulerPod, Ours], str]
-_ODD = Obstacle(
+_MOUNTS = "volumeMounts"
+_ODD = (
     "is written in a form that cannot be edited safely (braces, anchors or merged "
     "keys): write it in plain block style, as kubeadm does, and start again"
 )
 
 
-def _stepped(text: str, ours: Ours, steps: Sequence[Step]) -> str:
-    """Apply the steps, each to the text that the one before has returned."""
-    for step in steps:
-        pod = SchedulerPod.read(text)
-        if isinstance(pod, Obstacle):
-            return ""
-        text = step(pod, ours)
-    return text
+def _stepped(
+    manifest: str,
+    ours: Ours,
+    steps: Sequence[Callable[[SchedulerPod, Ours], str]],
+    is_done: Callable[[SchedulerPod, Ours], bool],
+) -> str:
+    """Apply the steps, each to the text that the one before has returned.
+
+    Nothing but what is ours may differ afterwards.
+    """
+    before = made = SchedulerPod.read(manifest)
+    try:
+        for step in steps:
+            made = SchedulerPod.read(step(made, ours))
+    except Obstacle:
+        raise Obstacle(_ODD) from None
+    if not is_done(made, ours) or _bare(made.body, ours) != _bare(before.body, ours):
+        raise Obstacle(_ODD)
+    return made.text
 
 
 def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
@@ -237,13 +248,11 @@ def _add_flag(pod: SchedulerPod, ours: Ours) -> str:
     if not nodes:
         has_args = yaml_edit.items(yaml_edit.child(pod.container, "args"))
         key = "args" if has_args else "command"
-        flag = f"{CONFIG_FLAG}={ours.config}"
-        return yaml_edit.add_item(pod.text, pod.container, key, flag)
+        return add_item(pod.text, pod.container, key, f"{CONFIG_FLAG}={ours.config}")
     node = nodes[-1][1]
     # The lower one first, since positions above it stay valid.
     text = yaml_edit.replace(pod.text, node, ours.like(node))
-    written = yaml_edit.raw(pod.text, node)
-    return _stepped(text, ours, [lambda again, _: _annotated(again, FORMER, written)])
+    return _annotated(SchedulerPod.read(text), FORMER, yaml_edit.raw(pod.text, node))
 
 
 def _drop_flag(pod: SchedulerPod, ours: Ours) -> str:
@@ -257,36 +266,16 @@ def _drop_flag(pod: SchedulerPod, ours: Ours) -> str:
     return pod.text
 
 
-def _add_stamp(pod: SchedulerPod, ours: Ours) -> str:
-    return _annotated(pod, STAMP, ours.stamp)
-
-
 def _annotated(pod: SchedulerPod, name: str, value: str) -> str:
     return yaml_edit.add_entry(pod.text, pod.metadata, "annotations", name, value)
 
 
-def _drop_annotations(pod: SchedulerPod, ours: Ours) -> str:
+def _drop_annotations(pod: SchedulerPod, _: Ours) -> str:
     for name in (STAMP, FORMER):
         if pod.annotation(name):
             text = yaml_edit.drop_entry(pod.text, pod.metadata, "annotations", name)
-            return _stepped(text, ours, [_drop_annotations])
+            pod = SchedulerPod.read(text)
     return pod.text
-
-
-def _add_mount(pod: SchedulerPod, ours: Ours) -> str:
-    return yaml_edit.add_item(pod.text, pod.container, "volumeMounts", ours.mount)
-
-
-def _add_volume(pod: SchedulerPod, ours: Ours) -> str:
-    return yaml_edit.add_item(pod.text, pod.spec, "volumes", ours.volume)
-
-
-def _drop_mount(pod: SchedulerPod, _: Ours) -> str:
-    return _without_volume(pod.text, pod.container, "volumeMounts")
-
-
-def _drop_volume(pod: SchedulerPod, _: Ours) -> str:
-    return _without_volume(pod.text, pod.spec, "volumes")
 
 
 def _without_volume(text: str, parent: MappingNode, key: str) -> str:
@@ -304,12 +293,6 @@ def _has_all(pod: SchedulerPod, ours: Ours) -> bool:
         and ours.mount in (pod.main.get("volumeMounts") or [])
         and ours.volume in (pod.body["spec"].get("volumes") or [])
     )
-
-
-def _same(one: str, other: str, ours: Ours) -> bool:
-    """Return whether two manifests differ only in what is ours."""
-    first, second = (_bare(yaml_edit.data(text), ours) for text in (one, other))
-    return first == second
 
 
 def _bare(body: Json, ours: Ours) -> Json:

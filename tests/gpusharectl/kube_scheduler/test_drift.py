@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from gpusharectl.kube_scheduler.drift import (
-    KUBEADM_APISERVER,
     Flavour,
     flavour,
     has_driver,
@@ -13,7 +12,7 @@ from gpusharectl.kube_scheduler.drift import (
     this_node,
 )
 from gpusharectl.kube_scheduler.files import SchedulerFiles, desired_now
-from gpusharectl.kube_scheduler.host_files import HostFiles, HostPath
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, HostPath
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from tests.gpusharectl.cluster_states import node_of
 from tests.gpusharectl.install.stand_ins import APISERVER, SCHEDULER
@@ -44,35 +43,34 @@ def test_a_loaded_driver_leaves_signs(tmp_path: Path) -> None:
     assert has_driver(files)
 
 
+def _apiserver(address: str) -> bytes:
+    return (
+        "spec:\n  containers:\n  - command:\n    - kube-apiserver\n"
+        f"    - --advertise-address={address}\n"
+    ).encode()
+
+
 @pytest.mark.parametrize(
     ("manifest", "hostname", "expected"),
     [
-        ("10.0.0.1", "elsewhere", "b"),
-        ("10.0.0.9", "a", ""),
+        (_apiserver("10.0.0.1"), "elsewhere", "b"),
+        (_apiserver("10.0.0.9"), "a", ""),
         (None, "a", "a"),
         (None, "A.example.org", "a"),
         (None, "c", ""),
+        *(
+            (broken, "b", "b")
+            for broken in (b"", b"{", b"spec: 1", b"- a", b"spec: {}")
+        ),
     ],
 )
 def test_kubeadms_host_is_known_by_its_api_servers_address(
-    tmp_path: Path, manifest: str | None, hostname: str, expected: str
+    tmp_path: Path, manifest: bytes | None, hostname: str, expected: str
 ) -> None:
     """With an address of no node the cluster is another, whatever the name says."""
     files = HostFiles(tmp_path)
-    if manifest:
-        text = (
-            "spec:\n  containers:\n  - command:\n    - kube-apiserver\n"
-            f"    - --advertise-address={manifest}\n"
-        )
-        files.write(APISERVER, text.encode())
+    files.make([FileChange(APISERVER, None, manifest)])
     assert this_node(files, Flavour.KUBEADM, NODES, hostname) == expected
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"spec: 1", b"- a", b"spec: {}"])
-def test_a_broken_manifest_tells_nothing(tmp_path: Path, text: bytes) -> None:
-    files = HostFiles(tmp_path)
-    files.write(APISERVER, text)
-    assert this_node(files, Flavour.KUBEADM, NODES, "b") == "b"
 
 
 @pytest.mark.parametrize(
@@ -87,84 +85,8 @@ def test_k3s_may_have_been_told_a_name(
 
 
 V = "v1.36.3"
-SCHEDULER_MANIFEST = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: kube-scheduler
-  namespace: kube-system
-spec:
-  containers:
-  - name: kube-scheduler
-    image: registry.k8s.io/kube-scheduler:v1.36.3
-    command:
-    - kube-scheduler
-    - --kubeconfig=/etc/kubernetes/scheduler.conf
-    - --leader-elect=true
-    volumeMounts:
-    - mountPath: /etc/kubernetes/scheduler.conf
-      name: kubeconfig
-      readOnly: true
-  volumes:
-  - hostPath:
-      path: /etc/kubernetes/scheduler.conf
-      type: FileOrCreate
-    name: kubeconfig
-"""
-APISERVER_MANIFEST = """\
-spec:
-  containers:
-  - command: [kube-apiserver, --advertise-address=10.1.2.3]
-"""
-
-
-def node() -> dict[str, object]:
-    found = node_of("cp")
-    found["status"]["addresses"] = [{"type": "InternalIP", "address": "10.1.2.3"}]
-    return found
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> HostFiles:
-    """A control-plane host that the installer has been at."""
-    files = HostFiles(tmp_path)
-    for path, text in (
-        (Path(KubeadmFile.path), SCHEDULER_MANIFEST),
-        (KUBEADM_APISERVER, APISERVER_MANIFEST),
-        (Path("/etc/kubernetes/scheduler.conf"), "apiVersion: v1\nkind: Config\n"),
-    ):
-        place = files.place(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    scheduler = SchedulerFiles(files, KubeadmFile(), desired_now(V))
-    plan = scheduler.plan()
-    assert isinstance(plan, list), plan
-    scheduler.make(plan)
-    return files
-
-
-def test_all_is_as_the_installer_left_it(host: HostFiles) -> None:
-    """Nothing to say."""
-    assert host_troubles([node()], V, host) == ()
-
-
-def test_an_upgrade_has_written_the_manifest_anew(host: HostFiles) -> None:
-    """As ``kubeadm upgrade`` does."""
-    host.place(Path(KubeadmFile.path)).write_text(SCHEDULER_MANIFEST)
-    (found,) = host_troubles([node()], V, host)
-    assert found.about == "cp"
-    assert "kube-scheduler does not call the extender" in found.what
-
-
-def test_another_clusters_host_has_no_say(host: HostFiles) -> None:
-    """The kubeconfig may lead elsewhere."""
-    host.place(Path(KubeadmFile.path)).write_text(SCHEDULER_MANIFEST)
-    assert host_troubles([node_of("cp")], V, host) == ()
-
-
-def test_a_plain_host_has_nothing_to_say(tmp_path: Path) -> None:
-    """An operator's own machine."""
-    assert host_troubles([node()], V, HostFiles(tmp_path)) == ()
+MANIFEST = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_bytes()
+LOST = "kube-scheduler does not call the extender"
 
 
 class Closed(HostFiles):
@@ -174,7 +96,20 @@ class Closed(HostFiles):
         raise PermissionError(path)
 
 
-def test_files_that_may_not_be_read(host: HostFiles) -> None:
-    """Then the pods alone are asked."""
-    host.place(Path(KubeadmFile.path)).write_text(SCHEDULER_MANIFEST)
-    assert host_troubles([node()], V, Closed(host.root)) == ()
+def test_host_that_was_installed(tmp_path: Path) -> None:
+    """``kubeadm upgrade`` writes the manifest anew; a kubeconfig may lead elsewhere."""
+    node = node_of("cp")
+    node["status"]["addresses"] = [{"type": "InternalIP", "address": "10.0.0.1"}]
+    host = HostFiles(tmp_path)
+    assert host_troubles([node], V, host) == ()
+    host.write(KubeadmFile.path, MANIFEST)
+    host.write(APISERVER, _apiserver("10.0.0.1"))
+    scheduler = SchedulerFiles(host, KubeadmFile(), desired_now(V))
+    scheduler.make(scheduler.plan())
+    assert host_troubles([node], V, host) == ()
+    host.write(KubeadmFile.path, MANIFEST)
+    (found,) = host_troubles([node], V, host)
+    assert found.about == "cp"
+    assert LOST in found.what
+    assert host_troubles([node_of("cp")], V, host) == ()
+    assert host_troubles([node], V, Closed(host.root)) == ()

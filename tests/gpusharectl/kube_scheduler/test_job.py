@@ -7,7 +7,6 @@ import yaml
 
 from gpusharectl.kube_scheduler.job import Action, HostJob
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
-from gpusharectl.kube_scheduler.static_pod import Ours, edited
 from gpusharectl.kube_scheduler.verify import last_words
 from tests.testbed.rest import Json
 
@@ -28,8 +27,8 @@ def mirror(name: str) -> Json:
     return body
 
 
-def pod(made: Json) -> Json:
-    spec: Json = made["spec"]["template"]["spec"]
+def pod(job: HostJob, mirror: Json) -> Json:
+    spec: Json = job.body(mirror)["spec"]["template"]["spec"]
     return spec
 
 
@@ -41,18 +40,14 @@ def mounts(container: Json) -> dict[str, bool]:
     }
 
 
-def test_pinned_and_without_credentials() -> None:
-    """It runs where it is told although the scheduler may be what is broken."""
-    spec = pod(job().body(mirror("kubeadm.yaml")))
-    assert spec["nodeName"] == "cp-2"
-    assert spec["tolerations"] == [{"operator": "Exists"}]
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["restartPolicy"] == "Never"
-
-
 def test_tried_before_it_is_written() -> None:
-    """The trial reads the host and writes copies; only the last container may write."""
-    spec = pod(job(tls=True).body(mirror("commented.yaml")))
+    """The trial reads the host and writes copies; only the last container may write.
+
+    The pod is bound to its node, because the scheduler may be what is broken.
+    """
+    spec = pod(job(tls=True), mirror("commented.yaml"))
+    assert spec["nodeName"] == "cp-2"
+    assert spec["automountServiceAccountToken"] is False
     prepare, check = spec["initContainers"]
     (write,) = spec["containers"]
     assert mounts(prepare) == {
@@ -74,26 +69,20 @@ def test_tried_before_it_is_written() -> None:
 
 def test_trial_over_an_older_version_of_ours() -> None:
     """The copies stand where the host's own folder of ours would be."""
-    text = (GOLDEN / "kubeadm.yaml").read_text()
-    after = edited(text, Ours(CONFIG, FOLDER, "abc"))
-    assert isinstance(after, str)
-    spec = pod(job().body(yaml.safe_load(after)))
+    text = (GOLDEN / "kubeadm-edited.yaml").read_text()
+    spec = pod(job(), yaml.safe_load(text))
     (ours,) = (
         each
         for each in spec["initContainers"][1]["volumeMounts"]
         if each["mountPath"] == FOLDER
     )
     assert (ours["name"], ours["subPath"]) == ("try", FOLDER.lstrip("/"))
-
-
-def test_nothing_to_try_when_all_goes_back() -> None:
-    """Restoring writes at once."""
-    spec = pod(job(Action.RESTORE).body(mirror("kubeadm.yaml")))
-    assert spec["initContainers"] == []
+    # Restoring has nothing to try.
+    assert pod(job(Action.RESTORE), yaml.safe_load(text))["initContainers"] == []
 
 
 def test_long_names_of_nodes() -> None:
-    """A Job's name is a label of its pod: at most 63 characters, and unique."""
+    """A Job's name is a label of its pod: at most 63 characters."""
     names = {job(node=f"{'n' * 80}.{number}").name for number in range(3)}
     assert len(names) == 3
     assert all(len(name) <= 63 for name in names)
@@ -115,5 +104,4 @@ def test_long_names_of_nodes() -> None:
     ],
 )
 def test_last_words_of_kube_scheduler(log: str, words: str) -> None:
-    """Its own complaint where there is one, else its last lines, cut to fit."""
     assert last_words(log) == words

@@ -1,8 +1,6 @@
 """kube-scheduler inside k3s: its files before, with us, and after us."""
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import yaml
 from gpusharectl.kube_scheduler.files import Desired, shipped_extender
 from gpusharectl.kube_scheduler.host import Patience
 from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
-from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler
+from gpusharectl.kube_scheduler.k3s import K3sFile, K3sScheduler, Run
 from gpusharectl.kube_scheduler.static_pod import Ours
 from gpusharectl.kube_scheduler.verify import Pace
 
@@ -23,7 +21,6 @@ ASKED = Desired(
 FOLDER = "/etc/rancher/k3s"
 OURS = Ours(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
 FILE = K3sFile()
-Files = dict[str, bytes]
 
 
 class Answering:
@@ -37,34 +34,31 @@ class Answering:
         return "v1.31.4+k3s1" if self.asked > 1 else None
 
 
-class Runner:
-    """Writes down what it is told to run."""
-
-    def __init__(self, last_words: str = "") -> None:
-        self.ran: list[Sequence[str]] = []
-        self._last_words = last_words
-
-    def __call__(self, command: Sequence[str]) -> str:
-        self.ran.append(command)
-        return self._last_words
-
-
-def found(root: Path) -> Files:
-    """Give every file below a folder."""
+def found(root: Path) -> dict[str, bytes]:
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
-def scheduler(
-    root: Path, run: Runner | None = None, asked: Desired = ASKED
-) -> K3sScheduler:
-    pace = Pace(clock=lambda: 0.0, pause=lambda _: None)
-    patience = Patience(pace=pace)
-    return K3sScheduler(HostFiles(root), Answering(), "edge", asked, run, patience)
+def scheduler(root: Path, run: Run | None = None) -> K3sScheduler:
+    patience = Patience(pace=Pace(clock=lambda: 0.0, pause=lambda _: None))
+    return K3sScheduler(HostFiles(root), Answering(), "edge", ASKED, run, patience)
 
 
 def write(root: Path, path: str, text: str) -> None:
     HostFiles(root).write(path, text.encode())
+
+
+def refused(root: Path) -> str:
+    plan = scheduler(root).plan()
+    assert isinstance(plan, Obstacle)
+    return str(plan)
+
+
+def settings_of(root: Path) -> dict:
+    """Install, and return our configuration."""
+    host = scheduler(root)
+    host.apply(host.plan())
+    return yaml.safe_load(HostFiles(root).read(OURS.config) or b"")
 
 
 @pytest.fixture
@@ -91,16 +85,14 @@ def test_settings_that_were_not_there(tmp_path: Path) -> None:
     """k3s needs no config.yaml; ours then goes with us. Profiling stays off, as k3s has
     it, which a configuration would turn on again.
     """
-    host = scheduler(tmp_path)
-    host.apply(host.plan())
-    files = HostFiles(tmp_path)
-    assert files.read(FILE.path) == (
+    config = settings_of(tmp_path)
+    assert HostFiles(tmp_path).read(FILE.path) == (
         b"kube-scheduler-arg:\n- config=/etc/rancher/k3s/vcuda/scheduler.yaml\n"
     )
-    config = yaml.safe_load(files.read(OURS.config) or b"")
     assert config["enableProfiling"] is False
     kubeconfig = "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
     assert config["clientConnection"] == {"kubeconfig": kubeconfig}
+    host = scheduler(tmp_path)
     host.apply(host.restore())
     assert found(tmp_path) == {}
 
@@ -117,13 +109,9 @@ def test_settings_changed_meanwhile(root: Path) -> None:
 
 
 def test_data_elsewhere(tmp_path: Path) -> None:
-    """The scheduler's kubeconfig is where k3s keeps its data."""
     write(tmp_path, FILE.path, "data-dir: /data/k3s/\n")
-    host = scheduler(tmp_path)
-    host.apply(host.plan())
-    config = yaml.safe_load(HostFiles(tmp_path).read(OURS.config) or b"")
     kubeconfig = "/data/k3s/server/cred/scheduler.kubeconfig"
-    assert config["clientConnection"]["kubeconfig"] == kubeconfig
+    assert settings_of(tmp_path)["clientConnection"]["kubeconfig"] == kubeconfig
 
 
 @pytest.mark.parametrize(
@@ -142,14 +130,11 @@ def test_data_elsewhere(tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_the_argument(before: str, after: str) -> None:
-    """Absent, empty, a text, a list of either style: one argument more, the last."""
     wanted = after.replace("OURS", f"config={OURS.config}")
     assert FILE.edited(before, OURS) == wanted
     assert FILE.edited(wanted, OURS) == wanted
     assert FILE.is_edited(wanted, OURS)
-    again = FILE.bare(wanted, OURS)
-    assert not isinstance(again, Obstacle)
-    assert FILE.found(again) == FILE.found(before)
+    assert FILE.found(FILE.bare(wanted, OURS)) == FILE.found(before)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +149,9 @@ def test_forms_of_the_argument(before: str, after: str) -> None:
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    """The file is named, and what is wrong with it; it stays as it is."""
     write(tmp_path, FILE.path, text)
-    plan = scheduler(tmp_path).plan()
-    assert isinstance(plan, Obstacle)
-    assert str(plan).startswith(FILE.path)
-    assert words in str(plan)
+    assert refused(tmp_path).startswith(FILE.path)
+    assert words in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +166,9 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, words: str) -> Non
     ],
 )
 def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
-    """What would win over our argument is named; nothing is written."""
     write(tmp_path, path, text)
-    plan = scheduler(tmp_path).plan()
-    assert isinstance(plan, Obstacle)
-    assert path in str(plan)
-    assert "overrules" in str(plan)
+    assert path in refused(tmp_path)
+    assert "overrules" in refused(tmp_path)
 
 
 def test_elsewhere_and_harmless(tmp_path: Path) -> None:
@@ -220,38 +199,27 @@ def test_restart_is_done(root: Path) -> None:
     """With leave it is the unit that is found here, and its answer is waited for."""
     write(root, "/etc/systemd/system/k3s-edge.service", "")
     write(root, "/etc/systemd/system/k3s-agent.service", "")
-    run = Runner()
-    host = scheduler(root, run)
+    ran: list[object] = []
+    host = scheduler(root, lambda command: ran.append(command) or "")
     host.apply(host.plan())
-    assert host.wait(lambda _: None) == ""
-    assert run.ran == [("systemctl", "restart", "k3s-edge")]
-    assert host.wait(lambda _: None) == ""
-    assert len(run.ran) == 1
+    for _ in range(2):
+        assert host.wait(lambda _: None) == ""
+        assert ran == [("systemctl", "restart", "k3s-edge")]
 
 
 def test_restart_fails_and_is_rolled_back(root: Path) -> None:
     """The files come back, and k3s is restarted with them."""
     before = found(root)
-    run = Runner("Job for k3s.service failed")
-    host = scheduler(root, run)
+    host = scheduler(root, lambda _: "Job for k3s.service failed")
     host.apply(host.plan())
-    why = host.wait(lambda _: None)
-    assert why == "systemctl restart k3s: Job for k3s.service failed"
+    why = "systemctl restart k3s: Job for k3s.service failed"
+    assert host.wait(lambda _: None) == why
     host.roll_back()
     assert found(root) == before
-    host.wait(lambda _: None)
-    assert len(run.ran) == 2
+    assert host.wait(lambda _: None) == why
 
 
 def test_service_of_openrc(tmp_path: Path) -> None:
     """Where there is no systemd it is OpenRC's command."""
     write(tmp_path, "/etc/init.d/k3s", "")
     assert scheduler(tmp_path).restart_command() == ("rc-service", "k3s", "restart")
-
-
-def test_old_k3s(tmp_path: Path) -> None:
-    """An old Kubernetes gets the version that it reads."""
-    host = scheduler(tmp_path, asked=replace(ASKED, kubernetes="v1.24.17+k3s1"))
-    host.apply(host.plan())
-    config = yaml.safe_load(HostFiles(tmp_path).read(OURS.config) or b"")
-    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1beta3"

@@ -31,11 +31,9 @@ class Kubelet:
     def wait(self, most_s: float = 60.0) -> tuple[str, list[str]]:
         """Wait for the new one; give why it did not come, and what was heard."""
         heard: list[str] = []
-        manifest = SchedulerPod.read(NEW)
-        assert isinstance(manifest, SchedulerPod)
         pace = Pace(1.0, lambda: self._now, self._turn)
         mirror = MirrorPod(self.objects, "cp", pace)
-        return mirror.wait(manifest, heard.append, most_s), heard
+        return mirror.wait(SchedulerPod.read(NEW), heard.append, most_s), heard
 
     def _turn(self, s: float) -> None:
         self._now += s
