@@ -45,8 +45,8 @@ def inspect(
         version = access.objects.version()
     if node is not None and (error := no_such_node(state, node)):
         raise click.ClickException(error)
-    here = host_troubles(state.nodes, version, HostFiles())
-    seen = overview(state, node or "", here)
+    of_host = host_troubles(state.nodes, version, HostFiles())
+    seen = overview(state, node or "", of_host)
     if output in ("json", "yaml"):
         give(overview_data(seen), output)
     else:

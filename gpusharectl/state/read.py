@@ -23,7 +23,6 @@ from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
 
 _PAGE = 500
-_MOST_NODES = 10
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
 """Leases of the cluster's own kube-schedulers and of ours."""
 
@@ -35,14 +34,6 @@ class Trouble:
     about: str
     what: str
     do: str
-
-
-_INTERRUPTED = Trouble(
-    "webhook",
-    "the webhook still answers only the installer's probe pod; the installation was "
-    "interrupted",
-    "run gpusharectl install again, with the same options",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +147,8 @@ def no_such_node(state: ClusterState, name: str) -> str:
     """Return a sentence if the cluster has no node of this name; else empty."""
     if state.node(name) is not None:
         return ""
-    known = words.listed(sorted(map(facts.name_of, state.nodes)), _MOST_NODES)
+    known = words.listed(sorted(map(facts.name_of, state.nodes)), 10)
     return f'there is no node "{name}"; there are: {known}'
-
-
-def from_snapshot(text: bytes) -> Placements:
-    """Read the extender's ``/snapshot``; ``Malformed`` if it is none."""
-    found = read_snapshot(text)
-    return Placements(found.nodes, found.choice)
 
 
 def from_objects(
@@ -245,13 +230,20 @@ def _asked(objects: Objects, ready: Sequence[Json]) -> tuple[Placements | None, 
     """
     because = ""
     leaders = _leaders(objects) if len(ready) > 1 else frozenset()
-    for pod in sorted(ready, key=lambda pod: leaders.isdisjoint(_hosts(pod))):
+
+    def is_elsewhere(pod: Json) -> bool:
+        # Either may be the host's name for a kube-scheduler beside this extender.
+        return leaders.isdisjoint((facts.node_of(pod), facts.name_of(pod)))
+
+    for pod in sorted(ready, key=is_elsewhere):
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         try:
             text = objects.fetch(namespace, name, EXTENDER_PORT, "/snapshot")
-            return from_snapshot(text), ""
+            found = read_snapshot(text)
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"
+        else:
+            return Placements(found.nodes, found.choice), ""
     return None, because
 
 
@@ -267,11 +259,6 @@ def _leaders(objects: Objects) -> frozenset[str]:
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
         found.add(holder.partition("_")[0])
     return frozenset(found)
-
-
-def _hosts(pod: Json) -> set[str]:
-    """Return what a kube-scheduler beside this extender may call its host."""
-    return {facts.node_of(pod), facts.name_of(pod)}
 
 
 def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:
@@ -293,5 +280,10 @@ def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
         return None
     interrupted = any(facts.is_narrowed(one) for one in found if one is not None)
     if interrupted:
-        troubles.append(_INTERRUPTED)
+        what = (
+            "the webhook still answers only the installer's probe pod; the "
+            "installation was interrupted"
+        )
+        do = "run gpusharectl install again, with the same options"
+        troubles.append(Trouble("webhook", what, do))
     return found[0] is not None and not interrupted

@@ -11,6 +11,7 @@ from gpushare.domain.node import Node
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
+from gpusharectl.output import rounded
 from gpusharectl.state.read import ClusterState, Trouble
 
 _OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
@@ -20,17 +21,15 @@ _PLUGIN_REFUSES = "CreateContainerConfigError"
 _MOST = 3
 
 
-def troubles(
-    state: ClusterState, found_elsewhere: Sequence[Trouble] = ()
-) -> Iterator[Trouble]:
+def troubles(state: ClusterState, of_host: Sequence[Trouble] = ()) -> Iterator[Trouble]:
     """Return all troubles, those of the whole cluster first.
 
-    A kube-scheduler whose host is among ``found_elsewhere`` is not reported again.
+    A kube-scheduler whose host is among ``of_host`` is not reported again.
     """
-    yield from found_elsewhere
+    yield from of_host
     yield from state.troubles
     yield from _extender(state)
-    yield from _scheduler(state, {one.about for one in found_elsewhere})
+    yield from _scheduler(state, {one.about for one in of_host})
     for look in _ALL:
         yield from look(state)
 
@@ -44,9 +43,8 @@ def _extender(state: ClusterState) -> Iterator[Trouble]:
         )
         yield Trouble("extender", what, "gpusharectl install")
     elif not any(facts.holds(pod, "Ready") for pod in pods):
-        what = _none_ready(pods)
         name = facts.label(pods[0], facts.PART_NAME)
-        yield Trouble("extender", what, _of_part("logs", name))
+        yield Trouble("extender", _none_ready(pods), _of_part("logs", name))
 
 
 def _none_ready(pods: Sequence[Json]) -> str:
@@ -63,11 +61,9 @@ def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
     """Report each kube-scheduler without our configuration: it binds without a card."""
     if any(facts.is_part(pod, facts.SECOND_SCHEDULER) for pod in state.parts):
         return
-    for pod in state.parts:
-        if not facts.is_kube_scheduler(pod) or facts.node_of(pod) in reported:
-            continue
+    for pod in filter(facts.is_kube_scheduler, state.parts):
         config = _config_of(pod)
-        if config.startswith(_OUR_FOLDERS):
+        if facts.node_of(pod) in reported or config.startswith(_OUR_FOLDERS):
             continue
         how = "without --config"
         if config:
@@ -132,7 +128,7 @@ def _offered(state: ClusterState) -> Iterator[Trouble]:
         found = {key: facts.allocatable(body, key) for key in wanted}
         if found != wanted and any((*wanted.values(), *found.values())):
             what = "; ".join(
-                f"kubelet offers {_number(found[key])} of {key}, the cards have {here}"
+                f"kubelet offers {rounded(found[key])} of {key}, the cards have {here}"
                 for key, here in wanted.items()
                 if found[key] != here
             )
@@ -222,6 +218,21 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
         yield Trouble(words.listed(pods, _MOST), text, do)
 
 
+def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:
+    """Report quotas on Bitfusion's resource if no node offers it."""
+    resource = names.BITFUSION_GPU
+    if any(facts.allocatable(node, resource) for node in state.nodes):
+        return
+    idle = [
+        str(body["metadata"].get("namespace") or "")
+        for body in state.quotas or ()
+        if f"requests.{resource}" in ((body.get("spec") or {}).get("hard") or {})
+    ]
+    for namespace in dict.fromkeys(idle):
+        what = f"its quota on {resource} counts nothing, because no node offers it"
+        yield Trouble(namespace, what, f"gpusharectl migrate-quota -n {namespace}")
+
+
 _ALL: tuple[Callable[[ClusterState], Iterator[Trouble]], ...] = (
     _webhook,
     _device_plugin,
@@ -233,6 +244,7 @@ _ALL: tuple[Callable[[ClusterState], Iterator[Trouble]], ...] = (
     _over_placed,
     _not_started,
     _misspelt,
+    _idle_quotas,
 )
 
 
@@ -243,15 +255,8 @@ def _with_cards(state: ClusterState) -> Iterator[tuple[Json, Node]]:
             yield body, node
 
 
-def _number(number: int | None) -> str:
-    return words.NOT_KNOWN if number is None else str(number)
-
-
 def _config_of(pod: Json) -> str:
-    said = list(facts.words_run(pod))
-    for word, following in zip(said, [*said[1:], ""], strict=True):
-        if word.startswith("--config="):
-            return word.removeprefix("--config=")
-        if word == "--config":
-            return following
-    return ""
+    """Return the file after ``--config``, in one word or two; empty without it."""
+    said = " ".join(facts.words_run(pod)).replace("--config ", "--config=").split()
+    found = (word for word in said if word.startswith("--config="))
+    return next(found, "").removeprefix("--config=")

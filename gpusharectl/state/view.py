@@ -30,13 +30,10 @@ from gpushare.kube.json_reader import Malformed
 from gpusharectl.state.read import ClusterState, Placements, SeenPod, Trouble
 from gpusharectl.state.troubles import troubles
 
-NO_PLUGIN = "missing"
-PLUGIN_NOT_READY = "not ready"
 PLUGIN_READY = "ready"
+_PLUGIN = {None: "missing", False: "not ready", True: PLUGIN_READY}
 COUNTED = (names.MEMORY, names.CORE, names.BITFUSION_GPU)
 """The resources of which a quota is shown."""
-_QUOTA_KEY = "requests."
-"""How a quota names what pods request of an extended resource."""
 
 
 class Stay(StrEnum):
@@ -46,7 +43,7 @@ class Stay(StrEnum):
     UNPLACED = "unplaced"
     """It runs on the node, its card is not known: charged on each card."""
     NOMINATED = "nominated"
-    """Room is reserved for it; the pods that it preempts are being deleted."""
+    """It is nominated; the pods that it preempts are being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class PodShare:
 class CardView:
     """A card, what is charged to it, and the pods on it, the largest first.
 
-    Room that is reserved for a nominated pod is not charged, and not free either.
+    A nominated pod is not charged, and its room is not free either.
     ``free`` is None for a closed card; it may be below zero.
     """
 
@@ -172,56 +169,56 @@ def total_units(cards: Iterable[CardView]) -> tuple[int, int]:
 
 
 def overview(
-    state: ClusterState, only: str = "", more: Sequence[Trouble] = ()
+    state: ClusterState, only: str = "", of_host: Sequence[Trouble] = ()
 ) -> Overview:
     """Show all nodes that share cards or should, or only the one of this name.
 
-    ``more`` are troubles that were found elsewhere, such as in this host's files.
+    ``of_host`` are troubles that were found in this host's files.
     """
-    held = {str(node.name): node for node in state.placements.nodes}
+    nodes = {str(node.name): node for node in state.placements.nodes}
     known = {facts.name_of(node): node for node in state.nodes}
-    shown = sorted(name for name in {*held, *known} if _shares_cards(name, held, known))
+    shown = sorted(
+        name
+        for name in {*nodes, *known}
+        if _shares_cards(nodes.get(name), known.get(name))
+    )
     others = len(known.keys() - set(shown))
     if only:
         shown, others = [only], 0
     return Overview(
         state.placements,
         state.now,
-        tuple(_node(state, name, held.get(name)) for name in shown),
+        tuple(_node(state, nodes.get(name) or Node(NodeName(name))) for name in shown),
         others,
         tuple(_pending(state)),
-        largest_block([held[name] for name in shown if name in held]),
-        (*troubles(state, more), *_idle_quotas(state)),
-        namespaces(state),
+        largest_block([nodes[name] for name in shown if name in nodes]),
+        tuple(troubles(state, of_host)),
+        _namespaces(state),
     )
 
 
-def _shares_cards(name: str, held: dict[str, Node], known: dict[str, Json]) -> bool:
-    node = held.get(name)
+def _shares_cards(node: Node | None, body: Json | None) -> bool:
     if node and (node.cards or node.placements or node.unplaced):
         return True
-    body = known.get(name)
     return body is not None and (
         facts.is_labelled(body) or bool(facts.annotation(body, names.CARDS))
     )
 
 
-def _node(state: ClusterState, name: str, held: Node | None) -> NodeView:
-    body = state.node(name)
-    node = held or Node(NodeName(name))
+def _node(state: ClusterState, node: Node) -> NodeView:
+    body = state.node(node.name)
     here = {card.uuid for card in node.cards}
-    plugin = state.plugins.get(name)
-    state_of_plugin = PLUGIN_READY if plugin else PLUGIN_NOT_READY
+    shares = sorted(_shares_on(state, node), key=_largest_first)
     return NodeView(
-        name=name,
+        name=node.name,
         ready=None if body is None else facts.holds(body, "Ready"),
         schedulable=body is not None and not facts.is_unschedulable(body),
         labelled=body is not None and facts.is_labelled(body),
-        plugin=NO_PLUGIN if plugin is None else state_of_plugin,
+        plugin=_PLUGIN[state.plugins.get(node.name)],
         offered_units=facts.allocatable(body, names.MEMORY) if body else None,
         offered_cores=facts.allocatable(body, names.CORE) if body else None,
-        cards=tuple(_card(state, node, card) for card in node.cards),
-        gone=tuple(one for one in _shares_on(state, node) if one[0] not in here),
+        cards=tuple(_card(node, card, shares) for card in node.cards),
+        gone=tuple(one for one in shares if one[0] not in here),
         complaint=_complaint(body),
     )
 
@@ -236,47 +233,54 @@ def _complaint(node: Json | None) -> str:
     return ""
 
 
-def _card(state: ClusterState, node: Node, card: Card) -> CardView:
+def _card(
+    node: Node, card: Card, shares: Iterable[tuple[CardUUID, PodShare]]
+) -> CardView:
     cores, units = replace(node, nominations={}).charged.get(card.uuid, (0, 0))
-    pods = [one for uuid, one in _shares_on(state, node) if uuid == card.uuid]
-    pods += _unplaced(state, node, card)
     charged = Amount(cores, units) + node.unknown[card.uuid]
-    pods.sort(key=_largest_first)
-    return CardView(card, charged, node.free.get(card.uuid), tuple(pods))
+    pods = tuple(share for uuid, share in shares if uuid == card.uuid)
+    return CardView(card, charged, node.free.get(card.uuid), pods)
 
 
-def _largest_first(share: PodShare) -> tuple[bool, int, int, str, str]:
+def _largest_first(one: tuple[CardUUID, PodShare]) -> tuple[bool, int, int, str, str]:
+    share = one[1]
     amount, pod = share.amount, share.pod
-    coming = share.stay is Stay.NOMINATED
-    return (coming, -amount.units, -amount.cores, pod.namespace, pod.name)
+    last = share.stay is Stay.NOMINATED
+    return (last, -amount.units, -amount.cores, pod.namespace, pod.name)
 
 
 def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodShare]]:
-    yield from _held(state, node.placements.values(), Stay.PLACED)
-    reserved = [
+    """Return what each pod has of each card; a pod of unknown card has it of all."""
+    nominated = [
         placement
         for uid, placement in node.nominations.items()
         if uid not in node.placements and uid not in node.unplaced
     ]
-    yield from _held(state, reserved, Stay.NOMINATED)
+    for stay, placements in (
+        (Stay.PLACED, node.placements.values()),
+        (Stay.NOMINATED, nominated),
+    ):
+        for placement in placements:
+            seen = state.pods.get(placement.pod.uid)
+            planned = planned_elsewhere(seen.record if seen else None, placement)
+            for share in placement.shares:
+                is_whole = share.amount.cores >= CORES_PER_CARD
+                found = PodShare(placement.pod, share.amount, stay, is_whole, planned)
+                yield share.card, _with_status(found, seen)
+    for uid, asked in node.unplaced.items():
+        is_whole = any(claim.whole_cards for claim in asked.claims)
+        amount = sum((claim.amount for claim in asked.claims), NOTHING)
+        for card in node.cards:
+            on_card = card.capacity if is_whole else amount
+            found = PodShare(asked.pod, on_card, Stay.UNPLACED, is_whole)
+            yield card.uuid, _with_status(found, state.pods.get(uid))
 
 
-def _held(
-    state: ClusterState, placements: Iterable[Placement], stay: Stay
-) -> Iterator[tuple[CardUUID, PodShare]]:
-    for placement in placements:
-        seen = state.pods.get(placement.pod.uid)
-        for share in placement.shares:
-            found = PodShare(
-                placement.pod,
-                share.amount,
-                stay,
-                whole=share.amount.cores >= CORES_PER_CARD,
-                planned=planned_elsewhere(seen.record if seen else None, placement),
-                leaving=seen is not None and seen.record.terminating,
-                waits="" if seen is None else facts.waits_because(seen.body),
-            )
-            yield share.card, found
+def _with_status(share: PodShare, seen: SeenPod | None) -> PodShare:
+    if seen is None:
+        return share
+    waits = facts.waits_because(seen.body)
+    return replace(share, leaving=seen.record.terminating, waits=waits)
 
 
 def planned_elsewhere(
@@ -289,86 +293,46 @@ def planned_elsewhere(
     return () if set(planned) == set(held.cards()) else planned
 
 
-def _unplaced(state: ClusterState, node: Node, card: Card) -> Iterator[PodShare]:
-    for uid, asked in node.unplaced.items():
-        whole_card = any(claim.whole_cards for claim in asked.claims)
-        amount = sum((claim.amount for claim in asked.claims), NOTHING)
-        seen = state.pods.get(uid)
-        yield PodShare(
-            asked.pod,
-            card.capacity if whole_card else amount,
-            Stay.UNPLACED,
-            whole=whole_card,
-            leaving=seen is not None and seen.record.terminating,
-            waits="" if seen is None else facts.waits_because(seen.body),
+def _pending(state: ClusterState) -> Iterator[WaitingPod]:
+    placed = {uid for node in state.placements.nodes for uid in node.placements}
+    for seen in sorted(state.pods.values(), key=_by_priority):
+        record, request = seen.record, seen.record.request
+        valid = isinstance(request, PodRequest)
+        if record.node or record.pod.uid in placed or (valid and not record.asks):
+            continue
+        claims = request.claims if isinstance(request, PodRequest) else ()
+        found = shortage(record, state.placements.nodes, state.placements.choice)
+        yield WaitingPod(
+            record.pod,
+            words.claims(claims) or words.NOT_KNOWN,
+            tuple(claim.amount for claim in claims),
+            request.policy if isinstance(request, PodRequest) else None,
+            facts.created(seen.body),
+            found.because,
+            bool(found.fits),
+            str(facts.condition(seen.body, "PodScheduled").get("message") or ""),
+            str(record.nominated),
         )
 
 
-def _pending(state: ClusterState) -> Iterator[WaitingPod]:
-    placed = {uid for node in state.placements.nodes for uid in node.placements}
-    waiting = [
-        seen
-        for uid, seen in state.pods.items()
-        if not seen.record.node and uid not in placed and _asks(seen.record)
-    ]
-    for seen in sorted(waiting, key=lambda one: _order(one.record.pod)):
-        yield _waiting(state, seen)
-
-
-def _asks(record: PodRecord) -> bool:
-    return record.asks or not isinstance(record.request, PodRequest)
-
-
-def _order(pod: PodRef) -> tuple[int, str, str]:
+def _by_priority(seen: SeenPod) -> tuple[int, str, str]:
+    pod = seen.record.pod
     return (-pod.priority, pod.namespace, pod.name)
 
 
-def _waiting(state: ClusterState, seen: SeenPod) -> WaitingPod:
-    record, request = seen.record, seen.record.request
-    claims = request.claims if isinstance(request, PodRequest) else ()
-    said = facts.condition(seen.body, "PodScheduled")
-    found = shortage(record, state.placements.nodes, state.placements.choice)
-    return WaitingPod(
-        record.pod,
-        words.claims(claims) or words.NOT_KNOWN,
-        tuple(claim.amount for claim in claims),
-        request.policy if isinstance(request, PodRequest) else None,
-        facts.created(seen.body),
-        found.because,
-        bool(found.fits),
-        str(said.get("message") or ""),
-        str(record.nominated),
-    )
-
-
-def namespaces(state: ClusterState) -> tuple[NamespaceView, ...]:
+def _namespaces(state: ClusterState) -> tuple[NamespaceView, ...]:
     """Return those that hold something of a card or have a quota on one, by name."""
     held = _allotted(state)
     if state.quotas is None:
         return tuple(NamespaceView(name, held[name], None) for name in sorted(held))
     quotas: defaultdict[str, list[Quota]] = defaultdict(list)
     for body in state.quotas:
-        if found := list(_quotas_in(body)):
-            quotas[str(body["metadata"].get("namespace") or "")] += found
+        for quota in _quotas_in(body):
+            quotas[str(body["metadata"].get("namespace") or "")].append(quota)
     return tuple(
         NamespaceView(name, held.get(name, NOTHING), tuple(quotas.get(name, ())))
         for name in sorted({*held, *quotas})
     )
-
-
-def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:
-    """Report quotas on Bitfusion's resource if no node offers it."""
-    resource = names.BITFUSION_GPU
-    if any(facts.allocatable(node, resource) for node in state.nodes):
-        return
-    idle = [
-        str(body["metadata"].get("namespace") or "")
-        for body in state.quotas or ()
-        if any(one.resource == resource for one in _quotas_in(body))
-    ]
-    for namespace in dict.fromkeys(idle):
-        what = f"its quota on {resource} counts nothing, because no node offers it"
-        yield Trouble(namespace, what, f"gpusharectl migrate-quota -n {namespace}")
 
 
 def _allotted(state: ClusterState) -> Mapping[str, Amount]:
@@ -388,7 +352,7 @@ def _quotas_in(body: Json) -> Iterator[Quota]:
     hard = (body.get("spec") or {}).get("hard") or {}
     used = (body.get("status") or {}).get("used") or {}
     for resource in COUNTED:
-        key = f"{_QUOTA_KEY}{resource}"
+        key = f"requests.{resource}"
         if key in hard:
             allowed, counted = _number(hard[key]), _number(used.get(key))
             yield Quota(facts.name_of(body), resource, allowed, counted)

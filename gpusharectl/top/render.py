@@ -6,22 +6,24 @@ bar.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import words
 from gpusharectl.output import Words, column, fit_to_show, gib, plain, rounded
 from gpusharectl.state.read import Trouble
-from gpusharectl.state.render import source, warnings
+from gpusharectl.state.render import indented, model_of, source, warnings
 from gpusharectl.state.view import total_units
 from gpusharectl.top.rows import CardRow, Flag, PodRow, Top, excess_mib
 
 WIDTH = 10
 _USED, _LEFT, _OVER, _FREE = "█", "▒", "!", "·"
 _OVER_STYLE = "red"
+_LEGEND = f"{_USED} used  {_LEFT} allotted, not used  {_OVER} used, not allotted"
+_LEGEND += f"  {_FREE} free"
 
 
 def pod_bar(row: PodRow) -> Words:
@@ -46,35 +48,16 @@ def card_bar(row: CardRow) -> Words:
     mib = row.view.card.units * UNIT_MIB
     if row.seen.used_mib is None or not mib:
         return Words(" " * WIDTH)
-    used = _cells(row.seen.used_mib, mib)
-    allotted = _cells(row.view.charged.units * UNIT_MIB, mib)
+    parts = (row.seen.used_mib, row.view.charged.units * UNIT_MIB)
+    used, allotted = (min(WIDTH, round(part * WIDTH / mib)) for part in parts)
     text = Words().append(_USED * min(used, allotted), "cyan")
     text.append(_LEFT * max(0, allotted - used), "cyan")
     text.append(_OVER * max(0, used - allotted), _OVER_STYLE)
     return text.append(_FREE * (WIDTH - max(used, allotted)), "dim")
 
 
-def _cells(part: float, mib: int) -> int:
-    return min(WIDTH, round(part * WIDTH / mib))
-
-
-LEGEND = "  ".join(
-    (
-        f"{_USED} used",
-        f"{_LEFT} allotted, not used",
-        f"{_OVER} used, not allotted",
-        f"{_FREE} free",
-    )
-)
-"""Of a card's bar."""
-
-
 Row = Sequence[RenderableType]
 """A line of numbers, and the remarks below it."""
-_NONE = "-"
-"""Nothing is allotted; what is not known is n/a."""
-_VENDOR = "NVIDIA "
-_INDENT = 4
 _GAP = "  "
 _INDEX = 2
 """The end of a card's name, its index, is never cut."""
@@ -87,85 +70,78 @@ _CARD_HEAD = (
 
 
 def _pod_table(top: Top, width: int) -> list[Row]:
-    named = [(fit_to_show(row.full_name), _where(row)) for row in top.pods]
-    first, second = _widths(("pod", "card"), named, width - len(_POD_HEAD), 0.45)
-    rows: list[Row] = [[_table_head("pod", first, "card", second, _POD_HEAD)]]
-    for row, (name, where) in zip(top.pods, named, strict=True):
-        card = column(where, second, _INDEX)
-        line = Words(f"{column(name, first)}{_GAP}{card}{_GAP}")
-        line.append_text(pod_bar(row)).append(_pod_numbers(row))
-        rows.append([line, *_flags(row.flags)])
-    return rows if top.pods else [[Words("No pod has a share of a card or uses one.")]]
+    if not top.pods:
+        return [[Words("No pod has a share of a card or uses one.")]]
+    named = [("pod", "card")]
+    for row in top.pods:
+        index = "?" if row.index is None else row.index
+        named.append((fit_to_show(row.full_name), f"{row.node} {index}"))
+    first, second = _widths(named, width - len(_POD_HEAD), 0.45)
+    names = [f"{column(a, first)}{_GAP}{column(b, second, _INDEX)}" for a, b in named]
+    lines = [pod_bar(row).append(_pod_numbers(row)) for row in top.pods]
+    return _rows(names, _POD_HEAD, lines, [row.flags for row in top.pods])
 
 
 def _card_table(top: Top, width: int) -> list[Row]:
-    named = [(row.where, _model(row)) for row in top.cards]
-    first, second = _widths(("card", "model"), named, width - len(_CARD_HEAD), 0.25)
-    rows: list[Row] = [[_table_head("card", first, "model", second, _CARD_HEAD)]]
-    for row, (where, model) in zip(top.cards, named, strict=True):
-        card = column(where, first, _INDEX)
-        line = Words(f"{card}{_GAP}{column(model, second, 0)}{_GAP}")
-        line.append_text(card_bar(row)).append(_card_numbers(row))
-        rows.append([line, *_flags(row.flags)])
+    named = [("card", "model")]
+    named += [(row.where, model_of(row.view.card)) for row in top.cards]
+    first, second = _widths(named, width - len(_CARD_HEAD), 0.25)
+    names = [
+        f"{column(a, first, _INDEX)}{_GAP}{column(b, second, 0)}" for a, b in named
+    ]
+    lines = [card_bar(row).append(_card_numbers(row)) for row in top.cards]
+    return _rows(names, _CARD_HEAD, lines, [row.flags for row in top.cards])
+
+
+def _rows(
+    names: Sequence[str],
+    head: str,
+    lines: Iterable[Words],
+    flags: Iterable[Sequence[Flag]],
+) -> list[Row]:
+    """Join the columns; the first name is the head's, and flags are below a line."""
+    rows: list[Row] = [[Words(f"{names[0]}{_GAP}{head}", _DIM)]]
+    for name, line, found in zip(names[1:], lines, flags, strict=True):
+        rows.append([Words(f"{name}{_GAP}").append_text(line), *_flags(found)])
     return rows
 
 
-def _table_head(first: str, one: int, second: str, two: int, rest: str) -> Words:
-    return Words(f"{first:<{one}}{_GAP}{second:<{two}}{_GAP}{rest}", _DIM)
-
-
 def _widths(
-    heads: tuple[str, str], names: Iterable[tuple[str, str]], room: int, part: float
+    named: Sequence[tuple[str, str]], room: int, part: float
 ) -> tuple[int, int]:
     """Divide the width between two columns; if both need more, by ``part``."""
-    ones, twos = zip(heads, *names, strict=True)
     room -= 2 * len(_GAP)
-    first, second = max(map(cell_len, ones)), max(map(cell_len, twos))
+    first, second = (max(map(cell_len, names)) for names in zip(*named, strict=True))
     if first + second > room:
         second = min(second, max(round(room * part), room - first))
         first = min(first, room - second)
     return first, second
 
 
-def _where(row: PodRow) -> str:
-    return f"{row.node} {'?' if row.index is None else row.index}"
-
-
-def _model(row: CardRow) -> str:
-    model = row.view.card.model.removeprefix(_VENDOR)
-    return fit_to_show(model) or words.NOT_KNOWN
-
-
 def _pod_numbers(row: PodRow) -> str:
+    # What is not known is n/a; - is not allotted.
     held = row.allotted
-    mib = gib(held.units * UNIT_MIB) if held and held.units else _NONE
-    cores = str(held.cores) if held and held.cores else _NONE
+    mib = gib(held.units * UNIT_MIB) if held and held.units else "-"
+    cores = str(held.cores) if held and held.cores else "-"
     return f" {gib(row.used_mib):>7} {mib:>8}  {rounded(row.sm):>4}  {cores:>5}"
 
 
 def _card_numbers(row: CardRow) -> str:
     held, card, seen = row.view.charged, row.view.card, row.seen
-    parts = (
-        f"{gib(seen.used_mib):>6}",
-        f"{gib(held.units * UNIT_MIB):>6}",
-        f"{gib(card.units * UNIT_MIB):>6}",
-        f"{rounded(seen.busy):>6}",
-        f"{held.cores:>5}",
-        f"{rounded(seen.celsius):>4}",
-        f"{rounded(seen.watts):>4}",
+    return (
+        f" {gib(seen.used_mib):>6} {gib(held.units * UNIT_MIB):>6}"
+        f" {gib(card.units * UNIT_MIB):>6} {rounded(seen.busy):>6} {held.cores:>5}"
+        f" {rounded(seen.celsius):>4} {rounded(seen.watts):>4}"
     )
-    return f" {' '.join(parts)}"
 
 
 def _flags(flags: Sequence[Flag]) -> list[RenderableType]:
     """Return one line: what needs attention after ``!``, then what only informs."""
     loud = "; ".join(_said(flag) for flag in flags if not flag.sign.calm)
     calm = "; ".join(_said(flag) for flag in flags if flag.sign.calm)
-    if not flags:
-        return []
     text = Words(f"! {loud}", _WARN) if loud else Words()
     text.append(f"; {calm}" if loud and calm else calm, "default")
-    return [Padding(text, (0, 0, 0, _INDENT), expand=False)]
+    return [indented(text)] if flags else []
 
 
 def _said(flag: Flag) -> str:
@@ -196,15 +172,14 @@ def drawn(console: Console, top: Top, layout: Layout) -> Group:
     troubles = _troubles(top, layout)
     shown = len(troubles)
     tail = [*_tail(top, troubles, shown, layout)]
-    if layout.height is None:
-        return Group(*head, *_rows(rows), *tail)
-    some = rows[: layout.height]
-    below = layout.height - _lines(console, [*head, *_rows(some)])
-    while shown and _lines(console, tail) > max(below, layout.height // 3):
-        shown -= 1
-        tail = [*_tail(top, troubles, shown, layout)]
-    room = layout.height - _lines(console, [*head, *tail])
-    return Group(*head, *_rows(_cut(console, rows, room)), *tail)
+    if layout.height is not None:
+        some = chain.from_iterable(rows[: layout.height])
+        below = layout.height - _lines(console, [*head, *some])
+        while shown and _lines(console, tail) > max(below, layout.height // 3):
+            shown -= 1
+            tail = [*_tail(top, troubles, shown, layout)]
+        rows = _cut(console, rows, layout.height - _lines(console, [*head, *tail]))
+    return Group(*head, *chain.from_iterable(rows), *tail)
 
 
 def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
@@ -226,18 +201,18 @@ def _head(top: Top, layout: Layout) -> Iterator[RenderableType]:
 
 def _sum(top: Top) -> str:
     units, held = total_units(row.view for row in top.cards)
-    known = top.used_mib
     nodes = words.counted(len({row.node for row in top.cards}), "node")
     cards = words.counted(len(top.cards), "card")
     all_mib, held_mib = units * UNIT_MIB, held * UNIT_MIB
     said = f"{nodes}, {cards}, {plain(all_mib)} GiB: {plain(held_mib)} allotted"
     said += _share(held_mib, all_mib)
-    if not known:
+    if not top.used_mib:
         return f"{said}, used: {words.NOT_KNOWN}"
-    used = sum(known)
-    if len(known) == len(top.cards):
-        return f"{said}, {plain(used)} used{_share(used, all_mib)}"
-    return f"{said}, {plain(used)} used on {len(known)} of {cards}"
+    used, known = sum(top.used_mib), len(top.used_mib)
+    here = (
+        f" on {known} of {cards}" if known < len(top.cards) else _share(used, all_mib)
+    )
+    return f"{said}, {plain(used)} used{here}"
 
 
 def _share(part: float, mib: int) -> str:
@@ -259,7 +234,7 @@ def _tail(
     top: Top, troubles: Sequence[Trouble], shown: int, layout: Layout
 ) -> Iterator[RenderableType]:
     if layout.cards and top.cards:
-        yield Words(LEGEND, _DIM)
+        yield Words(_LEGEND, _DIM)
     yield from warnings(troubles[:shown])
     left = len(troubles) - shown
     if left:
@@ -272,12 +247,7 @@ def _tail(
         yield Words(f"\n{layout.note}", _DIM)
 
 
-def _rows(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    for row in rows:
-        yield from row
-
-
-def _cut(console: Console, rows: Sequence[Row], room: int) -> Sequence[Row]:
+def _cut(console: Console, rows: list[Row], room: int) -> list[Row]:
     used, ends = 0, []
     for row in rows:
         used += _lines(console, row)

@@ -4,13 +4,12 @@ A row for each pod on each card, and a row for each card. None is not known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import Literal
 
-from gpushare.domain.model import UNIT_MIB, Amount
+from gpushare.domain.model import UNIT_MIB, Amount, Card
 from gpushare.domain.node import Node
 from gpushare.kube import words
 from gpusharectl.output import age, duration, size
@@ -37,10 +36,6 @@ UNATTRIBUTED_MIB = 512.0
 """As in the alert VcudaUnattributedMemory; the driver itself uses less."""
 OLD_S = 60.0
 """The groups of metrics are read every few seconds."""
-_SEVERAL = 2
-_NOTHING_USED = (None, 0)
-_MOST_NODES = 3
-_NO_SOURCE = "none"
 _NOT_ASKED = NoAnswer("its exporter was not asked", "")
 _EXPORTER_TROUBLES = {
     "cards": "finds no card, or the driver does not answer",
@@ -149,21 +144,15 @@ class CardRow:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
-    """Whether a node's exporter has answered; ``because`` says why not."""
-
-    name: str
-    answered: bool
-    because: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Top:
-    """All that there is to show; ``elsewhere`` counts the warnings of inspect."""
+    """All that there is to show; ``elsewhere`` counts the warnings of inspect.
+
+    ``nodes`` says for each why its exporter has not answered; empty if it has.
+    """
 
     placements: Placements
     at: datetime
-    nodes: tuple[NodeRow, ...]
+    nodes: Mapping[str, str]
     cards: tuple[CardRow, ...]
     pods: tuple[PodRow, ...]
     troubles: tuple[Trouble, ...] = ()
@@ -189,26 +178,25 @@ class Query:
 
 def joined(seen: Overview, results: Mapping[str, Result], query: Query) -> Top:
     """Join the overview with what the exporters of its nodes have answered."""
-    nodes: list[NodeRow] = []
+    nodes: dict[str, str] = {}
     cards: list[CardRow] = []
     pods: list[PodRow] = []
     for view in seen.nodes:
         result = results.get(view.name, _NOT_ASKED)
         page = result.page if isinstance(result, Answer) else PageSeen()
-        because = result.because if isinstance(result, NoAnswer) else ""
-        nodes.append(NodeRow(view.name, not because, because))
-        cards += [_card(view, one, page) for one in view.cards]
-        pods += _pod_rows(_Node(view, seen.placements.node(view.name), page))
-    wanted = [one for one in pods if query.namespace in ("", one.namespace)]
+        nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
+        cards += [_card(view.name, one, page) for one in view.cards]
+        pods += _PodRows(view, seen.placements.node(view.name), page).all()
     if query.sort:
         cards.sort(key=lambda one: _first(query.sort, one.seen.used_mib, one.seen.busy))
-    wanted.sort(key=lambda one: _pod_order(query.sort, one))
+    pods.sort(key=lambda one: (one.full_name, one.node, one.uuid))
+    pods.sort(key=lambda one: _first(query.sort, one.used_mib, one.sm))
     return Top(
         placements=seen.placements,
         at=seen.at,
-        nodes=tuple(nodes),
+        nodes=nodes,
         cards=tuple(cards),
-        pods=tuple(wanted),
+        pods=tuple(one for one in pods if query.namespace in ("", one.namespace)),
         troubles=tuple(_troubles(results, seen.at)),
         elsewhere=len(seen.troubles),
     )
@@ -226,13 +214,6 @@ def excess_mib(allotted: Amount | None, used_mib: float | None) -> float:
     return float(used_mib - mib)
 
 
-def _pod_order(
-    sort: Sort | None, row: PodRow
-) -> tuple[tuple[bool, float], str, str, str]:
-    first = _first(sort, row.used_mib, row.sm)
-    return (first, row.full_name, row.node, row.uuid)
-
-
 def _first(
     sort: Sort | None, mib: float | None, busy: float | None
 ) -> tuple[bool, float]:
@@ -241,18 +222,17 @@ def _first(
     return (value is None, -(value or 0.0))
 
 
-def _card(node: NodeView, view: CardView, page: PageSeen) -> CardRow:
+def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
     uuid = str(view.card.uuid)
     seen = page.cards.get(uuid, CardSeen(uuid))
     outside = page.outside_mib(uuid)
-    flags = _card_flags(node.name, view, seen, outside)
-    return CardRow(node.name, view, seen, outside, tuple(flags))
+    flags = _card_flags(node, view.card, seen.unattributed_mib, outside)
+    return CardRow(node, view, seen, outside, tuple(flags))
 
 
 def _card_flags(
-    node: str, view: CardView, seen: CardSeen, outside: float | None
+    node: str, card: Card, hidden: float | None, outside: float | None
 ) -> Iterator[Flag]:
-    card = view.card
     if not card.healthy:
         text = "sick: no new pod comes here, running pods stay charged"
         do = f"gpusharectl clear-card {node} {card.index}, after you have repaired it"
@@ -264,175 +244,150 @@ def _card_flags(
     if outside:
         text = f"processes outside Kubernetes use {size(outside)}"
         yield Flag(Sign.OUTSIDE, text, look)
-    hidden = seen.unattributed_mib
     if hidden is not None and hidden > UNATTRIBUTED_MIB:
         text = f"{size(hidden)} of its memory belong to no known process"
         yield Flag(Sign.UNATTRIBUTED, text, look)
 
 
-@dataclass(frozen=True)
-class _Node:
-    """A node by the placements, and as its exporter sees it."""
+class _PodRows:
+    """The rows of one node: by the placements, and as its exporter sees it."""
 
-    view: NodeView
-    held: Node | None
-    seen: PageSeen = field(default_factory=PageSeen)
+    def __init__(self, view: NodeView, node: Node | None, page: PageSeen) -> None:
+        self._view = view
+        self._placements = {} if node is None else node.placements
+        self._page = page
+        self._indexes = {str(one.card.uuid): one.card.index for one in view.cards}
 
-    @cached_property
-    def indexes(self) -> Mapping[str, int]:
-        return {str(one.card.uuid): one.card.index for one in self.view.cards}
+    def all(self) -> Iterator[PodRow]:
+        """Return the pods card by card, and those that use a card without a share."""
+        known: set[tuple[str, str]] = set()
+        unplaced: dict[str, PodShare] = {}
+        on_cards = [
+            (one.card.uuid, share) for one in self._view.cards for share in one.pods
+        ]
+        for uuid, share in (*on_cards, *self._view.gone):
+            if share.stay is Stay.UNPLACED:
+                unplaced[str(share.pod)] = share
+            elif share.stay is Stay.PLACED:
+                known.add((uuid, str(share.pod)))
+                yield self._placed(uuid, share)
+        for name, share in unplaced.items():
+            known |= {(uuid, name) for uuid in self._page.cards}
+            yield self._unplaced(share)
+        yield from self._without_share(known)
 
-    def named(self, uuids: Iterable[str]) -> str:
-        """Return the indexes of those cards that the node has."""
-        found = {self.indexes[uuid] for uuid in uuids if uuid in self.indexes}
-        return ", ".join(map(str, sorted(found)))
+    def _placed(self, uuid: str, share: PodShare) -> PodRow:
+        pod = share.pod
+        seen = self._page.of_pod(pod.namespace, pod.name, uuid)
+        gone = Flag(Sign.GONE, f"its card no longer exists ({uuid})")
+        flags = () if uuid in self._indexes else (gone,)
+        return self._row((pod.namespace, pod.name, uuid), seen, flags, share)
 
-    def asked(self, share: PodShare, uuid: str) -> Mapping[str, Amount]:
-        """Return what each of a pod's containers has of a card."""
-        placements = {} if self.held is None else self.held.placements
-        placement = placements.get(share.pod.uid)
-        return {
+    def _unplaced(self, share: PodShare) -> PodRow:
+        pod = share.pod
+        seen = self._page.of_pod(pod.namespace, pod.name)
+        text = "its card is not known; each card of the node is charged for it"
+        if on := self._named({one.card for one in seen if one.used_mib or one.sm}):
+            text += f". It uses card {on}"
+        flags = (Flag(Sign.UNPLACED, text),)
+        return self._row((pod.namespace, pod.name, ""), seen, flags, share)
+
+    def _without_share(self, known: set[tuple[str, str]]) -> Iterator[PodRow]:
+        found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
+        for one in self._page.containers:
+            used = one.used_mib or one.sm
+            has_share = (one.card, f"{one.namespace}/{one.pod}") in known
+            if one.pod and used and not has_share:
+                key = (one.namespace, one.pod, one.card)
+                found.setdefault(key, []).append(one)
+        for key, seen in found.items():
+            text = "has no share of this card"
+            pod = f"{key[0]}/{key[1]}"
+            if has := self._named(card for card, other in known if other == pod):
+                text += f"; its share is on card {has}"
+            yield self._row(key, seen, (Flag(Sign.NO_SHARE, text),))
+
+    def _row(
+        self,
+        key: tuple[str, str, str],
+        seen: Sequence[ContainerSeen],
+        flags: Iterable[Flag],
+        share: PodShare | None = None,
+    ) -> PodRow:
+        """Return a row; ``key`` is the pod's namespace and name, and the card."""
+        containers = self._containers(share, key[2], seen)
+        used = _sum([one.used_mib for one in seen])
+        idle = _idle(self._page, seen)
+        found = [*flags]
+        if share:
+            found += _flags(share, used, idle, containers)
+        return PodRow(
+            self._view.name,
+            *key,
+            self._indexes.get(key[2]),
+            share,
+            used,
+            _sum([one.sm for one in seen]),
+            idle,
+            containers,
+            tuple(found),
+        )
+
+    def _containers(
+        self, share: PodShare | None, uuid: str, seen: Sequence[ContainerSeen]
+    ) -> tuple[ContainerRow, ...]:
+        placement = self._placements.get(share.pod.uid) if share else None
+        asked = {
             one.name: one.amount
-            for each in (() if placement is None else placement.shares)
+            for each in (placement.shares if placement else ())
             if each.card == uuid
             for one in each.containers
         }
+        reported = {one.name for one in seen}
+        rows = [ContainerRow(one.name, asked.get(one.name), one) for one in seen]
+        rows += [ContainerRow(one, asked[one]) for one in asked if one not in reported]
+        order = {name: number for number, name in enumerate(asked)}
+        return tuple(sorted(rows, key=lambda row: order.get(row.name, len(order))))
+
+    def _named(self, uuids: Iterable[str]) -> str:
+        """Return the indexes of those cards that the node has."""
+        found = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
+        return ", ".join(map(str, sorted(found)))
 
 
-def _pod_rows(node: _Node) -> Iterator[PodRow]:
-    """Return a node's pods card by card, and those that use a card without a share."""
-    known: set[tuple[str, str]] = set()
-    unplaced: dict[str, PodShare] = {}
-    for uuid, share in _shares(node.view):
-        if share.stay is Stay.UNPLACED:
-            unplaced[str(share.pod)] = share
-        elif share.stay is Stay.PLACED:
-            known.add((uuid, str(share.pod)))
-            yield _placed(node, uuid, share)
-    for share in unplaced.values():
-        known |= {(uuid, str(share.pod)) for uuid in node.seen.cards}
-        yield _unplaced(node, share)
-    yield from _without_share(node, known)
-
-
-def _shares(view: NodeView) -> Iterator[tuple[str, PodShare]]:
-    for card in view.cards:
-        yield from ((str(card.card.uuid), share) for share in card.pods)
-    yield from ((str(uuid), share) for uuid, share in view.gone)
-
-
-def _placed(node: _Node, uuid: str, share: PodShare) -> PodRow:
-    seen = node.seen.of_pod(share.pod.namespace, share.pod.name, uuid)
-    index = node.indexes.get(uuid)
-    flags = []
-    if index is None:
-        flags.append(Flag(Sign.GONE, f"its card no longer exists ({uuid})"))
-    containers = _containers(node.asked(share, uuid), seen)
-    return _row(node, (uuid, index), share, containers, flags)
-
-
-def _unplaced(node: _Node, share: PodShare) -> PodRow:
-    seen = node.seen.of_pod(share.pod.namespace, share.pod.name)
-    text = "its card is not known; each card of the node is charged for it"
-    if on := node.named({one.card for one in seen if one.used_mib or one.sm}):
-        text += f". It uses card {on}"
-    flag = Flag(Sign.UNPLACED, text)
-    return _row(node, ("", None), share, _containers({}, seen), [flag])
-
-
-def _row(
-    node: _Node,
-    card: tuple[str, int | None],
+def _flags(
     share: PodShare,
-    containers: tuple[ContainerRow, ...],
-    flags: Sequence[Flag],
-) -> PodRow:
-    seen = [one.seen for one in containers if one.seen]
-    used = _sum([one.used_mib for one in seen])
-    idle = _idle(node.seen, seen)
-    found = [*flags, *_over(share, used, containers)]
+    used: float | None,
+    idle: float | None,
+    containers: Sequence[ContainerRow],
+) -> Iterator[Flag]:
+    # A whole card cannot be exceeded.
+    if not share.whole and any(one.seen and one.seen.over for one in containers):
+        yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
     if idle is not None and idle >= IDLE_S:
-        found.append(Flag(Sign.IDLE, f"idle for {duration(idle)}"))
+        yield Flag(Sign.IDLE, f"idle for {duration(idle)}")
     if share.leaving:
-        found.append(Flag(Sign.LEAVING, "terminating"))
+        yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
-        found.append(Flag(Sign.NOT_STARTED, "not started"))
-    return PodRow(
-        node.view.name,
-        share.pod.namespace,
-        share.pod.name,
-        *card,
-        share,
-        used,
-        _sum([one.sm for one in seen]),
-        idle,
-        containers,
-        tuple(found),
-    )
-
-
-def _without_share(node: _Node, known: set[tuple[str, str]]) -> Iterator[PodRow]:
-    found: dict[tuple[str, str, str], list[ContainerSeen]] = {}
-    for one in node.seen.containers:
-        used = one.used_mib not in _NOTHING_USED or one.sm not in _NOTHING_USED
-        if one.pod and used and (one.card, f"{one.namespace}/{one.pod}") not in known:
-            found.setdefault((one.card, one.namespace, one.pod), []).append(one)
-    for (uuid, namespace, name), seen in found.items():
-        pod = f"{namespace}/{name}"
-        text = "has no share of this card"
-        if has := node.named(card for card, other in known if other == pod):
-            text += f"; its share is on card {has}"
-        yield PodRow(
-            node.view.name,
-            namespace,
-            name,
-            uuid,
-            node.indexes.get(uuid),
-            None,
-            _sum([one.used_mib for one in seen]),
-            _sum([one.sm for one in seen]),
-            _idle(node.seen, seen),
-            _containers({}, seen),
-            (Flag(Sign.NO_SHARE, text),),
-        )
-
-
-def _containers(
-    asked: Mapping[str, Amount], seen: Sequence[ContainerSeen]
-) -> tuple[ContainerRow, ...]:
-    rows = [ContainerRow(one.name, asked.get(one.name), one) for one in seen]
-    reported = {one.name for one in seen}
-    rows += [ContainerRow(name, asked[name]) for name in asked if name not in reported]
-    order = {name: number for number, name in enumerate(asked)}
-    return tuple(sorted(rows, key=lambda row: order.get(row.name, len(order))))
+        yield Flag(Sign.NOT_STARTED, "not started")
 
 
 def _over(
     share: PodShare, used: float | None, containers: Sequence[ContainerRow]
-) -> Iterator[Flag]:
-    """Say by how much the pod, or which of its containers, exceeds its share.
-
-    A whole card, or cores alone, cannot be exceeded.
-    """
-    if share.whole or not any(one.seen and one.seen.over for one in containers):
-        return
-    found = [] if len(containers) < _SEVERAL else [*_containers_over(containers)]
-    if not found and (over := excess_mib(share.amount, used)):
-        found = [f"uses {size(over)} more than its share"]
-    if not found:
-        found = ["its exporter reports that it exceeds its share"]
-    yield from (Flag(Sign.OVER, one) for one in found)
-
-
-def _containers_over(containers: Sequence[ContainerRow]) -> Iterator[str]:
-    for one in containers:
+) -> Sequence[str]:
+    """Say by how much the pod, or which of its containers, exceeds its share."""
+    found = []
+    for one in containers if len(containers) > 1 else ():
         if one.seen is None or not one.seen.over:
             continue
-        used = one.seen.used_mib
-        if one.allotted is None and used:
-            yield f"container {one.name} uses {size(used)}, but requested none"
-        elif over := excess_mib(one.allotted, used):
-            yield f"container {one.name} uses {size(over)} more than its share"
+        mib = one.seen.used_mib
+        if one.allotted is None and mib:
+            found.append(f"container {one.name} uses {size(mib)}, but requested none")
+        elif over := excess_mib(one.allotted, mib):
+            found.append(f"container {one.name} uses {size(over)} more than its share")
+    if not found and (over := excess_mib(share.amount, used)):
+        return [f"uses {size(over)} more than its share"]
+    return found or ["its exporter reports that it exceeds its share"]
 
 
 def _idle(page: PageSeen, containers: Sequence[ContainerSeen]) -> float | None:
@@ -455,7 +410,7 @@ def _troubles(results: Mapping[str, Result], now: datetime) -> Iterator[Trouble]
         if isinstance(result, NoAnswer):
             silent.setdefault((result.because, result.do), []).append(name)
     for (because, do), names in silent.items():
-        yield Trouble(words.listed(names, _MOST_NODES), because, do)
+        yield Trouble(words.listed(names, 3), because, do)
     for name, result in results.items():
         if isinstance(result, Answer):
             for what in _of_page(result.page, now):
@@ -495,6 +450,6 @@ def _without_sm(page: PageSeen) -> str:
         page.cards[one.card].index
         for one in page.containers
         if one.used_mib and one.sm is None and one.card in page.cards
-        if page.cards[one.card].sm_source == _NO_SOURCE and one.pod
+        if page.cards[one.card].sm_source == "none" and one.pod
     }
     return ", ".join(sorted(found, key=lambda index: (len(index), index)))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -18,6 +18,7 @@ from prometheus_client.samples import Sample
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
+from gpushare.kube.objects import Objects
 from gpusharectl.state.read import ClusterState
 
 PROCESSES, MEMORY = "processes", "memory"
@@ -29,6 +30,8 @@ _CONFIG = "vcuda_exporter_config_ok"
 _SUCCESS = "vcuda_collector_success"
 _WHEN = "vcuda_collect_timestamp_seconds"
 _SOURCE = "vcuda_sm_util_source"
+_ALLOCATED = "allocated"
+_NAMES = ("NamespaceName", "PodName", "ContainerName")
 _OF_CARD = {
     "DCGM_FI_DEV_FB_USED": "used_mib",
     "DCGM_FI_DEV_GPU_UTIL": "busy",
@@ -37,7 +40,7 @@ _OF_CARD = {
     "vcuda_card_unattributed_memory_bytes": "unattributed_mib",
 }
 _OF_CONTAINER = {
-    "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED": "",
+    "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED": _ALLOCATED,
     "DCGM_CUSTOM_PROCESS_MEM_USED": "used_mib",
     "DCGM_CUSTOM_PROCESS_SM_UTIL": "sm",
     "vcuda_container_last_busy_timestamp_seconds": "last_busy",
@@ -115,97 +118,65 @@ class PageSeen:
 def read_page(body: bytes) -> PageSeen:
     """Read a page; ``UnreadableError`` if it is none of our exporter."""
     cards: dict[str, dict[str, Any]] = {}
-    containers: dict[tuple[str, ...], dict[str, Any]] = {}
+    containers: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     node: dict[str, dict[str, float]] = {name: {} for name in _OF_NODE}
     for sample in _samples(body):
-        labels = sample.labels
-        if not math.isfinite(sample.value):
-            continue
-        if sample.name in _OF_NODE:
-            what = labels.get("group") or labels.get("about") or ""
-            node[sample.name][what] = sample.value
-            continue
+        name, value, labels = sample.name, sample.value, sample.labels
         uuid = labels.get("UUID", "")
-        seen = cards.setdefault(uuid, {"index": labels.get("gpu", "")})
-        if sample.name == _SOURCE:
-            seen["sm_source"] = labels.get("source", "")
-        elif sample.name in _OF_CARD:
-            seen[_OF_CARD[sample.name]] = _in_mib(sample)
+        if name in _OF_NODE:
+            node[name][labels.get("group") or labels.get("about") or ""] = value
+        elif name in _OF_CONTAINER:
+            namespace, pod, container = (labels.get(one, "") for one in _NAMES)
+            key = (uuid, namespace, pod, container)
+            cards.setdefault(uuid, {"index": labels.get("gpu", "")})
+            containers.setdefault(key, {})[_OF_CONTAINER[name]] = value
         else:
-            key = (uuid, *(labels.get(one, "") for one in _WHOSE))
-            containers.setdefault(key, {})[_OF_CONTAINER[sample.name]] = sample.value
+            seen = cards.setdefault(uuid, {"index": labels.get("gpu", "")})
+            if name == _SOURCE:
+                seen["sm_source"] = labels.get("source", "")
+            else:
+                mib = name.endswith("_bytes")
+                seen[_OF_CARD[name]] = value / _MIB if mib else value
     if not node[_INFO]:
         raise UnreadableError(f"it lacks {_INFO}, so it is not from our exporter")
+    troubles = {about for about, is_so in node[_TROUBLE].items() if is_so}
+    if 0 in node[_CONFIG].values():
+        troubles.add("config")
+    for seen in containers.values():
+        seen.pop(_ALLOCATED, None)
+        seen["over"] = bool(seen.get("over"))
     return PageSeen(
         {uuid: CardSeen(uuid, **seen) for uuid, seen in cards.items()},
-        tuple(_container(key, seen) for key, seen in sorted(containers.items())),
+        tuple(ContainerSeen(*key, **containers[key]) for key in sorted(containers)),
         node[_WHEN],
         tuple(sorted(group for group, well in node[_SUCCESS].items() if not well)),
-        tuple(_troubles(node)),
+        tuple(sorted(troubles)),
     )
-
-
-_WHOSE = ("NamespaceName", "PodName", "ContainerName")
 
 
 def _samples(body: bytes) -> Iterator[Sample]:
     """Return the samples that are read; parsing the others takes too long."""
     try:
-        text = body.decode()
-        lines = [line for line in text.split("\n") if _name(line) in _READ]
+        lines = [
+            line
+            for line in body.decode().split("\n")
+            if line.partition("{")[0].partition(" ")[0] in _READ
+        ]
         for family in text_string_to_metric_families("\n".join(lines)):
-            yield from family.samples
+            yield from (one for one in family.samples if math.isfinite(one.value))
     except (ValueError, IndexError) as error:
         raise UnreadableError(f"it cannot be parsed: {error}") from error
 
 
-def _name(line: str) -> str:
-    return line.partition("{")[0].partition(" ")[0]
-
-
-def _in_mib(sample: Sample) -> float:
-    return sample.value / _MIB if sample.name.endswith("_bytes") else sample.value
-
-
-def _container(key: tuple[str, ...], seen: Mapping[str, float]) -> ContainerSeen:
-    card, namespace, pod, name = key
-    return ContainerSeen(
-        card,
-        namespace,
-        pod,
-        name,
-        used_mib=seen.get("used_mib"),
-        sm=seen.get("sm"),
-        last_busy=seen.get("last_busy"),
-        over=bool(seen.get("over")),
-    )
-
-
-def _troubles(node: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    yield from sorted(about for about, is_so in node[_TROUBLE].items() if is_so)
-    if 0 in node[_CONFIG].values() and "config" not in node[_TROUBLE]:
-        yield "config"
-
-
-EXPORTER = "gpushare-exporter"
 PORT, PATH = 9400, "/metrics"
 AT_ONCE = 32
 DEADLINE_S = 20.0
 """For all of them together; a single port-forward has ten seconds."""
-_INSTALL = "gpusharectl install --with-monitoring"
-_LOOK = f"kubectl -n {facts.SYSTEM} describe pods -l {facts.PART_NAME}={EXPORTER}"
+_LOOK = f"kubectl -n {facts.SYSTEM} describe pods -l {facts.PART_NAME}={facts.EXPORTER}"
 _RIGHT = (
     "get the rights to get and create pods/portforward in "
     f"{facts.SYSTEM}, or name the administrator's kubeconfig with --kubeconfig"
 )
-
-
-class Fetching(Protocol):
-    """The part of ``Objects`` that is needed here."""
-
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        """GET a page from a pod's loopback; ``ClusterError``s only."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,34 +189,34 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a node's exporter reports, and the pod in which it runs."""
+    """What a node's exporter reports; ``log`` is the command that shows its log."""
 
     page: PageSeen
-    pod: str
-
-    @property
-    def log(self) -> str:
-        """The command that shows the exporter's log."""
-        return log_of(self.pod)
+    log: str
 
 
 Result = Answer | NoAnswer
 
 
 def scrape(
-    objects: Fetching,
+    objects: Objects,
     state: ClusterState,
     nodes: Collection[str],
     *,
     deadline_s: float = DEADLINE_S,
 ) -> Mapping[str, Result]:
     """Fetch the pages of these nodes' exporters, many at a time; a result for each."""
-    pods = _by_node(state.parts)
+    pods: dict[str, list[Json]] = {}
+    for pod in state.parts:
+        # In other namespaces anybody may use these labels.
+        ours = pod["metadata"].get("namespace") == facts.SYSTEM
+        if ours and facts.is_part(pod, facts.EXPORTER):
+            pods.setdefault(facts.node_of(pod), []).append(pod)
     found: dict[str, Result] = {}
     asked: dict[str, Json] = {}
     for name in nodes:
         mine = pods.get(name, [])
-        ready = [pod for pod in mine if facts.holds(pod, "Ready")]
+        ready = [pod for pod in mine if facts.is_ready(pod)]
         if ready:
             asked[name] = ready[0]
         elif mine:
@@ -254,25 +225,16 @@ def scrape(
                 because += f": {waits}"
             found[name] = NoAnswer(because, _LOOK)
         else:
-            found[name] = NoAnswer("no exporter runs on the node", _INSTALL)
+            do = "gpusharectl install --with-monitoring"
+            found[name] = NoAnswer("no exporter runs on the node", do)
     found |= _all(objects, asked, deadline_s)
     return {name: found[name] for name in nodes}
 
 
-def _by_node(parts: Collection[Json]) -> dict[str, list[Json]]:
-    """Return our exporters; in other namespaces anybody may use these labels."""
-    found: dict[str, list[Json]] = {}
-    for pod in parts:
-        ours = pod["metadata"].get("namespace") == facts.SYSTEM
-        if ours and facts.is_part(pod, EXPORTER):
-            found.setdefault(facts.node_of(pod), []).append(pod)
-    return found
-
-
 def _all(
-    objects: Fetching, pods: Mapping[str, Json], deadline_s: float
+    objects: Objects, pods: Mapping[str, Json], deadline_s: float
 ) -> dict[str, Result]:
-    """Fetch in daemon threads, so that one that hangs does not keep the process."""
+    """Fetch in daemon threads: one that hangs does not keep the process."""
     left: SimpleQueue[str] = SimpleQueue()
     answers: SimpleQueue[tuple[str, Result]] = SimpleQueue()
     for name in pods:
@@ -297,25 +259,20 @@ def _all(
             break
         found[name] = told
     late = f"its exporter did not answer within {deadline_s:g} s"
-    return {
-        name: found.get(name, NoAnswer(late, log_of(facts.name_of(pods[name]))))
-        for name in pods
-    }
+    return {name: found.get(name, NoAnswer(late, _log_of(pods[name]))) for name in pods}
 
 
-def _one(objects: Fetching, pod: Json) -> Result:
-    name = facts.name_of(pod)
+def _one(objects: Objects, pod: Json) -> Result:
+    name, log = facts.name_of(pod), _log_of(pod)
     try:
-        body = objects.fetch(facts.SYSTEM, name, PORT, PATH)
-        return Answer(read_page(body), name)
+        return Answer(read_page(objects.fetch(facts.SYSTEM, name, PORT, PATH)), log)
     except Forbidden as error:
         return NoAnswer(f"there is no right to reach its exporter: {error}", _RIGHT)
     except ClusterError as error:
-        return NoAnswer(f"its exporter does not answer: {error}", log_of(name))
+        return NoAnswer(f"its exporter does not answer: {error}", log)
     except UnreadableError as error:
-        return NoAnswer(f"its exporter's page cannot be read: {error}", log_of(name))
+        return NoAnswer(f"its exporter's page cannot be read: {error}", log)
 
 
-def log_of(pod: str) -> str:
-    """Return the command that shows a pod's log."""
-    return f"kubectl -n {facts.SYSTEM} logs {pod}"
+def _log_of(pod: Json) -> str:
+    return f"kubectl -n {facts.SYSTEM} logs {facts.name_of(pod)}"

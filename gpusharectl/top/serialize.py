@@ -53,8 +53,8 @@ def top_data(top: Top) -> Data:
         "books": source_data(top.placements),
         "totals": _totals(top),
         "nodes": [
-            {"name": one.name, "told": one.answered, "because": one.because or None}
-            for one in top.nodes
+            {"name": name, "told": not because, "because": because or None}
+            for name, because in top.nodes.items()
         ],
         "cards": [_card(one) for one in top.cards],
         "pods": [_pod(one) for one in top.pods],

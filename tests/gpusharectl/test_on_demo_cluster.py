@@ -9,6 +9,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from gpushare.cache.snapshot import read_snapshot
 from gpushare.domain.node import Node
 from gpushare.kube import names
 from gpushare.kube.api import ApiObjects, ApiServer
@@ -20,7 +21,7 @@ from gpusharectl.demo.cluster import DemoCluster, fetched
 from gpusharectl.demo.run import _hush
 from gpusharectl.demo.story import HELD
 from gpusharectl.inspect import inspect
-from gpusharectl.state.read import from_snapshot, read_state
+from gpusharectl.state.read import read_state
 from gpusharectl.why.command import why
 from tests.builders import pod_json
 from tests.gpusharectl.cluster_states import extender
@@ -72,7 +73,7 @@ def ran(demo: DemoCluster, command: object, *words: str) -> str:
 def books(demo: DemoCluster) -> tuple[Node, ...]:
     """The extender's own; none where a busy machine keeps it from answering."""
     page = fetched(demo._verbs, "/snapshot")
-    return from_snapshot(page).nodes if page else ()
+    return read_snapshot(page).nodes if page else ()
 
 
 def test_reckoned_it_is_what_the_extender_has(

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from threading import Barrier, Event
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -18,16 +19,15 @@ from deviceplugin.exporter.usage import TOLERANCE as WATCHDOGS
 from deviceplugin.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable
-from gpusharectl.state.read import ClusterState
 from gpusharectl.top.rows import TOLERANCE
 from gpusharectl.top.scrape import (
     AT_ONCE,
     Answer,
     CardSeen,
     ContainerSeen,
-    Fetching,
     NoAnswer,
     PageSeen,
+    Result,
     UnreadableError,
     read_page,
     scrape,
@@ -50,52 +50,52 @@ from tests.gpusharectl.terminal import ROOT
 from tests.gpusharectl.top_states import exporter
 from tests.testbed.waiting import wait_until
 
-BODY = page(Shown("GPU-0"))
-
 
 class FakeExporters:
-    """Answers with a page; those that hang are let go at the end."""
+    """Answers with a page or an error; those that hang are released at the end."""
 
-    def __init__(self, *hanging: str, together: int = 0) -> None:
+    def __init__(
+        self, *hanging: str, together: int = 1, error: Exception | None = None
+    ) -> None:
         self.hanging = hanging
         self.released = Event()
         self.asked: list[str] = []
-        self.meeting = Barrier(together) if together else None
+        self.meeting = Barrier(together)
+        self.error = error
 
     def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
         assert (namespace, port, path) == ("kube-system", 9400, "/metrics")
         self.asked.append(pod)
-        if pod in self.hanging:
+        if pod.removeprefix("gpushare-exporter-") in self.hanging:
             self.released.wait()
-        if self.meeting:
-            self.meeting.wait(60)
-        return BODY
+        self.meeting.wait(60)
+        if self.error:
+            raise self.error
+        return page(Shown("GPU-0"))
+
+    def scraped(
+        self, *parts: Json, only: Sequence[str] = (), deadline_s: float = 60
+    ) -> Mapping[str, Result]:
+        state = cluster_state(parts=parts)
+        nodes = only or [pod["spec"]["nodeName"] for pod in parts]
+        objects: Any = self
+        return scrape(objects, state, nodes, deadline_s=deadline_s)
 
 
-@pytest.fixture
-def exporters() -> Iterator[FakeExporters]:
-    found = FakeExporters("gpushare-exporter-hangs")
-    yield found
-    found.released.set()
-
-
-def with_parts(*parts: Json) -> ClusterState:
-    return cluster_state(parts=parts)
-
-
-def test_one_that_hangs_keeps_nobody_waiting(exporters: FakeExporters) -> None:
-    """The others are there, and of that one it is said."""
-    seen = with_parts(exporter("hangs"), exporter("well"))
+def test_one_that_hangs_keeps_nobody_waiting() -> None:
+    exporters = FakeExporters("hangs")
+    parts = exporter("hangs"), exporter("well")
     told = wait_until(
-        lambda: scrape(exporters, seen, ["hangs", "well"], deadline_s=0.3),
+        lambda: exporters.scraped(*parts, deadline_s=0.3),
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: isinstance(seen["well"], Answer),
     )
+    exporters.released.set()
     assert list(told) == ["hangs", "well"]
-    silent = told["hangs"]
-    assert isinstance(silent, NoAnswer)
-    assert silent.because == "its exporter did not answer within 0.3 s"
-    assert silent.do == "kubectl -n kube-system logs gpushare-exporter-hangs"
+    assert told["hangs"] == NoAnswer(
+        "its exporter did not answer within 0.3 s",
+        "kubectl -n kube-system logs gpushare-exporter-hangs",
+    )
 
 
 PROGRAM = """
@@ -115,7 +115,6 @@ print(scrape(Hangs(), state, ["a"], deadline_s=0.1)["a"].because)
 
 @pytest.mark.processes
 def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
-    """The command is over when it has told what it knows."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -128,49 +127,40 @@ def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
 
 
 def test_many_are_asked_at_a_time() -> None:
-    """None of these is answered before all of them are asked."""
-    names = [f"n{number}" for number in range(AT_ONCE)]
+    """None of these is answered before all of them are asked; then come the others."""
+    names = [f"n{number:03}" for number in range(2 * AT_ONCE)]
     exporters = FakeExporters(together=AT_ONCE)
-    told = scrape(exporters, with_parts(*map(exporter, names)), names, deadline_s=60)
-    assert all(isinstance(one, Answer) for one in told.values())
-
-
-def test_more_than_that_are_asked_one_after_the_other() -> None:
-    """And each of them."""
-    names = [f"n{number:03}" for number in range(3 * AT_ONCE)]
-    exporters = FakeExporters()
-    told = scrape(exporters, with_parts(*map(exporter, names)), names, deadline_s=60)
+    told = exporters.scraped(*map(exporter, names))
     assert list(told) == names
+    assert all(isinstance(one, Answer) for one in told.values())
     assert sorted(exporters.asked) == [f"gpushare-exporter-{name}" for name in names]
 
 
 def test_only_nodes_that_are_shown_are_asked() -> None:
-    """And of two pods on a node, as in a rollout, the ready one."""
+    """Of two pods on a node, as in a rollout, the ready one."""
     old = part("gpushare-exporter-old", "gpushare-exporter", node="a", ready=False)
     exporters = FakeExporters()
-    scrape(exporters, with_parts(old, exporter("a"), exporter("b")), ["a"])
+    exporters.scraped(old, exporter("a"), exporter("b"), only=["a"])
     assert exporters.asked == ["gpushare-exporter-a"]
 
 
-def test_anybodys_pod_is_not_believed() -> None:
-    """Labels are anybody's to write, in a namespace of his own."""
+def test_a_pod_in_another_namespace_is_not_asked() -> None:
+    """Anybody may write labels in a namespace of his own."""
     forged = exporter("a")
     forged["metadata"]["namespace"] = "mallory"
     exporters = FakeExporters()
-    told = scrape(exporters, with_parts(forged), ["a"])
-    assert told["a"] == NoAnswer(
+    assert exporters.scraped(forged)["a"] == NoAnswer(
         "no exporter runs on the node", "gpusharectl install --with-monitoring"
     )
     assert exporters.asked == []
 
 
 def test_one_that_is_not_ready_is_not_asked() -> None:
-    """kubelet's words say why, where it has told."""
     pod = exporter("a", ready=False)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
     exporters = FakeExporters()
-    told = scrape(exporters, with_parts(pod), ["a"])["a"]
+    told = exporters.scraped(pod)["a"]
     assert isinstance(told, NoAnswer)
     assert told.because == (
         "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
@@ -187,14 +177,7 @@ def test_one_that_is_not_ready_is_not_asked() -> None:
     ],
 )
 def test_what_goes_wrong_is_said(error: Exception, because: str, do: str) -> None:
-    """With the step that would help."""
-
-    class Refusing:
-        def fetch(self, *_: object) -> bytes:
-            raise error
-
-    exporters: Fetching = Refusing()
-    told = scrape(exporters, with_parts(exporter("a")), ["a"])["a"]
+    told = FakeExporters(error=error).scraped(exporter("a"))["a"]
     assert isinstance(told, NoAnswer)
     assert told.because == because
     assert do in told.do
@@ -224,10 +207,8 @@ def test_what_is_not_on_the_page_is_unknown() -> None:
     use = Use("app", None, 0, idle_s=None)
     shown = Shown("GPU-0", 0, None, None, None, None, None, uses=(use,))
     seen = read_page(page(shown))
-    card, (one,) = seen.cards["GPU-0"], seen.containers
-    assert (card.used_mib, card.busy, card.celsius, card.watts) == (None,) * 4
-    assert card.unattributed_mib is None
-    assert (one.used_mib, one.sm, one.last_busy, one.over) == (None, 0, None, False)
+    assert seen.cards == {"GPU-0": CardSeen("GPU-0", "0", sm_source=shown.source)}
+    assert seen.containers == (ContainerSeen("GPU-0", "default", "app", "main", sm=0),)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
@@ -238,18 +219,6 @@ def test_what_is_no_number_is_unknown(value: str) -> None:
     assert seen.cards.get("GPU-0", CardSeen("GPU-0")).used_mib is None
 
 
-def test_an_allotted_container_that_uses_nothing_yet_is_there() -> None:
-    """By what it was allotted alone."""
-    use = Use("app", None, None, idle_s=None)
-    body = b"".join(
-        line
-        for line in page(Shown("GPU-0", uses=(use,))).splitlines(keepends=True)
-        if b"over_share" not in line
-    )
-    (one,) = read_page(body).containers
-    assert (one.pod, one.used_mib) == ("app", None)
-
-
 def test_processes_outside_kubernetes_are_no_pod() -> None:
     """One series a card with empty names."""
     seen = read_page(page(Shown("GPU-0", outside=700), Shown("GPU-1", 1)))
@@ -258,17 +227,13 @@ def test_processes_outside_kubernetes_are_no_pod() -> None:
 
 
 def test_what_the_exporter_says_of_itself() -> None:
-    """A bad file of fields is said twice, and is one trouble."""
+    """A bad file of fields is one trouble; a series with the value 0 is none."""
     told = Says(("pods", "config"), ("memory",), config_ok=False)
     seen = read_page(page(told=told))
     assert seen.troubles == ("config", "pods")
     assert seen.failed == ("memory",)
     assert seen.times["processes"] == TICK
     assert read_page(page(told=Says(config_ok=False))).troubles == ("config",)
-
-
-def test_a_trouble_that_is_over_is_none() -> None:
-    """A series may stay, with the value 0."""
     line = b'vcuda_exporter_trouble{about="pods"} 0\n'
     assert read_page(INFO + line).troubles == ()
 
@@ -337,17 +302,6 @@ def test_cards_and_containers() -> None:
     assert (idle.used_mib, idle.sm, idle.over) == (0, 0, False)
     assert found.times["processes"] == AT
     assert (found.failed, found.troubles) == ((), ())
-
-
-def test_what_is_unknown_stays_unknown() -> None:
-    """Where nobody can tell whose processes are whose, nobody is idle."""
-    round_ = processes({A: (use(1, 3000, 33),)})
-    troubles = {"processes": "/proc cannot be read"}
-    lost = snapshot(values=VALUES, round_=round_, troubles=troubles)
-    found = seen(lost, tenancy(held("p", 8)))
-    (one,) = found.of_pod("default", "p")
-    assert (one.used_mib, one.sm) == (None, None)
-    assert found.troubles == ("processes",)
 
 
 def test_an_exporter_that_knows_nothing_yet_is_one_all_the_same() -> None:
