@@ -18,7 +18,6 @@ from wsgiref.types import WSGIApplication
 from prometheus_client import CollectorRegistry
 
 from extender.scheduling.bind import Binder, Books
-from extender.scheduling.inflight import Inflight
 from extender.scheduling.lessons import Lessons
 from extender.scheduling.service import Patience, Verbs
 from extender.server import tls
@@ -39,14 +38,10 @@ from extender.server.webhook_app import (
 from extender.settings import ExtenderSettings, WebhookSettings
 from gpushare import logs
 from gpushare.addresses import why_not_listen
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import UNFINISHED, PodBook
+from gpushare.cache.pods import UNFINISHED
 from gpushare.cache.snapshot import snapshot
-from gpushare.domain.cache import Fitting, Scores
-from gpushare.domain.frag.policy import Packer
-from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.policies import FRAG, Choice
+from gpushare.domain.policies import FRAG
 from gpushare.kube.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
@@ -136,46 +131,33 @@ def build_webhook() -> WSGIApplication:
 
 def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Applications:
     """Connect the extender's parts over a cluster; ``stop`` ends the threads."""
-    ledger, hosts = Ledger(), Hosts()
-    packer = Packer(ledger, hosts)
-    choice = Choice(settings.policy, settings.card_order, packer)
-    inflight = Inflight(
-        wait_s=settings.wait_for_bind_s, pending_for_s=settings.pending_for_s
+    books = Books(
+        wait_s=settings.wait_for_bind_s,
+        pending_for_s=settings.pending_for_s,
+        policy=settings.policy,
+        card_order=settings.card_order,
     )
-    pods = PodBook(ledger, choice, on_gone=inflight.end, on_new=packer.see, hosts=hosts)
-    nodes = NodeBook(ledger, set_cards=pods.set_cards, hosts=hosts)
-    books = Books(ledger, pods, nodes, inflight, choice)
+    ledger, pods = books.ledger, books.pods
     binder = Binder(cluster, books, timeout_s=settings.bind_timeout_s)
-    verbs = Verbs(
-        cluster,
-        ledger,
-        pods,
-        Fitting(ledger),
-        Scores(ledger),
-        inflight,
-        choice,
-        hosts,
-        Patience(settings.wait_for_news_s),
-    )
     reflectors = {
-        "nodes": Reflector(cluster, Kind.NODES, nodes),
+        "nodes": Reflector(cluster, Kind.NODES, books.nodes),
         "pods": Reflector(cluster, Kind.PODS, pods, field_selector=UNFINISHED),
     }
     readiness = Readiness(tuple(reflectors.items()), settings.stale_after_s)
     synced = [reflector.synced for reflector in reflectors.values()]
-    lessons = Lessons(packer, wanted=settings.policy == FRAG, after=synced)
+    lessons = Lessons(books.packer, wanted=settings.policy == FRAG, after=synced)
     registry = CollectorRegistry()
-    registry.register(LedgerCollector(ledger, pods, nodes, inflight, readiness))
+    registry.register(LedgerCollector(books, readiness))
     registry.register(LessonCollector(lessons))
     if settings.tls:
         registry.register(CertificateCollector(settings.tls))
     parts = Parts(
-        verbs=verbs,
+        verbs=Verbs(cluster, books, Patience(settings.wait_for_news_s)),
         binder=binder,
         readiness=readiness,
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
-        snapshot=lambda: snapshot(ledger.nodes(), pods.records(), choice),
+        snapshot=lambda: snapshot(ledger.nodes(), pods.records(), books.choice),
         page=make_page(books, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )

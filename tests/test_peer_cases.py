@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from extender.scheduling.bind import Binder, Books
-from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
@@ -401,13 +400,12 @@ def run_bind(case: Json) -> Outcome:
         binding = Forbidden("not allowed")
     if "binding" in api or case["kind"] == "lifecycle":
         binding = Conflict("precondition failed")
-    ledger = Ledger()
-    nodes, pods = NodeBook(ledger), PodBook(ledger, Choice())
-    nodes.apply(event("ADDED", node_json("n", card(0, UNITS_WHERE_NONE_ARE_GIVEN))))
+    books = Books(wait_s=0, pending_for_s=5)
+    ledger, whole = books.ledger, card(0, UNITS_WHERE_NONE_ARE_GIVEN)
+    books.nodes.apply(event("ADDED", node_json("n", whole)))
     pod = pod_json("pod", units=4, cores=10)
-    pods.apply(event("ADDED", pod))
+    books.pods.apply(event("ADDED", pod))
     cluster = Answers(pod, binding, reaches=binding is None)
-    books = Books(ledger, pods, nodes, Inflight(wait_s=0, pending_for_s=5), Choice())
     binder = Binder(cluster, books, timeout_s=4)  # type: ignore[arg-type]
     args = BindingArgs("default", "pod", ref().uid, N)
     binds = len(case.get("steps", [None])) if case["kind"] == "bind" else 1

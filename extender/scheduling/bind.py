@@ -13,9 +13,11 @@ from extender.scheduling.inflight import Inflight
 from extender.scheduling.wire import BindingArgs
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import PodBook
+from gpushare.domain.frag.policy import Packer
+from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
-from gpushare.domain.policies import Choice
+from gpushare.domain.policies import DEFAULT_POLICY, CardOrder, Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
@@ -63,15 +65,34 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@dataclass(frozen=True, slots=True)
 class Books:
-    """What bind reads and writes in memory."""
+    """What the extender knows, in memory; reflectors fill ``nodes`` and ``pods``."""
 
-    ledger: Ledger
-    pods: PodBook
-    nodes: NodeBook
-    inflight: Inflight
-    choice: Choice
+    def __init__(
+        self,
+        *,
+        wait_s: float,
+        pending_for_s: float,
+        policy: str = DEFAULT_POLICY,
+        card_order: CardOrder = "index",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ledger, self.hosts = Ledger(), Hosts()
+        self.packer = Packer(self.ledger, self.hosts)
+        self.choice = Choice(policy, card_order, self.packer)
+        self.inflight = Inflight(
+            wait_s=wait_s, pending_for_s=pending_for_s, clock=clock
+        )
+        self.pods = PodBook(
+            self.ledger,
+            self.choice,
+            on_gone=self.inflight.end,
+            on_new=self.packer.see,
+            hosts=self.hosts,
+            clock=clock,
+        )
+        set_cards = self.pods.set_cards
+        self.nodes = NodeBook(self.ledger, set_cards=set_cards, hosts=self.hosts)
 
 
 @dataclass(slots=True)

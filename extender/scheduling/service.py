@@ -11,21 +11,18 @@ from dataclasses import dataclass, replace
 from itertools import filterfalse
 from threading import Lock
 
-from extender.scheduling.inflight import Expected, Inflight, Pending, cautious
+from extender.scheduling.bind import Books
+from extender.scheduling.inflight import Expected, Pending, cautious
 from extender.scheduling.wire import (
     NODE_CACHE,
     ExtenderArgs,
     FilterResult,
     PreemptionArgs,
 )
-from gpushare.cache.pods import PodBook
 from gpushare.domain.cache import Answer, Fitting, Scores
-from gpushare.domain.hosts import Hosts
-from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, PodRequest
-from gpushare.domain.node import Node
 from gpushare.domain.placement import place, preferred_node, refusal, score
-from gpushare.domain.policies import HIGHEST_SCORE, Choice, Policy
+from gpushare.domain.policies import HIGHEST_SCORE, Policy
 from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.refusal import Reason, Refusal
 from gpushare.kube.cluster import Cluster, Kind
@@ -128,20 +125,24 @@ class _Asked:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Verbs:
     """What kube-scheduler asks before it binds."""
 
-    cluster: Cluster
-    ledger: Ledger
-    pods: PodBook
-    fitting: Fitting
-    scores: Scores
-    inflight: Inflight
-    choice: Choice
-    hosts: Hosts
-    patience: Patience
-    clock: Callable[[], float] = time.monotonic
+    def __init__(
+        self,
+        cluster: Cluster,
+        books: Books,
+        patience: Patience,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._books = books
+        self._ledger = books.ledger
+        self._inflight = books.inflight
+        self._fitting = Fitting(books.ledger)
+        self._scores = Scores(books.ledger)
+        self._patience = patience
+        self._clock = clock
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the nodes that can take the pod, and why each other one cannot.
@@ -155,12 +156,12 @@ class Verbs:
             return refuse_all(names, request)
         if not request.claims:
             return FilterResult(names)
-        policy = self.choice.policy(request.policy)
+        policy = self._books.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             return refuse_all(names, policy)
-        self.inflight.begin(request.pod.uid, args.group)
+        self._inflight.begin(request.pod.uid, args.group)
         asked = _Asked(names, request, policy, args.group)
-        held = self.ledger.placement(request.pod.uid)
+        held = self._ledger.placement(request.pod.uid)
         if held is None:
             result = self._with_patience(asked)
         else:
@@ -168,47 +169,52 @@ class Verbs:
         if result.kept and asked.group:
             result = self._pinned(asked, result)
         elif result.kept:
-            self.inflight.add(request, policy, result.kept)
+            self._inflight.add(request, policy, result.kept)
         return self._awaiting(args, result)
 
     def prioritize(self, args: ExtenderArgs) -> list[tuple[NodeName, int]]:
-        """Score the nodes that filter kept, 0 to 10; all 0 if there is no choice."""
-        if args.names is None:
+        """Score the names in their order, 0 to 10; all 0 if there is no choice.
+
+        A policy that chooses one node itself gives it the highest score and the others
+        0: scores from 0 to 10 cannot express what it knows.
+        """
+        names, request = args.names, args.request
+        if names is None:
             raise Malformed("NodeNames", NODE_CACHE)
-        request = args.request
+        known: Mapping[NodeName, int] = {}
         if isinstance(request, PodRequest) and request.claims:
-            policy = self.choice.policy(request.policy)
+            policy = self._books.choice.policy(request.policy)
             if isinstance(policy, Policy):
-                return prioritize(args.names, self.scores.of, policy, request)
-        return [(name, 0) for name in args.names]
+                chooser = policy.chooser
+                best = chooser and chooser.best(request, names, policy)
+                known = {best: HIGHEST_SCORE} if best else self._scores.of(policy)
+        return [(name, known.get(name, 0)) for name in names]
 
     def preempt(self, args: PreemptionArgs) -> dict[NodeName, Victims]:
-        """Choose victims that free a card; for a pod that asks none, keep all."""
-        request = args.request
+        """Choose victims that free a card; for a pod that asks none, keep all.
+
+        A node where none would help is left out, as is one without victims:
+        kube-scheduler takes it for an error (contracts 1.3).
+        """
+        request, pods = args.request, self._books.pods
         if isinstance(request, Refusal):
             raise Malformed("Pod", refusal_text(request))
         if not request.claims:
             return {n: v for n, v in args.proposals.items() if v.uids}
-        policy = self.choice.policy(request.policy)
+        policy = self._books.choice.policy(request.policy)
         if isinstance(policy, Refusal):
             raise Malformed("Pod.metadata.annotations", refusal_text(policy))
-        members = self.inflight.members(request.pod.uid, args.group)
-        facts = Facts(
-            self.hosts,
-            self._budgets(),
-            self.ledger.reservations().union(m.request.pod.uid for m in members),
-            self.pods.started,
-        )
-        expected = Expected(members)
-
-        def node_after(name: NodeName) -> Node | None:
-            node = self.ledger.node(name)
-            return node and expected.on(node)
-
-        chosen = preempt(request, args.proposals, node_after, policy, facts)
-        self.pods.mark_preempted(
-            uid for victims in chosen.values() for uid in victims.uids
-        )
+        members = self._inflight.members(request.pod.uid, args.group)
+        reserved = self._ledger.reservations().union(m.request.pod.uid for m in members)
+        facts = Facts(self._books.hosts, self._budgets(), reserved, pods.started)
+        expected, chosen = Expected(members), {}
+        for name, proposal in args.proposals.items():
+            if node := self._ledger.node(name):
+                node = expected.on(node)
+                victims = choose_victims(request, node, proposal, policy, facts)
+                if victims is not None and victims.uids:
+                    chosen[name] = victims
+        pods.mark_preempted(uid for each in chosen.values() for uid in each.uids)
         return chosen
 
     def _again(self, asked: _Asked, node: NodeName) -> FilterResult:
@@ -227,18 +233,18 @@ class Verbs:
 
     def _with_patience(self, asked: _Asked) -> FilterResult:
         """Decide; if a pod fits nowhere, decide again when news comes in time."""
-        position = self.ledger.position()
+        position = self._ledger.position()
         result = self._decide(asked)
         if result.kept or not asked.names:
             return result
-        began, namespace = self.clock(), asked.request.pod.namespace
-        deadline = began + self.patience.allowed_s(namespace)
-        while not result.kept and (left_s := deadline - self.clock()) > 0:
-            if not self.ledger.wait_for_change(position, left_s):
+        began, namespace = self._clock(), asked.request.pod.namespace
+        deadline = began + self._patience.allowed_s(namespace)
+        while not result.kept and (left_s := deadline - self._clock()) > 0:
+            if not self._ledger.wait_for_change(position, left_s):
                 break
-            position = self.ledger.position()
+            position = self._ledger.position()
             result = self._decide(asked)
-        self.patience.spend(namespace, self.clock() - began)
+        self._patience.spend(namespace, self._clock() - began)
         return result
 
     def _decide(self, asked: _Asked) -> FilterResult:
@@ -248,14 +254,14 @@ class Verbs:
         the same scheduling group always count: all of them are bound, or none.
         """
         uid, group = asked.request.pod.uid, asked.group
-        members = self.inflight.members(uid, group)
+        members = self._inflight.members(uid, group)
         without = self._judge(asked, members)
-        if not without.kept or not (others := self.inflight.others(uid, group)):
+        if not without.kept or not (others := self._inflight.others(uid, group)):
             return without
         counted = self._judge(asked, (*others, *members))
         if len(counted.kept) == len(without.kept):
             return without
-        others = self.inflight.wait(uid, group)
+        others = self._inflight.wait(uid, group)
         without = self._judge(asked, members)
         if not others:
             return without
@@ -270,8 +276,8 @@ class Verbs:
         which kube-scheduler reads only if no node is left.
         """
         request, policy = asked.request, asked.policy
-        expected = Expected(self.inflight.members(request.pod.uid, asked.group))
-        found = (self.ledger.node(name) for name in result.kept)
+        expected = Expected(self._inflight.members(request.pod.uid, asked.group))
+        found = (self._ledger.node(name) for name in result.kept)
         nodes = {node.name: node.as_seen_by(request.pod) for node in found if node}
         for name in expected.nodes & nodes.keys():
             nodes[name] = expected.on(nodes[name])
@@ -284,7 +290,7 @@ class Verbs:
         if isinstance(planned, Refusal):
             return refuse_all(asked.names, planned)
         only = (best.name,)
-        self.inflight.add(request, policy, only, asked.group, planned)
+        self._inflight.add(request, policy, only, asked.group, planned)
         return replace(result, kept=only)
 
     def _awaiting(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
@@ -292,19 +298,19 @@ class Verbs:
         name = args.nominated
         if name is None or name not in (result.refused or {}):
             return result
-        leaving = self.pods.leaving(name)
+        leaving = self._books.pods.leaving(name)
         if all(pod.pod.priority >= args.pod.priority for pod in leaving):
             return result
         return replace(result, awaited=name)
 
     def _judge(self, asked: _Asked, pending: Sequence[Pending]) -> FilterResult:
         request, policy = asked.request, asked.policy
-        answer = self.fitting.answer(request, policy)
+        answer = self._fitting.answer(request, policy)
         exceptions: dict[NodeName, Refusal | None] = {}
         if pending:
             exceptions.update(
                 cautious(
-                    request, policy, pending, self.fitting, self.ledger, answer.fits
+                    request, policy, pending, self._fitting, self._ledger, answer.fits
                 )
             )
         exceptions.update(self._seen_otherwise(asked, pending))
@@ -319,14 +325,14 @@ class Verbs:
         priority, must not stand in its way.
         """
         pod = asked.request.pod
-        own = self.ledger.placement(pod.uid)
-        special = self.ledger.nominated() | ({own.node} if own else set())
+        own = self._ledger.placement(pod.uid)
+        special = self._ledger.nominated() | ({own.node} if own else set())
         if not special:
             return {}
         found: dict[NodeName, Refusal | None] = {}
         expected = Expected(pending)
         for name in special:
-            node = self.ledger.node(name)
+            node = self._ledger.node(name)
             seen = None if node is None else node.as_seen_by(pod)
             if seen is not None and seen is not node:
                 found[name] = refusal(asked.request, expected.on(seen), asked.policy)
@@ -335,8 +341,8 @@ class Verbs:
     def _budgets(self) -> tuple[Budget, ...]:
         """Read the disruption budgets; none if that fails."""
         try:
-            page = self.cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
-            return budgets(page.items, self.pods.records())
+            page = self._cluster.list_page(Kind.BUDGETS, limit=_MOST_BUDGETS)
+            return budgets(page.items, self._books.pods.records())
         except (ClusterError, Malformed) as error:
             facts = {"because": f"{type(error).__name__}: {error}"}
             logger.warning("disruption budgets not read", extra=facts)
@@ -381,45 +387,3 @@ def judge(
 def refuse_all(names: Sequence[NodeName], refusal: Refusal) -> FilterResult:
     """Refuse every node for one reason."""
     return FilterResult((), dict.fromkeys(names, refusal_text(refusal)))
-
-
-def prioritize(
-    names: Sequence[NodeName],
-    scores: Callable[[Policy], Mapping[NodeName, int]],
-    policy: Policy,
-    request: PodRequest,
-) -> list[tuple[NodeName, int]]:
-    """Score each name; 0 for a node that the ledger does not know.
-
-    A policy that chooses one node itself gives it the highest score and the others 0:
-    scores from 0 to 10 cannot express what it knows.
-    """
-    if policy.chooser is not None:
-        best = policy.chooser.best(request, names, policy)
-        if best is not None:
-            return [(n, HIGHEST_SCORE if n == best else 0) for n in names]
-    known = scores(policy)
-    return [(name, known.get(name, 0)) for name in names]
-
-
-def preempt(
-    request: PodRequest,
-    proposals: Mapping[NodeName, Victims],
-    node_of: Callable[[NodeName], Node | None],
-    policy: Policy,
-    facts: Facts,
-) -> dict[NodeName, Victims]:
-    """Choose the victims on each node; leave out nodes where none would help.
-
-    A node without victims is left out too: kube-scheduler takes it for an error
-    (contracts 1.3).
-    """
-    chosen = {}
-    for name, proposal in proposals.items():
-        node = node_of(name)
-        if node is None:
-            continue
-        victims = choose_victims(request, node, proposal, policy, facts)
-        if victims is not None and victims.uids:
-            chosen[name] = victims
-    return chosen

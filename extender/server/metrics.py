@@ -13,13 +13,10 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from extender.scheduling.inflight import Inflight
+from extender.scheduling.bind import Books
 from extender.scheduling.lessons import Lessons
 from extender.server.public import Readiness
 from extender.server.tls import TlsFiles, expires_at
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
-from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
 from gpushare.domain.refusal import Refusal
@@ -59,52 +56,46 @@ _OF_CARDS: Mapping[str, tuple[str, Callable[[Node, Card], float]]] = {
 class LedgerCollector(Collector):
     """The ledger at the moment of the scrape."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        pods: PodBook,
-        nodes: NodeBook,
-        inflight: Inflight,
-        readiness: Readiness,
-    ) -> None:
-        self._ledger = ledger
-        self._pods = pods
-        self._nodes = nodes
-        self._inflight = inflight
+    def __init__(self, books: Books, readiness: Readiness) -> None:
+        self._ledger = books.ledger
+        self._books = books
         self._readiness = readiness
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges of cards, then those of the extender itself."""
+        books = self._books
         yield from self._cards()
         yield self._largest_free()
-        yield _gauge(
-            "vcuda_extender_pending_yeses",
-            "Pods let through by filter whose bind has not come.",
-            len(self._inflight),
-        )
-        yield _gauge(
-            "vcuda_extender_reservations",
-            "Placements not yet seen back from the API server.",
-            len(self._ledger.reservations()),
-        )
-        yield _gauge(
-            "vcuda_extender_pods_pending",
-            "Pods that ask for cards and have no node yet.",
-            sum(map(_waits, self._pods.records())),
-        )
-        yield _gauge(
-            "vcuda_extender_pods_without_placement",
-            "Pods that ask for cards and were bound without the extender; is its "
-            "stanza in kube-scheduler's configuration?",
-            len(self._pods.without_placement()),
-        )
-        yield _gauge(
-            "vcuda_extender_nodes_not_understood",
-            "Nodes whose annotation with cards cannot be read; the log says why.",
-            len(self._nodes.broken()),
-        )
-        ready = not self._readiness.why_not()
-        yield _gauge("vcuda_extender_ready", "1 when filter answers.", ready)
+        for name, (text, value) in {
+            "vcuda_extender_pending_yeses": (
+                "Pods let through by filter whose bind has not come.",
+                len(books.inflight),
+            ),
+            "vcuda_extender_reservations": (
+                "Placements not yet seen back from the API server.",
+                len(books.ledger.reservations()),
+            ),
+            "vcuda_extender_pods_pending": (
+                "Pods that ask for cards and have no node yet.",
+                sum(map(_waits, books.pods.records())),
+            ),
+            "vcuda_extender_pods_without_placement": (
+                (
+                    "Pods that ask for cards and were bound without the extender; is "
+                    "its stanza in kube-scheduler's configuration?"
+                ),
+                len(books.pods.without_placement()),
+            ),
+            "vcuda_extender_nodes_not_understood": (
+                "Nodes whose annotation with cards cannot be read; the log says why.",
+                len(books.nodes.broken()),
+            ),
+            "vcuda_extender_ready": (
+                "1 when filter answers.",
+                not self._readiness.why_not(),
+            ),
+        }.items():
+            yield _gauge(name, text, value)
         yield self._ages()
 
     def _ages(self) -> GaugeMetricFamily:

@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 
 from extender.scheduling.bind import Binder, Books, Bound
-from extender.scheduling.inflight import Inflight
 from extender.scheduling.service import Patience, Verbs
 from extender.scheduling.wire import (
     BindingArgs,
@@ -15,13 +14,7 @@ from extender.scheduling.wire import (
     FilterResult,
     extender_args,
 )
-from gpushare.cache.nodes import NodeBook
-from gpushare.cache.pods import PodBook
-from gpushare.domain.cache import Fitting, Scores
-from gpushare.domain.hosts import Hosts
-from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, CardUUID, NodeName, PodUID
-from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Json, Kind, Page, Target
 from gpushare.kube.errors import ClusterError
@@ -85,24 +78,10 @@ class ScriptedCluster(Embedded):
             raise self.on_get.pop(0)
         return super().get(kind, namespace, name)
 
-    def list_page(
-        self,
-        kind: Kind,
-        *,
-        limit: int,
-        continue_token: str = "",
-        field_selector: str = "",
-        label_selector: str = "",
-    ) -> Page:
+    def list_page(self, kind: Kind, *, limit: int, **more: Any) -> Page:
         if self.on_list is not None:
             raise self.on_list
-        return super().list_page(
-            kind,
-            limit=limit,
-            continue_token=continue_token,
-            field_selector=field_selector,
-            label_selector=label_selector,
-        )
+        return super().list_page(kind, limit=limit, **more)
 
     def pod(self, name: str) -> Json:
         """Read a pod past the script and the count."""
@@ -124,36 +103,15 @@ class ExtenderFixture:
     ) -> None:
         self.clock = Clock()
         self.cluster = ScriptedCluster()
-        self.ledger = Ledger()
-        choice = Choice()
-        self.inflight = Inflight(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
-        self.hosts = Hosts()
-        self.pods = PodBook(
-            self.ledger,
-            choice,
-            on_gone=self.inflight.end,
-            hosts=self.hosts,
-            clock=self.clock,
-        )
-        self.nodes = NodeBook(
-            self.ledger, set_cards=self.pods.set_cards, hosts=self.hosts
-        )
+        self.books = Books(wait_s=wait_s, pending_for_s=5.0, clock=self.clock)
+        self.ledger, self.inflight = self.books.ledger, self.books.inflight
+        self.pods, self.nodes = self.books.pods, self.books.nodes
         for name, units in (nodes or {"n": (29,)}).items():
             self.nodes.apply(event("ADDED", node_json(name, *cards(*units))))
-        self.verbs = Verbs(
-            self.cluster,
-            self.ledger,
-            self.pods,
-            Fitting(self.ledger),
-            Scores(self.ledger),
-            self.inflight,
-            choice,
-            self.hosts,
-            Patience(wait_for_news_s, saved_s=wait_for_news_s),
-        )
-        books = Books(self.ledger, self.pods, self.nodes, self.inflight, choice)
+        self.patience = Patience(wait_for_news_s, saved_s=wait_for_news_s)
+        self.verbs = Verbs(self.cluster, self.books, self.patience)
         self.binder = Binder(
-            self.cluster, books, timeout_s=4.0, now=lambda: AT, clock=self.clock
+            self.cluster, self.books, timeout_s=4.0, now=lambda: AT, clock=self.clock
         )
 
     def create(self, name: str = "pod", *, seen: bool = True, **how: Any) -> Json:

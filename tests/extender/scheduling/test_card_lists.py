@@ -81,7 +81,6 @@ def placed_on(extender: ExtenderFixture) -> tuple[str, ...]:
     ],
 )
 def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> None:
-    """From the annotation to the placement that is written."""
     made = extender()
     pod = made.create(units=20, annotations={key: text})
     assert made.filter(pod).kept == ["n"]
@@ -89,26 +88,22 @@ def test_filter_and_bind_keep_to_the_lists(key: str, text: str, uuid: str) -> No
     assert placed_on(made) == (uuid,)
 
 
-def test_the_refusal_names_the_annotation() -> None:
-    """As kubectl describe pod shows it."""
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ("H100", "No shared cards that baidu.com/vcuda-models allows"),
+        ("T*4", "Invalid vcuda request: baidu.com/vcuda-models has"),
+    ],
+)
+def test_filter_and_bind_refuse_by_the_lists(models: str, words: str) -> None:
     made = extender()
-    pod = made.create(units=20, annotations={MODELS: "H100"})
-    words = "No shared cards that baidu.com/vcuda-models allows"
-    assert made.filter(pod).refused == {"n": words}
-    assert words in made.bind(pod).error
-
-
-def test_a_broken_list_is_refused_by_every_node() -> None:
-    """And by bind, should anybody ask."""
-    made = extender()
-    pod = made.create(units=20, annotations={MODELS: "T*4"})
-    (words,) = (made.filter(pod).refused or {}).values()
-    assert words.startswith("Invalid vcuda request: baidu.com/vcuda-models has")
-    assert made.bind(pod).error == words
+    pod = made.create(units=20, annotations={MODELS: models})
+    (told,) = (made.filter(pod).refused or {}).values()
+    assert told.startswith(words)
+    assert made.bind(pod).error == told
 
 
 def test_a_list_may_change_while_the_pod_waits() -> None:
-    """What stands on the pod when it is asked about counts."""
     made = extender()
     pod = made.create(units=20, annotations={MODELS: "H100"})
     assert not made.filter(pod).kept

@@ -15,6 +15,7 @@ from gpushare.domain.model import NodeName, Placement, PodRequest
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES
 from gpushare.domain.refusal import Reason
+from gpushare.kube.cluster import Kind
 from tests.builders import FIRST_FIT, SPREAD, apart, cards, claim, ref, request
 from tests.extender.extender_fixture import Clock, ExtenderFixture
 
@@ -33,47 +34,28 @@ def pending(asked: PodRequest, *names: str, policy: str = "first-fit") -> Pendin
     return Pending(asked, POLICIES[policy], nodes, 5.0)
 
 
-def test_a_yes_ends_with_its_bind() -> None:
-    """Whatever came of the bind: it is over."""
-    extender = ExtenderFixture()
-    pod = extender.create(units=4)
-    extender.filter(pod)
-    assert len(extender.inflight) == 1
-    extender.bind(pod)
-    assert len(extender.inflight) == 0
-
-
-@pytest.mark.parametrize("node", ["n", "unknown"])
-def test_a_yes_ends_with_a_bind_that_fails(node: str) -> None:
-    """A refused bind waits for nothing any more."""
-    extender = ExtenderFixture()
-    pod = extender.create(units=4)
-    extender.filter(pod)
-    extender.cluster.delete("pods", "default", "pod")  # type: ignore[arg-type]
-    assert extender.bind(pod, node).error
-    assert len(extender.inflight) == 0
-
-
-def test_a_yes_ends_with_the_second_filter_of_its_pod() -> None:
-    """What counts is the last answer; a refusal leaves nothing pending."""
+@pytest.mark.parametrize("how", ["bind", "failed-bind", "refusal", "deletion"])
+def test_a_pod_is_no_longer_pending(how: str) -> None:
+    """After its bind, whatever came of it, its next filter, or its deletion."""
     extender = ExtenderFixture()
     pod = extender.create(units=20)
     extender.filter(pod)
-    extender.bind(extender.create("other", units=20))
-    assert not extender.filter(pod).kept
-    assert len(extender.inflight) == 0
-
-
-def test_a_yes_ends_with_the_deletion_of_its_pod() -> None:
-    """The watch says so."""
-    extender = ExtenderFixture()
-    extender.filter(extender.create(units=4))
-    extender.pods.replace(iter([]))
+    assert len(extender.inflight) == 1
+    match how:
+        case "bind":
+            extender.bind(pod, judged=False)
+        case "failed-bind":
+            extender.cluster.delete(Kind.PODS, "default", "pod")
+            assert extender.bind(pod, judged=False).error
+        case "refusal":
+            extender.bind(extender.create("other", units=20))
+            assert not extender.filter(pod).kept
+        case "deletion":
+            extender.pods.replace(iter([]))
     assert len(extender.inflight) == 0
 
 
 def test_a_yes_ends_by_itself() -> None:
-    """kube-scheduler may have chosen never to bind."""
     clock = Clock()
     yes = inflight(clock)
     clock.now = 4.9
@@ -82,12 +64,12 @@ def test_a_yes_ends_by_itself() -> None:
     assert yes.others(None) == ()
 
 
-def test_a_pod_does_not_wait_for_itself() -> None:
-    """Only others stand in its way."""
-    yes = inflight(Clock(), wait_s=60.0)
-    assert yes.others(A) == ()
-    assert yes.wait(A) == ()
-    assert len(yes.others(ref("b").uid)) == 1
+def test_a_pod_waits_for_others_alone() -> None:
+    """A wait ends when its time is up, and tells who is still pending."""
+    yes = inflight(Clock(), wait_s=0.001)
+    yes.end(ref("b").uid)
+    assert yes.wait(A) == yes.others(A) == ()
+    assert [each.request.pod.uid for each in yes.wait(ref("b").uid)] == [A]
 
 
 def test_a_pod_does_not_wait_for_its_group() -> None:
@@ -100,7 +82,6 @@ def test_a_pod_does_not_wait_for_its_group() -> None:
 
 
 def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
-    """Long before its time is up."""
     looked = Event()
 
     def clock() -> float:
@@ -120,19 +101,6 @@ def test_a_wait_ends_as_soon_as_the_other_is_bound() -> None:
     assert yes.wait(ref("b").uid) == ()
     thread.join()
     assert time.monotonic() - began < 30
-
-
-def test_a_wait_ends_when_its_time_is_up() -> None:
-    """And says who is still pending."""
-    still = inflight(Clock(), wait_s=0.001).wait(ref("b").uid)
-    assert [each.request.pod.uid for each in still] == [A]
-
-
-def test_ending_what_is_not_pending_changes_nothing() -> None:
-    """Every bind and deletion says so, most of them of pods never filtered here."""
-    yes = inflight(Clock())
-    yes.end(ref("b").uid)
-    assert len(yes) == 1
 
 
 def careful(ledger: Ledger, asked: PodRequest, *others: Pending) -> dict[str, Reason]:
@@ -191,8 +159,7 @@ def test_nodes_are_refused_where_the_pending_take_the_room(
     assert careful(ledger(one=(29,), two=(29, 29)), asked, *others) == refused
 
 
-def test_only_so_many_nodes_are_looked_at() -> None:
-    """Past the bound they are refused, since another one will do."""
+def test_no_more_than_200_nodes_are_looked_at() -> None:
     names = [f"n{number:03}" for number in range(205)]
     book = ledger(**dict.fromkeys(names, (29, 29)))
     refused = careful(book, request("b", 20), pending(request("a", 20), *names))

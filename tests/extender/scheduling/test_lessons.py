@@ -7,17 +7,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender import main
+from extender.scheduling.bind import Books
 from extender.scheduling.lessons import Lessons
-from extender.scheduling.service import prioritize
+from extender.scheduling.service import Patience, Verbs
+from extender.scheduling.wire import ExtenderArgs
 from extender.server.metrics import LessonCollector
 from extender.settings import ExtenderSettings
-from gpushare.domain.cache import Scores
 from gpushare.domain.frag import learner as learner_room
-from gpushare.domain.frag.policy import ENOUGH, Packer
-from gpushare.domain.hosts import Hosts
-from gpushare.domain.ledger import Ledger
+from gpushare.domain.frag.policy import ENOUGH
 from gpushare.domain.model import NodeName
-from gpushare.domain.policies import Choice, Policy
 from gpushare.fakeapi.cluster import Embedded
 from tests.builders import card, placement, request
 from tests.testbed.waiting import wait_until
@@ -26,27 +24,23 @@ NAMES = [NodeName("a"), NodeName("b")]
 
 
 class Scene:
-    """Two nodes of one card, the second half full, and who packs them."""
+    """Two nodes of one card, the second half full."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.packer = Packer(self.ledger, Hosts())
+        self.books = Books(wait_s=0, pending_for_s=5)
+        self.packer = self.books.packer
+        self.verbs = Verbs(Embedded(), self.books, Patience(0))
         for name in NAMES:
-            self.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
-        self.ledger.record(placement("p", "b-0", 50, 1, node="b"))
-
-    def policy(self, name: str = "frag") -> Policy:
-        found = Choice(packer=self.packer).policy(name)
-        assert isinstance(found, Policy)
-        return found
+            self.books.ledger.set_cards(name, [card(units=100, uuid=f"{name}-0")])
+        self.books.ledger.record(placement("p", "b-0", 50, 1, node="b"))
 
     def see(self, times: int = ENOUGH) -> None:
         for number in range(times):
             self.packer.see(request(f"p{number}", 50, 1))
 
     def scores(self, name: str = "frag") -> list[int]:
-        asked = request("new", 50, 1)
-        found = prioritize(NAMES, Scores(self.ledger).of, self.policy(name), asked)
+        pod = request("new", 50, 1, policy=name)
+        found = self.verbs.prioritize(ExtenderArgs(pod.pod, pod, NAMES))
         return [score for _, score in found]
 
 
@@ -70,18 +64,12 @@ def test_the_winner_takes_all(scene: Scene) -> None:
     assert scene.scores() == [0, 10]
 
 
-def test_other_policies_know_nothing_of_it(scene: Scene) -> None:
-    """Their scores are as ever, and it is not for them that anything is learnt."""
+def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
+    """The first one starts the lessons; pods of other policies do not."""
     scene.see()
     lessons = Lessons(scene.packer, wanted=False)
     assert scene.scores("best-fit") == [0, 5]
     assert not lessons.take()
-
-
-def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
-    """The first one starts the lessons."""
-    scene.see()
-    lessons = Lessons(scene.packer, wanted=False)
     scene.scores()
     assert lessons.take()
     assert scene.scores() == [0, 10]
@@ -97,51 +85,28 @@ def test_not_before_enough_was_seen_and_not_twice(scene: Scene) -> None:
     assert not lessons.take()
 
 
-def test_what_prometheus_sees(scene: Scene) -> None:
-    """No time of a lesson that never was."""
-    lessons = Lessons(scene.packer, wanted=True, clock=lambda: 1234.0)
-    scene.see()
-    counted: dict[str, float] = {
-        "vcuda_extender_frag_pods_seen": ENOUGH,
-        "vcuda_extender_frag_lessons_failed_total": 0,
-    }
-    assert values(lessons) == counted
-    lessons.take()
-    counted["vcuda_extender_frag_learnt_timestamp_seconds"] = 1234.0
-    assert values(lessons) == counted
-
-
-def test_a_lesson_that_fails_changes_nothing(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pods are placed as before, and the log says it."""
-    scene.see()
-
-    def fail(*_args: object) -> None:
-        raise ArithmeticError("no price")
-
-    monkeypatch.setattr(scene.packer.learner, "tables", fail)
-    lessons = Lessons(scene.packer, wanted=True)
-    assert not lessons.take()
-    assert lessons.learned_at is None
-    assert scene.scores() == [0, 5]
-
-
 def test_a_lesson_that_fails_is_tried_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one may be 250 pods away, and a metric tells of it."""
+    """Pods are placed as before, and metrics tell of it."""
     scene.see()
+    metrics: dict[str, float] = {
+        "vcuda_extender_frag_pods_seen": ENOUGH,
+        "vcuda_extender_frag_lessons_failed_total": 1,
+    }
 
     def fail(*_args: object) -> None:
         raise ArithmeticError("no price")
 
-    lessons = Lessons(scene.packer, wanted=True)
+    lessons = Lessons(scene.packer, wanted=True, clock=lambda: 1234.0)
     with monkeypatch.context() as troubled:
         troubled.setattr(learner_room, "learn", fail)
         assert not lessons.take()
-    assert values(lessons)["vcuda_extender_frag_lessons_failed_total"] == 1
+    assert values(lessons) == metrics
+    assert scene.scores() == [0, 5]
     assert lessons.take()
+    metrics["vcuda_extender_frag_learnt_timestamp_seconds"] = 1234.0
+    assert values(lessons) == metrics
 
 
 def test_nothing_is_learnt_before_all_nodes_and_pods_are_read(scene: Scene) -> None:
@@ -156,7 +121,6 @@ def test_nothing_is_learnt_before_all_nodes_and_pods_are_read(scene: Scene) -> N
 
 
 def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of nodes and of pods, as its reflectors read them."""
     made: list[Lessons] = []
 
     def note(*args: Any, **how: Any) -> Lessons:
@@ -175,7 +139,6 @@ def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_thread_learns_by_itself(scene: Scene) -> None:
-    """And ends when it is told to."""
     lessons, stop = Lessons(scene.packer, wanted=True), Event()
     thread = Thread(target=lessons.run, args=(stop,))
     thread.start()
