@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -12,7 +13,6 @@ from prometheus_client.registry import Collector
 from extender.main import complaints
 from extender.server.public import FRESH_S, MetricsPage, Readiness
 from gpushare.addresses import free_address
-from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube.cluster import Kind, Page, WatchEvent
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.reflector import Reflector
@@ -37,32 +37,31 @@ class Counting(Collector):
         return ()
 
 
-def page_of(counting: Counting, clock: list[float]) -> MetricsPage:
+def page_of(counting: Counting, clock: Clock) -> MetricsPage:
     registry = CollectorRegistry()
     registry.register(counting)
-    return MetricsPage(registry, lambda: clock[0])
+    return MetricsPage(registry, clock)
 
 
 def test_metrics_are_rendered_once_a_second() -> None:
     """However many ask: it costs what kube-scheduler's calls need."""
-    counting, clock = Counting(), [0.0]
+    counting, clock = Counting(), Clock()
     page = page_of(counting, clock)
     for now, times in ((0, 1), (FRESH_S / 2, 1), (FRESH_S, 2), (FRESH_S * 1.5, 2)):
-        clock[0] = now
+        clock.now = now
         assert b"\ntimes %d.0\n" % times in page.text()
-    assert counting.times == 2
 
 
 def test_who_asks_meanwhile_gets_the_same_page() -> None:
     """And does not have it rendered once more, though it took long."""
-    counting, clock = Counting(), [0.0]
+    counting, clock = Counting(), Clock()
     page = page_of(counting, clock)
     counting.may.clear()
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(page.text)
         assert counting.asked.wait(30)
         others = [pool.submit(page.text) for _ in range(7)]
-        clock[0] = 100.0
+        clock.now = 100.0
         counting.may.set()
         assert {one.result(30) for one in (first, *others)} == {first.result()}
     assert counting.times == 1
@@ -70,46 +69,30 @@ def test_who_asks_meanwhile_gets_the_same_page() -> None:
 
 def test_a_taken_port_is_an_error() -> None:
     """Told at the start, not by a silent absence of metrics."""
+
+    def told(listen: str) -> list[str]:
+        found = complaints({"GPUSHARE_PUBLIC_LISTEN": listen})
+        return [text for text in found if "PUBLIC_LISTEN" in text]
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        here = f"127.0.0.1:{taken.getsockname()[1]}"
-        (complaint,) = (
-            text
-            for text in complaints({"GPUSHARE_PUBLIC_LISTEN": here})
-            if "PUBLIC_LISTEN" in text
-        )
+        (complaint,) = told(f"127.0.0.1:{taken.getsockname()[1]}")
     assert "in use" in complaint
     assert "give another host:port" in complaint
-    free = str(free_address())
-    assert not any(
-        "PUBLIC_LISTEN" in text for text in complaints({"GPUSHARE_PUBLIC_LISTEN": free})
-    )
+    assert told(str(free_address())) == []
 
 
 class Once:
     """A cluster that answers a list, and then is heard of no more."""
 
-    def __init__(self, stop: "Stop") -> None:
+    def __init__(self, stop: Event) -> None:
         self._stop = stop
 
     def watch(self, *_: object, **__: object) -> Iterator[WatchEvent]:
-        self._stop.now = True
+        self._stop.set()
         raise Unavailable("gone")
 
     def list_page(self, *_: object, **__: object) -> Page:
         return Page((), "1")
-
-
-class Stop:
-    """An event that the cluster sets once it has been listed."""
-
-    def __init__(self) -> None:
-        self.now = False
-
-    def is_set(self) -> bool:
-        return self.now
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.now
 
 
 class Nobody:
@@ -123,29 +106,23 @@ class Nobody:
 
 
 def reflector(clock: Clock, *, listed: bool) -> Reflector:
-    if not listed:
-        return Reflector(Embedded(), Kind.PODS, Nobody(), clock=clock)
-    stop = Stop()
-    made = Reflector(
-        Once(stop),  # type: ignore[arg-type]
-        Kind.PODS,
-        Nobody(),
-        clock=clock,
-    )
-    made.run(stop)  # type: ignore[arg-type]
+    stop = Event()
+    cluster: Any = Once(stop)
+    made = Reflector(cluster, Kind.PODS, Nobody(), clock=clock)
+    if listed:
+        made.run(stop)
     return made
 
 
 def test_not_before_everything_has_been_listed() -> None:
     """Each collection that is missing is named."""
     clock = Clock()
-    both = (
-        ("nodes", reflector(clock, listed=True)),
-        ("pods", reflector(clock, listed=False)),
-    )
-    readiness = Readiness(both, 60)
+    listed, missing = (reflector(clock, listed=each) for each in (True, False))
+    readiness = Readiness((("nodes", listed), ("pods", missing)), 60)
     assert readiness.why_not() == ["pods have not been listed yet"]
     assert readiness.ages_s() == {"nodes": 0}
+    both = Readiness((("nodes", missing), ("pods", missing)), 60)
+    assert len(both.why_not()) == 2
 
 
 def test_not_after_a_long_silence() -> None:
@@ -159,16 +136,3 @@ def test_not_after_a_long_silence() -> None:
         "no news of nodes for 61 s; is the API server reachable?"
     ]
     assert readiness.ages_s() == {"nodes": 61}
-
-
-def test_every_reason_is_given() -> None:
-    """Not the first alone."""
-    clock = Clock()
-    readiness = Readiness(
-        (
-            ("nodes", reflector(clock, listed=False)),
-            ("pods", reflector(clock, listed=False)),
-        ),
-        60,
-    )
-    assert len(readiness.why_not()) == 2

@@ -1,7 +1,6 @@
 """The page at /ui: what it is made of, and who gets it."""
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import resources
 from threading import Event
@@ -10,20 +9,19 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from extender.main import Applications, assemble
+from extender.main import assemble
 from extender.server.ui import MOST_REASONS, Seen, state
 from extender.settings import ExtenderSettings
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.cluster import Json
 from gpushare.kube.codec import pod_record
 from tests.builders import (
     bound_json,
     cards,
     node,
-    node_json,
     placement,
     pod_json,
     request,
@@ -41,7 +39,6 @@ def seen(*nodes: Node, pods: tuple[Json, ...] = (), **more: Any) -> dict[str, An
 
 
 def test_it_is_the_snapshot_with_more() -> None:
-    """The same books; whoever compares the two finds no difference."""
     pages = [node(*cards(29, 16), holds=[placement("a", 0, 20)])]
     shown = seen(*pages)
     plain = snapshot(pages, (), Choice())
@@ -56,36 +53,18 @@ def test_who_waits_is_told_why_in_inspects_words() -> None:
     late = pod_json("late", units=17, cores=1)
     first = pod_json("first", units=17, cores=1, priority=9)
     small = pod_json("small", units=4)
-    shown = seen(pages, pods=(late, small, first))["pending"]
-    assert [
-        (pod["name"], pod["asks"], pod["because"], pod["room"]) for pod in shown
-    ] == [
-        (
-            "first",
-            "17 units (4.25 GiB) and 1 core",
-            "no card has 17 units free; the most is 16, on n card 1",
-            False,
-        ),
-        (
-            "late",
-            "17 units (4.25 GiB) and 1 core",
-            "no card has 17 units free; the most is 16, on n card 1",
-            False,
-        ),
-        (
-            "small",
-            "4 units (1 GiB)",
-            "there is room on n; see kube-scheduler's words",
-            True,
-        ),
+    odd = pod_json("zodd", cores=150)
+    shown = seen(pages, pods=(late, small, odd, first))["pending"]
+    why = "no card has 17 units free; the most is 16, on n card 1"
+    room = "there is room on n; see kube-scheduler's words"
+    keys = ("name", "asks", "because", "room")
+    assert [tuple(pod[key] for key in keys) for pod in shown[:3]] == [
+        ("first", "17 units (4.25 GiB) and 1 core", why, False),
+        ("late", "17 units (4.25 GiB) and 1 core", why, False),
+        ("small", "4 units (1 GiB)", room, True),
     ]
-
-
-def test_what_can_never_be_met_says_so() -> None:
-    """What it asks is no amount that could be told."""
-    (shown,) = seen(node(), pods=(pod_json("odd", cores=150),))["pending"]
-    assert shown["because"].startswith("Invalid vcuda request: 150 cores")
-    assert (shown["asks"], shown["room"]) == ("n/a", False)
+    assert shown[3]["because"].startswith("Invalid vcuda request: 150 cores")
+    assert (shown[3]["asks"], shown[3]["room"]) == ("n/a", False)
 
 
 def test_room_that_is_kept_for_a_pod_is_room_for_it_alone() -> None:
@@ -98,24 +77,21 @@ def test_room_that_is_kept_for_a_pod_is_room_for_it_alone() -> None:
 
 def test_of_very_many_different_requests_some_have_no_reason() -> None:
     """Unknown is null, and no pod is left out."""
-    pods = tuple(
-        pod_json(f"p{size:03}", units=30 + size) for size in range(MOST_REASONS + 2)
-    )
-    shown = seen(node(), pods=pods)["pending"]
-    assert len(shown) == len(pods)
+    count = MOST_REASONS + 2
+    pods = [pod_json(f"p{size:03}", units=30 + size) for size in range(count)]
+    shown = seen(node(), pods=tuple(pods))["pending"]
+    assert len(shown) == count
     assert [pod["because"] is None for pod in shown[-3:]] == [False, True, True]
     assert shown[-1]["room"] is None
     assert shown[-1]["asks"].startswith("63 units")
 
 
 def test_a_pod_on_the_books_waits_no_more() -> None:
-    """Its bind may not have been seen back yet."""
     page = node(holds=[placement("soon", 0, 4)])
     assert seen(page, pods=(pod_json("soon", units=4),))["pending"] == []
 
 
 def test_who_is_leaving_and_what_is_wrong() -> None:
-    """By UID; and in words."""
     leaves = bound_json(placement("old", 0, 4), terminating=True)
     shown = seen(
         node(unplaced=[request("lost", 4)]),
@@ -130,72 +106,25 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
     assert shown["heard_s"] == {"pods": 0.1}
 
 
-@pytest.fixture(scope="module")
-def made() -> Iterator[Applications]:
-    stop = Event()
-    cluster = Embedded(bookmark_every_s=0.05)
-    cluster.create(Kind.NODES, node_json("n", *cards(29)))
-    yield assemble(ExtenderSettings(ui=True), cluster, stop)
-    stop.set()
-
-
-def test_the_page_and_its_state_are_served_beside_the_verbs(
-    made: Applications,
-) -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_page_and_its_state_are_served_if_wanted(*, wanted: bool) -> None:
     """With headers that let nothing run but the page's own."""
-    page = Client(made.inner).get("/ui", base_url=INNER)
+    stop = Event()
+    client = Client(assemble(ExtenderSettings(ui=wanted), Embedded(), stop).inner)
+    stop.set()
+    page, told = (client.get(path, base_url=INNER) for path in ("/ui", "/ui/state"))
+    if not wanted:
+        assert (page.status_code, told.status_code) == (404, 404)
+        return
     assert (page.status_code, page.text) == (200, HTML)
     assert page.content_type == "text/html; charset=utf-8"
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    told = Client(made.inner).get("/ui/state", base_url=INNER)
     assert told.json is not None
     assert told.json["v"] == 1
     assert told.content_type == "application/json"
     assert told.headers["Cache-Control"] == "no-store"
-
-
-@pytest.mark.parametrize("path", ["/ui", "/ui/state"])
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_the_public_listener_has_no_page(
-    made: Applications, path: str, method: str
-) -> None:
-    """Anybody in the cluster may reach that one."""
-    answer = Client(made.public).open(path, method=method, base_url=INNER)
-    assert answer.status_code == 404
-
-
-def test_it_is_only_to_be_looked_at(made: Applications) -> None:
-    """No other method."""
-    for path in ("/ui", "/ui/state"):
-        answer = Client(made.inner).post(path, base_url=INNER)
-        assert answer.status_code == 405
-
-
-def test_it_is_off_unless_it_is_wanted() -> None:
-    """By GPUSHARE_UI alone."""
-    stop = Event()
-    client = Client(assemble(ExtenderSettings(), Embedded(), stop).inner)
-    assert client.get("/ui", base_url=INNER).status_code == 404
-    assert client.get("/ui/state", base_url=INNER).status_code == 404
-    stop.set()
-
-
-@pytest.mark.parametrize(
-    ("environ", "wanted", "complaints"),
-    [
-        ({}, False, 0),
-        ({"GPUSHARE_UI": "on"}, True, 0),
-        ({"GPUSHARE_UI": "off"}, False, 0),
-        ({"GPUSHARE_UI": "yes"}, False, 1),
-    ],
-)
-def test_its_setting(environ: dict[str, str], wanted: bool, complaints: int) -> None:
-    """``on`` or ``off``, and nothing that could be meant so."""
-    settings, found = ExtenderSettings.read(environ)
-    assert settings.ui is wanted
-    assert len(found) == complaints
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
