@@ -3,7 +3,7 @@
 After its own sources (0.12, ``pkg/naming`` and ``pkg/custom-provider``): discovery by
 ``/api/v1/series``, the API's names from the series' names and labels, one query for all
 objects asked for. Of its configuration it knows what our rules use. What the real one
-answered is on record (``questions``), and this has to answer the same.
+answered is on record (``scene``), and this has to answer the same.
 """
 
 import math

@@ -10,6 +10,7 @@ Series = Mapping[str, str]
 CARD = {"gpu": "0", "UUID": "GPU-0", "NodeName": "n"}
 WHO = {"NamespaceName": "a", "PodName": "bert-0", "ContainerName": "main"}
 EXPORTER = {"job": "gpushare-exporter", "instance": "10.0.0.7:9400", "node": "n"}
+CRITICAL, WARNING, INFO = ({"severity": one} for one in ("critical", "warning", "info"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,37 @@ class Case:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def one(name: str, *more: Mapping[str, str], **labels: str) -> str:
+class About:
+    """The cases of one alert, with what it says where it fires."""
+
+    def __init__(
+        self, alert: str, says: str = "", *labels: Series, **more: str
+    ) -> None:
+        self.alert, self.says = alert, says
+        self.labels = merged(*labels, more)
+
+    def fires(
+        self, rule: str, at: int, series: Series, says: str = "", **labels: str
+    ) -> Case:
+        labels = {**self.labels, **labels}
+        return Case(self.alert, rule, at, series, says or self.says, labels)
+
+    def silent(self, rule: str, at: int, series: Series) -> Case:
+        return Case(self.alert, rule, at, series)
+
+
+def merged(*parts: Series) -> dict[str, str]:
+    return {key: text for part in parts for key, text in part.items()}
+
+
+def one(name: str, *more: Series, **labels: str) -> str:
     """Write a series as Prometheus does."""
-    merged: dict[str, str] = {}
-    for each in (*more, labels):
-        merged |= each
-    told = ",".join(f'{key}="{text}"' for key, text in merged.items())
+    every = merged(*more, labels)
+    told = ",".join(f'{key}="{text}"' for key, text in every.items())
     return f"{name}{{{told}}}"
 
 
-def card(name: str, values: str, **labels: str) -> dict[str, str]:
+def card(name: str, values: str, **labels: str) -> Series:
     """Give a series of the exporter's about a card."""
     return {one(name, CARD, **labels): values}
 
@@ -46,10 +68,6 @@ def booked(name: str, values: str, uuid: str = "GPU-0", node: str = "n") -> Seri
     return {one(name, NodeName=node, UUID=uuid, job="gpushare-extender"): values}
 
 
-def share(name: str, values: str, **labels: str) -> dict[str, str]:
+def share(name: str, values: str, **labels: str) -> Series:
     """Give a series of the exporter's about a container on a card."""
     return {one(name, CARD, WHO, **labels): values}
-
-
-def summed(*parts: Series) -> dict[str, str]:
-    return {name: values for part in parts for name, values in part.items()}

@@ -1,145 +1,124 @@
-"""Cases of the alerts on cards."""
+"""Cases of the alerts on cards; NVIDIA's dcgm-exporter may run beside ours."""
 
-from tests.monitoring.alertcases import CARD, Case, Series, booked, card, summed
+from tests.monitoring.alertcases import (
+    CARD,
+    CRITICAL,
+    INFO,
+    WARNING,
+    About,
+    Case,
+    Series,
+    booked,
+    card,
+    merged,
+    one,
+)
 
-CRITICAL = {**CARD, "severity": "critical"}
-WARNING = {**CARD, "severity": "warning"}
 SEEN = card("vcuda_card_info", "1x60", healthy="true")
-
-
-def xid(number: int, values: str, seen: Series = SEEN) -> Series:
-    return summed(seen, card("vcuda_xid_errors_total", values, xid=str(number)))
-
-
-def fires(
-    name: str, rule: str, at: int, series: Series, says: str, **more: str
-) -> Case:
-    return Case(name, rule, at, series, says, {**CARD, **more})
-
-
 DBE = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
 SBE = "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"
 AGG = "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL"
 ROWS = "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"
+FAILURE = "DCGM_FI_DEV_ROW_REMAP_FAILURE"
+RETIRED = "DCGM_FI_DEV_RETIRED_PENDING"
 HEAT = "DCGM_FI_DEV_THERMAL_VIOLATION"
 POWER = "DCGM_FI_DEV_POWER_VIOLATION"
-XID, APP = "VcudaGpuXid", "VcudaGpuXidApp"
+GPU_TEMP = "DCGM_FI_DEV_GPU_TEMP"
+USED, TOTAL = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_TOTAL"
 OF = "card 0 of n"
-BAD = f"Memory errors that cannot be corrected on {OF}"
-SOME = f"Memory errors on {OF}"
+DCGM = {"NodeName": "", "hostname": "n", "job": "nvidia-dcgm-exporter"}
+"""How NVIDIA's own exporter tells of the same card: without NodeName."""
 
 
-def of_kind(alert: str, number: int, words: str, **labels: str) -> tuple[Case, ...]:
-    """The same of each kind of XID; ``words`` is the summary before ``OF``."""
+def xid(number: int, values: str, seen: Series = SEEN) -> Series:
+    return merged(seen, card("vcuda_xid_errors_total", values, xid=str(number)))
 
-    def told(rule: str, at: int, series: Series) -> Case:
-        its = {"xid": str(number), **labels}
-        return fires(alert, f"{number} {rule}", at, series, words, **its)
 
-    def silent(rule: str, at: int, series: Series) -> Case:
-        return Case(alert, f"{number} {rule}", at, series)
-
+def of_kind(alert: About, number: int) -> tuple[Case, ...]:
+    """The same of each kind of XID."""
     gone = card("vcuda_card_info", "1x9", healthy="true")
-    anew = summed(
+    anew = merged(
         SEEN,
         card("vcuda_xid_errors_total", "2x9", xid=str(number), instance="a"),
         card("vcuda_xid_errors_total", "_x10 0x20", xid=str(number), instance="b"),
     )
+    fires = (
+        ("the first one of its kind", 11, xid(number, "_x10 1x20")),
+        ("another one of its kind", 14, xid(number, "1x10 2x20")),
+        ("the first one of a counter that was 0", 12, xid(number, "0x10 1x20")),
+        ("while the card goes", 14, xid(number, "_x10 1x20", gone)),
+    )
+    silent = (
+        ("ten minutes later it is no news", 20, xid(number, "_x10 1x20")),
+        ("old ones are none to a new Prometheus", 1, xid(number, "3x20")),
+        ("nor a little later", 4, xid(number, "3x20")),
+        ("none yet", 11, xid(number, "0x20")),
+        ("an exporter begins anew with its zeros", 11, anew),
+    )
     return (
-        told("the first one of its kind", 11, xid(number, "_x10 1x20")),
-        told("another one of its kind", 14, xid(number, "1x10 2x20")),
-        told("the first one of a counter that was 0", 12, xid(number, "0x10 1x20")),
-        told("while the card goes", 14, xid(number, "_x10 1x20", gone)),
-        silent("ten minutes later it is no news", 20, xid(number, "_x10 1x20")),
-        silent("old ones are none to a new Prometheus", 1, xid(number, "3x20")),
-        silent("nor a little later", 4, xid(number, "3x20")),
-        silent("none yet", 11, xid(number, "0x20")),
-        silent("an exporter begins anew with its zeros", 11, anew),
+        *(alert.fires(f"{number} {rule}", *case) for rule, *case in fires),
+        *(alert.silent(f"{number} {rule}", *case) for rule, *case in silent),
     )
 
 
-CRITICALLY = {"severity": "critical"}
+PAGED = About("VcudaGpuXid", f"XID 79 on {OF}", CARD, CRITICAL, xid="79", page="true")
+# One of which nobody knows what it means pages nobody.
+UNKNOWN = About("VcudaGpuXid", f"XID 62 on {OF}", CARD, CRITICAL, xid="62")
+APP_SAYS = f"A program failed on {OF}: XID 31"
+APP = About("VcudaGpuXidApp", APP_SAYS, CARD, INFO, xid="31")
 XIDS = (
-    *of_kind(XID, 79, f"XID 79 on {OF}", **CRITICALLY, page="true"),
-    # One of which nobody knows what it means pages nobody.
-    *of_kind(XID, 62, f"XID 62 on {OF}", **CRITICALLY),
-    *of_kind(APP, 31, f"A program failed on {OF}: XID 31", severity="info"),
-    Case(XID, "a program's fault", 11, xid(31, "_x10 1x20")),
-    Case(APP, "a card's fault", 11, xid(79, "_x10 1x20")),
+    *of_kind(PAGED, 79),
+    *of_kind(UNKNOWN, 62),
+    *of_kind(APP, 31),
+    PAGED.silent("a program's fault", 11, xid(31, "_x10 1x20")),
+    APP.silent("a card's fault", 11, xid(79, "_x10 1x20")),
 )
 
-LOST = "VcudaGpuLost"
-BY_BOOKS = {"NodeName": "n", "UUID": "GPU-0", "severity": "critical", "by": "books"}
-BY_EXPORTER = {**CRITICAL, "by": "exporter"}
 HEALTHY = card("vcuda_card_healthy", "1x20")
 SICK = card("vcuda_card_healthy", "0x20")
 BOOKED_SICK = booked("vcuda_card_healthy", "0x20")
-GONE = "A card of n is sick or lost, says its device plugin"
-MUTE = f"No answer to the exporter: {OF}"
-
-FAULTS = (
-    Case(LOST, "the exporter alone says so", 3, SICK, MUTE, BY_EXPORTER),
-    Case(
-        LOST,
-        "the exporter says so, the books call it well",
-        3,
-        summed(SICK, booked("vcuda_card_healthy", "1x20")),
-        MUTE,
-        BY_EXPORTER,
-    ),
-    Case(
-        LOST,
-        "the books alone say so",
-        3,
-        summed(HEALTHY, BOOKED_SICK),
-        GONE,
-        BY_BOOKS,
-    ),
-    Case(LOST, "both say so: one alert", 3, summed(SICK, BOOKED_SICK), GONE, BY_BOOKS),
-    Case(LOST, "for a moment", 1, SICK),
-    Case(LOST, "it is well", 20, summed(HEALTHY, booked("vcuda_card_healthy", "1x20"))),
-    Case("VcudaEcc", "a double-bit error", 15, card(DBE, "0x5 1x20"), BAD, CRITICAL),
-    Case(
-        "VcudaEcc",
-        "a row cannot be remapped",
-        1,
-        card("DCGM_FI_DEV_ROW_REMAP_FAILURE", "1x20"),
-        BAD,
-        CRITICAL,
-    ),
-    Case("VcudaEcc", "one of its life", 15, card(AGG, "0x5 1x20"), BAD, CRITICAL),
-    Case("VcudaEcc", "a row is remapped", 15, card(ROWS, "0x5 1x20"), BAD, CRITICAL),
-    Case("VcudaEcc", "single-bit errors", 20, card(SBE, "0x5 12x20"), SOME, WARNING),
-    Case(
-        "VcudaEcc",
-        "pages wait to be retired",
-        1,
-        card("DCGM_FI_DEV_RETIRED_PENDING", "1x20"),
-        SOME,
-        WARNING,
-    ),
-    Case("VcudaEcc", "a few single-bit errors", 20, card(SBE, "0x5 4x20")),
-    Case(
-        "VcudaEcc",
-        "errors of long ago, and none",
-        20,
-        summed(
-            *(card(name, "2x40") for name in (DBE, AGG, ROWS, SBE)),
-            card("DCGM_FI_DEV_ROW_REMAP_FAILURE", "0x40"),
-            card("DCGM_FI_DEV_RETIRED_PENDING", "0x40"),
-        ),
-    ),
+BOOKED_HEALTHY = booked("vcuda_card_healthy", "1x20")
+MUTE = About(
+    "VcudaGpuLost", f"No answer to the exporter: {OF}", CARD, CRITICAL, by="exporter"
 )
-
-GPU_TEMP = "DCGM_FI_DEV_GPU_TEMP"
-SLOWED = "Slowed down for"
+GONE = About(
+    "VcudaGpuLost",
+    "A card of n is sick or lost, says its device plugin",
+    CRITICAL,
+    NodeName="n",
+    UUID="GPU-0",
+    by="books",
+)
+BAD = About(
+    "VcudaEcc", f"Memory errors that cannot be corrected on {OF}", CARD, CRITICAL
+)
+SOME = About("VcudaEcc", f"Memory errors on {OF}", CARD, WARNING)
+LONG_AGO = merged(
+    *(card(name, "2x40") for name in (DBE, AGG, ROWS, SBE)),
+    *(card(name, "0x40") for name in (FAILURE, RETIRED)),
+)
+FAULTS = (
+    MUTE.fires("the exporter alone says so", 3, SICK),
+    MUTE.fires(
+        "the exporter says so, the books call it well", 3, merged(SICK, BOOKED_HEALTHY)
+    ),
+    GONE.fires("the books alone say so", 3, merged(HEALTHY, BOOKED_SICK)),
+    GONE.fires("both say so: one alert", 3, merged(SICK, BOOKED_SICK)),
+    GONE.silent("for a moment", 1, SICK),
+    GONE.silent("it is well", 20, merged(HEALTHY, BOOKED_HEALTHY)),
+    BAD.fires("a double-bit error", 15, card(DBE, "0x5 1x20")),
+    BAD.fires("a row cannot be remapped", 1, card(FAILURE, "1x20")),
+    BAD.fires("one of its life", 15, card(AGG, "0x5 1x20")),
+    BAD.fires("a row is remapped", 15, card(ROWS, "0x5 1x20")),
+    SOME.fires("single-bit errors", 20, card(SBE, "0x5 12x20")),
+    SOME.fires("pages wait to be retired", 1, card(RETIRED, "1x20")),
+    SOME.silent("a few single-bit errors", 20, card(SBE, "0x5 4x20")),
+    SOME.silent("errors of long ago, and none", 20, LONG_AGO),
+)
 
 
 def full(used: int) -> Series:
-    return summed(
-        card("DCGM_FI_DEV_FB_USED", f"{used}x20"),
-        card("DCGM_FI_DEV_FB_TOTAL", "7611x20"),
-    )
+    return merged(card(USED, f"{used}x20"), card(TOTAL, "7611x20"))
 
 
 def until_a_moment_ago(name: str, each: int) -> Series:
@@ -151,74 +130,78 @@ def until_a_moment_ago(name: str, each: int) -> Series:
     return card(name, f"0+{each}x7 _ {9 * each}+{each}x3 {12 * each}x20")
 
 
+def slowed(cause: str, share: str) -> About:
+    says = f"Slowed down for {cause} {share} of the time: {OF}"
+    return About("VcudaThrottled", says, CARD, WARNING, cause=cause)
+
+
+HOT = About("VcudaHot", f"86 °C: {OF}", CARD, WARNING)
+SLOWED = About("VcudaThrottled")
+HOT_MINUTE, SLOW_MINUTE = "0+6000000000x20", "0+36000000000x20"
+FULL_SAYS = f"97.23% of the memory is in use: {OF}"
+FULL = About("VcudaCardNearlyFull", FULL_SAYS, CARD, WARNING)
 CONDITION = (
-    Case("VcudaHot", "for long", 6, card(GPU_TEMP, "86x20"), f"86 °C: {OF}", WARNING),
-    Case("VcudaHot", "for a moment", 4, card(GPU_TEMP, "86x20")),
-    Case("VcudaHot", "warm", 20, card(GPU_TEMP, "85x20")),
-    fires(
-        "VcudaThrottled",
-        "for heat, a tenth of the time",
-        11,
-        card(HEAT, "0+6000000000x20"),
-        f"{SLOWED} heat 10% of the time: {OF}",
-        severity="warning",
-        cause="heat",
+    HOT.fires("for long", 6, card(GPU_TEMP, "86x20")),
+    HOT.silent("for a moment", 4, card(GPU_TEMP, "86x20")),
+    HOT.silent("warm", 20, card(GPU_TEMP, "85x20")),
+    slowed("heat", "10%").fires(
+        "for heat, a tenth of the time", 11, card(HEAT, HOT_MINUTE)
     ),
-    fires(
-        "VcudaThrottled",
-        "for heat, until a moment ago",
-        13,
-        until_a_moment_ago(HEAT, 6_000_000_000),
-        f"{SLOWED} heat 7.5% of the time: {OF}",
-        severity="warning",
-        cause="heat",
+    slowed("heat", "7.5%").fires(
+        "for heat, until a moment ago", 13, until_a_moment_ago(HEAT, 6_000_000_000)
     ),
-    fires(
-        "VcudaThrottled",
-        "for power, until a moment ago",
-        13,
-        until_a_moment_ago(POWER, 54_000_000_000),
-        f"{SLOWED} power 67.5% of the time: {OF}",
-        severity="warning",
-        cause="power",
+    slowed("power", "67.5%").fires(
+        "for power, until a moment ago", 13, until_a_moment_ago(POWER, 54_000_000_000)
     ),
-    Case(
-        "VcudaThrottled",
+    SLOWED.silent(
         "for a moment",
         4,
-        summed(card(HEAT, "0+6000000000x20"), card(POWER, "0+54000000000x20")),
+        merged(card(HEAT, HOT_MINUTE), card(POWER, "0+54000000000x20")),
     ),
-    fires(
-        "VcudaThrottled",
-        "for power, most of the time",
-        11,
-        card(POWER, "0+36000000000x20"),
-        f"{SLOWED} power 60% of the time: {OF}",
-        severity="warning",
-        cause="power",
+    slowed("power", "60%").fires(
+        "for power, most of the time", 11, card(POWER, SLOW_MINUTE)
     ),
-    Case(
-        "VcudaThrottled",
+    SLOWED.silent(
         "a little of both",
         20,
-        summed(card(HEAT, "0+600000000x20"), card(POWER, "0+18000000000x20")),
+        merged(card(HEAT, "0+600000000x20"), card(POWER, "0+18000000000x20")),
     ),
-    Case(
-        "VcudaCardNearlyFull",
-        "for long",
-        11,
-        full(7400),
-        f"97.23% of the memory is in use: {OF}",
-        WARNING,
-    ),
-    Case("VcudaCardNearlyFull", "for a moment", 9, full(7400)),
-    Case("VcudaCardNearlyFull", "with room", 20, full(7000)),
-    Case(
-        "VcudaCardNearlyFull",
-        "nobody knows of how much",
-        20,
-        card("DCGM_FI_DEV_FB_USED", "7400x20"),
-    ),
+    FULL.fires("for long", 11, full(7400)),
+    FULL.silent("for a moment", 9, full(7400)),
+    FULL.silent("with room", 20, full(7000)),
+    FULL.silent("nobody knows of how much", 20, card(USED, "7400x20")),
 )
 
-CASES = (*XIDS, *FAULTS, *CONDITION)
+
+def dcgm(name: str, values: str) -> Series:
+    return {one(name, CARD, DCGM): values}
+
+
+def twice(name: str, values: str) -> Series:
+    return merged(card(name, values), dcgm(name, values))
+
+
+BESIDE = (
+    HOT.fires(
+        "once, of a card that dcgm-exporter tells of too", 6, twice(GPU_TEMP, "86x20")
+    ),
+    BAD.fires("a double-bit error, once", 15, twice(DBE, "0x5 1x20")),
+    *(
+        SOME.silent(f"dcgm-exporter's {name}", 15, dcgm(name, values))
+        for name, values in (
+            (AGG, "0x5 1x20"),
+            (ROWS, "0x5 1x20"),
+            (SBE, "0x5 12x20"),
+            (FAILURE, "1x20"),
+            (RETIRED, "1x20"),
+        )
+    ),
+    *(
+        SLOWED.silent(f"dcgm-exporter's {name}", 11, dcgm(name, values))
+        for name, values in ((HEAT, HOT_MINUTE), (POWER, SLOW_MINUTE))
+    ),
+    FULL.silent(
+        "by dcgm-exporter", 11, merged(dcgm(USED, "7400x20"), dcgm(TOTAL, "7611x20"))
+    ),
+)
+CASES = (*XIDS, *FAULTS, *CONDITION, *BESIDE)

@@ -1,10 +1,9 @@
-"""A small HTTP server for what a test wants read: metrics, or an API."""
+"""A small HTTP server for what a test wants read, or taken."""
 
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
-from types import TracebackType
 from typing import NamedTuple, Self
 
 LOOPBACK = "127.0.0.1"
@@ -17,13 +16,17 @@ class Answer(NamedTuple):
 
 
 class PageServer:
-    """Answers each GET with ``answer(path)``, the query included."""
+    """Answers each GET with ``answer(path)``, the query included.
+
+    The body of a POST goes to ``take`` with its path.
+    """
 
     def __init__(
         self,
         answer: Callable[[str], Answer],
         host: str = LOOPBACK,
         tls: SSLContext | None = None,
+        take: Callable[[str, bytes], None] = lambda _path, _body: None,
     ) -> None:
         class Request(BaseHTTPRequestHandler):
             # A caller that hangs must not keep the server from closing.
@@ -36,6 +39,11 @@ class PageServer:
                 self.send_header("Content-Length", str(len(made.body)))
                 self.end_headers()
                 self.wfile.write(made.body)
+
+            def do_POST(self) -> None:
+                take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(204)
+                self.end_headers()
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -56,12 +64,7 @@ class PageServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -70,8 +73,7 @@ class PageServer:
 class MetricsPage:
     """A page of metrics that a test writes, and writes anew."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    text = ""
 
     def answer(self, _path: str) -> Answer:
         return Answer(200, "text/plain; version=0.0.4", self.text.encode())

@@ -15,8 +15,17 @@ import yaml
 from gpushare.addresses import free_address
 from tests.monitoring.metricsapi import ROOT
 from tests.monitoring.pages import MetricsPage, PageServer
-from tests.monitoring.questions import LABELS, lasting, paths, pods, record
-from tests.monitoring.scene import MENDED, NODES, SEED, page
+from tests.monitoring.scene import (
+    LABELS,
+    MENDED,
+    NODES,
+    SEED,
+    lasting,
+    page,
+    paths,
+    pods,
+    record,
+)
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
@@ -29,21 +38,16 @@ LISTED = 10
 """Entries of the whole list."""
 READ = ["get", "list", "watch"]
 CHARTS_RIGHTS = [
-    {
-        "apiGroups": [""],
-        "resources": ["namespaces", "pods", "services", "configmaps"],
-        "verbs": READ,
-    },
-    {
-        "apiGroups": ["authentication.k8s.io"],
-        "resources": ["tokenreviews"],
-        "verbs": ["create"],
-    },
-    {
-        "apiGroups": ["authorization.k8s.io"],
-        "resources": ["subjectaccessreviews"],
-        "verbs": ["create"],
-    },
+    {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    for group, resources, verbs in (
+        (
+            "",
+            ["namespaces", "pods", "services", "configmaps"],
+            ["get", "list", "watch"],
+        ),
+        ("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        ("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    )
 ]
 """What the adapter's chart lets its account do: nodes are not among it."""
 

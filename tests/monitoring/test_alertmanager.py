@@ -2,18 +2,17 @@
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Queue
 from typing import Any
 
 import pytest
 import yaml
 
 from monitoring.alerts import GROUPS
+from tests.monitoring.pages import Answer, PageServer
 from tests.testbed.alertmanager import Alertmanager, Amtool
 from tests.testbed.manifests import FOLDER
 from tests.testbed.monitoring import StartAlertmanager
@@ -29,58 +28,28 @@ class Discord:
     """Takes messages as Discord would; ``next`` gives each with its channel."""
 
     def __init__(self) -> None:
-        arrived: Queue[tuple[str, dict[str, Any]]] = Queue()
-
-        class Webhook(BaseHTTPRequestHandler):
-            timeout = 10
-
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                message = json.loads(self.rfile.read(length))
-                self.send_response(204)
-                self.end_headers()
-                arrived.put((self.path.removeprefix("/"), message))
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._arrived = arrived
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
-        self.server.daemon_threads = False
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def channel(self, name: str) -> str:
-        host, port = self.server.server_address[:2]
-        return f"http://{host!s}:{port}/{name}"
+        self._arrived: Queue[tuple[str, bytes]] = Queue()
+        take = lambda path, body: self._arrived.put((path, body))  # noqa: E731
+        self.server = PageServer(lambda _: Answer(404, "text/plain", b""), take=take)
 
     def next(self) -> tuple[str, dict[str, Any]]:
         """The next message: its channel, and its one embed."""
-        try:
-            channel, message = self._arrived.get(timeout=WITHIN_S)
-        except Empty:
-            pytest.fail("nothing arrived")
-        (embed,) = message["embeds"]
-        return channel, embed
+        channel, message = self._arrived.get(timeout=WITHIN_S)
+        (embed,) = json.loads(message)["embeds"]
+        return channel.removeprefix("/"), embed
 
     def titled(self, title: str) -> dict[str, Any]:
         """The first embed of that title: what comes before it was not all yet."""
-        while True:
-            _, embed = self.next()
-            if embed["title"] == title:
-                return embed
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self._thread.join()
-        self.server.server_close()
+        return next(
+            embed for _, embed in iter(self.next, None) if embed["title"] == title
+        )
 
 
 @pytest.fixture
 def discord() -> Iterator[Discord]:
     made = Discord()
-    yield made
-    made.close()
+    with made.server:
+        yield made
 
 
 @pytest.fixture
@@ -91,7 +60,7 @@ def manager(
     config = yaml.safe_load(CONFIG.read_text())
     for receiver in config["receivers"]:
         for one in receiver.get("discord_configs", ()):
-            one["webhook_url"] = discord.channel(receiver["name"])
+            one["webhook_url"] = f"http://{discord.server.address}/{receiver['name']}"
     for route in every_route(config["route"]):
         route |= {"group_wait": "0s", "group_interval": "1s"}
     path = tmp_path / "alertmanager.yaml"
@@ -150,26 +119,6 @@ def test_an_alert_arrives_and_its_end_too(
 
 
 @pytest.mark.parametrize(
-    ("severity", "labels", "channel"),
-    [
-        ("critical", {"page": "true"}, "pages"),
-        ("critical", {}, "critical"),
-        ("warning", {}, "warnings"),
-        ("info", {}, "warnings"),
-    ],
-)
-def test_each_has_its_channel(
-    manager: Alertmanager,
-    discord: Discord,
-    severity: str,
-    labels: dict[str, str],
-    channel: str,
-) -> None:
-    manager.post([alert("VcudaGpuXid", severity, **labels)])
-    assert discord.next()[0] == channel
-
-
-@pytest.mark.parametrize(
     ("labels", "receiver"),
     [
         ({"alertname": "Watchdog", "severity": "none"}, "nobody"),
@@ -192,15 +141,17 @@ def test_only_what_is_ours_goes_to_our_channels(
     assert done.stdout.split() == [receiver]
 
 
-def test_every_alert_of_ours_is_known_as_ours() -> None:
-    """By its name: the route asks for nothing else."""
-    assert all(one.name.startswith("Vcuda") for group in GROUPS for one in group.alerts)
+def test_every_alert_has_a_route_and_its_words_fit() -> None:
+    """It is known as ours by its name, and goes by its severity.
 
-
-def test_every_severity_of_ours_has_a_route() -> None:
-    """The first of them is the route of all that have no other."""
-    severities = {one.severity for group in GROUPS for one in group.alerts}
-    assert severities == {"critical", "warning", "info"}
+    Names put in for their places take as much room or less.
+    """
+    alerts = [alert for group in GROUPS for alert in group.alerts]
+    assert {one.severity for one in alerts} == {"critical", "warning", "info"}
+    for one in alerts:
+        assert one.name.startswith("Vcuda")
+        assert len(one.summary) <= 150, one.name
+        assert "query" in one.cure or len(one.cure) <= 330, one.name
 
 
 def test_of_a_card_that_is_gone_nothing_else_is_told(
@@ -248,11 +199,3 @@ def test_the_longest_name_of_a_node_fits(
     manager.post([alert("VcudaMemoryOverAllocation", "warning", NodeName="n" * 253)])
     _, embed = discord.next()
     assert 200 < len(embed["title"]) <= MOST_TITLE
-
-
-def test_no_words_of_ours_are_cut() -> None:
-    """Names put in for their places, which take as much room or less."""
-    for one in (alert for group in GROUPS for alert in group.alerts):
-        assert len(one.summary) <= 150, one.name
-        if "query" not in one.cure:
-            assert len(one.cure) <= 330, one.name

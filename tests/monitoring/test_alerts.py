@@ -1,7 +1,6 @@
 """Each alert fires when it should, on promtool's own clock, and not otherwise."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from deviceplugin.exporter.collector import KNOWN_XIDS
 from monitoring.alerts import GROUPS, Alert
 from monitoring.alerts.cards import APPLICATION_XIDS, PAGED_XIDS
 from tests.monitoring import (
-    alertcases_beside,
     alertcases_cards,
     alertcases_down,
     alertcases_exporter,
@@ -26,7 +24,6 @@ from tests.testbed.prometheus import Promtool
 RULES = FOLDER / "monitoring" / "alerts.yaml"
 CASES = (
     *alertcases_cards.CASES,
-    *alertcases_beside.CASES,
     *alertcases_shares.CASES,
     *alertcases_scheduling.CASES,
     *alertcases_down.CASES,
@@ -118,17 +115,15 @@ def test_it_fires_or_it_does_not(
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda one: f"{one.name}-{one.labels}")
 def test_every_rule_has_cases_of_both_kinds(alert: Alert) -> None:
-    """One in which it fires and one in which it stays silent."""
-    assert firing_of(alert)
+    """One in which it fires and one in which it stays silent.
+
+    A label that the alert does not have would be an empty place in a sentence.
+    """
+    firing = firing_of(alert)
+    assert firing
     assert [one for one in CASES if one.alert == alert.name and not one.says]
-
-
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: f"{one.name}-{one.labels}")
-def test_no_text_has_a_gap(alert: Alert) -> None:
-    """A label that the alert does not have would be an empty place in a sentence."""
     wanted = set(LABEL.findall(alert.summary + alert.cure))
-    for case in firing_of(alert):
-        assert wanted <= set(case.labels), case
+    assert all(wanted <= set(case.labels) for case in firing)
 
 
 def test_no_alert_has_a_card_reset_under_its_pods() -> None:
@@ -157,38 +152,11 @@ def test_promtool_likes_the_rules(promtool: Promtool) -> None:
     assert f"{len(ALERTS)} rules found" in said
 
 
-def test_no_alert_asks_the_sticky_gauge() -> None:
-    """DCGM_FI_DEV_XID_ERRORS keeps the last fault for ever."""
-    assert not [one for one in ALERTS if "DCGM_FI_DEV_XID_ERRORS" in one.expr]
-
-
-def test_the_operators_rules_are_the_same() -> None:
-    """In prometheusrule.yaml as in alerts.yaml."""
-    rule = yaml.safe_load((FOLDER / "monitoring" / "prometheusrule.yaml").read_text())
-    assert rule["spec"] == yaml.safe_load(RULES.read_text())
-
-
 def test_an_xid_is_either_the_cards_fault_or_the_programs() -> None:
-    """Never both, else it would be told twice."""
+    """Never both; and each counter begins with 0, so that its first step is seen.
+
+    DCGM_FI_DEV_XID_ERRORS keeps the last fault for ever, so no alert asks it.
+    """
     assert not set(APPLICATION_XIDS) & set(PAGED_XIDS)
-
-
-def test_every_xid_of_ours_is_shown_before_it_happens() -> None:
-    """A counter that begins with 0 is one whose first step Prometheus sees at once."""
     assert {*APPLICATION_XIDS, *PAGED_XIDS} == set(KNOWN_XIDS)
-
-
-def names(alerts: Iterable[Alert]) -> set[str]:
-    return {alert.name for alert in alerts}
-
-
-def test_all_that_operators_were_promised() -> None:
-    """docs/monitoring.md's list, and the six of the plan."""
-    promised = (
-        "VcudaGpuXid VcudaGpuXidApp VcudaGpuLost VcudaExporterDown VcudaEcc VcudaHot "
-        "VcudaMemoryOverAllocation VcudaCardNearlyFull VcudaIdleAllocation "
-        "VcudaUnattributedMemory VcudaThrottled VcudaPending VcudaDrift "
-        "VcudaNothingFree VcudaFragmented VcudaExporterBlind VcudaExtenderDown "
-        "VcudaNoExtender VcudaPluginDown VcudaNoPlugin"
-    )
-    assert set(promised.split()) <= names(ALERTS)
+    assert not [one for one in ALERTS if "DCGM_FI_DEV_XID_ERRORS" in one.expr]

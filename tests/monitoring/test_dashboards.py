@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.telemetry.fields import FIELDS
 from monitoring.alerts import GROUPS
-from monitoring.boards import BOARDS
 from tests.monitoring.alertcases import CARD
 from tests.monitoring.asked import (
     NAMES,
@@ -74,12 +72,6 @@ THE_12239 = {
     },
 }
 """Its panels' queries, each with one answer for each card."""
-THE_12239_VARIABLES = (
-    ("DCGM_FI_DEV_GPU_TEMP", "instance"),
-    ("DCGM_FI_DEV_GPU_TEMP", "gpu"),
-    ("DCGM_FI_DEV_FB_FREE", "hostname"),
-    ("DCGM_FI_DEV_FB_FREE", "gpu"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +135,11 @@ def test_every_query_has_an_answer(asked: Prometheus, query: Asked) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variable_has_values(asked: Prometheus, name: str) -> None:
+    """Of our boards and of 12239; and Prometheus' own labels rename none of ours."""
+    for label in ("instance", "gpu", "hostname"):
+        metric = f"DCGM_FI_DEV_{'FB_FREE' if label == 'hostname' else 'GPU_TEMP'}"
+        assert asked.api(f"label/{label}/values", **{"match[]": metric})
+    assert not [label for label in asked.api("labels") if label.startswith("exported_")]
     for one in variables(name):
         if one["type"] == "query":
             match = VALUES.fullmatch(one["query"])
@@ -185,19 +182,6 @@ def test_what_12239_lacks_by_default_is_documented() -> None:
         assert f"`--enable-{group}`" in paragraph
 
 
-@pytest.mark.parametrize(("metric", "label"), THE_12239_VARIABLES)
-def test_dashboard_12239s_lists_have_values(
-    asked: Prometheus, metric: str, label: str
-) -> None:
-    assert asked.api(f"label/{label}/values", **{"match[]": metric})
-
-
-def test_no_label_of_ours_is_renamed(asked: Prometheus) -> None:
-    """Prometheus' own would make ours ``exported_…``."""
-    names = asked.api("labels")
-    assert not [name for name in names if name.startswith("exported_")]
-
-
 def test_what_fires_has_words_without_gaps(asked: Prometheus) -> None:
     """Its templates are filled by Prometheus itself."""
     found = asked.api("alerts")["alerts"]
@@ -236,29 +220,15 @@ def test_the_alerts_cases_are_about_what_we_tell(known: dict[str, set[str]]) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_panel_lies_on_another(name: str) -> None:
-    """Side by side within 24 columns."""
+    """Side by side within 24 columns; by ids that differ, each with a sentence."""
+    found = board(name)["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    assert all(panel["description"].endswith(".") for panel in panels(name))
     taken: set[tuple[int, int]] = set()
-    for panel in board(name)["panels"]:
+    for panel in found:
         at = panel["gridPos"]
         x, y = at.get("x", 0), at.get("y", 0)
         cells = {(x + dx, y + dy) for dx in range(at["w"]) for dy in range(at["h"])}
         assert max(column for column, _ in cells) < 24, panel["title"]
         assert not cells & taken, panel["title"]
         taken |= cells
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_panel_says_what_it_shows(name: str) -> None:
-    """In a sentence; ids differ, or Grafana would show one panel twice."""
-    found = board(name)["panels"]
-    assert len({panel["id"] for panel in found}) == len(found)
-    assert all(panel["description"].endswith(".") for panel in panels(name))
-
-
-def test_each_board_is_a_file_of_its_own() -> None:
-    """Nothing is left of one that was given up."""
-    files = {path.name for path in Path(FOLDER / "monitoring/dashboards").iterdir()}
-    assert (
-        files == {f"{one.name}.json" for one in BOARDS} == {f"{n}.json" for n in NAMES}
-    )
-    assert len({board(name)["uid"] for name in NAMES}) == len(NAMES)

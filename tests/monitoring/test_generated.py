@@ -41,15 +41,14 @@ def test_the_config_map_has_every_board() -> None:
     (found,) = documents("monitoring/dashboards.yaml")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["data"] == {f"gpushare-{one.name}.json": one.json() for one in BOARDS}
+    folder = MONITORING / "dashboards"
     for one in BOARDS:
-        file = MONITORING / "dashboards" / f"{one.name}.json"
         said = found["data"][f"gpushare-{one.name}.json"]
+        file = folder / f"{one.name}.json"
         assert yaml.safe_load(said) == yaml.safe_load(file.read_text())
-
-
-def test_kubectl_can_apply_the_config_map() -> None:
-    """It writes the object once more, into an annotation of it."""
-    (found,) = documents("monitoring/dashboards.yaml")
+    assert {path.stem for path in folder.iterdir()} == {one.name for one in BOARDS}
+    assert len({yaml.safe_load(text)["uid"] for text in found["data"].values()}) == 4
+    # kubectl writes the object once more, into an annotation of it.
     assert len(str(found).encode()) < MOST_ANNOTATION / 2
 
 

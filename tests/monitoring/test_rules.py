@@ -1,14 +1,11 @@
 """The adapter's rules as they are shipped, and as the adapter renders them."""
 
-import math
-
-import pytest
 import yaml
 
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
-from tests.monitoring.adapter import Rule, quantity, rules_of
-from tests.monitoring.scene import ALLOCATED, MEM_USED, MENDED, RATIO, SEED, SM_UTIL
+from tests.monitoring.adapter import rules_of
+from tests.monitoring.scene import ALLOCATED, MENDED, SEED, SM_UTIL
 from tests.testbed.manifests import documents
 
 AS_PRINTED = (
@@ -50,76 +47,13 @@ def test_the_mended_rules_differ_in_one_divisor() -> None:
     assert mended[-1].series_query == printed[-1].series_query
 
 
-def test_one_pod_is_matched_exactly_and_several_by_a_pattern() -> None:
-    """The namespace's matcher comes first; the answer is grouped by the object."""
-    rule = rules_of(SEED)[1]
-    assert rule.query(SM_UTIL, "pods", "default", ["a"]) == (
-        f'avg({SM_UTIL}{{NamespaceName="default",PodName="a"}}) by (PodName)'
-    )
-    assert rule.query(SM_UTIL, "pods", "default", ["a", "b"]) == (
-        f'avg({SM_UTIL}{{NamespaceName="default",PodName=~"a|b"}}) by (PodName)'
-    )
-    assert rule.query(SM_UTIL, "nodes", "", ["n"]) == (
-        f'avg({SM_UTIL}{{NodeName="n"}}) by (NodeName)'
-    )
-    assert rule.query(SM_UTIL, "namespaces", "", ["default"]) == (
-        f'avg({SM_UTIL}{{NamespaceName="default"}}) by (NamespaceName)'
-    )
-
-
-def test_the_mended_divisor_has_the_same_matchers() -> None:
-    rule = rules_of(MENDED)[-1]
-    matchers = 'NamespaceName="shop",PodName="web-0"'
-    assert rule.query(MEM_USED, "pods", "shop", ["web-0"]) == (
-        f"sum({MEM_USED}{{{matchers}}}) by (PodName) / "
-        f"(sum({ALLOCATED}{{{matchers}}}) by (PodName) > 0)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("matches", "renamed", "name"),
-    [
-        ("", "", MEM_USED),
-        ("^(.*)_MEM_USED", "${1}_GPU_MEM_USED_RATIO", RATIO),
-        ("^(.*)_MEM_USED", "", "DCGM_CUSTOM_PROCESS"),
-        # Go takes the longest name, and there is no group 1_GPU.
-        ("^(.*)_MEM_USED", "x$1_GPU", "x"),
-        ("^container_", "", None),
-    ],
-)
-def test_a_series_is_named_as_go_would(
-    matches: str, renamed: str, name: str | None
-) -> None:
-    assert Rule("", {}, "", matches, renamed).named(MEM_USED) == name
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (23, "23"),
-        (0.5, "500m"),
-        (0.25, "250m"),
-        (11.5, "11500m"),
-        (5220, "5220"),
-        (20000, "20k"),
-        (0.0004, "0"),
-        (math.nan, "0"),
-    ],
-)
-def test_a_quantity_is_written_as_the_api_does(value: float, text: str) -> None:
-    assert quantity(value) == text
-
-
 def test_both_autoscalers_want_the_same() -> None:
     """In the words of two ages of the API, of the service that is shipped."""
     (new,), (old,) = (
         documents(f"autoscaling/{name}.yaml") for name in ("gpu-hpa", "gpu-hpa-v2beta1")
     )
-    assert (new["apiVersion"], old["apiVersion"]) == (
-        "autoscaling/v2",
-        "autoscaling/v2beta1",
-    )
+    versions = (new["apiVersion"], old["apiVersion"])
+    assert versions == ("autoscaling/v2", "autoscaling/v2beta1")
     (now,), (before,) = (one["spec"].pop("metrics") for one in (new, old))
     assert new["spec"] == old["spec"]
     assert new["metadata"] == old["metadata"] == {"name": "gpu-hpa"}
@@ -136,11 +70,8 @@ def test_both_autoscalers_want_the_same() -> None:
         "pods": {"metricName": SM_UTIL, "targetAverageValue": 20},
     }
     deployment, service = documents("autoscaling/bert-intent-detection.yaml")
-    wanted = {
-        "apiVersion": deployment["apiVersion"],
-        "kind": deployment["kind"],
-        "name": deployment["metadata"]["name"],
-    }
+    wanted = {key: deployment[key] for key in ("apiVersion", "kind")}
+    wanted["name"] = deployment["metadata"]["name"]
     assert new["spec"]["scaleTargetRef"] == wanted
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels
