@@ -16,7 +16,6 @@ from io import BufferedIOBase
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -29,11 +28,11 @@ from gpushare.kube.errors import ClusterError, Invalid
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.demo.api_verbs import (
     Answer,
+    Place,
     Refused,
     Request,
     Verbs,
     failure,
-    place_of,
 )
 from gpusharectl.demo.discovery import documents
 
@@ -161,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             )
         request = Request(
             method=self.command,
-            place=place_of(path),
+            place=Place.parse(path),
             query=dict(parse_qsl(url.query, keep_blank_values=True)),
             body=body,
             content_type=_content_type(self.headers),
@@ -311,10 +310,5 @@ class ApiServerOnLoopback:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -21,21 +21,23 @@ from gpushare.kube.errors import (
     Throttled,
 )
 from gpushare.kube.json_reader import Reader
+from gpusharectl.demo.discovery import path_of
 from gpusharectl.demo.kubectl_tables import table
 
+WATCH_S = 1800
+"""Seconds of a watch if the client does not say."""
 NAMESPACES = "namespaces"
 """A collection without objects of its own: the namespaces of all other objects."""
-
 _PATH = re.compile(
-    r"/(?P<group>api/v1|apis/policy/v1)"
+    r"(?P<group>/api/v1|/apis/policy/v1)"
     r"(/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<plural>[a-z]+)(/(?P<name>[^/]+)(/(?P<subresource>[a-z]+))?)?"
 )
 _NAMESPACES_PATH = re.compile(r"/api/v1/namespaces(/(?P<name>[^/]+))?")
-_GROUPS = {
-    "api/v1": (Kind.PODS, Kind.NODES, Kind.EVENTS),
-    "apis/policy/v1": (Kind.BUDGETS,),
-}
+_KINDS = {(path_of(shape.api_version), kind.value) for kind, shape in SHAPES.items()}
+_MERGE = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_JSON = "application/json"
 
 
 class Refused(Exception):
@@ -46,6 +48,12 @@ class Refused(Exception):
         self.status = status
 
 
+def nowhere() -> Refused:
+    """Return the refusal of a path that leads to nothing."""
+    message = "the server could not find the requested resource"
+    return Refused(HTTPStatus.NOT_FOUND, message)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a path means; all but ``plural`` may be empty."""
@@ -54,6 +62,20 @@ class Place:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+
+    @classmethod
+    def parse(cls, path: str) -> "Place":
+        """Parse a path; ``Refused`` as not found if it leads to nothing."""
+        if match := _NAMESPACES_PATH.fullmatch(path):
+            return cls(NAMESPACES, name=match["name"] or "")
+        match = _PATH.fullmatch(path)
+        if match is None or (match["group"], match["plural"]) not in _KINDS:
+            raise nowhere()
+        _, namespace, plural, name, subresource = match.groupdict(default="").values()
+        place = cls(plural, namespace, name, subresource)
+        if SHAPES[place.kind].namespaced != bool(namespace) and (name or namespace):
+            raise nowhere()
+        return place
 
     @property
     def kind(self) -> Kind:
@@ -74,8 +96,17 @@ class Request:
 
     @property
     def wants_table(self) -> bool:
-        """Tell whether the client asks for rows to print."""
+        """Whether the client asks for rows to print."""
         return "as=Table" in self.accept
+
+    @property
+    def selectors(self) -> Mapping[str, str]:
+        """The selectors of a list or watch; the URL names a namespace, too."""
+        fields = self.query.get("fieldSelector", "")
+        if self.place.namespace:
+            fields += f",metadata.namespace={self.place.namespace}"
+        labels = self.query.get("labelSelector", "")
+        return {"field_selector": fields.lstrip(","), "label_selector": labels}
 
     def flag(self, name: str) -> bool:
         """Return a flag of the query, as Go parses them."""
@@ -89,39 +120,27 @@ class Request:
             raise Refused(HTTPStatus.BAD_REQUEST, message)
         return int(text)
 
+    def require(self, *kinds: str) -> None:
+        """Raise ``Refused`` unless the body is of one of these types."""
+        if self.content_type not in kinds:
+            found = self.content_type or "no content type"
+            message = f"the body is {found}; it must be {' or '.join(kinds)}"
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
 
-def place_of(path: str) -> Place:
-    """Parse a path; ``Refused`` as not found if it leads to nothing."""
-    if match := _NAMESPACES_PATH.fullmatch(path):
-        return Place(NAMESPACES, name=match["name"] or "")
-    match = _PATH.fullmatch(path)
-    if match is None or match["plural"] not in _GROUPS[match["group"]]:
-        raise nowhere()
-    parts = match.groupdict(default="")
-    place = Place(
-        parts["plural"], parts["namespace"], parts["name"], parts["subresource"]
-    )
-    namespaced = SHAPES[place.kind].namespaced
-    if namespaced != bool(place.namespace) and (place.name or place.namespace):
-        raise nowhere()
-    return place
+    def sent(self) -> Json:
+        """Return the object sent, in the URL's namespace; ``Refused`` in another."""
+        self.require(_JSON)
+        metadata = dict(Reader(self.body).object("metadata").raw)
+        if namespace := self.place.namespace:
+            metadata["namespace"] = metadata.get("namespace") or namespace
+            self.must_match("namespace", metadata["namespace"], namespace)
+        return {**self.body, "metadata": metadata}
 
-
-def nowhere() -> Refused:
-    """Return the refusal of a path that leads to nothing."""
-    message = "the server could not find the requested resource"
-    return Refused(HTTPStatus.NOT_FOUND, message)
-
-
-_REASONS: tuple[tuple[type[ClusterError], HTTPStatus, str], ...] = (
-    (NotFound, HTTPStatus.NOT_FOUND, "NotFound"),
-    (AlreadyExists, HTTPStatus.CONFLICT, "AlreadyExists"),
-    (Conflict, HTTPStatus.CONFLICT, "Conflict"),
-    (Invalid, HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid"),
-    (Gone, HTTPStatus.GONE, "Expired"),
-    (Forbidden, HTTPStatus.FORBIDDEN, "Forbidden"),
-    (Throttled, HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests"),
-)
+    def must_match(self, what: str, in_object: object, on_url: str) -> None:
+        """Raise ``Refused`` if the object is another than the URL says."""
+        if in_object != on_url:
+            message = f"the {what} of the object does not match the {what} on the URL"
+            raise Refused(HTTPStatus.BAD_REQUEST, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,83 +154,28 @@ class Answer:
     body: Json | str | Iterator[Json]
 
 
-def shown(
-    request: Request,
-    whole: Json,
-    now: datetime,
-    status: HTTPStatus = HTTPStatus.OK,
-) -> Answer:
-    """Answer with an object or list, or with its rows if the client asks for them."""
-    if not request.wants_table:
-        return Answer(status, whole)
-    if "items" in whole:
-        rows = _rows(request, whole["items"], whole["metadata"], now)
-    else:
-        rows = _rows(request, [whole], {}, now)
-    return Answer(status, rows)
-
-
-def told(
-    request: Request, stream: Iterator[WatchEvent], now: Callable[[], datetime]
-) -> Iterator[Json]:
-    """Yield a watch as the API does; an error is its last event."""
-    columns = True
-    with closing(stream):  # type: ignore[type-var]
-        try:
-            for event in stream:
-                thing = event.object
-                if event.type == "BOOKMARK":
-                    if not request.flag("allowWatchBookmarks"):
-                        yield {}
-                        continue
-                elif request.wants_table:
-                    thing = _rows(request, [thing], {}, now())
-                    # kubectl would print the columns of a second event as a second
-                    # header.
-                    thing |= {} if columns else {"columnDefinitions": None}
-                    columns = False
-                yield {"type": event.type, "object": thing}
-        except ClusterError as error:
-            yield {"type": "ERROR", "object": failure(error).body}
+_REASONS: Mapping[type[ClusterError], tuple[HTTPStatus, str]] = {
+    NotFound: (HTTPStatus.NOT_FOUND, "NotFound"),
+    AlreadyExists: (HTTPStatus.CONFLICT, "AlreadyExists"),
+    Conflict: (HTTPStatus.CONFLICT, "Conflict"),
+    Invalid: (HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid"),
+    Gone: (HTTPStatus.GONE, "Expired"),
+    Forbidden: (HTTPStatus.FORBIDDEN, "Forbidden"),
+    Throttled: (HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests"),
+}
+_UNEXPECTED = (HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError")
+_SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+_DONE = Answer(HTTPStatus.CREATED, _SUCCESS | {"code": 201})
 
 
 def failure(error: ClusterError | Refused) -> Answer:
     """Return the v1 Status for an error."""
     if isinstance(error, Refused):
-        words = error.status.phrase.title().replace(" ", "")
-        return Answer(error.status, _status(error.status, words, str(error)))
-    for kind, code, reason in _REASONS:
-        if isinstance(error, kind):
-            return Answer(code, _status(code, reason, str(error)))
-    code = HTTPStatus.INTERNAL_SERVER_ERROR
-    return Answer(code, _status(code, "InternalError", str(error)))
-
-
-def success() -> Json:
-    """Return the v1 Status of success."""
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-
-
-def _status(code: HTTPStatus, reason: str, message: str) -> Json:
-    return success() | {
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": int(code),
-    }
-
-
-def _rows(request: Request, objects: list[Json], metadata: Json, now: datetime) -> Json:
-    whole = request.query.get("includeObject") == "Object"
-    return table(request.place.plural, objects, metadata, now, whole=whole)
-
-
-WATCH_S = 1800
-"""Seconds of a watch if the client does not say."""
-_MERGE = "application/merge-patch+json"
-_STRATEGIC = "application/strategic-merge-patch+json"
-_JSON = "application/json"
-_Verb = Callable[[Request], Answer]
+        code, reason = error.status, error.status.phrase.title().replace(" ", "")
+    else:
+        code, reason = _REASONS.get(type(error), _UNEXPECTED)
+    why = {"message": str(error), "reason": reason, "code": int(code)}
+    return Answer(code, {**_SUCCESS, "status": "Failure", **why})
 
 
 class Verbs:
@@ -229,22 +193,15 @@ class Verbs:
             raise Refused(HTTPStatus.BAD_REQUEST, "there is no dry run here")
         if request.place.plural == NAMESPACES:
             return self._namespaces(request)
-        return self._verb(request)(request)
-
-    def _verb(self, request: Request) -> _Verb:
         verbs = self._verbs(request)
         if request.method not in verbs:
             message = f"the server does not allow {request.method} here"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
-        return verbs[request.method]
+        return verbs[request.method](request)
 
-    def _verbs(self, request: Request) -> dict[str, _Verb]:
+    def _verbs(self, request: Request) -> Mapping[str, Callable[[Request], Answer]]:
         place = request.place
-        one: dict[str, _Verb] = {
-            "GET": self._get,
-            "PUT": self._put,
-            "PATCH": self._patch,
-        }
+        one = {"GET": self._get, "PUT": self._put, "PATCH": self._patch}
         match place.name, place.subresource:
             case "", _:
                 get = self._watch if request.flag("watch") else self._list
@@ -269,8 +226,7 @@ class Verbs:
             request.place.kind,
             limit=request.number("limit", 0),
             continue_token=request.query.get("continue", ""),
-            field_selector=_fields(request),
-            label_selector=request.query.get("labelSelector", ""),
+            **request.selectors,
         )
         metadata = {"resourceVersion": page.resource_version}
         if page.continue_token:
@@ -288,24 +244,43 @@ class Verbs:
             request.place.kind,
             resource_version=request.query.get("resourceVersion", ""),
             timeout_s=request.number("timeoutSeconds", 0) or WATCH_S,
-            field_selector=_fields(request),
-            label_selector=request.query.get("labelSelector", ""),
+            **request.selectors,
         )
-        return Answer(HTTPStatus.OK, told(request, stream, self._now))
+        return Answer(HTTPStatus.OK, self._told(request, stream))
+
+    def _told(self, request: Request, stream: Iterator[WatchEvent]) -> Iterator[Json]:
+        """Yield a watch as the API does; an error is its last event."""
+        columns = True
+        with closing(stream):  # type: ignore[type-var]
+            try:
+                for event in stream:
+                    thing = event.object
+                    if event.type == "BOOKMARK":
+                        if not request.flag("allowWatchBookmarks"):
+                            yield {}
+                            continue
+                    elif request.wants_table:
+                        thing = self._rows(request, [thing], {})
+                        # kubectl would print the columns of a second event as a
+                        # second header.
+                        thing |= {} if columns else {"columnDefinitions": None}
+                        columns = False
+                    yield {"type": event.type, "object": thing}
+            except ClusterError as error:
+                yield {"type": "ERROR", "object": failure(error).body}
 
     def _post(self, request: Request) -> Answer:
-        made = self._cluster.create(request.place.kind, _sent(request))
+        made = self._cluster.create(request.place.kind, request.sent())
         return self._shown(request, made, HTTPStatus.CREATED)
 
     def _put(self, request: Request) -> Answer:
-        place, body = request.place, _sent(request)
-        if body["metadata"].get("name") != place.name:
-            raise _mismatch("name")
+        place, body = request.place, request.sent()
+        request.must_match("name", body["metadata"].get("name"), place.name)
         left = self._cluster.replace(place.kind, body, subresource=place.subresource)
         return self._shown(request, left)
 
     def _patch(self, request: Request) -> Answer:
-        _require(request, _MERGE, _STRATEGIC)
+        request.require(_MERGE, _STRATEGIC)
         place = request.place
         left = self._cluster.patch(
             place.kind,
@@ -319,7 +294,7 @@ class Verbs:
 
     def _delete(self, request: Request) -> Answer:
         if request.body:
-            _require(request, _JSON)
+            request.require(_JSON)
         place, options = request.place, Reader(request.body, "DeleteOptions")
         grace = request.query.get("gracePeriodSeconds")
         period = None if grace is None else request.number("gracePeriodSeconds", 0)
@@ -335,7 +310,7 @@ class Verbs:
         return Answer(HTTPStatus.OK, left)
 
     def _bind(self, request: Request) -> Answer:
-        _require(request, _JSON)
+        request.require(_JSON)
         binding, place = Reader(request.body), request.place
         metadata = binding.optional_object("metadata")
         self._cluster.bind(
@@ -343,73 +318,48 @@ class Verbs:
             binding.object("target").text("name"),
             metadata.optional_object("annotations").texts(""),
         )
-        return Answer(HTTPStatus.CREATED, success() | {"code": 201})
+        return _DONE
 
     def _evict(self, request: Request) -> Answer:
-        _require(request, _JSON)
-        eviction, place = Reader(request.body), request.place
-        options = eviction.optional_object("deleteOptions")
+        request.require(_JSON)
+        options = Reader(request.body).optional_object("deleteOptions")
         uid = options.optional_object("preconditions").optional_text("uid")
-        self._cluster.evict(Target(place.namespace, place.name, uid))
-        return Answer(HTTPStatus.CREATED, success() | {"code": 201})
+        self._cluster.evict(Target(request.place.namespace, request.place.name, uid))
+        return _DONE
 
     def _namespaces(self, request: Request) -> Answer:
         """Return the namespaces of all objects; nobody needs to create one."""
         if request.method != "GET" or request.flag("watch"):
             message = "namespaces need no creating here: any name will do"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, message)
-        version, found = self._lived_in()
-        metadata = {"resourceVersion": version}
-        if name := request.place.name:
-            if name not in found:
-                raise NotFound(f'namespaces "{name}" not found')
-            return self._shown(request, _namespace(name))
-        items = [_namespace(name) for name in sorted(found)]
-        listed = {"kind": "NamespaceList", "apiVersion": "v1", "metadata": metadata}
-        return self._shown(request, listed | {"items": items})
-
-    def _lived_in(self) -> tuple[str, set[str]]:
         found, version = {"default", "kube-system"}, ""
         for kind in (kind for kind in Kind if SHAPES[kind].namespaced):
             page = self._cluster.list_page(kind, limit=0)
             found |= {thing["metadata"]["namespace"] for thing in page.items}
             version = page.resource_version
-        return version, found
+        if name := request.place.name:
+            if name not in found:
+                raise NotFound(f'namespaces "{name}" not found')
+            return self._shown(request, _namespace(name))
+        named = {"kind": "NamespaceList", "apiVersion": "v1"}
+        items = [_namespace(name) for name in sorted(found)]
+        listed = {**named, "metadata": {"resourceVersion": version}, "items": items}
+        return self._shown(request, listed)
 
     def _shown(
         self, request: Request, whole: Json, status: HTTPStatus = HTTPStatus.OK
     ) -> Answer:
-        return shown(request, whole, self._now(), status)
+        """Answer with an object or list, or with its rows if the client wants those."""
+        if request.wants_table and "items" in whole:
+            whole = self._rows(request, whole["items"], whole["metadata"])
+        elif request.wants_table:
+            whole = self._rows(request, [whole], {})
+        return Answer(status, whole)
 
-
-def _sent(request: Request) -> Json:
-    """Return the object sent, in the URL's namespace; ``Refused`` if it has another."""
-    _require(request, _JSON)
-    metadata = dict(Reader(request.body).object("metadata").raw)
-    if namespace := request.place.namespace:
-        metadata["namespace"] = metadata.get("namespace") or namespace
-        if metadata["namespace"] != namespace:
-            raise _mismatch("namespace")
-    return {**request.body, "metadata": metadata}
-
-
-def _mismatch(what: str) -> Refused:
-    message = f"the {what} of the object does not match the {what} on the URL"
-    return Refused(HTTPStatus.BAD_REQUEST, message)
-
-
-def _require(request: Request, *kinds: str) -> None:
-    if request.content_type not in kinds:
-        found = request.content_type or "no content type"
-        message = f"the body is {found}; it must be {' or '.join(kinds)}"
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
-
-
-def _fields(request: Request) -> str:
-    terms = [request.query.get("fieldSelector", "")]
-    if namespace := request.place.namespace:
-        terms.append(f"metadata.namespace={namespace}")
-    return ",".join(term for term in terms if term)
+    def _rows(self, request: Request, objects: list[Json], metadata: Json) -> Json:
+        whole = request.query.get("includeObject") == "Object"
+        kind = request.place.plural
+        return table(kind, objects, metadata, self._now(), whole=whole)
 
 
 def _namespace(name: str) -> Json:

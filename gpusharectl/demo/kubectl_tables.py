@@ -5,7 +5,6 @@ The columns and words are those of ``pkg/printers/internalversion/printers.go``
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from gpushare.kube.cluster import Json
@@ -17,21 +16,15 @@ from gpusharectl.output import UNKNOWN, age
 def ready_of(pod: Reader) -> str:
     """Return how many of the pod's containers are ready: ``1/2``."""
     total = len(pod.object("spec").optional_objects("containers"))
-    ready = sum(
-        one.optional_boolean("ready", default=False)
-        for one in _statuses(pod, "containerStatuses")
-    )
+    containers = _statuses(pod, "containerStatuses")
+    ready = sum(one.optional_boolean("ready", default=False) for one in containers)
     return f"{ready}/{total}"
 
 
 def restarts_of(pod: Reader) -> str:
     """Return how often the pod's containers were restarted."""
-    return str(
-        sum(
-            one.optional_integer("restartCount")
-            for one in _statuses(pod, "containerStatuses")
-        )
-    )
+    containers = _statuses(pod, "containerStatuses")
+    return str(sum(one.optional_integer("restartCount") for one in containers))
 
 
 def pod_status(pod: Reader) -> str:
@@ -88,31 +81,7 @@ def _statuses(pod: Reader, key: str) -> list[Reader]:
 
 
 NONE = "<none>"
-Cell = str | int
-Row = Callable[[Reader, datetime], tuple[Cell, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a kind: always shown, for ``-o wide`` only, and their cells."""
-
-    narrow: tuple[str, ...]
-    wide: tuple[str, ...]
-    row: Row
-
-    def definitions(self) -> list[Json]:
-        """Return the columns as a Table defines them."""
-        shown = [(name, 0) for name in self.narrow] + [(name, 1) for name in self.wide]
-        return [
-            {
-                "name": name,
-                "type": "string",
-                "format": "name" if name == "Name" else "",
-                "description": "",
-                "priority": priority,
-            }
-            for name, priority in shown
-        ]
+Cells = tuple[str | int, ...]
 
 
 def table(
@@ -127,27 +96,34 @@ def table(
 
     ``whole``: each row has the whole object, which kubectl asks for to sort.
     """
-    columns = COLUMNS[kind]
+    cells, *names = COLUMNS[kind]
+    version = {"apiVersion": "meta.k8s.io/v1"}
+    partial = {"kind": "PartialObjectMetadata", **version}
     return {
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        **version,
         "metadata": metadata,
-        "columnDefinitions": columns.definitions(),
+        "columnDefinitions": [
+            {
+                "name": name,
+                "type": "string",
+                "format": "name" if name == "Name" else "",
+                "description": "",
+                "priority": priority,
+            }
+            for priority, listed in enumerate(names)
+            for name in listed.split(", ")
+            if name
+        ],
         "rows": [
             {
-                "cells": list(columns.row(Reader(thing), now)),
-                "object": thing if whole else _partial(thing),
+                "cells": list(cells(Reader(thing), now)),
+                "object": thing
+                if whole
+                else {**partial, "metadata": thing["metadata"]},
             }
             for thing in objects
         ],
-    }
-
-
-def _partial(thing: Json) -> Json:
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": thing["metadata"],
     }
 
 
@@ -159,7 +135,7 @@ def _name(thing: Reader) -> str:
     return thing.object("metadata").text("name")
 
 
-def _pod(pod: Reader, now: datetime) -> tuple[Cell, ...]:
+def _pod(pod: Reader, now: datetime) -> Cells:
     spec, status = pod.object("spec"), pod.optional_object("status")
     return (
         _name(pod),
@@ -174,7 +150,7 @@ def _pod(pod: Reader, now: datetime) -> tuple[Cell, ...]:
     )
 
 
-def _node(node: Reader, now: datetime) -> tuple[Cell, ...]:
+def _node(node: Reader, now: datetime) -> Cells:
     info = node.optional_object("status").optional_object("nodeInfo")
     return (
         _name(node),
@@ -215,7 +191,7 @@ def _address(node: Reader, kind: str) -> str:
     return NONE
 
 
-def _event(event: Reader, now: datetime) -> tuple[Cell, ...]:
+def _event(event: Reader, now: datetime) -> Cells:
     about = event.optional_object("involvedObject")
     last = event.optional_text("lastTimestamp") or event.optional_text("eventTime")
     return (
@@ -230,11 +206,11 @@ def _event(event: Reader, now: datetime) -> tuple[Cell, ...]:
     )
 
 
-def _namespace(namespace: Reader, now: datetime) -> tuple[Cell, ...]:
+def _namespace(namespace: Reader, now: datetime) -> Cells:
     return _name(namespace), "Active", _born(namespace, now)
 
 
-def _budget(budget: Reader, now: datetime) -> tuple[Cell, ...]:
+def _budget(budget: Reader, now: datetime) -> Cells:
     spec, status = budget.optional_object("spec"), budget.optional_object("status")
     return (
         _name(budget),
@@ -245,38 +221,27 @@ def _budget(budget: Reader, now: datetime) -> tuple[Cell, ...]:
     )
 
 
-COLUMNS: Mapping[str, Columns] = {
-    "pods": Columns(
-        ("Name", "Ready", "Status", "Restarts", "Age"),
-        ("IP", "Node", "Nominated Node", "Readiness Gates"),
+COLUMNS: Mapping[str, tuple[Callable[[Reader, datetime], Cells], str, str]] = {
+    "pods": (
         _pod,
+        "Name, Ready, Status, Restarts, Age",
+        "IP, Node, Nominated Node, Readiness Gates",
     ),
-    "nodes": Columns(
-        ("Name", "Status", "Roles", "Age", "Version"),
-        (
-            "Internal-IP",
-            "External-IP",
-            "OS-Image",
-            "Kernel-Version",
-            "Container-Runtime",
-        ),
+    "nodes": (
         _node,
+        "Name, Status, Roles, Age, Version",
+        "Internal-IP, External-IP, OS-Image, Kernel-Version, Container-Runtime",
     ),
-    "events": Columns(
-        ("Last Seen", "Type", "Reason", "Object", "Message"),
-        ("Source", "Count", "Name"),
+    "events": (
         _event,
+        "Last Seen, Type, Reason, Object, Message",
+        "Source, Count, Name",
     ),
-    "namespaces": Columns(("Name", "Status", "Age"), (), _namespace),
-    "poddisruptionbudgets": Columns(
-        (
-            "Name",
-            "Min Available",
-            "Max Unavailable",
-            "Allowed Disruptions",
-            "Age",
-        ),
-        (),
+    "namespaces": (_namespace, "Name, Status, Age", ""),
+    "poddisruptionbudgets": (
         _budget,
+        "Name, Min Available, Max Unavailable, Allowed Disruptions, Age",
+        "",
     ),
 }
+"""The cells of each kind, and its columns: always shown, and for ``-o wide`` only."""
