@@ -16,14 +16,14 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
-from gpusharectl.state.render import draw, source
+from gpusharectl.state.render import draw
 from gpusharectl.state.view import overview
 from gpusharectl.why.explain import why
 from gpusharectl.why.render import draw_answer
 from tests.builders import pod_json
 from tests.deviceplugin.node_fixture import NodeFixture
 from tests.extender.server.test_app import Running
-from tests.gpusharectl.cluster_states import NOW, SCENES
+from tests.gpusharectl.cluster_states import SCENES
 from tests.gpusharectl.golden import drawn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,12 +60,9 @@ def explaining() -> AbstractContextManager[Operation]:
     """Explain a pending pod as ``gpusharectl why`` does, from what was read."""
     seen = SCENES["small"]()
     pod = next(one.body for one in seen.pods.values() if one.record.pod.name == "big")
-
-    def ask() -> None:
-        draw = partial(draw_answer, answer=why(seen, pod), now=NOW)
-        drawn(partial(draw, source=source(seen.placements)))
-
-    return nullcontext(ask)
+    return nullcontext(
+        lambda: drawn(partial(draw_answer, answer=why(seen, pod), state=seen))
+    )
 
 
 def inspecting() -> AbstractContextManager[Operation]:

@@ -15,7 +15,6 @@ from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import pod_names
 from gpusharectl.output import give
 from gpusharectl.state.read import everything, read_state
-from gpusharectl.state.render import source
 from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import absent_data, answer_data
@@ -61,8 +60,7 @@ def why(
     if output:
         give(answer_data(answer, state.placements), output)
     else:
-        origin = source(state.placements)
-        draw_answer(Console(highlight=False), answer, state.now, origin)
+        draw_answer(Console(highlight=False), answer, state)
     sys.exit(answer.code)
 
 
@@ -94,8 +92,10 @@ def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
 
     First those of the same name in other namespaces, then similar ones in this one.
 
-    >>> suggestions("default", "big", ["edge/big", "default/bigg"])
+    >>> suggestions("default", "big", ["edge/big", "default/bigg", "default/web-x1"])
     ['edge/big', 'default/bigg']
+    >>> suggestions("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
+    ['default/web-x1']
     """
     found = [pod.partition("/") for pod in pods]
     same = [f"{space}/{name}" for space, _, one in found if one == name]

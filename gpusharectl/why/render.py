@@ -11,61 +11,50 @@ from gpushare.domain.model import Amount
 from gpushare.kube import words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Words, age
-from gpusharectl.why.explain import (
-    Answer,
-    AsksNothing,
-    Ended,
-    Held,
-    Pending,
-    Placed,
-    Unmeetable,
-    Unplaced,
-    Way,
-)
-from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers
+from gpusharectl.state.read import ClusterState
+from gpusharectl.state.render import source
+from gpusharectl.why.explain import Answer, Held, NoShare, Pending, Placed, Unplaced
+from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Offers, Way
 
 _MOST_NODES = 10
-_MOST_PODS = 3
 _DIM, _BOLD = "dim", "bold"
 
 
-def draw_answer(console: Console, answer: Answer, now: datetime, source: str) -> None:
-    """Draw an answer; ``source`` says where the placements come from, if unusual."""
-    for part in _parts(answer, now):
+def draw_answer(console: Console, answer: Answer, state: ClusterState) -> None:
+    """Draw an answer, and where the placements come from, if unusual."""
+    for part in _parts(answer, state.now):
         console.print(part)
-    if source and isinstance(answer, Pending | Placed | Unplaced):
-        console.print(Words(f"({source})", _DIM))
+    if state.placements.not_asked and not isinstance(answer, NoShare):
+        console.print(Words(f"({source(state.placements)})", _DIM))
 
 
 def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
     match answer:
-        case AsksNothing():
-            on = f" on {answer.node}" if answer.node else ""
-            yield Words(
-                f"{answer.pod} requests no part of a card, so gpushare does not affect "
-                f"it. It is {answer.phase}{on}; kubectl describe pod says more."
-            )
-            yield from _warnings(answer)
-        case Ended():
-            said = f" ({answer.words})" if answer.words else ""
-            where = f" on {answer.node}" if answer.node else ""
-            yield Words(
-                f"{answer.pod} has ended{where}: {answer.phase}{said}. It holds no "
-                "part of a card any more."
-            )
-            yield from _warnings(answer)
-        case Unmeetable():
-            yield Words(f"{answer.pod} can run on no node. {answer.words}.", _BOLD)
-            yield from _warnings(answer)
-            yield Words(
-                "To run it: delete it, and create it again with this corrected."
-            )
+        case NoShare():
+            yield from _no_share(answer)
         case Unplaced():
             yield from _unplaced(answer)
         case Placed():
             yield from _placed(answer, now)
         case Pending():
             yield from _pending(answer, now)
+
+
+def _no_share(answer: NoShare) -> Iterator[Text]:
+    on = f" on {answer.node}" if answer.node else ""
+    said = f" ({answer.words})" if answer.words else ""
+    text = {
+        "asks-nothing": f"{answer.pod} requests no part of a card, so gpushare does "
+        f"not affect it. It is {answer.phase}{on}; kubectl describe pod says more.",
+        "ended": f"{answer.pod} has ended{on}: {answer.phase}{said}. It holds no part "
+        "of a card any more.",
+        "invalid": f"{answer.pod} can run on no node. {answer.words}.",
+    }[answer.state]
+    invalid = answer.state == "invalid"
+    yield Words(text, _BOLD if invalid else "")
+    yield from _warnings(answer)
+    if invalid:
+        yield Words("To run it: delete it, and create it again with this corrected.")
 
 
 def _unplaced(answer: Unplaced) -> Iterator[Text]:
@@ -85,20 +74,20 @@ def _unplaced(answer: Unplaced) -> Iterator[Text]:
 
 
 def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
-    cards = " and ".join(_held(answer, index) for index in range(len(answer.held)))
+    cards = " and ".join(map(_held, answer.held))
     since = f", since {answer.at} ({age(answer.at, now)})" if answer.at else ""
     yield Words(f"{answer.pod} is on {answer.node}, {cards}{since}.", _BOLD)
     whose = "its own choice" if answer.own_policy else "the cluster's default"
-    if answer.is_planned:
-        yield Words(f"It requests {answer.asks}. Policy: {answer.policy}, {whose}.")
-    else:
-        yield Words(
-            f"It requests {answer.asks}. It was bound without the extender, so its "
-            "card was not planned: the device plugin chose it."
+    how = f"Policy: {answer.policy}, {whose}."
+    if not answer.is_planned:
+        how = (
+            "It was bound without the extender, so its card was not planned: the "
+            "device plugin chose it."
         )
+    yield Words(f"It requests {answer.asks}. {how}")
     yield from _allowed(answer)
     if answer.planned:
-        where = ", ".join(_card_name(held) for held in answer.planned)
+        where = ", ".join(map(_card_name, answer.planned))
         yield Words(f"The plan was {where}; kubelet chose another card, which counts.")
     if answer.because:
         yield Words(f"Why there, as far as it can be seen now: {answer.because}.")
@@ -126,8 +115,7 @@ def _warnings(answer: Answer) -> Iterator[Text]:
         yield Words(f"Note: {text}")
 
 
-def _held(answer: Placed, index: int) -> str:
-    held = answer.held[index]
+def _held(held: Held) -> str:
     if held.card is None:
         return f"a card that no longer exists ({held.uuid})"
     model = f" ({held.card.model})" if held.card.model else ""
@@ -150,7 +138,7 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
         yield _table(answer)
         yield Words("")
     for way in [way for way in answer.ways if way.card is None][:_MOST_NODES]:
-        yield Words(f"{way.node} would have room without {_going(way, _MOST_PODS)}.")
+        yield Words(f"{way.node} would have room without {_pods(way)}.")
     if answer.evicts and not answer.nominated:
         yield Words(
             "Those pods have a lower priority, so kube-scheduler may preempt them."
@@ -172,13 +160,15 @@ def _table(answer: Pending) -> Table:
     for node in sorted(shown, key=lambda node: node.name):
         name = str(node.name)
         for card in node.cards:
-            way = ways.get((str(node.name), card.card.uuid))
+            way = ways.get((node.name, card.card.uuid))
             free = _free(card, answer.claims)
             said = _missing(card, answer.claims, way)
-            row = (name, str(card.card.index), free, said)
-            table.add_row(*map(Words, row))
+            table.add_row(*map(Words, (name, str(card.card.index), free, said)))
             name = ""
-        table.add_row(name, "", "", Words(_node_says(node, answer.claims), _DIM))
+        told = f"fits now: {_largest(node.offers)}"
+        if node.no is not None and len(answer.claims) > 1:
+            told = f"{refusal_text(node.no)}; {told}"
+        table.add_row(name, "", "", Words(told, _DIM))
     if left := len(answer.nodes) - len(shown):
         more = f"and {words.counted(left, 'node')} more, which are no nearer"
         table.add_row("…", "", "", Words(f"{more} (-o json)", _DIM))
@@ -219,23 +209,17 @@ def _missing(card: CardVerdict, claims: Sequence[Amount], way: Way | None) -> st
         return f"{lacks}; {_in_all(card)}"
     if way is None:
         return lacks
-    return f"{lacks}; would fit without {_going(way, _MOST_PODS)}"
+    return f"{lacks}; would fit without {_pods(way)}"
 
 
 def _in_all(card: CardVerdict) -> str:
     return f"the card has only {words.units(card.card.units)}"
 
 
-def _going(way: Way, most: int) -> str:
-    named = (f"{going.pod} ({words.bare(going.amount)})" for going in way.pods)
-    return words.listed(named, most)
-
-
-def _node_says(node: NodeVerdict, claims: Sequence[Amount]) -> str:
-    told = f"fits now: {_largest(node.offers)}"
-    if node.no is not None and len(claims) > 1:
-        told = f"{refusal_text(node.no)}; {told}"
-    return told
+def _pods(way: Way) -> str:
+    return words.listed(
+        (f"{one.pod} ({words.bare(one.amount)})" for one in way.pods), 3
+    )
 
 
 def _largest(offers: Offers) -> str:

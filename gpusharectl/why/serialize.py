@@ -40,17 +40,8 @@ from gpusharectl.state.serialize import (
     pod_data,
     source_data,
 )
-from gpusharectl.why.explain import (
-    Answer,
-    AsksNothing,
-    Ended,
-    Pending,
-    Placed,
-    Unmeetable,
-    Unplaced,
-    Way,
-)
-from gpusharectl.why.verdict import CardVerdict, NodeVerdict
+from gpusharectl.why.explain import Answer, NoShare, Pending, Placed, Unplaced
+from gpusharectl.why.verdict import CardVerdict, NodeVerdict, Way
 
 
 def answer_data(answer: Answer, placements: Placements) -> Data:
@@ -75,13 +66,13 @@ def absent_data(pod: str, suggestions: Sequence[str], code: int) -> Data:
 
 def _of(answer: Answer) -> Data:
     match answer:
-        case AsksNothing():
-            return {"phase": answer.phase, "node": answer.node or None}
-        case Ended():
-            found = {"phase": answer.phase, "node": answer.node or None}
-            return found | {"because": answer.words or None}
-        case Unmeetable():
-            return {"because": answer.words, "node": answer.node or None}
+        case NoShare():
+            found = {"node": answer.node or None}
+            if answer.state != "invalid":
+                found["phase"] = answer.phase
+            if answer.state != "asks-nothing":
+                found["because"] = answer.words or None
+            return found
         case Unplaced():
             return {
                 "asks": answer.asks,
@@ -96,23 +87,18 @@ def _of(answer: Answer) -> Data:
 
 
 def _placed(answer: Placed) -> Data:
-    cards = [
-        {
-            "uuid": held.uuid,
-            "index": held.card.index if held.card else None,
-            "model": held.card.model if held.card else None,
-            **amount_data(held.amount),
-        }
-        for held in answer.held
-    ]
-    earlier = [
-        {"uuid": one.card.uuid, "index": one.card.index, "because": one.words}
-        for one in answer.earlier
-    ]
     return {
         "asks": answer.asks,
         "node": answer.node,
-        "cards": cards,
+        "cards": [
+            {
+                "uuid": held.uuid,
+                "index": held.card and held.card.index,
+                "model": held.card and held.card.model,
+                **amount_data(held.amount),
+            }
+            for held in answer.held
+        ],
         "at": answer.at or None,
         "policy": answer.policy,
         "own_policy": answer.own_policy,
@@ -120,7 +106,10 @@ def _placed(answer: Placed) -> Data:
         "planned": [held.uuid for held in answer.planned],
         "is_planned": answer.is_planned,
         "because": answer.because or None,
-        "earlier": earlier,
+        "earlier": [
+            {"uuid": one.card.uuid, "index": one.card.index, "because": one.words}
+            for one in answer.earlier
+        ],
         "phase": answer.phase,
         "leaving": answer.leaving,
         "waits": answer.waits or None,
@@ -185,7 +174,7 @@ def _card(one: CardVerdict) -> Data:
 def _way(way: Way) -> Data:
     return {
         "node": way.node,
-        "card": way.card.uuid if way.card else None,
-        "index": way.card.index if way.card else None,
+        "card": way.card and way.card.uuid,
+        "index": way.card and way.card.index,
         "pods": [pod_data(one.pod) | amount_data(one.amount) for one in way.pods],
     }

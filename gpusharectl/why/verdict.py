@@ -4,7 +4,7 @@ The domain decides whether it fits, here as in the extender; this adds the numbe
 looks for the smallest set of pods to delete and for closed cards to open.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
@@ -14,9 +14,8 @@ from gpushare.domain.model import (
     NOTHING,
     Amount,
     Card,
-    CardUUID,
-    Claim,
     NodeName,
+    PodRef,
     PodRequest,
     PodUID,
 )
@@ -25,9 +24,6 @@ from gpushare.domain.placement import refusal
 from gpushare.domain.policies import Policy
 from gpushare.domain.preemption import Victims, choose_victims
 from gpushare.domain.refusal import Refusal
-
-MOST_OF_A_SHARE = CORES_PER_CARD - 1
-"""One core more is a whole card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,8 @@ class CardVerdict:
 class Offers:
     """The largest requests of one container that fit on the node now.
 
-    ``shares`` have falling cores and rising units. ``whole`` counts the untouched cards
-    and ``whole_units`` their units.
+    ``shares`` have falling cores, fewer than a whole card's, and rising units.
+    ``whole`` counts the untouched cards and ``whole_units`` their units.
     """
 
     shares: tuple[Amount, ...]
@@ -88,42 +84,30 @@ def judge(request: PodRequest, node: Node, policy: Policy) -> NodeVerdict:
 def offers(node: Node) -> Offers:
     """Return the largest requests that fit on a node now.
 
-    >>> from gpushare.domain.model import Card
+    >>> from gpushare.domain.model import CardUUID
     >>> offers(Node(NodeName("n"), (Card(CardUUID("GPU-0"), 0, 29),))).shares
     (Amount(cores=99, units=29),)
     """
     best: dict[int, int] = {}
     for room in node.summary.frontier:
-        cores = min(room.cores, MOST_OF_A_SHARE)
+        cores = min(room.cores, CORES_PER_CARD - 1)
         best[cores] = max(room.units, best.get(cores, 0))
     shares = tuple(Amount(cores, units) for cores, units in best.items())
     untouched = node.summary.untouched
     return Offers(tuple(filter(None, shares)), len(untouched), sum(untouched))
 
 
-def on_one_card(node: Node, card: Card) -> Node:
-    """Return the node as if it had only this card, with all that is held of it."""
-    return replace(node, cards=(card,))
-
-
-def largest_share(verdicts: Mapping[NodeName, Offers], cores: int) -> Amount:
-    """Return the largest share that fits on some node, with at least these cores."""
-    rooms = [
-        room
-        for found in verdicts.values()
-        for room in found.shares
-        if room.cores >= cores
-    ]
-    return max(rooms, key=lambda room: (room.units, room.cores), default=NOTHING)
-
-
 def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVerdict:
     claim = request.claims[0]
-    alone = on_one_card(node, card)
+    part = claim
+    if claim.whole_cards > 1:
+        part = replace(claim, amount=Amount(CORES_PER_CARD))
+    single = replace(request, claims=(part,))
+    alone = replace(node, cards=(card,))
+    empty = Node(NodeName(""), (replace(card, healthy=True, cordoned=False),))
     free = alone.free.get(card.uuid)
-    single = replace(request, claims=(_part_for_one_card(claim),))
     fits = refusal(single, alone, policy) is None
-    ever = refusal(single, _emptied(card), policy) is None
+    ever = refusal(single, empty, policy) is None
     missing = NOTHING
     if free is not None and not claim.whole_cards:
         missing = NOTHING.peak(claim.amount - free)
@@ -132,53 +116,68 @@ def _card(request: PodRequest, node: Node, card: Card, policy: Policy) -> CardVe
     return CardVerdict(card, free, untouched, missing, whole, fits, ever, excluded)
 
 
-def _part_for_one_card(claim: Claim) -> Claim:
-    if claim.whole_cards <= 1:
-        return claim
-    return replace(claim, amount=Amount(CORES_PER_CARD))
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod, and what it holds of one card or of a node."""
+
+    pod: PodRef
+    amount: Amount
 
 
-def _emptied(card: Card) -> Node:
-    return Node(NodeName(""), (replace(card, healthy=True, cordoned=False),))
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Pods whose deletion makes room: on one card, or on the node."""
+
+    node: NodeName
+    card: Card | None
+    pods: tuple[Holder, ...]
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        """Fewest pods first, then the lowest priority, then the fewest units."""
+        return (
+            len(self.pods),
+            max((one.pod.priority for one in self.pods), default=0),
+            sum(one.amount.units for one in self.pods),
+        )
 
 
-def holders(node: Node, uuid: CardUUID) -> dict[PodUID, Amount]:
-    """Return what each pod holds of a card, with nominated and unplaced pods."""
-    found: dict[PodUID, Amount] = {}
+def _holders(node: Node) -> dict[PodUID, Holder]:
+    """Return what each pod holds of a node's cards, nominated and unplaced ones too."""
+    here = {card.uuid for card in node.cards}
+    found: dict[PodUID, Holder] = {}
     for placement in (*node.nominations.values(), *node.placements.values()):
-        for share in placement.shares:
-            if share.card == uuid:
-                found[placement.pod.uid] = share.amount
+        amounts = [share.amount for share in placement.shares if share.card in here]
+        if amounts:
+            total = sum(amounts, NOTHING)
+            found[placement.pod.uid] = Holder(placement.pod, total)
     for uid, asked in node.unplaced.items():
-        found[uid] = sum((claim.amount for claim in asked.claims), NOTHING)
+        total = sum((claim.amount for claim in asked.claims), NOTHING)
+        found[uid] = Holder(asked.pod, total)
     return found
 
 
 _MOST_TRIES = 400
 """Sets of one size, some 20 ms; above that the largest pods are taken first."""
 _HIGHEST = 2**31
-Cost = tuple[int, int, int, tuple[PodUID, ...]]
 
 
 def from_card(
     request: PodRequest, node: Node, card: Card, policy: Policy
-) -> tuple[PodUID, ...] | None:
+) -> Way | None:
     """Return the smallest set of pods to delete for a share on this card.
 
     The fewest pods, then the lowest priority, then the fewest units. None if no set is
     enough.
     """
-    alone = on_one_card(node.as_seen_by(request.pod), card)
-    held = holders(alone, card.uuid)
-    ranks = _priorities(alone)
+    alone = replace(node.as_seen_by(request.pod), cards=(card,))
+    held = _holders(alone)
 
     def enough(uids: Iterable[PodUID]) -> bool:
         return refusal(request, alone.without(set(uids)), policy) is None
 
-    def cost(uids: tuple[PodUID, ...]) -> Cost:
-        highest = max((ranks[uid] for uid in uids), default=0)
-        amounts = [held[uid] for uid in uids]
-        return (highest, sum(a.units for a in amounts), len(uids), uids)
+    def way(uids: Iterable[PodUID]) -> Way:
+        return Way(node.name, card, tuple(held[uid] for uid in uids))
 
     if not enough(held):
         return None
@@ -186,53 +185,46 @@ def from_card(
         sets = list(islice(combinations(sorted(held), size), _MOST_TRIES + 1))
         if len(sets) > _MOST_TRIES:
             break
-        if found := [one for one in sets if enough(one)]:
-            return min(found, key=cost)
+        if found := [way(one) for one in sets if enough(one)]:
+            return min(found, key=lambda one: one.cost)
     missing = request.claims[0].amount - alone.free[card.uuid]
-    return _largest_first(held, missing, enough)
+    return way(_largest_first(held, missing, enough))
 
 
-def from_node(
-    request: PodRequest, node: Node, policy: Policy
-) -> tuple[PodUID, ...] | None:
+def from_node(request: PodRequest, node: Node, policy: Policy) -> Way | None:
     """Return pods to delete for whole cards or several claims.
 
     They are what a pod of the highest priority would preempt, so not always the fewest.
     """
-    pod = replace(request.pod, priority=_HIGHEST)
-    asked = replace(request, pod=pod)
+    asked = replace(request, pod=replace(request.pod, priority=_HIGHEST))
     found = choose_victims(asked, node, Victims(()), policy)
-    return None if found is None else found.uids
+    if found is None:
+        return None
+    held = _holders(node)
+    return Way(node.name, None, tuple(held[uid] for uid in found.uids if uid in held))
 
 
 def _largest_first(
-    held: Mapping[PodUID, Amount],
+    held: Mapping[PodUID, Holder],
     missing: Amount,
     enough: Callable[[Iterable[PodUID]], bool],
-) -> tuple[PodUID, ...]:
+) -> Sequence[PodUID]:
     def size(uid: PodUID) -> tuple[int, int]:
-        amount = held[uid]
+        amount = held[uid].amount
         main, other = amount.units, amount.cores
         return (main, other) if missing.units > 0 else (other, main)
 
     order = sorted(held, key=size, reverse=True)
-    gone: list[PodUID] = []
+    chosen: list[PodUID] = []
     for uid in order:
-        if enough(gone):
+        if enough(chosen):
             break
-        gone.append(uid)
+        chosen.append(uid)
     for uid in reversed(order):
-        rest = [one for one in gone if one != uid]
-        if uid in gone and enough(rest):
-            gone = rest
-    return tuple(gone)
-
-
-def _priorities(node: Node) -> dict[PodUID, int]:
-    found = {uid: asked.pod.priority for uid, asked in node.unplaced.items()}
-    for placement in (*node.nominations.values(), *node.placements.values()):
-        found[placement.pod.uid] = placement.pod.priority
-    return found
+        rest = [one for one in chosen if one != uid]
+        if uid in chosen and enough(rest):
+            chosen = rest
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,21 +251,11 @@ def reopened(
 def _ways(request: PodRequest, node: Node, policy: Policy) -> Iterator[Reopened]:
     cordoned = [card for card in node.cards if card.healthy and card.cordoned]
     closed = [card for card in node.cards if not card.open]
-    for cards in (*([card] for card in closed), cordoned, closed):
-        if cards and _fits(request, _with_open(node, cards), policy):
-            yield Reopened(node.name, tuple(cards))
-
-
-def _with_open(node: Node, cards: Iterable[Card]) -> Node:
-    chosen = {card.uuid for card in cards}
-    return replace(
-        node,
-        cards=tuple(
-            replace(card, healthy=True, cordoned=False) if card.uuid in chosen else card
+    for cards in filter(None, (*([card] for card in closed), cordoned, closed)):
+        as_open = tuple(
+            replace(card, healthy=True, cordoned=False) if card in cards else card
             for card in node.cards
-        ),
-    )
-
-
-def _fits(request: PodRequest, node: Node, policy: Policy) -> bool:
-    return refusal(request, node.as_seen_by(request.pod), policy) is None
+        )
+        seen = replace(node, cards=as_open).as_seen_by(request.pod)
+        if refusal(request, seen, policy) is None:
+            yield Reopened(node.name, tuple(cards))

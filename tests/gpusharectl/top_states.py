@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
@@ -53,8 +52,7 @@ class Scene:
 
     def top(self, wish: Query | None = None, only: str = "") -> Top:
         books = overview(self.seen, only)
-        objects: Any = self
-        told = scrape(objects, self.seen, [view.name for view in books.nodes])
+        told = scrape(self, self.seen, [view.name for view in books.nodes])
         return joined(books, told, wish or Query())
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from threading import Barrier, Event
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -78,8 +77,7 @@ class FakeExporters:
     ) -> Mapping[str, Result]:
         state = cluster_state(parts=parts)
         nodes = only or [pod["spec"]["nodeName"] for pod in parts]
-        objects: Any = self
-        return scrape(objects, state, nodes, deadline_s=deadline_s)
+        return scrape(self, state, nodes, deadline_s=deadline_s)
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:

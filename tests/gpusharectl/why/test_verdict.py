@@ -1,15 +1,17 @@
 """The promises of why hold against the domain's own decision, for every input."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.domain.model import CORES_PER_CARD, Amount, Claim, PodRequest
+from gpushare.domain.model import CORES_PER_CARD, Amount, Claim, PodRequest, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
 from gpushare.domain.policies import POLICIES, Policy
-from gpusharectl.why.verdict import from_card, from_node, judge, offers, reopened
+from gpusharectl.why.verdict import Way, from_card, from_node, judge, offers, reopened
 from tests.builders import (
     FIRST_FIT,
     card,
@@ -61,6 +63,14 @@ POLICY = st.sampled_from(list(POLICIES.values()))
 
 def asking(amount: Amount) -> PodRequest:
     return PodRequest(ref("new"), (Claim(amount, ()),))
+
+
+def uids(way: Way) -> set[PodUID]:
+    return {one.pod.uid for one in way.pods}
+
+
+def names_of(way: Way) -> list[str]:
+    return [one.pod.name for one in way.pods]
 
 
 def fits(amount: Amount, page: Node, policy: Policy) -> bool:
@@ -129,7 +139,7 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
         assert (found is None) == (refusal(asked, empty, policy) is not None)
         if found is None:
             continue
-        gone = set(found)
+        gone = uids(found)
         assert refusal(asked, alone.without(gone), policy) is None
         for uid in gone:
             assert refusal(asked, alone.without(gone - {uid}), policy) is not None
@@ -143,7 +153,7 @@ def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) ->
     found = from_node(asked, page, policy)
     if found is not None:
         left = page.as_seen_by(replace(asked.pod, priority=2**31))
-        assert refusal(asked, left.without(set(found)), policy) is None
+        assert refusal(asked, left.without(uids(found)), policy) is None
 
 
 @moderately
@@ -163,62 +173,54 @@ def test_what_is_opened_has_room(
         assert refusal(asked, replace(page, cards=opened), policy) is None
 
 
-def test_the_smallest_set_is_found() -> None:
-    """One pod of 40 units before one of 50, and one before two that would do."""
-    page = node(
-        card(0, 94),
-        holds=[
-            placement("app-1", 0, 50),
-            placement("app-2", 0, 40),
-            placement("app-3", 0, 1),
-        ],
-    )
-    found = from_card(request("big", 30), page, page.cards[0], FIRST_FIT)
-    assert found is not None
-    assert found == (ref("app-2").uid,)
-
-
-def test_the_less_important_goes_first() -> None:
-    """Of two that would each be enough."""
-    page = node(
-        card(0, 20),
-        holds=[placement("a", 0, 10, priority=5), placement("b", 0, 10, priority=1)],
-    )
-    found = from_card(request("big", 10), page, page.cards[0], FIRST_FIT)
-    assert found is not None
-    assert found == (ref("b").uid,)
+@pytest.mark.parametrize(
+    ("units", "holds", "wanted", "found"),
+    [
+        (94, {"app-1": (50, 0), "app-2": (40, 0), "app-3": (1, 0)}, 30, "app-2"),
+        (20, {"a": (10, 5), "b": (10, 1)}, 10, "b"),
+    ],
+    ids=["fewest-units", "lowest-priority"],
+)
+def test_the_smallest_set_is_found(
+    units: int, holds: Mapping[str, tuple[int, int]], wanted: int, found: str
+) -> None:
+    """Of the pods that would each be enough, by units and priority."""
+    held = [placement(name, 0, u, priority=p) for name, (u, p) in holds.items()]
+    page = node(card(0, units), holds=held)
+    way = from_card(request("big", wanted), page, page.cards[0], FIRST_FIT)
+    assert way is not None
+    assert names_of(way) == [found]
 
 
 def test_hundreds_of_pods_take_no_time() -> None:
-    """Where there are too many sets to try, the big ones go first, none in vain."""
+    """Of too many sets to try, the largest pods are taken first, none in vain."""
     held = [placement(f"p{n}", 0, 1 + n % 3) for n in range(300)]
     page = node(card(0, 600), holds=held)
     asked = request("big", 300)
     found = from_card(asked, page, page.cards[0], FIRST_FIT)
     assert found is not None
-    assert refusal(asked, page.without(set(found)), FIRST_FIT) is None
-    assert len(found) == 100
-    for uid in found[:5]:
-        less = set(found) - {uid}
-        assert refusal(asked, page.without(less), FIRST_FIT) is not None
+    chosen = uids(found)
+    assert refusal(asked, page.without(chosen), FIRST_FIT) is None
+    assert len(chosen) == 100
+    for uid in sorted(chosen)[:5]:
+        assert refusal(asked, page.without(chosen - {uid}), FIRST_FIT) is not None
 
 
-def test_who_went_in_vain_comes_back() -> None:
-    """The big ones go first; those whose part was not missing stay."""
+def test_who_was_chosen_in_vain_stays() -> None:
+    """The largest are taken first; those whose part was not missing stay."""
     held = [placement(f"p{n:02}", 0, 3) for n in range(30)]
-    hog = placement("hog", 0, 1, 90)
-    page = node(card(0, 93), holds=[*held, hog])
-    asked = request("big", 5, 50)
-    found = from_card(asked, page, page.cards[0], FIRST_FIT)
+    page = node(card(0, 93), holds=[*held, placement("hog", 0, 1, 90)])
+    found = from_card(request("big", 5, 50), page, page.cards[0], FIRST_FIT)
     assert found is not None
-    assert len(found) == 2
-    assert ref("hog").uid in found
+    assert len(names_of(found)) == 2
+    assert "hog" in names_of(found)
 
 
-def test_a_pod_on_two_cards_goes_from_both() -> None:
-    """Whole cards: who holds several is named once."""
+def test_a_pod_on_two_cards_is_named_once() -> None:
     both = placement("wide", shares=[share(0, 29, 100), share(1, 29, 100)])
     page = node(card(0), card(1), holds=[both])
     found = from_node(asking(Amount(200)), page, FIRST_FIT)
     assert found is not None
-    assert found == (ref("wide").uid,)
+    assert [(one.pod.name, one.amount) for one in found.pods] == [
+        ("wide", Amount(200, 58))
+    ]
