@@ -85,7 +85,6 @@ def test_what_a_registry_collects_is_written_alike(
 
 
 def test_many_lines_come_in_pieces() -> None:
-    """And none is lost between two of them."""
     registry = CollectorRegistry()
     gauge = Gauge("cards", "help", ["n"], registry=registry)
     for number in range(500):
@@ -111,5 +110,4 @@ def test_labels_do_not_outlive_their_metric(ours: Writer) -> None:
 
 
 def test_nothing_is_an_empty_page() -> None:
-    """OpenMetrics has its end all the same."""
     assert (text([]), openmetrics([])) == (b"", b"# EOF\n")

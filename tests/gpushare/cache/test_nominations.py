@@ -11,7 +11,7 @@ from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement
 from gpushare.domain.policies import Choice
 from gpushare.kube import codec, names
-from gpushare.kube.cluster import Json
+from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.codec import PodRecord
 from tests.builders import (
     FIRST_FIT,
@@ -77,14 +77,12 @@ def kept(ledger: Ledger) -> dict[str, tuple[str, ...]]:
     ids=["victim first", "nominee first", "as it happens"],
 )
 def test_room_is_kept_for_a_nominee(pods: Sequence[Json]) -> None:
-    """On the card that its victims leave, in whatever order the events come."""
     ledger, _ = after(*pods)
     assert kept(ledger) == {"vip": ("GPU-0",)}
     assert left(ledger.node(N)).units == 29 - 20 - 20
 
 
 def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
-    """Only the nominee itself, or a pod of higher priority."""
     ledger, book = after(leaving("old", 0, 20), nominee())
     book.apply(event("DELETED", leaving("old", 0, 20)))
     assert not isinstance(ledger.reserve(request("b", 10), N, FIRST_FIT), Placement)
@@ -97,30 +95,19 @@ def test_nobody_else_takes_the_room_when_the_victims_are_gone() -> None:
     [
         event("DELETED", nominee()),
         event("MODIFIED", pod_json("vip", units=20, priority=10)),
+        event("MODIFIED", pod_json("vip", units=20, nominated="m")),
         event("MODIFIED", bound_json(placement("vip", 0, 20, priority=10))),
         event("MODIFIED", bound_json(placement("vip", 0, 20, node="m", priority=10))),
         event("MODIFIED", pod_json("vip", units=20, phase="Failed")),
     ],
-    ids=["deleted", "nomination cleared", "bound here", "bound elsewhere", "failed"],
+    ids=["deleted", "cleared", "moved", "bound here", "bound elsewhere", "failed"],
 )
-def test_a_nomination_ends(end: object) -> None:
-    """And with it the keeping."""
+def test_a_nomination_ends(end: WatchEvent) -> None:
     ledger, book = after(nominee())
     assert ledger.nominated() == {N}
-    book.apply(end)  # type: ignore[arg-type]
+    book.apply(end)
     assert ledger.nominated() == frozenset()
     assert kept(ledger) == {}
-
-
-def test_a_nomination_may_move_to_another_node() -> None:
-    """The first node's room is free again."""
-    ledger, book = after(nominee())
-    ledger.set_cards(NodeName("m"), [card()])
-    moved = nominee()
-    moved["status"]["nominatedNodeName"] = "m"
-    book.apply(event("MODIFIED", moved))
-    assert ledger.nominated() == {"m"}
-    assert left(ledger.node(N)).units == 29
 
 
 def test_a_victim_as_important_as_the_nominee_is_not_counted_as_gone() -> None:
@@ -130,7 +117,6 @@ def test_a_victim_as_important_as_the_nominee_is_not_counted_as_gone() -> None:
 
 
 def test_one_without_room_enough_yet_keeps_nothing() -> None:
-    """The cards are still full then; it is looked at again with each change."""
     ledger, book = after(staying("old", 0, 20), nominee())
     assert kept(ledger) == {}
     book.apply(event("DELETED", staying("old", 0, 20)))
@@ -138,7 +124,6 @@ def test_one_without_room_enough_yet_keeps_nothing() -> None:
 
 
 def test_the_most_important_nominee_chooses_first() -> None:
-    """Then the others, on what is left; those without room keep nothing."""
     ledger, _ = after(
         nominee("low", 20, priority=5), nominee("high", 20), nominee("low2", 9, 5)
     )
@@ -165,35 +150,8 @@ def test_the_nominees_own_policy_counts() -> None:
     ids=["unknown policy", "invalid request", "asks nothing"],
 )
 def test_who_cannot_be_placed_keeps_nothing(pod: Json) -> None:
-    """Nor does it disturb anybody."""
     ledger, _ = after(pod)
     assert left(ledger.node(N)).units == 29
-
-
-def test_a_nominee_of_an_unknown_node_is_harmless() -> None:
-    """The ledger has no page for it."""
-    ledger = Ledger()
-    PodBook(ledger, Choice()).apply(event("ADDED", nominee()))
-    assert ledger.nominated() == frozenset()
-
-
-def test_pods_may_be_heard_of_before_their_node() -> None:
-    """After our restart the two lists come in any order."""
-    ledger = Ledger()
-    pods = PodBook(ledger, Choice())
-    nodes = NodeBook(ledger, set_cards=pods.set_cards)
-    pods.apply(event("ADDED", leaving("old", 0, 20)))
-    pods.apply(event("ADDED", nominee()))
-    nodes.apply(event("ADDED", node_json("n", card())))
-    assert kept(ledger) == {"vip": ("GPU-0",)}
-
-
-def test_a_placed_pod_is_charged_once() -> None:
-    """The nominee reserves its room; its nomination is not charged beside that."""
-    ledger, _ = after(nominee())
-    ledger.reserve(request("vip", 20, priority=10), N, FIRST_FIT)
-    assert left(ledger.node(N)).units == 9
-    assert ledger.placement(ref("vip").uid) is not None
 
 
 def nobody(_name: NodeName) -> tuple[PodRecord, ...]:
@@ -242,19 +200,19 @@ def test_victims_that_live_on_are_forgotten() -> None:
 
 
 def test_room_is_kept_where_a_pod_on_nobody_knows_which_card_leaves() -> None:
-    """It frees every card, and the nominee has one of them meanwhile."""
     old = pod_json("old", units=20, node="n", priority=1, terminating=True)
     ledger, _ = after(old, nominee(), cards=2)
     assert kept(ledger) == {"vip": ("GPU-0",)}
 
 
 def test_no_room_is_kept_on_a_cordoned_card() -> None:
-    """When a card is closed, what is kept for a nominee moves to another."""
+    """Pods may be heard of before their node; what is kept moves to another card."""
     ledger = Ledger()
     pods = PodBook(ledger, Choice())
     nodes = NodeBook(ledger, set_cards=pods.set_cards)
-    nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
     pods.apply(event("ADDED", nominee()))
+    assert ledger.nominated() == frozenset()
+    nodes.apply(event("ADDED", node_json("n", card(0), card(1))))
     assert kept(ledger) == {"vip": ("GPU-0",)}
     nodes.apply(event("MODIFIED", node_json("n", card(0, cordoned=True), card(1))))
     assert kept(ledger) == {"vip": ("GPU-1",)}

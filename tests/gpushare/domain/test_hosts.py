@@ -1,5 +1,7 @@
 """The nodes' own CPU and memory, as the policy frag sees them."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpushare.cache.nodes import NodeBook
@@ -10,7 +12,6 @@ from gpushare.domain.model import HostAmount, NodeName, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.quantity import NotAQuantity, mebibytes, thousandths
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import host_capacity
 from gpushare.kube.request_cache import Asked
 from tests.builders import event, node_json, page, pod_json
 
@@ -30,33 +31,26 @@ def pod(*containers: Json, **spec: object) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("text", "milli"),
-    [("2", 2000), ("250m", 250), ("0.1", 100), (4, 4000), ("1e3", 10**6), ("1n", 1)],
-)
-def test_cpu_in_thousandths(text: object, milli: int) -> None:
-    """Rounded up, as Kubernetes does."""
-    assert thousandths(text) == milli
-
-
-@pytest.mark.parametrize(
-    ("text", "mib"),
+    ("read", "text", "found"),
     [
-        ("1Gi", 1024),
-        ("512Mi", 512),
-        ("1G", 954),
-        ("1048576", 1),
-        (1, 1),
-        ("2Ti", 2**21),
+        *((thousandths, "2", 2000), (thousandths, "250m", 250), (thousandths, 4, 4000)),
+        *(
+            (thousandths, "0.1", 100),
+            (thousandths, "1e3", 10**6),
+            (thousandths, "1n", 1),
+        ),
+        *((mebibytes, "1Gi", 1024), (mebibytes, "512Mi", 512), (mebibytes, "1G", 954)),
+        *((mebibytes, "1048576", 1), (mebibytes, 1, 1), (mebibytes, "2Ti", 2**21)),
     ],
 )
-def test_memory_in_mib(text: object, mib: int) -> None:
-    """Rounded up, too."""
-    assert mebibytes(text) == mib
+def test_cpu_and_memory_are_rounded_up(
+    read: Callable[[object], int], text: object, found: int
+) -> None:
+    assert read(text) == found
 
 
 @pytest.mark.parametrize("text", ["-1", "much", "", "1.5.2", "-1m", "-1Gi", None])
 def test_what_is_no_quantity_is_none(text: object) -> None:
-    """No API server would let it through."""
     with pytest.raises(NotAQuantity):
         thousandths(text)
     with pytest.raises(NotAQuantity):
@@ -90,15 +84,7 @@ def test_what_is_no_quantity_is_none(text: object) -> None:
     ],
 )
 def test_what_a_pod_asks_of_its_node(asked: Json, amount: HostAmount | None) -> None:
-    """Its peak: containers and sidecars, or an init container that asks more."""
     assert Asked(asked).host() == amount
-
-
-def test_what_a_node_has() -> None:
-    """What it says of itself, and nothing where it says nothing."""
-    has = {"status": {"allocatable": {"cpu": "7910m", "memory": "32Gi"}}}
-    assert host_capacity(has) == HostAmount(7910, 32768)
-    assert host_capacity({"status": {}}) is None
 
 
 def test_what_is_not_asked_is_never_short() -> None:
@@ -137,24 +123,13 @@ def followed() -> FollowedCluster:
 
 
 def test_pods_without_cards_have_their_part(followed: FollowedCluster) -> None:
-    """All of them: a CPU that is gone is gone for a pod with cards, too."""
+    """Each once, by what it asks now and until it ends: requests may change."""
+    followed.hear("a", "1")
     followed.hear("a", "2")
     followed.hear("b", "500m")
     assert followed.free == HostAmount(5500, 14 * 1024)
-
-
-def test_a_pod_counts_once_and_by_what_it_asks_now(followed: FollowedCluster) -> None:
-    """Its requests may change while it runs."""
-    followed.hear("a", "2")
-    followed.hear("a", "3")
-    assert followed.free == HostAmount(5000, 15 * 1024)
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_ended_frees(followed: FollowedCluster, phase: str) -> None:
-    """Its containers have ended for good."""
-    followed.hear("a", "2")
-    followed.hear("a", "2", phase=phase)
+    followed.hear("a", "2", phase="Succeeded")
+    followed.hear("b", "500m", phase="Failed")
     assert followed.free == HostAmount(8000, 16 * 1024)
 
 
@@ -168,14 +143,8 @@ def test_a_pod_that_is_gone_frees(followed: FollowedCluster) -> None:
     assert followed.free == HostAmount(7000, 15 * 1024)
 
 
-def test_a_node_that_is_gone_says_nothing(followed: FollowedCluster) -> None:
-    """Unknown is not zero."""
-    followed.nodes.apply(event("DELETED", node_json("n")))
-    assert followed.free is None
-
-
 def test_the_same_value_until_it_changes(followed: FollowedCluster) -> None:
-    """And the one reader is told of each change once."""
+    """And the one reader is told of each change once; unknown is not zero."""
     followed.hosts.changes()
     before = followed.free
     assert followed.free is before
@@ -184,15 +153,5 @@ def test_the_same_value_until_it_changes(followed: FollowedCluster) -> None:
     assert followed.hosts.changes() == {N}
     followed.hosts.release(PodUID("nobody"))
     assert followed.hosts.changes() == frozenset()
-
-
-def test_pods_that_ask_nothing_come_and_go() -> None:
-    """Several on one node, as daemons are."""
-    hosts = Hosts()
-    hosts.set_allocatable(N, HostAmount(1000, 1000))
-    for name in ("a", "b"):
-        hosts.hold(PodUID(name), N, HostAmount())
-    for name in ("a", "b"):
-        hosts.release(PodUID(name))
-    assert hosts.free(N) == HostAmount(1000, 1000)
-    assert hosts.holders() == frozenset()
+    followed.nodes.apply(event("DELETED", node_json("n")))
+    assert followed.free is None

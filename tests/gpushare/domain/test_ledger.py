@@ -30,7 +30,6 @@ def now(ledger: Ledger) -> int:
 
 
 def test_reserve_decides_and_writes_down() -> None:
-    """What is reserved is charged at once, and known to be unconfirmed."""
     ledger = ledger_of()
     decision = ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert decision == placement("a", 0, 20)
@@ -39,35 +38,36 @@ def test_reserve_decides_and_writes_down() -> None:
     assert ledger.reservations() == {ref("a").uid}
 
 
-def test_a_second_reserve_changes_nothing() -> None:
-    """A replayed bind gets the very same placement, charged once."""
+def test_the_same_again_changes_nothing() -> None:
+    """A replayed bind, a heartbeat, a repeated watch event."""
     ledger = ledger_of(*cards(29, 29))
-    first = ledger.reserve(request("a", 20), N, FIRST_FIT)
-    position = now(ledger)
-    assert ledger.reserve(request("a", 20), N, FIRST_FIT) == first
-    assert changes(ledger, position) == set()
+    kept = {ref("k").uid: placement("k")}
+    steps = (
+        lambda: ledger.reserve(request("a", 20), N, FIRST_FIT),
+        lambda: ledger.record(placement("b", 1, 9)),
+        lambda: ledger.record_unplaced(request("c", 1), N),
+        lambda: ledger.set_cards(N, cards(29, 29)),
+        lambda: ledger.nominate(N, kept),
+    )
+    for step in steps:
+        first, position = step(), now(ledger)
+        assert step() == first
+        assert changes(ledger, position) == set()
 
 
 def test_a_plan_for_a_pod_that_is_there_already_counts_for_nothing() -> None:
-    """Its bind may have come while this one was on its way."""
-    ledger = ledger_of(*cards(29, 29))
-    ledger.reserve(request("a", 20), N, FIRST_FIT)
-    plan = placement("a", 1, 20)
-    found = ledger.reserve(request("b", 20), N, FIRST_FIT, [plan])
-    assert found == placement("b", 1, 20)
-
-
-def test_a_plan_for_a_pod_of_unknown_card_counts_for_nothing() -> None:
-    """It is charged on every card."""
-    ledger = ledger_of(*cards(29, 29))
-    ledger.record_unplaced(request("a", 20), N)
-    plan = placement("a", 1, 20)
-    found = ledger.reserve(request("b", 20), N, FIRST_FIT, [plan])
-    assert found == Refusal(Reason.MEMORY)
+    """Its bind may have come meanwhile; on an unknown card it counts on every card."""
+    for unplaced in (False, True):
+        ledger = ledger_of(*cards(29, 29))
+        if unplaced:
+            ledger.record_unplaced(request("a", 20), N)
+        else:
+            ledger.reserve(request("a", 20), N, FIRST_FIT)
+        found = ledger.reserve(request("b", 20), N, FIRST_FIT, [placement("a", 1, 20)])
+        assert found == (Refusal(Reason.MEMORY) if unplaced else placement("b", 1, 20))
 
 
 def test_a_refused_reserve_leaves_nothing() -> None:
-    """No half-made reservation, no word in the journal."""
     ledger = ledger_of()
     position = now(ledger)
     assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
@@ -76,36 +76,32 @@ def test_a_refused_reserve_leaves_nothing() -> None:
     assert changes(ledger, position) == set()
 
 
-def test_an_unknown_node_has_no_cards() -> None:
-    """And asking does not make it known."""
+def test_what_is_asked_of_an_unknown_node_does_not_make_it_known() -> None:
     ledger = Ledger()
     assert ledger.reserve(request("a", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
-    assert ledger.node(N) is None
+    ledger.nominate(N, {ref("a").uid: placement("a")})
+    ledger.forget(N)
+    assert (ledger.nodes(), ledger.nominated()) == ((), frozenset())
+    assert ledger.changed_since(0) == (0, [])
 
 
-def test_what_the_api_server_holds_is_confirmed() -> None:
-    """A placement seen back is no reservation any more, and cannot be cancelled."""
+def test_a_reservation_can_be_cancelled_until_it_is_confirmed() -> None:
     ledger = ledger_of()
+    ledger.reserve(request("a", 20), N, FIRST_FIT)
+    ledger.cancel(ref("a").uid)
+    assert left(ledger.node(N)).units == 29
     held = ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert isinstance(held, Placement)
     ledger.record(held)
     assert not ledger.reservations()
-    assert ledger.cancel(ref("a").uid) is None
+    ledger.cancel(ref("a").uid)
     assert ledger.placement(ref("a").uid) == held
-
-
-def test_record_is_idempotent() -> None:
-    """The same placement twice is one change."""
-    ledger = ledger_of()
-    ledger.record(placement("a", 0, 20))
-    position = now(ledger)
-    ledger.record(placement("a", 0, 20))
-    assert changes(ledger, position) == set()
-    assert left(ledger.node(N)).units == 9
+    assert ledger.release(ref("a").uid) == held
+    assert ledger.release(ref("a").uid) is None
+    assert left(ledger.node(N)) == Amount(100, 29)
 
 
 def test_record_takes_what_is_so() -> None:
-    """It may exceed the card, name an unknown card or an unknown node."""
     ledger = ledger_of()
     ledger.record(placement("a", 0, 99))
     ledger.record(placement("b", "GPU-gone", 5))
@@ -115,17 +111,7 @@ def test_record_takes_what_is_so() -> None:
     assert ledger.placement(ref("c").uid) == placement("c", 0, 5, node="m")
 
 
-def test_a_placement_that_moves_to_another_card() -> None:
-    """The actual one takes the place of the planned one."""
-    ledger = ledger_of(*cards(29, 29))
-    ledger.record(placement("a", 0, 20))
-    ledger.record(placement("a", 1, 20))
-    assert left(ledger.node(N), 0).units == 29
-    assert left(ledger.node(N), 1).units == 9
-
-
 def test_a_placement_that_moves_to_another_node() -> None:
-    """The API server's word on where the pod is frees what we had thought."""
     ledger = ledger_of()
     ledger.set_cards(M, [card()])
     ledger.record(placement("a", 0, 20))
@@ -136,47 +122,11 @@ def test_a_placement_that_moves_to_another_node() -> None:
     assert changes(ledger, position) == {N, M}
 
 
-def test_release_frees_and_gives_what_was_held() -> None:
-    """The second time there is nothing to free, and nothing is credited."""
-    ledger = ledger_of()
-    ledger.record(placement("a", 0, 20))
-    assert ledger.release(ref("a").uid) == placement("a", 0, 20)
-    assert ledger.release(ref("a").uid) is None
-    assert left(ledger.node(N)) == Amount(100, 29)
-
-
-def test_cancel_frees_a_reservation_once() -> None:
-    """For a bind that failed."""
-    ledger = ledger_of()
-    held = ledger.reserve(request("a", 20), N, FIRST_FIT)
-    assert ledger.cancel(ref("a").uid) == held
-    assert ledger.cancel(ref("a").uid) is None
-    assert left(ledger.node(N)).units == 29
-
-
 def test_cards_may_change_under_placements() -> None:
-    """What is held stays held; the new size counts from now on."""
     ledger = ledger_of()
     ledger.record(placement("a", 0, 20))
     ledger.set_cards(N, [card(units=16)])
     assert left(ledger.node(N)).units == -4
-
-
-def test_cards_that_did_not_change_are_no_change() -> None:
-    """A node's heartbeat costs nothing."""
-    ledger = ledger_of()
-    position = now(ledger)
-    ledger.set_cards(N, [card()])
-    assert changes(ledger, position) == set()
-    ledger.set_cards(N, [card(healthy=False)])
-    assert changes(ledger, position) == {N}
-
-
-def test_a_node_without_cards_is_known_all_the_same() -> None:
-    """It is refused with ``No shared cards``."""
-    ledger = Ledger()
-    ledger.set_cards(N, [])
-    assert [page.name for page in ledger.nodes()] == [N]
 
 
 def test_pods_may_outlast_their_node() -> None:
@@ -190,35 +140,22 @@ def test_pods_may_outlast_their_node() -> None:
 
 
 def test_a_node_that_is_gone_leaves_no_page() -> None:
-    """Nor one of which the last pod has gone: nodes come and go for years."""
+    """Nor after its last pod, also of a node that never was: they come for years."""
     ledger = ledger_of()
     ledger.forget(N)
     assert ledger.nodes() == ()
     ledger.set_cards(N, [card()])
     ledger.record(placement("a", 0, 20))
+    ledger.record_unplaced(request("b", 9), N)
+    ledger.record(placement("c", 0, 20, node="typo"))
     ledger.forget(N)
-    ledger.release(ref("a").uid)
+    assert [page.name for page in ledger.nodes()] == ["n", "typo"]
+    for name in "abc":
+        ledger.release(ref(name).uid)
     assert ledger.nodes() == ()
-
-
-def test_a_node_that_never_was_leaves_no_page() -> None:
-    """The API server binds to any name; the pod is counted under it until it goes."""
-    ledger = Ledger()
-    ledger.record(placement("a", 0, 20, node="typo"))
-    assert [page.name for page in ledger.nodes()] == ["typo"]
-    ledger.release(ref("a").uid)
-    assert ledger.nodes() == ()
-
-
-def test_forgetting_an_unknown_node_is_nothing() -> None:
-    """A watch may repeat itself."""
-    ledger = Ledger()
-    ledger.forget(N)
-    assert ledger.changed_since(0) == (0, [])
 
 
 def test_a_nomination_keeps_room_from_others() -> None:
-    """But not from its own pod, nor from pods of higher priority."""
     ledger = ledger_of()
     kept = placement("kept", 0, 20, priority=5)
     ledger.nominate(N, {kept.pod.uid: kept})
@@ -233,7 +170,6 @@ def test_a_nomination_keeps_room_from_others() -> None:
 
 
 def test_nominations_of_a_node_are_replaced_together() -> None:
-    """None at all ends the keeping; the same again is no change."""
     ledger = ledger_of()
     kept = placement("kept", 0, 20)
     ledger.nominate(N, {kept.pod.uid: kept})
@@ -246,17 +182,8 @@ def test_nominations_of_a_node_are_replaced_together() -> None:
     assert left(ledger.node(N)).units == 29
 
 
-def test_nothing_can_be_kept_on_an_unknown_node() -> None:
-    """And asking does not make it known."""
-    ledger = Ledger()
-    ledger.nominate(N, {ref("a").uid: placement("a")})
-    assert ledger.nominated() == frozenset()
-    assert ledger.nodes() == ()
-
-
 @pytest.mark.parametrize("with_pods", [True, False], ids=["pods left", "empty"])
 def test_a_node_that_is_gone_keeps_room_for_nobody(with_pods: bool) -> None:
-    """Its nominations go with its cards."""
     ledger = ledger_of()
     if with_pods:
         ledger.record(placement("a", 0, 1))
@@ -265,25 +192,9 @@ def test_a_node_that_is_gone_keeps_room_for_nobody(with_pods: bool) -> None:
     assert ledger.nominated() == frozenset()
 
 
-def test_the_journal_names_what_changed_after_a_position() -> None:
-    """And nothing that was changed before it."""
-    ledger = ledger_of()
-    first = now(ledger)
-    ledger.set_cards(M, [card()])
-    second, changed = ledger.changed_since(first)
-    assert changed == [M]
-    assert ledger.changed_since(second) == (second, [])
-
-
-def test_a_position_before_the_journal_tells_nothing() -> None:
-    """Look at all nodes then."""
-    assert ledger_of().changed_since(-1) == (1, None)
-
-
 def test_the_journals_older_half_goes_when_it_gets_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Late readers are told so; those who keep up notice nothing."""
     monkeypatch.setattr("gpushare.domain.ledger._LONGEST_JOURNAL", 65)
     ledger = Ledger()
     for turn in range(70):
@@ -295,14 +206,6 @@ def test_the_journals_older_half_goes_when_it_gets_long(
     assert (position, len(changed or ())) == (70, 10)
 
 
-def test_a_page_in_hand_never_changes() -> None:
-    """Readers take no lock, since a node is replaced whole."""
-    ledger = ledger_of()
-    page = ledger.node(N)
-    ledger.record(placement("a", 0, 20))
-    assert left(page).units == 29
-
-
 def room(ledger: Ledger, name: NodeName = N) -> list[int]:
     page = ledger.node(name)
     assert page is not None
@@ -310,7 +213,6 @@ def room(ledger: Ledger, name: NodeName = N) -> list[int]:
 
 
 def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
-    """Until a placement is recorded; each change is in the journal."""
     ledger = ledger_of(*cards(29, 16))
     position = now(ledger)
     ledger.record_unplaced(request("a", 9), N)
@@ -325,7 +227,6 @@ def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
 
 
 def test_a_pod_on_no_card_frees_all_when_it_ends() -> None:
-    """It is among the holders till then, and has no placement."""
     ledger = ledger_of(*cards(29, 16))
     ledger.record_unplaced(request("a", 9), N)
     assert ledger.holders() == {ref("a").uid}
@@ -335,18 +236,7 @@ def test_a_pod_on_no_card_frees_all_when_it_ends() -> None:
     assert ledger.holders() == frozenset()
 
 
-def test_a_pod_on_no_card_told_twice_is_charged_once() -> None:
-    """And nobody is woken for it."""
-    ledger = ledger_of()
-    ledger.record_unplaced(request("a", 9), N)
-    position = now(ledger)
-    ledger.record_unplaced(request("a", 9), N)
-    assert room(ledger) == [20]
-    assert changes(ledger, position) == set()
-
-
 def test_what_a_pod_holds_goes_before_what_is_unknown() -> None:
-    """A reservation whose binding is on its way, and a placement seen before."""
     ledger = ledger_of(*cards(29, 29))
     held = ledger.reserve(request("a", 9), N, FIRST_FIT)
     ledger.record_unplaced(request("a", 9), N)
@@ -360,7 +250,6 @@ def test_what_a_pod_holds_goes_before_what_is_unknown() -> None:
 
 
 def test_a_reservation_given_up_leaves_the_pod_where_it_was_bound() -> None:
-    """Somebody else bound it there meanwhile, on nobody knows which card."""
     ledger = ledger_of(*cards(29, 29))
     ledger.reserve(request("a", 9), N, FIRST_FIT)
     ledger.record_unplaced(request("a", 9), N)
@@ -370,7 +259,6 @@ def test_a_reservation_given_up_leaves_the_pod_where_it_was_bound() -> None:
 
 
 def test_a_reservation_ends_when_the_pod_is_seen_bound_elsewhere() -> None:
-    """A binding is for good."""
     ledger = ledger_of(*cards(29, 29))
     ledger.set_cards(M, cards(16))
     ledger.reserve(request("a", 9), N, FIRST_FIT)
@@ -404,7 +292,6 @@ def test_a_reservation_elsewhere_moves_the_charge_and_gives_it_back() -> None:
 
 
 def test_a_pod_on_no_card_may_come_before_its_node() -> None:
-    """And stays while the node goes and comes back with other cards."""
     ledger = Ledger()
     ledger.record_unplaced(request("a", 9), N)
     ledger.set_cards(N, cards(29, 16))
@@ -413,13 +300,3 @@ def test_a_pod_on_no_card_may_come_before_its_node() -> None:
     assert room(ledger) == []
     ledger.set_cards(N, cards(10, 11, 12))
     assert room(ledger) == [1, 2, 3]
-
-
-def test_a_page_of_a_node_that_is_gone_ends_with_its_last_pod() -> None:
-    """Also with one that was on no card."""
-    ledger = ledger_of()
-    ledger.record_unplaced(request("a", 9), N)
-    ledger.forget(N)
-    assert ledger.node(N) is not None
-    ledger.release(ref("a").uid)
-    assert ledger.node(N) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.domain.policies import CARD_ORDERS, POLICIES, CardOrder, Choice, Policy
+from gpushare.domain.policies import POLICIES, CardOrder, Choice, Policy
 from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import card, cards, node, placement, policy
 
@@ -39,7 +39,6 @@ def best(chosen: Policy, left: list[tuple[int, int]]) -> int:
 def test_the_card_liked_best(
     name: str, left: list[tuple[int, int]], index: int
 ) -> None:
-    """By units left, then by cores left, then by card order."""
     assert best(policy(name), left) == index
 
 
@@ -64,7 +63,6 @@ def test_the_node_score(name: str, scores: list[int]) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
-    """An over-placed node too: kube-scheduler does not clamp."""
     for page in (
         node(card(units=1), holds=[placement(units=999, cores=999)]),
         node(card(healthy=False)),
@@ -77,7 +75,6 @@ def test_the_score_stays_within_kube_schedulers_range(name: str) -> None:
     ("order", "uuid"), [("index", "GPU-9f12"), ("uuid", "GPU-7cf0")]
 )
 def test_the_card_order_breaks_ties(order: CardOrder, uuid: str) -> None:
-    """By index as nvidia-smi counts, or by UUID as the seed shows."""
     pair = [card(0, uuid="GPU-9f12"), card(1, uuid="GPU-7cf0")]
     page = node(*pair)
     chosen = policy(order=order)
@@ -85,27 +82,21 @@ def test_the_card_order_breaks_ties(order: CardOrder, uuid: str) -> None:
     assert first.uuid == uuid
 
 
-def test_there_are_two_card_orders_and_four_policies() -> None:
-    """The names that settings and annotations may use."""
-    assert CARD_ORDERS == ("index", "uuid")
-    assert list(POLICIES) == ["first-fit", "best-fit", "spread", "frag"]
-
-
-@pytest.mark.parametrize(("wish", "name"), [(None, "spread"), ("best-fit", "best-fit")])
+@pytest.mark.parametrize(
+    ("choice", "wish", "found"),
+    [
+        (Choice(), None, ("first-fit", "index")),
+        (Choice("spread", "uuid"), None, ("spread", "uuid")),
+        (Choice("spread", "uuid"), "best-fit", ("best-fit", "uuid")),
+    ],
+)
 def test_a_pods_wish_goes_before_the_clusters_choice(
-    wish: str | None, name: str
+    choice: Choice, wish: str | None, found: tuple[str, str]
 ) -> None:
-    """The card order stays the cluster's."""
-    found = Choice("spread", "uuid").policy(wish)
-    assert isinstance(found, Policy)
-    assert (found.name, found.card_order) == (name, "uuid")
-
-
-def test_the_default_is_first_fit_by_index() -> None:
-    """As seed 001 states placement."""
-    found = Choice().policy(None)
-    assert isinstance(found, Policy)
-    assert (found.name, found.card_order) == ("first-fit", "index")
+    """The default is as seed 001 states placement; the card order is the cluster's."""
+    policy = choice.policy(wish)
+    assert isinstance(policy, Policy)
+    assert (policy.name, policy.card_order) == found
 
 
 @pytest.mark.parametrize(
@@ -122,7 +113,6 @@ def test_an_unknown_policy_is_refused_with_the_names(wish: str, words: str) -> N
 
 
 def test_the_protocol_names_each() -> None:
-    """Who writes the annotation reads there what it may hold."""
     page = Path(__file__).parents[3] / "docs" / "protocol.md"
     (row,) = (
         line

@@ -1,5 +1,6 @@
 """Which pods to evict so that one card comes free."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +28,6 @@ from tests.builders import (
     claim,
     node,
     placement,
-    ref,
     request,
     share,
 )
@@ -36,10 +36,6 @@ from tests.builders import (
 def low(name: str, on: int, units: int, priority: int = 1, cores: int = 0) -> Placement:
     """A pod that may be evicted by those of priority 10."""
     return placement(name, on, units, cores, priority=priority)
-
-
-def asks(units: int = 0, cores: int = 0) -> PodRequest:
-    return request("asks", units, cores, priority=10)
 
 
 def victims(*names: str, violations: int = 0) -> Victims:
@@ -64,6 +60,10 @@ def hosts(capacity: int, **pods: tuple[int, int]) -> Hosts:
     return made
 
 
+def asks(units: int = 0, cores: int = 0, milli: int = 0) -> PodRequest:
+    return request("asks", units, cores, priority=10, host=cpu(milli))
+
+
 def choose(
     asked: PodRequest,
     page: Node,
@@ -85,17 +85,92 @@ def choose(
     return choose_victims(asked, page, proposal, FIRST_FIT, facts)
 
 
-FRAGMENTED = node(
-    *cards(29, 29),
-    holds=[low("a0", 0, 10), low("b0", 0, 15), low("a1", 1, 20), low("b1", 1, 5)],
-)
+def on(pods: str, *sizes: int) -> Node:
+    """Cards of 29 units, or of these sizes, with pods such as ``a@0=20/5``.
+
+    That is 20 units of card 0 at priority 5, else 1; ``~`` nominated, ``@?`` unplaced.
+    """
+    holds, kept, lost = [], [], []
+    for name, card_, how, units, priority in re.findall(
+        r"(\w+)@(\S)(=|~)(\d+)(?:/(\d+))?", pods
+    ):
+        rank = int(priority or 1)
+        if card_ == "?":
+            lost.append(request(name, int(units), priority=rank))
+        else:
+            held = low(name, int(card_), int(units), rank)
+            (holds if how == "=" else kept).append(held)
+    found = cards(*(sizes or (29, 29)))
+    return node(*found, holds=holds, nominated=kept, unplaced=lost)
+
+
+FRAGMENTED = on("a0@0=10 b0@0=15 a1@1=20 b1@1=5")
 """4 units free on each card."""
+PAIR = on("a@0=20 b@1=20")
+FOUR = on("vip@0=1/99 b@1=5 c@2=5/2 d@2=5", 29, 29, 29)
+LOST = on("a@0=10 lost@?=15/20")
+GHOST = on("ghost@0=20 a@1=20/5")
+TWICE = placement("w", shares=[share(0, 29, 100), share(1, 29, 100)])
+CORDONED = node(card(cordoned=True), card(1), holds=[low("a", 0, 10), low("b", 1, 10)])
+MIXED = request("asks", claims=[claim(0, 100), claim(20)], priority=10)
+OLD, NEW = "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"
 
 
-def test_a_proposal_that_makes_room_is_kept() -> None:
-    """Though a smaller or cheaper one might be found."""
-    proposal = victims("a1", "b1")
-    assert choose(asks(20), FRAGMENTED, proposal) == proposal
+@pytest.mark.parametrize(
+    ("asked", "page", "named", "chosen"),
+    [
+        pytest.param(*row, id=about)
+        for about, *row in (
+            ("a proposal that makes room", asks(20), FRAGMENTED, "a1 b1", "a1 b1"),
+            ("room on two cards is none", asks(24), FRAGMENTED, "a0 b1", "a1"),
+            ("no more than must", asks(19), FRAGMENTED, "b1", "b0"),
+            ("no share: for the node", asks(24), FRAGMENTED, "hog a0", "hog a1"),
+            (
+                *("all lower ones", apart("asks", 19, 28, priority=10)),
+                *(on("z@0=5/20 a@0=20/5 b@1=5 c@1=10"), "a c", "a c b"),
+            ),
+            ("beside vip", asks(20), on("v@0=9/99 a@0=10 b@0=10", 29), "a", "a b"),
+            ("too small", asks(20), node(card(units=10)), "x", ""),
+            ("sick", asks(20), node(card(healthy=False)), "x", ""),
+            ("important", asks(20), on("v@0=10/99", 29), "x", ""),
+            ("as important", asks(20), on("v@0=20/10 a@1=10", 29, 10), "a", ""),
+            ("a whole card", asks(0, 100), FOUR, "x", "x b"),
+            ("two whole cards", asks(0, 200), FOUR, "x", "x c b d"),
+            ("one whole card too many", asks(0, 300), FOUR, "x", ""),
+            (
+                "whole with units",
+                asks(60, 100),
+                on("a@0=1 b@1=1/2", 16, 94),
+                "x",
+                "x b",
+            ),
+            (
+                *("one pod on two cards", asks(0, 200)),
+                *(node(*cards(29, 29), holds=[TWICE]), "x", "x w"),
+            ),
+            ("apart", apart("asks", 20, 20, priority=10), PAIR, "x", "x a b"),
+            ("a share beside a whole card", MIXED, PAIR, "x", "x a b"),
+            ("its own nomination", asks(25), on("a@0=10 asks@0~25/10", 29), "a", "a"),
+            ("that of an equal", asks(20), on("a@0=4 o@0~25/10", 29), "a", ""),
+            (
+                *("one on an unknown card frees all", asks(15)),
+                *(on("a@0=10/5 b@1=10/5 lost@?=15"), "a", "lost"),
+            ),
+            ("an important one there", asks(20), LOST, "a", ""),
+            ("no whole card beside it", asks(0, 100), LOST, "a", ""),
+            ("a small share beside it", asks(14), LOST, "a", "a"),
+            ("whole", asks(0, 100), on("a@0=1 b@1=1/5 l@?=1/2"), "x", "x l a"),
+            ("not from a cordoned card", asks(29), CORDONED, "a", "b"),
+            (
+                *("named for a port, though it holds a share", asks(10)),
+                *(on("port@0=4 v@0=8/99 a@1=12", 16, 16, 6), "port", "port a"),
+            ),
+        )
+    ],
+)
+def test_who_is_evicted(asked: PodRequest, page: Node, named: str, chosen: str) -> None:
+    found = choose(asked, page, victims(*named.split()))
+    assert found == (victims(*chosen.split()) if chosen else None)
 
 
 def test_a_proposals_violations_are_kept_with_it() -> None:
@@ -104,158 +179,35 @@ def test_a_proposals_violations_are_kept_with_it() -> None:
     assert choose(asks(20), FRAGMENTED, proposal) == proposal
 
 
-def test_victims_on_the_wrong_cards_are_replaced() -> None:
-    """10 + 5 units go free by totals, but on two cards; one pod of 20 would do."""
-    proposal = victims("a0", "b1")
-    found = choose(asks(24), FRAGMENTED, proposal)
-    assert found == victims("a1")
-
-
-def test_no_more_pods_go_than_must() -> None:
-    """Of the cleared card, those live whose room is not needed."""
-    found = choose(asks(19), FRAGMENTED, victims("b1"))
-    assert found == victims("b0")
-
-
-def test_all_that_may_go_is_looked_at_where_no_card_alone_helps() -> None:
-    """The 19 are cheapest on card 1, which the 28 need as a whole."""
-    page = node(
-        *cards(29, 29),
-        holds=[
-            placement("high", 0, 5, priority=20),
-            low("a", 0, 20, priority=5),
-            low("b", 1, 5),
-            low("c", 1, 10),
-        ],
-    )
-    found = choose(apart("asks", 19, 28, priority=10), page, victims("a", "c"))
-    assert found == victims("a", "c", "b")
-
-
 @pytest.mark.parametrize(
     ("priorities", "chosen"),
     [((1, 2), "a"), ((2, 1), "b"), ((1, 1), "a"), ((-5, 1), "a")],
-    ids=["a is less important", "b is", "first card of equals", "negative"],
 )
 def test_the_card_with_the_least_important_pods_is_cleared(
     priorities: tuple[int, int], chosen: str
 ) -> None:
     """Highest priority first, as kube-scheduler compares nodes."""
-    page = node(
-        *cards(29, 29),
-        holds=[low("a", 0, 20, priorities[0]), low("b", 1, 20, priorities[1])],
-    )
-    proposal = Victims((PodUID("uid-elsewhere"),))
-    found = choose(asks(20), page, proposal)
-    assert found == victims("elsewhere", chosen)
-
-
-def test_pods_without_shares_stay_victims() -> None:
-    """They were chosen for something of the node that is not seen here."""
-    proposal = victims("cpu-hog", "a0")
-    found = choose(asks(24), FRAGMENTED, proposal)
-    assert found == victims("cpu-hog", "a1")
-
-
-@pytest.mark.parametrize("priority", [10, 11, 2_000_000_000])
-def test_pods_of_equal_or_higher_priority_are_never_chosen(priority: int) -> None:
-    """Not even when theirs is the only card that would do."""
-    page = node(*cards(29, 10), holds=[low("vip", 0, 20, priority), low("a", 1, 10)])
-    assert choose(asks(20), page, victims("a")) is None
-
-
-def test_a_card_shared_with_an_important_pod_is_cleared_around_it() -> None:
-    """The important one stays, if its room is not needed."""
-    page = node(holds=[low("vip", 0, 9, 99), low("a", 0, 10), low("b", 0, 10)])
-    found = choose(asks(20), page, victims("a"))
-    assert found is not None
-    assert set(found.uids) == {"uid-a", "uid-b"}
+    holds = [low("a", 0, 20, priorities[0]), low("b", 1, 20, priorities[1])]
+    found = choose(asks(20), node(*cards(29, 29), holds=holds), victims("x"))
+    assert found == victims("x", chosen)
 
 
 @pytest.mark.parametrize(
-    "page",
+    ("units", "page", "named", "chosen"),
     [
-        node(card(units=10)),
-        node(card(healthy=False)),
-        node(holds=[low("v", 0, 10, 99)]),
+        (20, on("a@0=20 b@1=20/5"), budget(0, "a"), victims("x", "b")),
+        (14, on("safe@0=14 o@0=14/5", 29), budget(0, "safe"), victims("x", "o")),
+        (
+            *(29, on("a@0=14 b@0=14", 29)),
+            *(budget(1, "a", "b"), victims("x", "a", "b", violations=1)),
+        ),
     ],
-    ids=["card too small", "card sick", "important pod in the way"],
+    ids=["on another card", "on the same card", "where nothing else helps"],
 )
-def test_hopeless_nodes_are_dropped(page: Node) -> None:
-    """Evicting pods of lower priority does not help there."""
-    assert choose(asks(20), page, victims("x")) is None
-
-
-@pytest.mark.parametrize(
-    ("cores", "chosen"),
-    [(100, {"uid-b"}), (200, {"uid-b", "uid-c", "uid-d"}), (300, None)],
-)
-def test_whole_cards_are_cleared_of_all_their_pods(
-    cores: int, chosen: set[str] | None
+def test_pods_under_a_budget_go_last(
+    units: int, page: Node, named: Budget, chosen: Victims
 ) -> None:
-    """The cheapest cards that hold nobody important."""
-    page = node(
-        *cards(29, 29, 29),
-        holds=[low("vip", 0, 1, 99), low("b", 1, 5), low("c", 2, 5, 2), low("d", 2, 5)],
-    )
-    found = choose(asks(0, cores), page, victims("x"))
-    assert (found and set(found.uids) - {"uid-x"}) == chosen
-
-
-def test_whole_cards_must_hold_the_units_asked() -> None:
-    """The small card's pod is spared, when only the large card will do."""
-    page = node(*cards(16, 94), holds=[low("a", 0, 1), low("b", 1, 1, 2)])
-    found = choose(asks(60, 100), page, victims("x"))
-    assert found == victims("x", "b")
-
-
-def test_a_pod_on_several_cards_is_one_victim() -> None:
-    """Clearing one of its cards clears all of them."""
-    both = placement("w", shares=[share(0, 29, 100), share(1, 29, 100)], priority=1)
-    page = node(*cards(29, 29), holds=[both])
-    found = choose(asks(0, 200), page, victims("x"))
-    assert found == victims("x", "w")
-
-
-def test_apart_containers_get_a_card_each() -> None:
-    """Both cards must be cleared: one of them has room for one container only."""
-    page = node(*cards(29, 29), holds=[low("a", 0, 20), low("b", 1, 20)])
-    found = choose(apart("asks", 20, 20, priority=10), page, victims("x"))
-    assert found is not None
-    assert set(found.uids) == {"uid-x", "uid-a", "uid-b"}
-
-
-def test_a_share_and_a_whole_card_are_cleared_for_together() -> None:
-    """The share may not sit on the card that the other container needs for itself."""
-    page = node(*cards(29, 29), holds=[low("a", 0, 20), low("b", 1, 20)])
-    both = [claim(0, 100, container="w"), claim(20, container="s")]
-    asked = request("asks", claims=both, priority=10)
-    found = choose(asked, page, victims("x"))
-    assert found is not None
-    assert set(found.uids) == {"uid-x", "uid-a", "uid-b"}
-
-
-def test_pods_under_a_budget_go_last() -> None:
-    """The card whose pods may go is cleared, though the other's matter less."""
-    page = node(*cards(29, 29), holds=[low("a", 0, 20, 1), low("b", 1, 20, 5)])
-    found = choose(asks(20), page, victims("x"), budget(0, "a"))
-    assert found == victims("x", "b")
-
-
-def test_a_protected_pod_lives_where_another_will_do() -> None:
-    """On one card, the pod without a budget goes, though it matters more."""
-    page = node(holds=[low("safe", 0, 14, 1), low("other", 0, 14, 5)])
-    found = choose(asks(14), page, victims("x"), budget(0, "safe"))
-    assert found == victims("x", "other")
-
-
-def test_a_budget_is_broken_where_nothing_else_helps() -> None:
-    """And the number of breaches is told."""
-    page = node(holds=[low("a", 0, 14), low("b", 0, 14)])
-    found = choose(asks(29), page, victims("x"), budget(1, "a", "b"))
-    assert found is not None
-    assert set(found.uids) == {"uid-x", "uid-a", "uid-b"}
-    assert found.budget_violations == 1
+    assert choose(asks(units), page, victims("x"), named) == chosen
 
 
 @pytest.mark.parametrize(
@@ -287,96 +239,20 @@ def test_evictions_beyond_a_budget(budgets: list[Budget], beyond: set[str]) -> N
     assert violating(uids, budgets) == beyond
 
 
-def test_the_nominated_pods_own_room_is_not_in_its_way() -> None:
-    """A pod that preempts again sees what was kept for it as free."""
-    kept = placement("asks", 0, 25, priority=10)
-    page = node(holds=[low("a", 0, 10)], nominated=[kept])
-    found = choose(asks(25), page, victims("a"))
-    assert found == victims("a")
-
-
-def test_room_kept_for_an_equal_is_not_taken() -> None:
-    """Evicting is of no use where the room is promised to another."""
-    kept = placement("other", 0, 25, priority=10)
-    page = node(holds=[low("a", 0, 4)], nominated=[kept])
-    assert choose(asks(20), page, victims("a")) is None
-
-
-def test_a_pod_on_nobody_knows_which_card_leaves_them_all() -> None:
-    """One such victim does for any card; the others may stay."""
-    page = node(
-        *cards(29, 29),
-        holds=[low("a", 0, 10, 5), low("b", 1, 10, 5)],
-        unplaced=[request("lost", 15, priority=1)],
-    )
-    found = choose(asks(15), page, victims("a"))
-    assert found == victims("lost")
-
-
-def test_a_more_important_pod_on_nobody_knows_which_card_stays() -> None:
-    """What it may hold is out of reach on every card."""
-    page = node(
-        *cards(29, 29),
-        holds=[low("a", 0, 10)],
-        unplaced=[request("lost", 15, priority=20)],
-    )
-    assert choose(asks(20), page, victims("a")) is None
-    assert choose(asks(0, 100), page, victims("a")) is None
-    assert choose(asks(14), page, victims("a")) == victims("a")
-
-
-def test_a_whole_card_needs_the_pods_on_nobody_knows_which_card_gone() -> None:
-    """Beside those that sit on the card for sure."""
-    page = node(
-        *cards(29, 29),
-        holds=[low("a", 0, 1), low("b", 1, 1, 5)],
-        unplaced=[request("lost", 1, priority=2)],
-    )
-    found = choose(asks(0, 100), page, victims("x"))
-    assert found is not None
-    assert set(found.uids) == {"uid-x", ref("a").uid, ref("lost").uid}
-
-
-def test_nobody_is_evicted_from_a_cordoned_card() -> None:
-    """It would not be open afterwards either."""
-    page = node(
-        card(0, cordoned=True), card(1), holds=[low("a", 0, 10), low("b", 1, 10)]
-    )
-    found = choose(asks(29), page, victims("a"))
-    assert found == victims("b")
-    alone = node(card(0, cordoned=True), holds=[low("a", 0, 10)])
-    assert choose(asks(29), alone, victims("a")) is None
-
-
-def test_the_most_important_victim_is_named_first() -> None:
-    """kube-scheduler compares nodes by it; of equals, the older one."""
-    page = node(
-        holds=[
-            low("least", 0, 7, 1),
-            low("new", 0, 7, 5),
-            low("old", 0, 7, 5),
-            low("most", 0, 8, 9),
-        ]
-    )
-    started = {"old": "2026-01-02T03:04:05Z", "new": "2026-01-02T03:04:06Z"}
-    found = choose(asks(29), page, victims("x"), started=started)
-    assert found == victims("x", "most", "old", "new", "least")
-
-
-def test_the_younger_of_two_equals_goes() -> None:
+@pytest.mark.parametrize(
+    ("pods", "units", "chosen"),
+    [
+        ("least@0=7 new@0=7/5 old@0=7/5 most@0=8/9", 29, "x most old new least"),
+        ("new@0=14 old@0=14", 15, "x new"),
+        ("older@0=15 y@0=7 z@0=7", 15, "x older"),
+    ],
+    ids=["important and old first", "the younger goes", "number before age"],
+)
+def test_the_age_of_victims(pods: str, units: int, chosen: str) -> None:
     """As kube-scheduler has it: what runs longer is worth more."""
-    page = node(holds=[low("new", 0, 14), low("old", 0, 14)])
-    started = {"old": "2026-01-02T03:04:05Z", "new": "2026-01-02T03:04:06Z"}
-    found = choose(asks(15), page, victims("x"), started=started)
-    assert found == victims("x", "new")
-
-
-def test_one_old_pod_goes_rather_than_two_young_ones() -> None:
-    """Of equal rank, their number counts before their age."""
-    page = node(card(0, 20), holds=[low("old", 0, 10), low("y", 0, 5), low("z", 0, 5)])
-    started = {"y": "2026-01-02T03:04:05Z", "z": "2026-01-02T03:04:05Z"}
-    found = choose(asks(10), page, victims("x"), started=started)
-    assert found == victims("x", "old")
+    started = {"old": OLD, "new": NEW, "y": NEW, "z": NEW}
+    found = choose(asks(units), on(pods, 29), victims("x"), started=started)
+    assert found == victims(*chosen.split())
 
 
 @pytest.mark.parametrize(
@@ -387,53 +263,32 @@ def test_one_old_pod_goes_rather_than_two_young_ones() -> None:
         ({"hog": (1, 5), "daemon": (1, 5)}, "hog daemon a"),
         ({}, "hog daemon a"),
     ],
-    ids=["before", "behind", "equal", "unknown"],
 )
 def test_pods_without_shares_stand_where_their_priority_is(
     pods: dict[str, tuple[int, int]], order: str
 ) -> None:
     """One that nobody knows yet is as important as it can be: it stays in front."""
-    page = node(holds=[low("a", 0, 20, 5)])
-    book = hosts(1000, **pods)
+    book, page = hosts(1000, **pods), on("a@0=20/5", 29)
     found = choose(asks(20), page, victims("hog", "daemon"), book=book)
     assert found == victims(*order.split())
 
 
-def test_of_the_proposal_nobody_goes_without_need() -> None:
-    """``both`` has the CPU that ``hog`` was named for, and sits on a card by itself."""
-    page = node(*cards(16, 16), holds=[low("light", 0, 12), low("both", 1, 12)])
-    book = hosts(10, hog=(4, 1), both=(4, 1), light=(0, 1))
-    asked = replace(asks(12), host=cpu(4))
-    assert choose(asked, page, victims("hog"), book=book) == victims("both")
-
-
-def test_a_victim_for_cpu_stays_one() -> None:
-    """Nobody else has the CPU; the card is cleared beside it."""
-    page = node(*cards(16, 16), holds=[low("busy", 0, 6), low("light", 1, 12)])
-    page = page.with_placement(low("stays", 0, 6, 99))
-    book = hosts(10, busy=(8, 1), light=(0, 1))
-    asked = replace(asks(12), host=cpu(4))
-    found = choose(asked, page, victims("busy"), book=book)
-    assert found == victims("busy", "light")
-
-
-def test_cheap_victims_for_cpu_and_card_are_better_than_a_dear_one_for_both() -> None:
-    """The highest priority counts before the number, as with kube-scheduler."""
-    page = node(*cards(16, 16), holds=[low("light", 0, 12), low("both", 1, 12, 5)])
-    book = hosts(10, hog=(4, 1), both=(4, 5), light=(0, 1))
-    asked = replace(asks(12), host=cpu(4))
-    found = choose(asked, page, victims("hog"), book=book)
-    assert found == victims("hog", "light")
-
-
-def test_a_holder_named_for_a_port_stays_a_victim() -> None:
-    """CPU, memory and the sum of the cards suffice without it."""
-    page = node(
-        *cards(16, 16, 6),
-        holds=[low("port", 0, 4), low("stays", 0, 8, 99), low("a", 1, 12)],
-    )
-    found = choose(asks(10), page, victims("port"))
-    assert found == victims("port", "a")
+@pytest.mark.parametrize(
+    ("pods", "has", "named", "chosen"),
+    [
+        ("light@0=12 both@1=12", {"hog": (4, 1), "both": (4, 1)}, "hog", "both"),
+        ("busy@0=6 light@1=12 v@0=6/99", {"busy": (8, 1)}, "busy", "busy light"),
+        ("light@0=12 both@1=12/5", {"hog": (4, 1), "both": (4, 5)}, "hog", "hog light"),
+    ],
+    ids=["one has both", "the only one with cpu", "two cheap ones before a dear one"],
+)
+def test_victims_for_cpu_and_card(
+    pods: str, has: dict[str, tuple[int, int]], named: str, chosen: str
+) -> None:
+    """None goes without need; the highest priority counts before the number."""
+    book = hosts(10, light=(0, 1), **has)
+    found = choose(asks(12, milli=4), on(pods, 16, 16), victims(named), book=book)
+    assert found == victims(*chosen.split())
 
 
 def test_where_the_host_is_unknown_the_whole_proposal_stays() -> None:
@@ -443,23 +298,23 @@ def test_where_the_host_is_unknown_the_whole_proposal_stays() -> None:
     assert {"uid-a0", "uid-b1"} < set(found.uids)
 
 
-def test_a_reservation_is_no_victim() -> None:
+@pytest.mark.parametrize(
+    ("cores", "reserved", "named", "chosen"),
+    [
+        (0, ["ghost"], "x", "x a"),
+        (0, ["ghost", "a"], "x", ""),
+        (200, ["ghost"], "x", ""),
+        (200, ["ghost"], "ghost", "a ghost"),
+    ],
+    ids=["another", "no other", "whole cards", "named by kube-scheduler"],
+)
+def test_a_reservation_is_no_victim_unless_it_is_named(
+    cores: int, reserved: list[str], named: str, chosen: str
+) -> None:
     """kube-scheduler may not know the pod there, and would refuse the whole answer."""
-    page = node(*cards(29, 29), holds=[low("ghost", 0, 20), low("a", 1, 20, 5)])
-    found = choose(asks(20), page, victims("x"), reserved=["ghost"])
-    assert found == victims("x", "a")
-    found = choose(asks(20), page, victims("x"), reserved=["ghost", "a"])
-    assert found is None
-    found = choose(asks(0, 200), page, victims("x"), reserved=["ghost"])
-    assert found is None
-
-
-def test_a_reservation_that_kube_scheduler_names_may_go() -> None:
-    """Then it knows the pod there."""
-    page = node(holds=[low("new", 0, 15), low("a", 0, 14)])
-    found = choose(asks(29), page, victims("new"), reserved=["new"])
-    assert found is not None
-    assert set(found.uids) == {"uid-new", "uid-a"}
+    asked = asks(0 if cores else 20, cores)
+    found = choose(asked, GHOST, victims(named), reserved=reserved)
+    assert found == (victims(*chosen.split()) if chosen else None)
 
 
 @pytest.mark.parametrize(
@@ -470,12 +325,11 @@ def test_budgets_of_pods_without_shares_are_carried(
     named: str, counted: int, told: int
 ) -> None:
     """By kube-scheduler's count, less that of pods which need not go."""
-    page = node(*cards(16, 16), holds=[low("a", 0, 4), low("b", 1, 16)])
-    page = page.with_placement(low("stays", 0, 12, 99))
+    page = on("a@0=4 b@1=16 stays@0=12/99", 16, 16)
     proposal = victims(*named.split(), violations=counted)
     book = hosts(2, hog=(1, 1), daemon=(1, 1), a=(0, 1), b=(0, 1))
     both = 2 if "daemon" in named else 1
-    asked = replace(asks(16), host=cpu(both))
+    asked = asks(16, milli=both)
     found = choose(asked, page, proposal, budget(0, "a"), book=book)
     assert found is not None
     assert "uid-b" in found.uids
@@ -547,7 +401,7 @@ def test_no_eviction_is_without_need(
     Where none are found, not even all pods of lower priority together would do.
     """
     page, pods, book = crowd
-    asked = replace(asks(units), host=cpu(milli))
+    asked = asks(units, milli=milli)
     proposal = by_totals(asked, page, pods)
     if proposal is None:
         return

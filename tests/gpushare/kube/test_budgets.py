@@ -73,7 +73,6 @@ def test_a_budget_covers_what_it_selects(selector: Any, names: str) -> None:
 
 
 def test_a_budget_is_for_its_own_namespace() -> None:
-    """The same labels elsewhere are other pods."""
     web = {"matchLabels": {"app": "web"}}
     assert covered(budget(web, namespace="other")) == set()
 
@@ -98,13 +97,6 @@ def test_what_is_not_allowed_yet_is_not_allowed(
     assert found == Budget(frozenset({pods()[2].pod.uid}), allowed)
 
 
-def test_a_budget_without_status_allows_nothing() -> None:
-    """It was made a moment ago."""
-    fresh = budget({"matchLabels": {"app": "db"}})
-    del fresh["status"]
-    assert budgets([fresh], pods())[0].allowed == 0
-
-
 @pytest.mark.parametrize(
     ("broken", "field"),
     [
@@ -121,7 +113,6 @@ def test_a_budget_without_status_allows_nothing() -> None:
 def test_a_malformed_budget_is_named_by_its_field(
     broken: dict[str, Any], field: str
 ) -> None:
-    """The caller goes on without budgets, and its log says which field."""
     with pytest.raises(Malformed) as error:
         budgets([broken], pods())
     assert error.value.field == field

@@ -1,7 +1,5 @@
 """Facts of pods and nodes: missing fields read as empty or None."""
 
-from typing import Any
-
 import pytest
 
 from gpushare.kube import facts
@@ -34,19 +32,13 @@ def test_a_condition(thing: Json, holds: bool | None) -> None:
 
 
 def test_a_pod_as_it_is_told() -> None:
-    """Each fact is read from its own field."""
     pod = pod_json("web", node="n", phase="Failed", nominated="m", terminating=True)
     pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}]
     pod["spec"] |= {
         "schedulerName": "second",
         "schedulingGates": [{"name": "gate"}],
-        "containers": [
-            {
-                "command": ["run"],
-                "args": ["--fast", 1],
-                "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}],
-            }
-        ],
+        "containers": [{"command": ["run"], "args": ["--fast", 1], "env": env}],
     }
     waiting = {"waiting": {"reason": "Pull", "message": "no image"}}
     pod["status"] |= {
@@ -54,40 +46,25 @@ def test_a_pod_as_it_is_told() -> None:
         "message": "disk",
         "containerStatuses": [{"state": {}}, {"state": waiting}],
     }
-    found: tuple[Any, ...] = (
-        facts.full_name(pod),
-        facts.node_of(pod),
-        facts.phase(pod),
-        facts.is_terminal(pod),
-        facts.is_leaving(pod),
-        facts.nominated(pod),
-        facts.created(pod),
-        facts.scheduler_of(pod),
-        facts.gates(pod),
-        list(facts.words_run(pod)),
-        facts.settings_of(pod),
-        facts.waits_because(pod),
-        facts.end_words(pod),
-    )
-    assert found == (
-        "default/web",
-        "n",
-        "Failed",
-        True,
-        True,
-        "m",
-        "2026-01-02T03:04:05Z",
-        "second",
-        ["gate"],
-        ["run", "--fast", "1"],
-        {"A": "1"},
-        "Pull: no image",
-        "Evicted: disk",
-    )
+    told = {
+        facts.full_name: "default/web",
+        facts.node_of: "n",
+        facts.phase: "Failed",
+        facts.is_terminal: True,
+        facts.is_leaving: True,
+        facts.nominated: "m",
+        facts.created: "2026-01-02T03:04:05Z",
+        facts.scheduler_of: "second",
+        facts.gates: ["gate"],
+        facts.settings_of: {"A": "1"},
+        facts.waits_because: "Pull: no image",
+        facts.end_words: "Evicted: disk",
+    }
+    assert {read: read(pod) for read in told} == told
+    assert list(facts.words_run(pod)) == ["run", "--fast", "1"]
 
 
 def test_a_pod_that_says_nothing() -> None:
-    """Nothing fails; the scheduler has a default."""
     assert facts.node_of(BARE) == facts.phase(BARE) == facts.waits_because(BARE) == ""
     assert not facts.is_terminal(BARE)
     assert facts.scheduler_of(BARE) == "default-scheduler"

@@ -75,17 +75,14 @@ def ask(port: int, path: str) -> bytes:
 
 @pytest.mark.parametrize("path", ["/snapshot", "/chunks"])
 def test_a_page_comes_whole(port: int, path: str) -> None:
-    """By its length, or in chunks."""
     assert ask(port, path) == PAGE
 
 
 def test_the_page_is_asked_of_loopback(port: int) -> None:
-    """As whoever is on the host would."""
     assert ask(port, "/host") == f"127.0.0.1:{port}".encode()
 
 
 def test_a_refusal_is_told_with_its_words(port: int) -> None:
-    """On one line, and not without end."""
     with pytest.raises(Unavailable, match=r"^/readyz answers 503: pods have not been"):
         ask(port, "/readyz")
     with pytest.raises(NotFound, match=r"^/none answers 404: x{200}$"):
@@ -108,7 +105,6 @@ def saying(words: bytes) -> Iterator[socket.socket]:
     ids=["nothing", "no-http", "half"],
 )
 def test_what_is_no_answer(words: bytes) -> None:
-    """``fetched`` makes a sentence of these two."""
     with saying(words) as link, pytest.raises((OSError, http.client.HTTPException)):
         page(link, 39999, "/snapshot")
 
@@ -140,7 +136,6 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage"
     "end", [[], [(CLOSE, b"")], [(BINARY, b"\0more")]], ids=["cut", "closed", "open"]
 )
 def test_a_page_out_of_frames(end: list[tuple[int, bytes]]) -> None:
-    """Cut anywhere, with others between, and however the stream goes on or ends."""
     parts = [(BINARY, b"\0" + ANSWER[:30]), (PING, b""), (BINARY, b"\0" + ANSWER[30:])]
     frames = Frames(*BEGINNING, *parts, *end)
     assert page(Link(frames), 8080, "/a") == b"page"
@@ -148,7 +143,6 @@ def test_a_page_out_of_frames(end: list[tuple[int, bytes]]) -> None:
 
 
 def test_a_page_without_a_length() -> None:
-    """Its end is the stream's."""
     text = b"\0HTTP/1.1 200 OK\r\n\r\npage"
     assert page(Link(Frames(*BEGINNING, (BINARY, text))), 80, "/") == b"page"
 
@@ -161,7 +155,6 @@ def test_kubelets_own_words() -> None:
 
 
 def test_what_the_api_server_says_to_it() -> None:
-    """A refusal is one; where nobody listens nothing was sent."""
     body = b'{"kind": "Status", "message": "pods is forbidden"}'
     refusal = WebSocketBadStatusException("Handshake status %d %s", 403, "No", {}, body)
     found = port_forward._not_opened(refusal)
@@ -222,13 +215,11 @@ def answering(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("curt", [False, True], ids=["good-bye", "hung-up"])
 def test_a_page_comes_whole_by_tls(held: Certificates, curt: bool) -> None:
-    """Larger than any of its buffers, however the connection ends."""
     with served(held, answering(BODY), curt=curt) as port:
         assert ask_by_tls(port, held.client()) == BODY
 
 
 def test_half_a_page_is_none(held: Certificates) -> None:
-    """An end that comes too early is told."""
     with (
         served(held, answering(BODY)[:-1]) as port,
         pytest.raises(Exception, match="1 more"),

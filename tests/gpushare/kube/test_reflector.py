@@ -154,7 +154,6 @@ def bookmark(version: str) -> WatchEvent:
 
 
 def test_a_list_is_read_page_by_page() -> None:
-    """And then watched from its version; every request has the same selector."""
     script = Script(
         page(pod_json("a"), version="7", token="more"),
         page(pod_json("b"), version="7"),
@@ -167,7 +166,6 @@ def test_a_list_is_read_page_by_page() -> None:
 
 
 def test_changes_go_to_the_sink_and_bookmarks_do_not() -> None:
-    """Both move the version on from which the next watch begins."""
     script = Script(
         page(version="1"),
         [added("a", "2"), event("DELETED", pod_json("a", version="3"))],
@@ -180,7 +178,6 @@ def test_changes_go_to_the_sink_and_bookmarks_do_not() -> None:
 
 
 def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
-    """The server ends each watch after its time; nothing is listed again."""
     script = Script(page(version="1"), [added("a", "2")], [added("b", "3")])
     _, notes = follow(script)
     assert script.stop.waits == []
@@ -193,7 +190,6 @@ def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
     ids=["at once", "as an event", "after a change"],
 )
 def test_a_version_too_old_means_listing_again(second: ClusterError | Stream) -> None:
-    """The sink compares then; ``synced`` stays set."""
     script = Script(page(version="1"), second, page(pod_json("b"), version="50"), [])
     reflector, notes = follow(script)
     assert script.asked[-2:] == ["list pods 500", "watch pods 50"]
@@ -202,7 +198,6 @@ def test_a_version_too_old_means_listing_again(second: ClusterError | Stream) ->
 
 
 def test_a_continue_token_too_old_means_listing_from_the_start() -> None:
-    """Half a list is no list."""
     script = Script(
         page(pod_json("a"), version="1", token="t"),
         Gone("token expired"),
@@ -214,16 +209,7 @@ def test_a_continue_token_too_old_means_listing_from_the_start() -> None:
     assert notes.lists == [["a"]]
 
 
-def test_synced_only_after_a_whole_list() -> None:
-    """A failed page is not enough."""
-    script = Script(page(version="1", token="t"), Unavailable("gone dark"))
-    reflector, notes = follow(script)
-    assert not reflector.synced.is_set()
-    assert notes.lists == []
-
-
 def test_a_lost_connection_does_not_mean_listing_again() -> None:
-    """The watch goes on where it was."""
     script = Script(page(version="1"), [added("a", "2"), Unavailable("reset")], [])
     follow(script)
     assert script.asked[1:] == ["watch pods 1", "watch pods 2"]
@@ -232,7 +218,6 @@ def test_a_lost_connection_does_not_mean_listing_again() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("down"), Forbidden("no rights")])
 def test_waits_grow_with_jitter_up_to_a_bound(error: ClusterError) -> None:
-    """Doubling from 0.2 s to 10 s, each between half and all of it."""
     script = Script(*[error] * 12)
     follow(script)
     bounds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, *[10.0] * 6]
@@ -260,7 +245,6 @@ def test_retry_after_is_honoured() -> None:
 
 
 def test_waits_begin_anew_after_a_word_from_the_server() -> None:
-    """One change or bookmark is proof that it is well again."""
     script = Script(
         page(version="1"),
         *[Unavailable("down")] * 5,
@@ -291,7 +275,6 @@ def test_a_list_that_always_leads_to_gone_is_no_hot_loop() -> None:
 
 
 def test_a_quiet_watch_that_lasts_is_no_failure() -> None:
-    """Nothing happened in the cluster, for as long as was asked."""
     script = Script(page(version="1"), [], [])
     script._answers[1] = [lambda: script.clock.pass_by(30)]
     script._answers[2] = [lambda: script.clock.pass_by(30)]
@@ -301,7 +284,6 @@ def test_a_quiet_watch_that_lasts_is_no_failure() -> None:
 
 
 def test_the_age_is_the_time_since_the_last_word() -> None:
-    """Unknown before the first; failures are no words."""
     script = Script(Unavailable("down"))
     reflector, _ = follow(script)
     assert reflector.age_s() is None
@@ -315,21 +297,12 @@ def test_the_age_is_the_time_since_the_last_word() -> None:
 
 
 def test_it_stops_in_the_middle_of_a_watch_and_closes_it() -> None:
-    """Nothing is taken over after the stop."""
     script = Script(page(version="1"), [], [added("never", "9")])
     script._answers[1] = [added("a", "2"), script.stop.set, added("b", "3")]
     _, notes = follow(script)
     assert notes.changes == ["ADDED a", "ADDED b"]
     assert script.closed == 1
     assert script.asked == ["list pods 500", "watch pods 1"]
-
-
-def test_it_never_begins_once_stopped() -> None:
-    """A process that ends at once asks nothing."""
-    script = Script(page(version="1"))
-    script.stop.set()
-    follow(script)
-    assert script.asked == []
 
 
 def test_a_version_that_never_works_is_doubted() -> None:

@@ -82,7 +82,6 @@ def test_pods_read_before_make_no_difference(before: Any, spec: Any) -> None:
 
 
 def test_names_and_images_are_not_in_the_key() -> None:
-    """Pods of one Deployment share their results; a pod that asks more does not."""
     one, other = pod_json("a", units=4), pod_json("b", units=4)
     other["spec"]["containers"][0] |= {"image": "x", "env": [{"name": "A"}]}
     other["spec"]["nodeName"] = "n"
@@ -91,7 +90,6 @@ def test_names_and_images_are_not_in_the_key() -> None:
 
 @pytest.mark.parametrize("pod", [{}, {"spec": None}, {"spec": []}])
 def test_a_malformed_pod_has_no_key(pod: Any) -> None:
-    """Its complaints are for whoever reads it."""
     assert key(pod) is None
     assert Asked(pod).host() is None
 
@@ -120,7 +118,6 @@ def test_large_pods_are_not_kept() -> None:
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full cache starts empty again."""
     monkeypatch.setattr(request_cache, "MOST_KINDS", 2)
     monkeypatch.setattr(request_cache, "_HOSTS", {})
     for cpu in range(1, 6):

@@ -66,7 +66,6 @@ def test_nodes_that_come_and_go_leave_nothing(pair: Cluster) -> None:
 
 
 def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nobody reads its changes, and where a pod outlasts its node."""
     monkeypatch.setattr(hosts_module, "_MOST_CHANGES", 100)
     hosts = Hosts()
     hosts.changes()
@@ -84,7 +83,6 @@ def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kinds_are_kept_within_memory(
     pair: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many costs over all: in a small cluster many kinds, in a large one fewer."""
     kinds = [asked("k", 1 + number) for number in range(90)]
     for pod in kinds:
         pair.packer.best(pod, [A], pair.policy)
@@ -118,7 +116,6 @@ def test_one_pod_that_comes_and_goes_changes_no_price() -> None:
 
 
 def test_other_cards_are_a_reason_to_learn_anew(pair: Cluster) -> None:
-    """Pods are measured by the cards that there are; one node more is no matter."""
     pod = asked("x", 20)
     assert not pair.packer.due
     for number in range(8):
@@ -142,10 +139,9 @@ def test_a_pod_that_can_never_be_placed_decides_nothing(pair: Cluster) -> None:
     pair.packer.see(asked("huge", 0, 100 * 1_000_000))
     pair.packer.learn()
     after = pair.packer.tables
-    assert before is not None
-    assert after is not None
-    assert after.shares == before.shares
-    assert after.anywhere == before.anywhere
+    assert before
+    assert after
+    assert (after.shares, after.anywhere) == (before.shares, before.anywhere)
 
 
 def test_of_kinds_as_rare_the_latest_are_kept() -> None:

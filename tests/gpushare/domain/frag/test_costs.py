@@ -128,31 +128,6 @@ def card_of(standing: PricedNode, request: PodRequest) -> int:
     return uuids.index(uuid)
 
 
-def test_every_case_has_a_name_of_its_own() -> None:
-    """Or a failure names the wrong one."""
-    names = [case["id"] for case in CASES["cases"]]
-    assert len(set(names)) == len(names)
-
-
-def test_cores_and_memory_are_left_apart() -> None:
-    """Half of the cores and nine tenths of the memory: 400 left, not 100."""
-    page = node(card(0, WHOLE), holds=[placement("p", 0, 100, 50)])
-    tables = plain()
-    standing = PricedNode.of(page, None, tables)
-    assert standing.state.residuals == (500,)
-    ((cost, _),) = standing.share_costs(claim(400, 10), None, tables)
-    assert cost == pytest.approx(80 + 400e-7)
-
-
-def test_containers_apart_are_priced_together() -> None:
-    """Each on its card, as bind would place them."""
-    page = node(card(0, WHOLE), card(1, WHOLE))
-    tables = plain()
-    both = PodRequest(PodRef(PodUID("u"), "d", "apart"), (claim(600, 1), claim(500, 1)))
-    cost = PricedNode.of(page, None, tables).cost(both, FRAG, tables)
-    assert cost == pytest.approx(1120 + (400 + 500) * 1e-7)
-
-
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
 ASKED = HostAmount(4000, 1024)
 

@@ -45,7 +45,6 @@ def test_when_to_learn() -> None:
     "pool", [POOL, Pool(0, None, None), Pool(0, 0, 0)], ids=["some", "unknown", "none"]
 )
 def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) -> None:
-    """Worth is a number, an empty node's is positive, a full one's is 0."""
     tables = learn(seen, pool)
     assert tables.curve[100] == pytest.approx(1)
     for model in ("T4", "none has this", ""):
@@ -57,7 +56,6 @@ def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) 
 
 
 def test_the_order_of_the_pods_is_all_one() -> None:
-    """The same pods give the very same tables."""
     seen = [
         (share(60 * n, 100 * n, n, *"ab"[: n % 3]), 1 + 7 * n % 19)
         for n in range(1, 17)
@@ -87,16 +85,10 @@ def test_models_are_pressed_by_those_who_need_them() -> None:
 
 
 def test_a_model_nobody_may_use_is_worth_less() -> None:
-    """What others may not have counts for no one there."""
     tables = learn({share(500, 0, 0, "T4"): 1000}, POOL)
     nodes = [state(1000, model=model) for model in ("T4", "A10")]
     worths = [tables.gauge(node).worth for node in nodes]
     assert worths == pytest.approx([1, 20 / 520])
-
-
-def test_few_kinds_stay_as_they_are() -> None:
-    seen = {share(333, 1001, 4097): 2, whole(2): 1, no_card(5): 0}
-    assert merged(seen) == {share(333, 1001, 4097): 2, whole(2): 1}
 
 
 def test_sizes_are_rounded_up_before_any_is_left_out() -> None:
@@ -117,7 +109,6 @@ def test_rare_sets_of_models_count_as_any() -> None:
 
 
 def test_thousands_of_kinds_are_learnt_from() -> None:
-    """In the same way, whatever came first."""
     draw = Random(3)
     sizes = (120, 251, 333, 507, 790)
     seen = {

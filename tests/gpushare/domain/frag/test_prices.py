@@ -132,10 +132,6 @@ def test_a_rest_is_worth_the_best_that_fits() -> None:
     assert blended(curve)[39] == pytest.approx(0.195)
 
 
-def test_sizes_are_rounded_up() -> None:
-    assert [steps_up(milli) for milli in (1, 10, 11, 991, 1000)] == [1, 1, 2, 100, 100]
-
-
 def _fewest_cards(seen: dict[int, int]) -> Fraction:
     """Solve the program by trying every basis of patterns and surpluses."""
     sizes = sorted(seen)

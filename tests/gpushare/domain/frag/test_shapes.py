@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.domain.frag.shapes import Pool, Shape
-from tests.gpushare.domain.frag.invented import no_card, share, state, whole
+from tests.gpushare.domain.frag.invented import state
 
 
 @pytest.mark.parametrize(
@@ -15,19 +15,7 @@ def test_what_no_pod_can_ask_is_refused(milli: int, cards: int, cpu: int) -> Non
         Shape(milli, cards, cpu, 0)
 
 
-def test_demand_is_over_all_cards() -> None:
-    assert [each.demand for each in (share(300), whole(4), no_card(8000))] == [
-        *(300, 4000, 0)
-    ]
-
-
-def test_a_card_with_more_held_than_it_has_is_not_idle() -> None:
-    node = state(1000, -5, 700, 1000, 0)
-    assert (node.untouched, node.idle) == (2, 2700)
-
-
 def test_what_idles_where() -> None:
-    """A card with more held than it has counts none; blocks lie within one node."""
     pool = Pool.of(
         [
             state(1000, 1000, 1000, -40, model="T4"),
