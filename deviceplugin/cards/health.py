@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.cards.source import CardReading, XidEvent
@@ -80,18 +81,18 @@ class Health:
     def read(self, readings: Iterable[CardReading]) -> None:
         """Record one reading of each card."""
         with self._lock:
-            for reading in readings:
-                self._read(reading)
+            for one in readings:
+                if one.failure:
+                    self._failures[one.uuid] = _Failure(one.failure)
+                elif (failure := self._failures.get(one.uuid)) is not None:
+                    failure.good += 1
+                    if failure.good >= GOOD_READINGS:
+                        del self._failures[one.uuid]
 
-    def clear(self, uuid: CardUUID | None = None) -> bool:
-        """Forget the faults of a card, or of all; return whether there was any.
-
-        A failing reading is not forgotten.
-        """
+    def clear(self, uuid: CardUUID) -> bool:
+        """Forget a card's faults, not its failing reading; return if it had any."""
         with self._lock:
-            chosen = list(self._faults) if uuid is None else [uuid]
-            cleared = [self._faults.pop(one, None) for one in chosen]
-        return any(cleared)
+            return self._faults.pop(uuid, None) is not None
 
     def sick(self) -> dict[CardUUID, str]:
         """Return each sick card and what is wrong with it, for an operator."""
@@ -128,15 +129,6 @@ class Health:
             self._faults = faults
             self._forget_outlived()
 
-    def _read(self, reading: CardReading) -> None:
-        failure = self._failures.get(reading.uuid)
-        if reading.failure:
-            self._failures[reading.uuid] = _Failure(reading.failure)
-        elif failure is not None:
-            failure.good += 1
-            if failure.good >= GOOD_READINGS:
-                del self._failures[reading.uuid]
-
     def _spread(self, xid: int, load: str) -> None:
         for uuid in self._known or {None}:
             self._faults.setdefault(uuid, {})[xid] = load
@@ -146,12 +138,8 @@ class Health:
             return
         for uuid, xids in list(self._faults.items()):
             # A fault without a loading's name is of this loading, or of an earlier one.
-            kept = {
-                xid: self._load
-                for xid, load in xids.items()
-                if load in ("", self._load)
-            }
-            if kept:
+            now = ("", self._load)
+            if kept := {xid: self._load for xid, of in xids.items() if of in now}:
                 self._faults[uuid] = kept
             else:
                 del self._faults[uuid]
@@ -165,37 +153,30 @@ class HealthFile:
         self._lock = threading.Lock()
         self._saved = ""
 
-    def load(self, health: Health) -> str:
-        """Restore the faults; return and log a complaint if the file is not valid.
-
-        ``health`` is then unchanged.
-        """
+    def load(self, health: Health) -> None:
+        """Restore the faults; ``health`` is unchanged if the file is not valid."""
         try:
             health.restore(self._path.read_bytes())
         except FileNotFoundError:
-            return ""
+            return
         except (OSError, Malformed) as error:
             complaint = f"{self._path}: {error}; faults from before are forgotten"
             logger.warning("health cannot be restored", extra={"why": complaint})
-            return complaint
-        return ""
 
-    def save(self, health: Health) -> str:
-        """Write the faults if they changed; return and log a complaint on failure."""
+    def save(self, health: Health) -> None:
+        """Write the faults if they changed."""
         # The lock is taken before the state is read, so that no older one is written
         # last.
         with self._lock:
             text = health.state()
             if text == self._saved:
-                return ""
+                return
             try:
                 self._write(text)
+                self._saved = text
             except OSError as error:
                 why = f"{self._path}: {error.strerror}; a restart forgets the faults"
                 logger.warning("health cannot be saved", extra={"why": why})
-                return why
-            self._saved = text
-        return ""
 
     def _write(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,14 +188,12 @@ class HealthFile:
         unfinished.replace(self._path)
 
 
+@dataclass(slots=True)
 class _Failure:
     """Why a card's reading failed last, and how many good ones came since."""
 
-    __slots__ = ("because", "good")
-
-    def __init__(self, because: str) -> None:
-        self.because = because
-        self.good = 0
+    because: str
+    good: int = 0
 
 
 def _told(xids: Iterable[int]) -> str:

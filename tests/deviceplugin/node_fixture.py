@@ -7,8 +7,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Self, cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.cards.devices import card_key
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
 from deviceplugin.kubelet.registration import Pace
 from deviceplugin.serve import PluginParts, assemble
@@ -26,6 +28,7 @@ from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, Target, WatchEvent
 from gpushare.kube.codec import pod_record
 from gpushare.kube.errors import Unavailable
+from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
 from gpusharectl.demo.kubelet import running
 from tests.builders import AT, pod_json
@@ -286,11 +289,14 @@ class NodeFixture:
         self.devices.release(pod["metadata"]["uid"])
         self.cluster.delete(Kind.PODS, "default", name, grace_period_s=0)
 
-    def actual(self, name: str) -> Placement | None:
+    def actual(self, name: str) -> tuple[CardUUID, ...] | None:
+        """The cards of the actual placement, if one is written."""
         pod = self.pod(name)
         if names.ACTUAL not in pod["metadata"].get("annotations", {}):
             return None
-        return pod_record(pod).placement
+        placement = pod_record(pod).placement
+        assert placement is not None
+        return placement.cards()
 
     def events(self) -> list[tuple[str, str, str]]:
         """Pod, reason and message of every event."""
@@ -309,3 +315,26 @@ def inside(given: ContainerConfig) -> Any:
     """What the container reads in its ``allocation.json``."""
     host = Path(given.mounts["/etc/vcuda"].host_path)
     return json.loads((host / "allocation.json").read_text())
+
+
+def asks_first(monkeypatch: pytest.MonkeyPatch, resource: str) -> None:
+    """Take the chance out of the order in which kubelet asks."""
+    monkeypatch.setattr(
+        kubelets, "shuffled", lambda names: sorted(names, key=lambda n: n != resource)
+    )
+
+
+def prefers(node: NodeFixture, uuid: CardUUID) -> None:
+    """Let kubelet choose this card's ids, whatever was planned and preferred."""
+    real = node.serving.admission.prefer
+
+    def prefer(*asked: Any) -> list[str]:
+        real(*asked)
+        *_, available, _, size = asked
+        return ids_of(uuid, available)[:size]
+
+    node.serving.admission.prefer = prefer  # type: ignore[method-assign]
+
+
+def ids_of(uuid: CardUUID, ids: Sequence[str]) -> list[str]:
+    return [one for one in ids if one.startswith(card_key(uuid))]

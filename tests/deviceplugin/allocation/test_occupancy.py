@@ -38,15 +38,7 @@ def start(records: Records, found: Record, text: str = "text") -> None:
     records.fill(found, found, text)
 
 
-def test_the_key_is_of_the_set() -> None:
-    """kubelet names ids in any order; one more or less is another key."""
-    assert key(IDS) == key(reversed(IDS))
-    assert len({key(IDS), key(IDS[:1]), key([]), key([*IDS, "x"])}) == 4
-    assert len(key(IDS)) == 16
-
-
 def test_a_record_comes_back(records: Records, tmp_path: Path) -> None:
-    """In another process too, whatever the order of the ids."""
     records.write(record())
     again = Records(tmp_path / "state" / "containers")
     assert again.of(reversed(IDS)) == [record()]
@@ -69,7 +61,6 @@ def test_ids_are_their_last_pods(records: Records, tmp_path: Path) -> None:
 
 
 def test_a_new_pod_of_the_same_name_has_its_own(records: Records) -> None:
-    """Just the same ids for the same container: by the UID it is another."""
     first = record("a")
     second = replace(first, uid=PodUID("another"))
     records.write(first)
@@ -94,7 +85,6 @@ def test_a_container_is_allocated_anew(records: Records) -> None:
 def test_what_is_learnt_later_leaves_the_folder_where_it_is(
     records: Records, tmp_path: Path
 ) -> None:
-    """A container has it mounted, whatever its name; another process knows it too."""
     unknown = replace(record(), uid=PodUID(""), container="")
     records.write(unknown)
     folder = records.folder(unknown)
@@ -129,7 +119,6 @@ def test_two_containers_of_one_pod_with_the_same_ids(records: Records) -> None:
 
 
 def test_a_container_sees_its_file_whole(records: Records) -> None:
-    """Readable by any user, replaced in one step, nothing left beside it."""
     records.write(record())
     folder = records.folder(record())
     start(records, record(), "old")
@@ -146,7 +135,6 @@ def test_a_container_sees_its_file_whole(records: Records) -> None:
 def test_a_crash_while_writing_leaves_the_old_record(
     records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The new one counts once it is whole."""
     records.write(record("a"))
 
     def crash(*_: object) -> None:
@@ -160,21 +148,9 @@ def test_a_crash_while_writing_leaves_the_old_record(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{",
-        "[]",
-        "5",
-        "null",
-        "{}",
-        json.dumps({"ids": []}),
-        json.dumps({"ids": 7}),
-        json.dumps({"namespace": "d", "name": "n", "more": 1, "ids": []}),
-        "\udcff",
-    ],
+    ["{", "[]", "null", "{}", '{"ids": []}', '{"more": 1, "ids": []}', "\udcff"],
 )
 def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) -> None:
-    """As if never written; others are read."""
     records.write(record())
     file_of(records, record()).write_bytes(text.encode(errors="surrogateescape"))
     records.write(record("b", ids=("x",)))
@@ -184,7 +160,6 @@ def test_a_broken_record_is_none(records: Records, tmp_path: Path, text: str) ->
 
 
 def test_a_record_is_swept_with_its_folder(records: Records) -> None:
-    """Once its pod lives no more and it is not young."""
     for name, ids in (("dead", ("1",)), ("young", ("2",)), ("living", ("3",))):
         one = record(name, ids)
         records.write(one)
@@ -205,7 +180,6 @@ def test_a_record_is_swept_with_its_folder(records: Records) -> None:
 def test_a_second_plugin_waits_for_the_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so once, and goes on when the first has ended."""
     stop, inside, leave = Event(), Event(), Event()
 
     def second() -> None:
@@ -224,37 +198,11 @@ def test_a_second_plugin_waits_for_the_first(
     leave.set()
     thread.join()
     assert inside.is_set()
-    words = ["another device plugin runs here; waiting for its end"]
-    assert [one.message for one in caplog.records] == words
+    assert caplog.messages == ["another device plugin runs here; waiting for its end"]
 
 
 def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:
-    """While it waits: then it was never the only one."""
     stop = Event()
-    found: list[bool] = []
-
-    def second() -> None:
-        with instance_lock(tmp_path, stop) as only:
-            found.append(only)
-
-    with instance_lock(tmp_path, Event()):
-        thread = Thread(target=second)
-        thread.start()
-        stop.set()
-        thread.join()
-    assert found == [False]
-
-
-def test_no_file_of_the_folder_is_the_lock(tmp_path: Path) -> None:
-    """kubelet removes files there, and the next plugin would lock a new one."""
-    with instance_lock(tmp_path, Event()) as only:
-        assert only
-        assert not list(tmp_path.iterdir())
-
-
-def test_the_lock_is_let_go_of_whatever_happens(tmp_path: Path) -> None:
-    """An exception inside does not shut the next one out."""
-    with pytest.raises(KeyError), instance_lock(tmp_path / "new", Event()):
-        raise KeyError
-    with instance_lock(tmp_path / "new", Event()) as only:
-        assert only
+    stop.set()
+    with instance_lock(tmp_path, Event()), instance_lock(tmp_path, stop) as only:
+        assert not only

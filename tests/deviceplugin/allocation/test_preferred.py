@@ -94,7 +94,6 @@ class Burst:
             self.runs(pod, body, shown)
 
     def runs(self, pod: NodePod, body: Json, shown: Shown) -> None:
-        """Each container sees just the cards of its placement."""
         self.running.append((pod, body))
         expected = self.fixture.occupancy.expected(pod)
         for container, cards in shown.items():
@@ -107,10 +106,9 @@ class Burst:
             assert Amount(*node.charged.get(one.uuid, (0, 0))).fits(one.capacity)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(words, max_size=25), st.randoms(use_true_random=False))
 def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) -> None:
-    """Planned or by hand, admitted in any order, ended and made again."""
     burst = Burst(chance)
     for word, what in said:
         burst.tell(word, what)
@@ -118,7 +116,6 @@ def test_no_card_is_over_placed(said: list[tuple[str, Json]], chance: Random) ->
 
 
 def sample(chance: Random, name: str) -> Json:
-    """A pod of many a shape, as ``shapes`` has them."""
 
     def amounts() -> tuple[int, int]:
         return chance.randint(1, 8), chance.randint(0, 9)

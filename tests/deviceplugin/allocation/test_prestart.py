@@ -1,39 +1,39 @@
 """The last look before a container starts, and what is written of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from threading import get_ident
 from typing import Any, cast
 
 import pytest
 
+from deviceplugin.allocation.preferred import Assigned, DeniedError
 from deviceplugin.allocation.prestart import NotYetError
+from deviceplugin.cards.devices import Cards
 from deviceplugin.pod_resources import KubeletSilentError
+from deviceplugin.pods import node_pod
+from gpushare.domain.model import Card, Placement, PodRequest
+from gpushare.domain.placement import whole_shares
 from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Unavailable
 from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import container_json
-from tests.deviceplugin.allocation.test_misplaced import prefers
-from tests.deviceplugin.node_fixture import UUIDS, M, NodeFixture, found_card, inside
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFixture]:
-    with NodeFixture(
-        tmp_path_factory.mktemp("h"), found_card(0), found_card(1)
-    ) as made:
-        yield made
-
-
-@pytest.fixture
-def node(shared: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFixture]:
-    """One node for all; what a test admitted is gone after it."""
-    prefer = shared.serving.admission.prefer
-    yield shared
-    shared.serving.admission.prefer = prefer  # type: ignore[method-assign]
-    monkeypatch.undo()
-    for pod in shared.serving.pods.all():
-        shared.end_pod(pod.ref.name)
+from tests.builders import AT, container_json, pod_json
+from tests.deviceplugin.node_fixture import (
+    NODE,
+    UUIDS,
+    C,
+    M,
+    NodeFixture,
+    asks_first,
+    found_card,
+    ids_of,
+    inside,
+    prefers,
+    visible,
+)
+from tests.testbed.waiting import wait_until
 
 
 def fails(error: Exception) -> Any:
@@ -48,13 +48,13 @@ def start(node: NodeFixture, pod: Json, container: str = "main") -> None:
 
 
 def test_devices_that_nobody_holds(node: NodeFixture) -> None:
-    """Neither by kubelet's list nor by what was written down."""
     with pytest.raises(NotYetError, match="not known which container holds"):
         node.start_container(M, ["aaaaaaaa-m0007"])
 
 
-def test_kubelet_is_silent(node: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nobody knows whose they are; it asks again."""
+def test_kubelet_does_not_say_whose_they_are(
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod = node.bind("a", 4, 1)
     node.admit(pod)
     resources = node.serving.prestart.resources
@@ -80,7 +80,6 @@ def test_an_older_kubelet_lists_all(
 
 
 def test_a_restarted_container_is_looked_at_again(node: NodeFixture) -> None:
-    """And its file is there as before, also for an init container."""
     pod = node.bind(
         "a",
         containers=[container_json("main", 4, 1)],
@@ -105,23 +104,10 @@ def test_a_swap_that_cannot_be_written_waits(
         with pytest.raises(CannotStartYetError, match="could not be reported: no ans"):
             start(node, pod)
     start(node, pod)
-    actual = node.actual("a")
-    assert actual is not None
-    assert actual.cards() == (UUIDS[1],)
-
-
-def test_a_planned_pod_is_written_of_never(
-    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its start costs the API server nothing."""
-    node.run(pod := node.bind("a", 4, 1, card=1))
-    monkeypatch.setattr(node.cluster, "annotate", fails(AssertionError()))
-    start(node, pod)
-    node.serving.reporter.catch_up()
+    assert node.actual("a") == (UUIDS[1],)
 
 
 def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
-    """An annotation that somebody took away; written once."""
     node.run(node.bind("a", 4, 1, card=None))
     assert node.actual("a") is not None
     gone: dict[str, str | None] = {names.ACTUAL: None}
@@ -133,7 +119,6 @@ def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
 
 
 def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
-    """By the occupancy; records stay while they are young."""
     node.run(node.bind("a", 4, 1))
     uid = node.pod("a")["metadata"]["uid"]
     assert node.serving.occupancy.has_allocation(uid)
@@ -149,7 +134,6 @@ def test_the_loop_outlives_a_silent_kubelet(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It reports later."""
     caplog.set_level("INFO")
     reporter = node.serving.reporter
     monkeypatch.setattr(reporter.resources, "list", fails(KubeletSilentError("no")))
@@ -162,3 +146,341 @@ def test_the_loop_outlives_a_silent_kubelet(
     reporter.run(cast("Any", Stop()), 0)
     told = [one for one in caplog.records if one.thread == get_ident()]
     assert [one.message for one in told] == ["reporting later"] * 2
+
+
+def test_swap_without_room(node: NodeFixture) -> None:
+    node.bind("b", 20, 1, card=1)
+    pod = node.bind("a", 20, 1, card=0)
+    prefers(node, UUIDS[1])
+    node.admit(pod)
+    uid = pod["metadata"]["uid"]
+    with pytest.raises(CannotStartYetError, match="has 9 units and 99 cores left"):
+        node.devices.start(uid, "main")
+    wait_until(node.events, "an event")
+    assert {(e[0], e[1]) for e in node.events()} == {("a", "VcudaWaiting")}
+    node.end_pod("b")
+    wait_until(lambda: node.serving.pods.find(("default", "b")) is None, "b to be gone")
+    node.devices.start(uid, "main")
+    assert node.actual("a") is not None
+
+
+FORBIDDEN = {names.UUIDS: UUIDS[0]}
+
+
+@pytest.mark.parametrize("annotations", [{}, FORBIDDEN], ids=["no room", "forbidden"])
+def test_what_waits_is_not_reported(
+    node: NodeFixture, annotations: dict[str, str]
+) -> None:
+    """Reported, it would be where it is meant to be, and start."""
+    if not annotations:
+        node.bind("b", 20, 1, card=1)
+    pod = node.bind("a", 20, 1, card=0, annotations=annotations)
+    prefers(node, UUIDS[1])
+    node.admit(pod)
+    for name in ("later", "last"):
+        node.serving.reporter.catch_up()
+        # The watch tells in order: once this one is seen, so is what came before.
+        node.bind(name, 1, 1)
+        with pytest.raises(CannotStartYetError, match="kubelet chose card"):
+            node.devices.start(pod["metadata"]["uid"], "main")
+    assert node.actual("a") is None
+
+
+def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> None:
+    """Started, another container would have the whole pod reported where it is."""
+    pod = node.bind("a", containers=[container_json("x", 4, 1), container_json("y", 8)])
+    admission = node.serving.admission
+    prefer, allocate = admission.prefer, admission.allocate
+
+    def two_cards(*asked: Any) -> list[str]:
+        chosen = prefer(*asked)
+        *_, available, _, size = asked
+        other = ids_of(UUIDS[1], available)
+        return chosen if size < 8 else [*chosen[:4], *other[:4]]
+
+    def anyway(cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
+        return allocate(cards, resource, ids_of(UUIDS[0], ids))
+
+    admission.prefer = two_cards  # type: ignore[method-assign]
+    admission.allocate = anyway  # type: ignore[method-assign]
+    node.admit(pod)
+    admission.allocate = allocate  # type: ignore[method-assign]
+    for container in ("x", "y", "x"):
+        with pytest.raises(CannotStartYetError, match="y has parts of several cards"):
+            node.devices.start(pod["metadata"]["uid"], container)
+    assert node.actual("a") is None
+
+
+def test_two_swapped_pods(node: NodeFixture) -> None:
+    first, second = node.bind("a", 20, 1, card=0), node.bind("b", 20, 1, card=1)
+    prefers(node, UUIDS[1])
+    node.admit(first)
+    prefers(node, UUIDS[0])
+    node.admit(second)
+    for name, pod, uuid in (("a", first, UUIDS[1]), ("b", second, UUIDS[0])):
+        given = node.devices.start(pod["metadata"]["uid"], "main")
+        assert visible(given) == (uuid,)
+        assert inside(given)["cards"][0]["uuid"] == uuid
+        assert node.actual(name) == (uuid,)
+
+
+def test_ids_of_several_cards(node: NodeFixture) -> None:
+    pod = node.bind("a", 40, 1, card=None)
+    node.serving.admission.prefer = lambda *_: []  # type: ignore[method-assign]
+    assert "are of 2 cards" in node.refuse(pod)
+
+
+def test_devices_that_another_pod_holds(node: NodeFixture) -> None:
+    """kubelet may forget what it gave away (contracts 2.7); we do not."""
+    pod = node.bind("a", 20, 1, card=0)
+    node.run(pod)
+    held = node.serving.reporter.resources.list(60).held(("default", "a"))
+    node.run(node.bind("b", 5, 1, card=0))
+    with pytest.raises(DeniedError, match="default/a holds"):
+        node.allocate(M, sorted(held["main"][M])[:5])
+
+
+def test_ids_nobody_knows(node: NodeFixture) -> None:
+    with pytest.raises(DeniedError, match="no card of this node has aaaaaaaa-m0029"):
+        node.allocate(M, ["aaaaaaaa-m0029"])
+
+
+def test_planned_card_has_too_few_left(node: NodeFixture) -> None:
+    """kubelet still holds the card for a pod the API server has forgotten."""
+    ghost = node.bind("ghost", 20, 1, card=0)
+    node.run(ghost)
+    node.cluster.delete(Kind.PODS, "default", "ghost", grace_period_s=0)
+    wait_until(lambda: node.serving.pods.find(("default", "ghost")) is None, "its end")
+    pod = node.bind("a", 20, 1, card=0)
+    assert visible(node.run(pod)["main"]) == (UUIDS[1],)
+    assert node.actual("a") == (UUIDS[1],)
+
+
+def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
+    pod = node.bind("a", 4, 1, card=0)
+    prefer = node.serving.admission.prefer
+    asked: list[str] = []
+
+    def once_elsewhere(*question: Any) -> list[str]:
+        _, resource, available, _, size = question
+        asked.append(resource)
+        if len(asked) == 1:
+            return ids_of(UUIDS[1], available)[:size]
+        return prefer(*question)
+
+    node.serving.admission.prefer = once_elsewhere  # type: ignore[method-assign]
+    assert visible(node.run(pod)["main"]) == (UUIDS[1],)
+    assert set(asked) == {M, C}
+
+
+def test_allocate_asks_nobody(
+    node: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubelet waits for Allocate, and forgets what is in flight when listed."""
+    asked: list[tuple[str, int]] = []
+    allocating: set[int] = set()
+
+    def watched(thing: object, name: str) -> None:
+        real = getattr(thing, name)
+
+        def call(*args: object, **how: object) -> object:
+            asked.append((name, get_ident()))
+            return real(*args, **how)
+
+        monkeypatch.setattr(thing, name, call)
+
+    for name in ("get", "annotate", "event", "list_page"):
+        watched(node.cluster, name)
+    watched(node.serving.reporter.resources, "list")
+    allocate = node.serving.admission.allocate
+
+    def alone(cards: Cards, resource: str, ids: Sequence[str]) -> object:
+        before = len(asked)
+        answer = allocate(cards, resource, ids)
+        mine = [one for one, thread in asked[before:] if thread == get_ident()]
+        assert not mine
+        allocating.add(get_ident())
+        return answer
+
+    monkeypatch.setattr(node.serving.admission, "allocate", alone)
+    node.run(node.bind("a", 4, 1, card=0))
+    assert allocating
+    assert "list" in {name for name, _ in asked}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> None:
+    """They stay the pod's, though the container after it uses but one of them."""
+    pod = node.bind(
+        "a",
+        card=None,
+        init=[container_json("once", 4, 200)],
+        containers=[container_json("main", 2)],
+    )
+    if planned:
+        record = node_pod(pod).record
+        assert isinstance(record.request, PodRequest)
+        both = [Card(UUIDS[index], index, 29) for index in (0, 1)]
+        shares = tuple(whole_shares(record.request.claims[0], both))
+        placed = encode_placement(Placement(record.pod, NODE, shares), AT)
+        node.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: placed})
+        wait_until(
+            lambda: node.serving.pods.find(("default", "a")).placement, "the plan"
+        )
+    given = node.run(pod)
+    assert set(visible(given["once"])) == {UUIDS[0], UUIDS[1]}
+    node.serving.reporter.catch_up()
+    other = node.bind("b", 2, None, card=None)
+    assert "Insufficient" in node.refuse(other)
+    assert node.actual("a") == (None if planned else UUIDS[:2])
+
+
+SILENT = "the API server does not say which cards the pod may have: no route to host"
+ONLY_THE_THIRD = {names.UUIDS: UUIDS[2]}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[NodeFixture]:
+    with NodeFixture(tmp_path, *(found_card(i) for i in range(3))) as made:
+        yield made
+
+
+def waits(three: NodeFixture, pod: Json, because: str = SILENT) -> None:
+    with pytest.raises(CannotStartYetError, match=because):
+        three.devices.start(pod["metadata"]["uid"], "main")
+
+
+def starts(three: NodeFixture, pod: Json) -> Sequence[str]:
+    """Start the container; the cards that it sees, which are those of its file."""
+    given = three.devices.start(pod["metadata"]["uid"], "main")
+    seen = visible(given)
+    assert tuple(one["uuid"] for one in inside(given)["cards"]) == seen
+    assert inside(given)["uid"] == pod["metadata"]["uid"]
+    return seen
+
+
+def test_an_ordinary_pod_waits(three: NodeFixture) -> None:
+    three.cut_off()
+    pod = three.bind("a", 20, 1, card=1)
+    three.admit(pod)
+    waits(three, pod)
+    three.serving.reporter.catch_up()
+    three.line.cut = False
+    assert starts(three, pod) == (UUIDS[0],)
+    assert three.actual("a") == (UUIDS[0],)
+
+
+def test_its_lists_are_heeded(three: NodeFixture) -> None:
+    three.cut_off()
+    pod = three.bind("a", 20, 1, card=2, annotations=ONLY_THE_THIRD)
+    three.admit(pod)
+    waits(three, pod)
+    three.line.cut = False
+    waits(three, pod, "excluded by baidu.com/vcuda-uuids")
+
+
+def test_an_init_container_waits_too(three: NodeFixture) -> None:
+    """Among other unknown pods nobody knew whose it was; its devices tell later."""
+    three.cut_off()
+    for name in ("etcd", "proxy"):
+        three.admit(pod_json(name, uid=name, node="n"))
+    pod = three.bind(
+        "a",
+        card=0,
+        init=[container_json("once", 8, 3)],
+        containers=[container_json("main", 3, 1)],
+    )
+    given = three.admit(pod)
+    for container in given:
+        with pytest.raises(CannotStartYetError, match=SILENT):
+            three.devices.start(pod["metadata"]["uid"], container)
+    three.line.cut = False
+    for container, units in (("once", 8), ("main", 3)):
+        three.devices.start(pod["metadata"]["uid"], container)
+        assert visible(given[container]) == (UUIDS[0],)
+        assert inside(given[container])["container"] == container
+        assert inside(given[container])["cards"][0]["units"] == units
+
+
+def test_an_unknown_init_container_starts(three: NodeFixture) -> None:
+    """Neither kubelet nor we can say whose it is: waiting would not end."""
+    three.cut_off()
+    for name in ("etcd", "proxy"):
+        three.admit(pod_json(name, uid=name, node="n"))
+    once, main = container_json("once", 8, 3), container_json("main")
+    three.run(pod_json("s-n", uid="hash", init=[once], containers=[main], node="n"))
+
+
+def test_whole_cards_wait(three: NodeFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks_first(monkeypatch, C)
+    three.cut_off()
+    pod = three.bind("a", 40, 200, card=None)
+    assert visible(three.admit(pod)["main"]) == UUIDS[:2]
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == UUIDS[:2]
+
+
+def test_whole_cards_whose_memory_came_first(
+    three: NodeFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container would see one card for its memory and two for its cores."""
+    asks_first(monkeypatch, M)
+    three.cut_off()
+    pod = three.bind("a", 10, 200, card=None)
+    assert "Insufficient untouched cards" in three.refuse(pod)
+
+
+@pytest.mark.parametrize("ran", [True, False])
+@pytest.mark.parametrize("first", [M, C])
+def test_a_new_pod_under_an_old_name(
+    three: NodeFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    ran: bool,
+) -> None:
+    """What the watch told of the old one says nothing of the new one."""
+    asks_first(monkeypatch, first)
+    old = three.bind("web-0", 20, 1, card=0)
+    if ran:
+        three.run(old)
+        three.tell_running("web-0")
+    three.cut_off()
+    three.end_pod("web-0")
+    new = three.bind("web-0", 20, 1, card=2, annotations=ONLY_THE_THIRD)
+    three.admit(new)
+    waits(three, new)
+    three.line.cut = False
+    waits(three, new, "excluded by baidu.com/vcuda-uuids")
+
+
+def test_what_ran_is_restarted(three: NodeFixture) -> None:
+    pod = three.bind("a", 20, 1, card=1)
+    three.run(pod)
+    three.cut_off()
+    assert starts(three, pod) == (UUIDS[1],)
+
+
+def test_a_pod_that_was_seen_before_waits_too(three: NodeFixture) -> None:
+    """Nobody can tell it from a new one of its name; it is given its own card."""
+    pod = three.bind("a", 20, 1, card=1)
+    three.cut_off()
+    three.admit(pod)
+    waits(three, pod)
+    three.line.cut = False
+    assert starts(three, pod) == (UUIDS[1],)
+    assert three.actual("a") is None
+
+
+def test_a_static_pod_waits_for_nobody(three: NodeFixture) -> None:
+    three.cut_off()
+    static = pod_json("s-n", uid="hash", units=20, cores=1, node="n")
+    assert visible(three.run(static)["main"]) == (UUIDS[0],)
+
+
+def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:
+    pod = three.bind("a", 20, 1, card=1)
+    three.admit(pod)
+    three.cluster.delete(Kind.PODS, "default", "a", grace_period_s=0)
+    wait_until(lambda: three.serving.pods.find(("default", "a")) is None, "its end")
+    waits(three, pod, "the API server has no such pod on this node")

@@ -11,7 +11,6 @@ from deviceplugin.allocation.response import (
     Injection,
     Mount,
     container_setup,
-    limit_env,
     why_unusable,
 )
 from deviceplugin.cards.source import FoundCard
@@ -54,7 +53,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 def test_nvidias_cards(
     injection: Injection, visible: str, nodes: tuple[str, ...], cdi: tuple[str, ...]
 ) -> None:
-    """One way lets the container at them, and no other does so beside it."""
     found = container_setup(M, 4, NVIDIA, injection, "/state/x")
     assert found.variables == {
         "VCUDA_CARDS": ",".join(UUIDS[:2]),
@@ -67,17 +65,16 @@ def test_nvidias_cards(
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
-    """Its own nodes and variables, whatever the way; NVIDIA's runtime injects none."""
     found = container_setup(C, 4, [OTHER], injection, "/x")
     assert found.nodes == OTHER.nodes
     assert found.cdi == ()
     assert found.variables[VISIBLE] == "void"
     assert found.variables["NPU"] == "0"
     assert found.variables["VCUDA_CARDS"] == "npu-0"
+    assert found.variables["VCUDA_CORES"] == "4"
 
 
 def test_a_simulated_card_has_no_nodes() -> None:
-    """The shared nodes alone are of no use; it is given all the same."""
     card = FoundCard(UUIDS[0], 0, 4096, simulated=True)
     assert container_setup(M, 1, [card], "nodes", "/x").nodes == ()
     assert not why_unusable([card], "nodes")
@@ -95,7 +92,6 @@ def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
 
 
 def test_no_card_is_none() -> None:
-    """Nothing of an image's own ``all`` comes true."""
     found = container_setup(M, 1, [], "env", "/x")
     assert found.variables[VISIBLE] == "void"
     assert found.variables["VCUDA_CARDS"] == ""
@@ -126,10 +122,3 @@ def test_both_answers_agree(
     assert one.nodes == two.nodes
     assert one.cdi == two.cdi
     assert one.mounts == two.mounts
-    assert "VCUDA_CORES" in one.variables.keys() - two.variables.keys()
-
-
-def test_hints() -> None:
-    """256 MiB a unit, hundredths of a card."""
-    assert limit_env(M, 20) == {"VCUDA_MEMORY_LIMIT_MIB": "5120"}
-    assert limit_env(C, 20) == {"VCUDA_CORES": "20"}
