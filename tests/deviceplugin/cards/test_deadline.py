@@ -1,9 +1,10 @@
 """Questions with a deadline: one that hangs keeps nobody waiting but its own thread."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,6 @@ from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from tests.testbed.waiting import wait_until
 
 FOREVER_S = 600.0
-NOW_S = 0.0
 
 
 class Hanging:
@@ -35,20 +35,18 @@ def hanging() -> Iterator[Hanging]:
 
 
 def test_each_gets_its_answer_or_what_it_raised() -> None:
-    """By name, in the order of calls."""
     questions = {"good": partial(int, "1"), "bad": partial(int, "x")}
-    answers = DeadlineCalls(FOREVER_S).run(questions)
+    calls = DeadlineCalls(FOREVER_S)
+    answers = calls.run(questions)
     assert list(answers) == ["good", "bad"]
     assert answers["good"] == 1
     assert isinstance(answers["bad"], ValueError)
+    with pytest.raises(ValueError, match="invalid literal"):
+        calls.run_one("bad", questions["bad"])
 
 
 def test_one_that_hangs_is_late_alone(hanging: Hanging) -> None:
-    """The others' answers stand."""
-    questions: dict[str, Callable[[], object]] = {
-        "hangs": hanging,
-        "answers": partial(str, "here"),
-    }
+    questions: dict[str, Any] = {"hangs": hanging, "answers": partial(str, "here")}
     calls = DeadlineCalls(0.05)
     answers = wait_until(
         lambda: calls.run(questions),
@@ -83,55 +81,27 @@ def patiently(calls: DeadlineCalls) -> str:
 
 
 def test_threads_share_one_question(hanging: Hanging) -> None:
-    """Who asks what another has just asked gets the same answer."""
     calls = DeadlineCalls(FOREVER_S)
-    answers: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(calls.run_one("card", hanging)))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    hanging.let_go.set()
-    for thread in threads:
-        thread.join()
-    assert answers == ["late answer"] * 3
-
-
-def test_what_one_raised_is_raised() -> None:
-    """``run_one`` raises it as it came."""
-    with pytest.raises(ValueError, match="invalid literal"):
-        DeadlineCalls(FOREVER_S).run_one("card", lambda: int("x"))
-
-
-@contextmanager
-def no_room_for_threads() -> Iterator[None]:
-    """Let every new thread want more memory than addresses reach."""
-    usual = threading.stack_size(2**62)
-    try:
-        yield
-    finally:
-        threading.stack_size(usual)
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(calls.run_one, "card", hanging) for _ in range(3)]
+        hanging.let_go.set()
+    assert [one.result() for one in asked] == ["late answer"] * 3
 
 
 def test_one_that_cannot_be_begun_is_late_just_now() -> None:
-    """Not for good: it is asked as soon as there is a thread for it."""
     calls = DeadlineCalls(FOREVER_S)
-    with no_room_for_threads():
+    # Every new thread wants more memory than addresses reach.
+    usual = threading.stack_size(2**62)
+    try:
         for _ in range(2):
-            answer = calls.run({"card": lambda: "told"})["card"]
-            assert isinstance(answer, DeadlineExceeded)
-            assert str(answer) == "it was not asked: can't start new thread"
+            with pytest.raises(DeadlineExceeded, match="not asked: can't start new"):
+                calls.run_one("card", lambda: "told")
+    finally:
+        threading.stack_size(usual)
     assert calls.run_one("card", lambda: "told") == "told"
 
 
-def test_nothing_asked_is_nothing_answered() -> None:
-    """A node without cards."""
-    assert DeadlineCalls(NOW_S).run({}) == {}
-
-
 def test_answers_that_come_at_once_cost_one_thread() -> None:
-    """A thread costs more than most answers."""
     questions = dict.fromkeys(range(8), threading.get_ident)
     answers = DeadlineCalls(FOREVER_S, held_up_s=FOREVER_S).run(questions)
     assert len(set(answers.values())) == 1
@@ -141,12 +111,9 @@ def test_one_that_hangs_holds_up_no_other(hanging: Hanging) -> None:
     """Those that wait behind it get threads of their own, and do not queue again."""
     other = Hanging()
     met = threading.Barrier(3)
-    questions: dict[str, Callable[[], object]] = {
-        "hangs": hanging,
-        "hangs too": other,
-        **{f"meets {number}": met.wait for number in range(3)},
-    }
-    answers = DeadlineCalls(2).run(questions)
+    questions: dict[str, Any] = {"hangs": hanging, "hangs too": other}
+    questions |= {f"meets {number}": met.wait for number in range(3)}
+    answers = DeadlineCalls(1).run(questions)
     other.let_go.set()
     assert sum(isinstance(answer, DeadlineExceeded) for answer in answers.values()) == 2
     assert {answers[f"meets {number}"] for number in range(3)} == {0, 1, 2}

@@ -13,14 +13,12 @@ from deviceplugin.cards.devices import (
     Cards,
     DeviceId,
     Tally,
-    amount_of,
     card_key,
     colliding,
     device_ids,
     pick,
     placement_from,
     placement_of_unknown_pod,
-    plan,
     shared_card,
     why_impossible,
 )
@@ -30,7 +28,7 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from tests.builders import card, node, pod_json, ref, request, share
+from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
 from tests.deviceplugin.admission_fixture import Giver, seen, shapes
 from tests.deviceplugin.node_fixture import UUIDS
@@ -78,15 +76,7 @@ def test_pick_keeps_its_word(
         assert of_card <= max(have, count)
 
 
-def test_what_is_handed_on_counts() -> None:
-    """No more of a card than wanted, of which an init container's are part."""
-    own, other = (device_ids(one, "m") for one in FOUR[:2])
-    chosen = pick(dict.fromkeys(UUIDS[:2], 2), [*own, *other], own[:2], size=4)
-    assert chosen == [*own[:2], *other[:2]]
-
-
 def test_pick_takes_the_lowest() -> None:
-    """Whatever the order in which kubelet names them."""
     ids = device_ids(FOUR[0], "m")
     assert pick({UUIDS[0]: 3}, ids[:0:-1], [], size=3) == ids[1:4]
 
@@ -111,51 +101,26 @@ def test_ids_chosen_by_a_placement_give_it_back(
     assert not differs(found, planned)
 
 
-def test_who_holds_nothing_is_nowhere() -> None:
-    """As before a pod's admission."""
-    pod = seen(pod_json(units=2, cores=1))
-    assert placement_from(pod, N, {}, CARDS) is None
-    assert placement_from(pod, N, {"main": {}}, CARDS) is None
-
-
-def test_what_kubelet_holds_tells_the_card() -> None:
-    """One id is enough: the claim's whole amount is charged there."""
-    pod = seen(pod_json(units=4, cores=2))
-    held = {"main": {M: frozenset(device_ids(FOUR[2], "m")[:1])}}
-    found = placement_from(pod, N, held, CARDS)
-    assert found is not None
-    assert [(one.card, one.amount) for one in found.shares] == [
-        (UUIDS[2], Amount(2, 4))
-    ]
-
-
 def test_a_share_over_two_cards_is_charged_as_held() -> None:
-    """kubelet chose so at random; each card is charged what is held of it."""
     pod = seen(pod_json(units=4, cores=2))
     ids = [*device_ids(FOUR[0], "m")[:3], *device_ids(FOUR[1], "m")[:1]]
     found = placement_from(pod, N, {"main": {M: frozenset(ids)}}, CARDS)
     assert found is not None
-    assert {one.card: one.amount.units for one in found.shares} == {
-        UUIDS[0]: 3,
-        UUIDS[1]: 1,
-    }
+    units = {one.card: one.amount.units for one in found.shares}
+    assert units == {UUIDS[0]: 3, UUIDS[1]: 1}
 
 
 def test_a_request_that_cannot_be_has_no_placement() -> None:
-    """150 cores."""
     pod = seen(pod_json(units=4, cores=150))
     held = {"main": {M: frozenset(device_ids(FOUR[0], "m")[:4])}}
     assert placement_from(pod, N, held, CARDS) is None
 
 
 def test_a_stranger_is_charged_what_it_holds() -> None:
-    """Of ids of cards that are no more, nothing."""
     ids = frozenset([*device_ids(FOUR[3], "m")[:2], "deadbeef-m0000", "junk"])
     cores = frozenset(device_ids(FOUR[3], "c")[:7])
     found = placement_of_unknown_pod(ref(), N, {"x": {M: ids, C: cores}}, CARDS)
-    assert [(one.card, one.amount) for one in found.shares] == [
-        (UUIDS[3], Amount(7, 2))
-    ]
+    assert [(s.card, s.amount) for s in found.shares] == [(UUIDS[3], Amount(7, 2))]
 
 
 @pytest.mark.parametrize(
@@ -165,28 +130,16 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
         ([share("GPU-x", 4, 2)], "this node has no card GPU-x"),
         ([share(UUIDS[0], 11, 2)], "10 units, not 2 and 11"),
         ([share(UUIDS[0], 4, 101)], "100 cores and 10 units, not 101 and 4"),
-        (
-            [share(UUIDS[0], 3, 2)],
-            "asks for 2 cores and 4 units, the placement has 2",
-        ),
-        ([share(UUIDS[0], 4, 2, container="other")], "the placement has 0 and 0"),
+        ([share(UUIDS[0], 3, 2)], "asks for 2 cores and 4 units, the placement has 2"),
         ([], "the placement has 0 and 0"),
     ],
 )
 def test_an_impossible_placement(shares: list[object], words: str) -> None:
-    """The words name the card or the container, and both amounts."""
     pod = seen(pod_json(units=4, cores=2))
     found = placed(shares=shares)  # type: ignore[arg-type]
     said = why_impossible(found, pod, CARDS)
     assert words in said
     assert bool(words) is bool(said)
-
-
-def test_a_plan_adds_up_a_containers_parts() -> None:
-    """Over cards, and within one."""
-    held = placed(shares=[share("A", 1, 2), share("A", 3), share("B", 5)])
-    assert plan(held, "main") == {"A": Amount(2, 4), "B": Amount(0, 5)}
-    assert plan(held, "other") == {}
 
 
 @pytest.mark.parametrize(
@@ -202,12 +155,10 @@ def test_a_plan_adds_up_a_containers_parts() -> None:
     ],
 )
 def test_unknown_ids(resource: str, text: str, known: bool) -> None:
-    """Of another card, above its count, or of the other resource."""
     assert CARDS.unknown(resource, [text]) == ([] if known else [text])
 
 
 def test_cards_are_counted_and_ordered() -> None:
-    """By index, strangers skipped."""
     ids = ["junk", *device_ids(FOUR[2], "c")[:2], *device_ids(FOUR[1], "m")[:3]]
     assert [one.index for one in CARDS.holding(ids)] == [1, 2]
     assert CARDS.count(ids) == {UUIDS[2]: 2, UUIDS[1]: 3}
@@ -215,15 +166,7 @@ def test_cards_are_counted_and_ordered() -> None:
     assert CARDS.of(CardUUID("x")) is None
 
 
-def test_amounts_of_one_resource() -> None:
-    """Cores or units."""
-    assert amount_of(C, 3) == Amount(3, 0)
-    assert amount_of(M, 3) == Amount(0, 3)
-    assert request(units=3, cores=1).claims[0].amount == Amount(1, 3)
-
-
 def test_all_sets_are_counted_each_time() -> None:
-    """Known ones as well as new ones, and none that is no longer there."""
     tally = Tally()
     one, two = frozenset({"9f12f917-m0000", "9f12f917-m0001"}), frozenset({"strange"})
     three = frozenset({"9f12f917-m0002", "9f12f917-c000", "7cf0b881-m0000"})
@@ -244,7 +187,6 @@ P4 = FoundCard(
 @pytest.mark.parametrize(
     ("uuid", "key"),
     [
-        ("GPU-9F12F917-e458-4bb8-3d9d-8dc7fd6cddf7", "9f12f917"),
         ("9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7", "9f12f917"),
         ("accelerator", "0bd36bfd"),
     ],
@@ -255,7 +197,6 @@ def test_the_key_is_of_the_uuid(uuid: str, key: str) -> None:
 
 
 def test_ids_are_read_as_they_are_written() -> None:
-    """All ids of a card come back the same, are short and each other's equal never."""
     card = shared_card(P4, 0)
     for kind, count in ((CORE_KIND, 100), (MEMORY_KIND, 29)):
         ids = device_ids(card, kind)
@@ -266,16 +207,12 @@ def test_ids_are_read_as_they_are_written() -> None:
     assert device_ids(card, CORE_KIND)[42] == "9f12f917-c042"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "9f12f917", "9f12f917-x017", "9f12f917-m17", "9F12F917-m0017", "GPU-1"]
-)
-def test_what_is_no_id_of_ours_is_none(text: str) -> None:
-    """Another plugin's ids are told apart."""
-    assert DeviceId.parse(text) is None
+def test_what_is_no_id_of_ours_is_none() -> None:
+    for text in ("", "9f12f917-x017", "9f12f917-m17", "9F12F917-m0017"):
+        assert DeviceId.parse(text) is None
 
 
 def test_the_reserve_is_taken_off_before_units() -> None:
-    """7611 MiB are 29 units; 188 MiB less are 28; no card has less than none."""
     assert shared_card(P4, 0).units == 29
     assert shared_card(P4, 188).units == 28
     assert shared_card(P4, 9999).units == 0
@@ -283,9 +220,7 @@ def test_the_reserve_is_taken_off_before_units() -> None:
 
 
 def test_cards_of_the_same_ids_are_named() -> None:
-    """Two UUIDs that begin alike cannot be told apart by kubelet."""
     other = FoundCard(CardUUID("GPU-9f12f917-0000"), 1, 7611)
     assert colliding([P4]) == []
     [complaint] = colliding([P4, other])
-    assert P4.uuid in complaint
-    assert other.uuid in complaint
+    assert f"{P4.uuid} and {other.uuid}" in complaint

