@@ -47,15 +47,14 @@ class AdmissionFixture:
 
     def listed(self) -> Listed:
         """What kubelet lists: no init containers that end."""
-        found: dict[PodName, Mapping[str, Held]] = {}
-        for name, pod in self.active.items():
-            ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
-            mine = self.held.get(name, {})
-            found[name] = {
-                one.name: dict(mine.get(one.name, {}))
+        found: dict[PodName, Mapping[str, Held]] = {
+            name: {
+                one.name: dict(self.held.get(name, {}).get(one.name, {}))
                 for one in pod.gpu_containers
-                if one.name not in ends
+                if one.role is not Role.INIT
             }
+            for name, pod in self.active.items()
+        }
         return Listed(found)
 
     def bind(self, body: Json, placement: Placement | None = None) -> NodePod:
@@ -179,10 +178,6 @@ def shapes(name: str = "pod") -> st.SearchStrategy[Json]:
     )
 
 
-def seen(pod: Json) -> NodePod:
-    return node_pod(pod)
-
-
 @dataclass
 class Giver:
     """Gives ids as kubelet does: by container, resources in an order of chance.
@@ -204,7 +199,6 @@ class Giver:
 
     def give(self, pod: NodePod, placement: Placement) -> None:
         """Admit the pod with the ids that we would choose by its placement."""
-        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
         reusable: set[str] = set()
         for container, resource, count in self.calls(pod):
             kind = f"-{KINDS[resource]}"
@@ -212,33 +206,20 @@ class Giver:
             must = self.chance.sample(again, min(count, len(again)))
             ids: Sequence[str] | None = must
             if len(must) < count:
-                ids = pick(
-                    {
-                        uuid: part(amount, resource)
-                        for uuid, amount in plan(placement, container).items()
-                    },
-                    (self.free(resource) | set(must)),
-                    must,
-                    size=count,
-                )
+                planned = plan(placement, container).items()
+                wanted = {uuid: part(amount, resource) for uuid, amount in planned}
+                every = {i for c in self.cards.all for i in device_ids(c, kind[1:])}
+                free = every - self.used | set(must)
+                ids = pick(wanted, free, must, size=count)
             assert ids is not None
             assert len(ids) == len(set(ids)) == count
             self.used |= set(ids)
             self.held.setdefault(container, {})[resource] = frozenset(ids)
-            if container in ends:
+            if container in pod.passing:
                 reusable |= set(ids)
             else:
                 reusable -= set(ids)
 
-    def free(self, resource: str) -> set[str]:
-        every = {i for c in self.cards.all for i in device_ids(c, KINDS[resource])}
-        return every - self.used
-
     def listed(self, pod: NodePod) -> Mapping[str, Mapping[str, frozenset[str]]]:
         """What kubelet would list: init containers that end are not there."""
-        ends = {one.name for one in pod.gpu_containers if one.role is Role.INIT}
-        return {name: held for name, held in self.held.items() if name not in ends}
-
-
-def listed_as(pod: NodePod, held: Mapping[str, Mapping[str, frozenset[str]]]) -> Listed:
-    return Listed({pod.name: held})
+        return {k: held for k, held in self.held.items() if k not in pod.passing}

@@ -3,30 +3,24 @@
 import logging
 from collections.abc import Iterator
 from threading import Event, Thread
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from deviceplugin.pod_watch import COMPONENT, EventRecorder, NodePods
 from deviceplugin.pods import NodePod, node_pod, pod_known_to_kubelet
 from gpushare.domain.model import Amount
-from gpushare.domain.request import Role
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Page, Target
+from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
-from tests.builders import container_json, event, page, pod_json
-from tests.deviceplugin.admission_fixture import seen
+from tests.builders import event, page, pod_json
 from tests.deviceplugin.node_fixture import NODE
+from tests.deviceplugin.nvml_fixture import Clock
 
 NAME = ("default", "a")
-
-
-class Away(Embedded):
-    """An API server that does not answer."""
-
-    def get(self, *_: object) -> Json:
-        raise Unavailable("no answer")
 
 
 def here(name: str = "a", uid: str = "", **how: object) -> Json:
@@ -43,21 +37,11 @@ def uids(pods: NodePods) -> list[str]:
 
 
 def test_a_list_replaces_all(pods: NodePods) -> None:
-    """Over its pages; who is not in it has ended."""
     pods.replace(iter([page(here("a")), page(here("b"))]))
     assert uids(pods) == ["uid-a", "uid-b"]
     pods.replace(iter([page(here("b"), here("c"))]))
     assert uids(pods) == ["uid-b", "uid-c"]
     assert pods.find(NAME) is None
-
-
-def test_events(pods: NodePods) -> None:
-    """Each is taken over."""
-    pods.apply(event("ADDED", here()))
-    pods.apply(event("MODIFIED", here(annotations={"x": "y"})))
-    assert uids(pods) == ["uid-a"]
-    pods.apply(event("DELETED", here()))
-    assert uids(pods) == []
 
 
 def test_a_pod_that_was_fetched_during_a_list(pods: NodePods) -> None:
@@ -74,7 +58,6 @@ def test_a_pod_that_was_fetched_during_a_list(pods: NodePods) -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_pod_ends_with_its_phase(pods: NodePods, phase: str) -> None:
-    """Its object may stay for days. A terminating one has not ended."""
     pods.apply(event("ADDED", here()))
     pods.apply(event("MODIFIED", here(terminating=True)))
     assert uids(pods) == ["uid-a"]
@@ -93,25 +76,23 @@ def test_what_was_read_before_the_end_comes_too_late(pods: NodePods) -> None:
 
 
 def test_the_newest_of_a_name(pods: NodePods) -> None:
-    """Made again while the old one still ends, and after it has."""
-    pods.apply(event("ADDED", here(uid="first")))
-    pods.apply(event("ADDED", here(uid="second")))
-    assert found(pods.find(NAME)) == "second"
-    pods.apply(event("DELETED", here(uid="first")))
-    assert found(pods.find(NAME)) == "second"
-    pods.apply(event("DELETED", here(uid="second")))
-    assert pods.find(NAME) is None
+    for what, uid, left in (
+        ("ADDED", "first", "first"),
+        ("ADDED", "second", "second"),
+        ("DELETED", "first", "second"),
+        ("DELETED", "second", ""),
+    ):
+        pods.apply(event(what, here(uid=uid)))  # type: ignore[arg-type]
+        assert found(pods.wait_for(NAME, 0)) == left
 
 
 def found(pod: NodePod | None) -> str:
-    assert pod is not None
-    return pod.uid
+    return "" if pod is None else pod.uid
 
 
 def test_a_pod_that_cannot_be_read_is_passed_over(
     pods: NodePods, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others are served; the log names it."""
     broken = here("b")
     broken["spec"] = {"containers": 5}
     pods.replace(iter([page(broken, here("a"))]))
@@ -119,21 +100,8 @@ def test_a_pod_that_cannot_be_read_is_passed_over(
     assert caplog.messages == ["pod not understood"]
 
 
-def test_who_waits_for_a_pod_is_woken(pods: NodePods) -> None:
-    """kubelet's watch was faster than ours."""
-    waited: list[NodePod | None] = []
-    thread = Thread(target=lambda: waited.append(pods.wait_for(NAME, 60)))
-    thread.start()
-    pods.apply(event("ADDED", here()))
-    thread.join()
-    assert [found(one) for one in waited] == ["uid-a"]
-    assert pods.wait_for(("default", "none"), 0.01) is None
-
-
 def test_a_pod_is_fetched(pods: NodePods) -> None:
-    """Only one of this node; and then it is known."""
-    cluster = pods._cluster
-    assert isinstance(cluster, Embedded)
+    cluster = cast("Embedded", pods._cluster)
     assert pods.fetch(NAME) is None
     cluster.create(Kind.PODS, pod_json("a", units=1))
     assert pods.fetch(NAME) is None
@@ -143,40 +111,19 @@ def test_a_pod_is_fetched(pods: NodePods) -> None:
 
 
 def test_without_an_answer_the_watch_has_to_do() -> None:
-    """``fetch`` raises, ``fresh`` goes by what is known."""
-    pods = NodePods(Away(), NODE)
+    cluster = Mock(get=Mock(side_effect=Unavailable("no answer")))
+    pods = NodePods(cluster, NODE)
     pods.apply(event("ADDED", here()))
     with pytest.raises(ClusterError):
         pods.fetch(NAME)
     assert found(pods.fetch_or_find(NAME)) == "uid-a"
-    assert pods.fetch_or_find(("default", "b")) is None
 
 
 def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
-    """A node that lives for years does not fill up."""
     for number in range(2100):
         pods.apply(event("DELETED", here(uid=f"u{number}")))
     assert len(pods._ended) == 2000
     assert "u2099" in pods._ended
-
-
-def test_what_a_pod_asks_in_kubelets_order() -> None:
-    """Init containers first; who asks nothing of us is left out."""
-    pod = node_pod(
-        pod_json(
-            containers=[container_json("x"), container_json("y", 2)],
-            init=[
-                container_json("once", 3, 1),
-                container_json("side", cores=4, restart="Always"),
-            ],
-        )
-    )
-    assert [(one.name, one.role, one.amount) for one in pod.gpu_containers] == [
-        ("once", Role.INIT, Amount(1, 3)),
-        ("side", Role.SIDECAR, Amount(4, 0)),
-        ("y", Role.APP, Amount(0, 2)),
-    ]
-    assert pod.why_refused() == ""
 
 
 @pytest.mark.parametrize(
@@ -187,43 +134,15 @@ def test_what_a_pod_asks_in_kubelets_order() -> None:
     ],
 )
 def test_a_request_that_cannot_be_met(pod: Json, words: str) -> None:
-    """The pod is known, and what is wrong with it."""
     assert words in node_pod(pod).why_refused()
 
 
 def test_a_pod_without_a_name_is_malformed() -> None:
-    """No API server sends one."""
     with pytest.raises(Malformed):
         node_pod({"metadata": {}, "spec": {"containers": []}})
 
 
-def test_a_pod_of_which_only_kubelet_knows() -> None:
-    """It asks what kubelet asks for it; its UID is empty."""
-    pod = pod_known_to_kubelet(NAME, Amount(3, 0))
-    assert (pod.uid, pod.name, pod.placement) == ("", NAME, None)
-    assert [one.amount for one in pod.gpu_containers] == [Amount(3, 0)]
-
-
-POD = seen(pod_json("a", units=1))
-
-
-class Failing(Embedded):
-    """Refuses the first event."""
-
-    failed = False
-
-    def event(self, pod: Target, **words: str) -> None:
-        if not self.failed:
-            self.failed = True
-            raise Forbidden("no right to it")
-        super().event(pod, **words)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+POD = node_pod(pod_json("a", units=1))
 
 
 @pytest.fixture
@@ -252,20 +171,17 @@ def written(recorder: EventRecorder, cluster: Embedded) -> list[tuple[str, str]]
 def test_the_same_words_once_a_minute(
     cluster: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """kubelet asks again every few seconds; the log is as quiet as the events."""
     clock = Clock()
     recorder = EventRecorder(cluster, "n", clock, look_s=0.02)
-    for now in (0, 1, 59.9, 60, 61, 119, 121):
-        clock.now = now
+    for clock.now in (0, 1, 59.9, 60, 61, 119, 121):
         recorder.warn(POD, "VcudaWaiting", "no room")
     assert caplog.messages == ["VcudaWaiting"] * 3
     assert written(recorder, cluster) == [("VcudaWaiting", "no room")] * 3
 
 
 def test_other_words_are_another_event(cluster: Embedded) -> None:
-    """As is the same about another pod or for another reason."""
     recorder = EventRecorder(cluster, "n", Clock())
-    other = seen(pod_json("a", uid="second", units=1))
+    other = node_pod(pod_json("a", uid="second", units=1))
     recorder.warn(POD, "VcudaWaiting", "no room")
     recorder.warn(POD, "VcudaWaiting", "less room")
     recorder.warn(POD, "VcudaDenied", "no room")
@@ -274,7 +190,6 @@ def test_other_words_are_another_event(cluster: Embedded) -> None:
 
 
 def test_what_was_said_is_forgotten() -> None:
-    """A node that lives for years does not fill up."""
     clock = Clock()
     recorder = EventRecorder(Embedded(), "n", clock)
     for number in range(100):
@@ -286,11 +201,9 @@ def test_what_was_said_is_forgotten() -> None:
 def test_a_pod_known_to_kubelet_alone_has_a_log_line(
     cluster: Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is no object to write about."""
     recorder = EventRecorder(cluster, "n", Clock())
-    recorder.warn(
-        pod_known_to_kubelet(("d", "static"), Amount(1)), "VcudaDenied", "no room"
-    )
+    static = pod_known_to_kubelet(("d", "static"), Amount(1))
+    recorder.warn(static, "VcudaDenied", "no room")
     assert written(recorder, cluster) == []
     assert caplog.messages == ["VcudaDenied"]
 
@@ -298,7 +211,6 @@ def test_a_pod_known_to_kubelet_alone_has_a_log_line(
 def test_too_many_do_not_keep_anybody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the API server away, the log has to do."""
     recorder = EventRecorder(Embedded(), "n", Clock())
     for number in range(1002):
         recorder.warn(POD, "VcudaWaiting", str(number))
@@ -306,9 +218,11 @@ def test_too_many_do_not_keep_anybody_waiting(
 
 
 def test_an_error_costs_one_event(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told, and the next ones are written."""
     caplog.set_level(logging.WARNING)
-    cluster = Failing()
+    cluster = Embedded()
+    write = cluster.event
+    fails = Mock(side_effect=[Forbidden("no right to it"), None])
+    cluster.event = lambda *a, **k: fails() or write(*a, **k)  # type: ignore[method-assign]
     recorder = EventRecorder(cluster, "n", Clock())
     recorder.warn(POD, "VcudaWaiting", "one")
     recorder.warn(POD, "VcudaWaiting", "two")

@@ -1,6 +1,7 @@
 """Which pod kubelet admits, and at which step."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,13 +15,14 @@ from deviceplugin.pods import (
     NodePod,
     Step,
     candidates,
+    node_pod,
     steps_left,
 )
 from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, placement, pod_json
-from tests.deviceplugin.admission_fixture import Giver, listed_as, seen, shapes
+from tests.deviceplugin.admission_fixture import Giver, shapes
 
 M, C = names.MEMORY, names.CORE
 ID = frozenset({"aaaaaaaa-m0000"})
@@ -29,19 +31,33 @@ ID = frozenset({"aaaaaaaa-m0000"})
 def pod_of(name: str = "pod", units: int = 4, cores: int = 2, at: str = "") -> NodePod:
     body = pod_json(name, units=units, cores=cores)
     body["metadata"]["creationTimestamp"] = at
-    return seen(body)
+    return node_pod(body)
 
 
-def with_init() -> NodePod:
-    return seen(
-        pod_json(
-            containers=[container_json("main", 4, 2)],
-            init=[
-                container_json("once", 4, 2),
-                container_json("side", 1, 1, restart="Always"),
-            ],
-        )
-    )
+ONCE = container_json("once", 4, 2)
+SIDE = container_json("side", 1, 1, restart="Always")
+MAIN = container_json("main", 4, 2)
+BOTH = {M: ID, C: ID}
+
+
+@pytest.mark.parametrize(
+    ("app", "init", "held", "served", "left"),
+    [
+        # What an init container was given is known from our own book alone.
+        (MAIN, [ONCE, SIDE], {}, {"once"}, {"side", "main"}),
+        (MAIN, [ONCE, SIDE], {}, (), {"once", "side", "main"}),
+        (MAIN, [ONCE, SIDE], {"side": BOTH, "main": BOTH}, (), set()),
+        (container_json(), [ONCE], {}, (), {"once"}),
+        (container_json(), [ONCE], {}, {"once"}, set()),
+    ],
+)
+def test_steps_left(
+    app: Json, init: list[Json], held: Any, served: Any, left: set[str]
+) -> None:
+    pod = node_pod(pod_json(containers=[app], init=init))
+    allocated = {(pod.uid, name, one) for name in served for one in (M, C)}
+    found = steps_left(pod, Listed({pod.name: held}), allocated)
+    assert {step.container for step in found} == left
 
 
 @given(shapes(), st.randoms(use_true_random=False))
@@ -52,13 +68,13 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
 
     A process that begins in the middle goes on where the one before it ended.
     """
-    pod = seen(body)
+    pod = node_pod(body)
     passing = {a.name for a in pod.gpu_containers if a.role is Role.INIT}
     turn = ActivePod(pod, placement(), pod.steps)
     served: Allocated = set()
     held: dict[str, dict[str, frozenset[str]]] = {}
     for container, resource, count in Giver(Cards([]), chance).calls(pod):
-        assert steps_left(pod, listed_as(pod, held), served) == turn.left
+        assert steps_left(pod, Listed({pod.name: held}), served) == turn.left
         step = turn.step(resource, count)
         assert step == Step(container, resource, count)
         turn = turn.after(step)
@@ -66,52 +82,8 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
         if container not in passing:
             held.setdefault(container, {})[resource] = ID
     assert turn.left == ()
-    assert steps_left(pod, listed_as(pod, held), served) == ()
-
-
-def test_a_strange_call_is_no_step() -> None:
-    """Another count, or the other resource's."""
-    turn = ActivePod(
-        pod_of(units=4, cores=2), placement(), pod_of(units=4, cores=2).steps
-    )
-    assert turn.step(M, 4) is not None
-    assert turn.step(M, 2) is None
-    assert turn.step(C, 4) is None
-
-
-def test_containers_before_the_one_served_are_past() -> None:
-    """kubelet never goes back."""
-    pod = seen(
-        pod_json(containers=[container_json("x", 1, 2), container_json("y", 3, 4)])
-    )
-    turn = ActivePod(pod, placement(), pod.steps)
-    after = turn.after(Step("y", M, 3))
-    assert after.left == (Step("y", C, 4),)
-
-
-def test_an_admitted_pod_has_nothing_left() -> None:
-    """Although its init container's devices are not listed, nor remembered here."""
-    pod = with_init()
-    held = {name: {M: ID, C: ID} for name in ("side", "main")}
-    assert steps_left(pod, listed_as(pod, held), frozenset()) == ()
-
-
-def test_an_init_container_is_served_once() -> None:
-    """What it was given is known from our own book."""
-    pod = with_init()
-    served = {(pod.uid, "once", M), (pod.uid, "once", C)}
-    left = steps_left(pod, listed_as(pod, {}), served)
-    assert {step.container for step in left} == {"side", "main"}
-    assert len(steps_left(pod, listed_as(pod, {}), frozenset())) == 6
-
-
-def test_only_an_init_container_asks() -> None:
-    """Its turn is over when our book says so."""
-    pod = seen(
-        pod_json(containers=[container_json()], init=[container_json("once", 4, 0)])
-    )
-    assert steps_left(pod, listed_as(pod, {}), ()) == (Step("once", M, 4),)
-    assert steps_left(pod, listed_as(pod, {}), {(pod.uid, "once", M)}) == ()
+    assert turn.step(M, 4) is None
+    assert steps_left(pod, Listed({pod.name: held}), served) == ()
 
 
 @pytest.mark.parametrize(
@@ -133,8 +105,7 @@ def test_candidates_lack_just_that(step: tuple[str, int], found: list[str]) -> N
 
 
 def test_a_half_served_pod_is_a_candidate_for_the_rest() -> None:
-    """One resource is there, the other is not."""
     pod = pod_of()
-    listed = listed_as(pod, {"main": {M: ID}})
+    listed = Listed({pod.name: {"main": {M: ID}}})
     assert candidates([pod], listed, (), (C, 2)) == [pod]
     assert candidates([pod], listed, (), (M, 4)) == []

@@ -70,17 +70,12 @@ def test_each_setting_is_read() -> None:
 
 
 def test_all_but_the_nodes_name_have_defaults() -> None:
-    """Empty variables count as not set."""
     empty = dict.fromkeys(GOOD, "") | {"GPUSHARE_NODE_NAME": "n1"}
     assert DevicePluginSettings.read(empty) == (
         DevicePluginSettings(NodeName("n1")),
         [],
     )
-
-
-def test_without_the_nodes_name() -> None:
-    """The sentence says where a DaemonSet has it from."""
-    (complaint,) = DevicePluginSettings.read({})[1]
+    [complaint] = DevicePluginSettings.read({})[1]
     assert complaint.startswith("GPUSHARE_NODE_NAME: is not set; ")
     assert "spec.nodeName" in complaint
 
@@ -100,45 +95,23 @@ def test_all_complaints_come_at_once() -> None:
     ("name", "value", "fix"),
     [
         ("KUBELET_DIR", "var/lib", "give a path that begins with /"),
-        ("STATE_DIR", ".", "give a path that begins with /"),
-        ("HOST_ROOT", "host", "give a path that begins with /"),
         ("CDI_DIRS", "/a,b", "give paths, separated by commas"),
         ("CDI_DIRS", "/a,", "give paths, separated by commas"),
         ("INJECT", "CDI", "use one of auto, cdi, env, nodes"),
-        ("RESERVE_MIB", "-1", "give a whole number from 0 to 1048576"),
         ("RESERVE_MIB", "1048577", "give a whole number from 0 to 1048576"),
-        ("RESERVE_MIB", "1.5", "give a whole number from 0 to 1048576"),
-        ("BITFUSION_QUOTA", "yes", "use one of on, off"),
         ("LOOK_EVERY_S", "0.05", "give a number of seconds from 0.1 to 300"),
-        ("LOOK_EVERY_S", "nan", "give a number of seconds from 0.1 to 300"),
-        ("HARMLESS_XIDS", "13;31", "give numbers, separated by commas"),
         ("HARMLESS_XIDS", "13,", "give numbers, separated by commas"),
         ("HARMLESS_XIDS", "-1", "give numbers, separated by commas"),
         ("HARMLESS_XIDS", "10000", "give numbers, separated by commas"),
         ("HARMLESS_XIDS", "9" * 5000, "give numbers, separated by commas"),
         ("HARMLESS_XIDS", "\N{SUPERSCRIPT TWO}", "give numbers, separated by commas"),
-        ("LISTEN", "39997", "give host:port, such as 0.0.0.0:39997"),
-        ("LOG_LEVEL", "info", "use one of DEBUG, INFO, WARNING, ERROR"),
     ],
 )
 def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
-    """The variable, the value and the remedy in one sentence."""
     (complaint,) = complaints(**{name: value})
     assert complaint == f"GPUSHARE_{name}: {value!r} is not valid; {fix}"
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("NODENAME", "NODE_NAME"),
-        ("INJECTION", "INJECT"),
-        ("SIMULATED_CARD", "SIMULATED_CARDS"),
-        ("HARMLESS_XID", "HARMLESS_XIDS"),
-        ("BITFUSION_QUOTAS", "BITFUSION_QUOTA"),
-    ],
-)
-def test_a_misspelt_name_is_complained_of(name: str, meant: str) -> None:
-    """Else it would be passed over in silence."""
-    assert complaints(**{name: "x"}) == [
-        f"GPUSHARE_{name} is no setting; did you mean GPUSHARE_{meant}?"
-    ]
+def test_a_misspelt_name_is_complained_of() -> None:
+    [complaint] = complaints(INJECTION="x")
+    assert "did you mean GPUSHARE_INJECT?" in complaint

@@ -64,7 +64,6 @@ class StubDriver:
         self._facts: dict[str, str] = {}
         self._samples: list[str] = []
         self._events: list[str] = []
-        self._held = False
         self._write()
 
     def set_cards(self, cards: Sequence[StubCard]) -> None:
@@ -196,16 +195,6 @@ class StubDriver:
         """How many calls this process made on the library that is loaded now."""
         return int(pynvml.nvmlLib.nvmlStubCalls())
 
-    @contextmanager
-    def several(self) -> Iterator[None]:
-        """Let all changes within come at once."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-            self._write()
-
     def _set(self, key: str, value: str) -> None:
         self._lines[key] = value
         self._write()
@@ -215,8 +204,6 @@ class StubDriver:
         self._write()
 
     def _write(self) -> None:
-        if self._held:
-            return
         lines = [f"load {self._load}"]
         lines += [f"{key} {value}" for key, value in self._lines.items()]
         lines += [card.line() for card in self.cards]

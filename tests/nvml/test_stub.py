@@ -1,10 +1,8 @@
 """The stub's parts: its library's symbols, nvidia-smi, and the CDI specification."""
 
 import ctypes
-import json
 import os
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ import pytest
 
 from tests.machine import needs
 from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
-from tests.nvml.cdi import INSIDE, Marks, cdi_spec
-from tests.nvml.driver import NOT_LOADED, StubDriver, stub_card, stub_driver
+from tests.nvml.cdi import Marks, cdi_spec
+from tests.nvml.driver import StubDriver, stub_card, stub_driver
 
 P4 = stub_card(0)
 TITAN = stub_card(1, model="TITAN RTX")
@@ -98,24 +96,6 @@ def test_older_drivers_lack_functions(stub: Stub) -> None:
     assert all(name.startswith("nvml") for name in new)
 
 
-def test_a_call_reads_what_changed(stub: Stub, tmp_path: Path) -> None:
-    """Each change at once, however soon after another, and those made together."""
-    with stub_driver(stub, tmp_path, [P4, TITAN]) as driver:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(2)]
-        for temperature in range(200):
-            driver.values(P4.uuid, temperature=temperature)
-            assert pynvml.nvmlDeviceGetTemperature(handles[0], 0) == temperature
-        with driver.several():
-            driver.values("*", temperature=7)
-            driver.lose(P4.uuid)
-            assert pynvml.nvmlDeviceGetTemperature(handles[1], 0) == 35
-        assert pynvml.nvmlDeviceGetTemperature(handles[1], 0) == 7
-        with pytest.raises(pynvml.NVMLError_GpuIsLost):
-            pynvml.nvmlDeviceGetTemperature(handles[0], 0)
-        pynvml.nvmlShutdown()
-
-
 def test_a_lost_card_ends_every_wait(stub: Stub, tmp_path: Path) -> None:
     """Of the set that it is in, also after it was found; a set of others waits on."""
     with stub_driver(stub, tmp_path, [P4, TITAN]) as driver:
@@ -141,46 +121,6 @@ def test_a_lost_card_ends_every_wait(stub: Stub, tmp_path: Path) -> None:
         pynvml.nvmlShutdown()
 
 
-def test_a_dropped_card_is_found_by_opening_anew(stub: Stub, tmp_path: Path) -> None:
-    """And by nothing else."""
-    with stub_driver(stub, tmp_path, [P4]) as driver:
-        for found in (False, True):
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            if found:
-                assert pynvml.nvmlDeviceGetTemperature(handle, 0) == 35
-            else:
-                driver.drop(P4.uuid)
-                with pytest.raises(pynvml.NVMLError_GpuIsLost):
-                    pynvml.nvmlDeviceGetTemperature(handle, 0)
-                driver.find(P4.uuid)
-                with pytest.raises(pynvml.NVMLError_GpuIsLost):
-                    pynvml.nvmlDeviceGetTemperature(handle, 0)
-            pynvml.nvmlShutdown()
-
-
-def test_an_upgrade_leaves_the_library_behind(stub: Stub, tmp_path: Path) -> None:
-    """What is open is void, and cannot be opened again in this process."""
-    with stub_driver(stub, tmp_path, [P4]) as driver:
-        pynvml.nvmlInit()
-        driver.upgrade()
-        with pytest.raises(pynvml.NVMLError_Uninitialized):
-            pynvml.nvmlDeviceGetCount()
-        with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
-            pynvml.nvmlInit()
-        pynvml.nvmlShutdown()
-
-
-def test_calls_are_counted(stub: Stub, tmp_path: Path) -> None:
-    """So that a test can say that none was made."""
-    with stub_driver(stub, tmp_path, [P4]) as driver:
-        before = driver.calls()
-        pynvml.nvmlInit()
-        pynvml.nvmlDeviceGetCount()
-        assert driver.calls() == before + 2
-        pynvml.nvmlShutdown()
-
-
 def test_layouts_have_nvmls_sizes(stub: Stub, tmp_path: Path) -> None:
     """A structure of another version is refused, as the driver refuses it."""
     with stub_driver(stub, tmp_path, [P4]):
@@ -192,29 +132,6 @@ def test_layouts_have_nvmls_sizes(stub: Stub, tmp_path: Path) -> None:
         for name, size in SIZES.items():
             assert ctypes.sizeof(getattr(pynvml, f"c_nvml{name}_t")) == size
         pynvml.nvmlShutdown()
-
-
-def test_smi_lists_as_the_real_one_does(stub: Stub, driver: StubDriver) -> None:
-    """On the node, where nothing is injected, every card if asked so."""
-    state = {STATE_VARIABLE: str(driver.path)}
-    assert smi(stub.smi, "-L", "--every", **state) == (
-        0,
-        f"GPU 0: Tesla P4 (UUID: {P4.uuid})\nGPU 1: TITAN RTX (UUID: {TITAN.uuid})\n",
-    )
-
-
-def test_smi_without_a_driver_says_so(stub: Stub, driver: StubDriver) -> None:
-    """Not loaded, or no file at all."""
-    driver.unload(NOT_LOADED)
-    for path in (driver.path, driver.path.with_name("nothing")):
-        code, told = smi(stub.smi, "-L", "--every", **{STATE_VARIABLE: str(path)})
-        assert code == 9
-        assert told.startswith("NVIDIA-SMI has failed because")
-
-
-def test_smi_knows_nothing_else(stub: Stub) -> None:
-    """A user who asks for more is told."""
-    assert smi(stub.smi) == (2, "")
 
 
 def test_a_variable_shows_no_card(stub: Stub, driver: StubDriver) -> None:
@@ -273,42 +190,3 @@ def test_a_container_sees_its_cards_alone(
         root = container(tmp_path / f"container{number}", spec, *names)
         found = smi("chroot", str(root), "/usr/bin/nvidia-smi", "-L", PATH="/usr/sbin")
         assert found == wanted
-
-
-def test_the_specification_is_json_and_read_only(
-    stub: Stub, driver: StubDriver, tmp_path: Path
-) -> None:
-    """Devices are named by UUID, and nothing that is mounted may be written."""
-    spec = cdi_spec(stub, driver.path, [P4, TITAN], tmp_path / "shown")
-    assert json.loads(json.dumps(spec)) == spec
-    assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "nvidia.com/gpu")
-    names = [device["name"] for device in spec["devices"]]
-    assert names == [P4.uuid, TITAN.uuid, "all"]
-    mounts = [mount for one in edits(spec, *names) for mount in one["mounts"]]
-    assert all("ro" in mount["options"] for mount in mounts)
-    assert all(Path(mount["hostPath"]).exists() for mount in mounts)
-    assert {mount["containerPath"] for mount in mounts} == {
-        "/usr/bin/nvidia-smi",
-        f"{INSIDE}/state",
-        f"{INSIDE}/cards/{P4.uuid}",
-        f"{INSIDE}/cards/{TITAN.uuid}",
-    }
-
-
-def test_card_nodes_are_character_devices(
-    stub: Stub, driver: StubDriver, tmp_path: Path
-) -> None:
-    """Named by the minor number, and made once."""
-    needs_root()
-    for _ in range(2):
-        spec = cdi_spec(stub, driver.path, [TITAN], tmp_path / "shown", "nodes")
-    [node] = edits(spec, TITAN.uuid)[1]["deviceNodes"]
-    assert node["path"] == "/dev/nvidia1"
-    assert stat.S_ISCHR(Path(node["hostPath"]).stat().st_mode)
-
-
-def test_no_cards_make_no_devices(
-    stub: Stub, driver: StubDriver, tmp_path: Path
-) -> None:
-    """An ``all`` of nothing would be no valid device."""
-    assert cdi_spec(stub, driver.path, [], tmp_path / "shown")["devices"] == []

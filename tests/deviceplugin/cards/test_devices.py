@@ -23,6 +23,7 @@ from deviceplugin.cards.devices import (
     why_impossible,
 )
 from deviceplugin.cards.source import FoundCard
+from deviceplugin.pods import node_pod
 from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRequest
 from gpushare.domain.placement import place
 from gpushare.domain.policies import POLICIES
@@ -30,7 +31,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
-from tests.deviceplugin.admission_fixture import Giver, seen, shapes
+from tests.deviceplugin.admission_fixture import Giver, shapes
 from tests.deviceplugin.node_fixture import UUIDS
 
 M, C = names.MEMORY, names.CORE
@@ -86,7 +87,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
     body: Json, policy: object, chance: Random
 ) -> None:
     """What kubelet lists of them says the same cards and the same charges."""
-    pod = seen(body)
+    pod = node_pod(body)
     asked = pod.record.request
     assert isinstance(asked, PodRequest)
     planned = place(asked, node(*FOUR), policy)  # type: ignore[arg-type]
@@ -102,7 +103,7 @@ def test_ids_chosen_by_a_placement_give_it_back(
 
 
 def test_a_share_over_two_cards_is_charged_as_held() -> None:
-    pod = seen(pod_json(units=4, cores=2))
+    pod = node_pod(pod_json(units=4, cores=2))
     ids = [*device_ids(FOUR[0], "m")[:3], *device_ids(FOUR[1], "m")[:1]]
     found = placement_from(pod, N, {"main": {M: frozenset(ids)}}, CARDS)
     assert found is not None
@@ -111,7 +112,7 @@ def test_a_share_over_two_cards_is_charged_as_held() -> None:
 
 
 def test_a_request_that_cannot_be_has_no_placement() -> None:
-    pod = seen(pod_json(units=4, cores=150))
+    pod = node_pod(pod_json(units=4, cores=150))
     held = {"main": {M: frozenset(device_ids(FOUR[0], "m")[:4])}}
     assert placement_from(pod, N, held, CARDS) is None
 
@@ -135,7 +136,7 @@ def test_a_stranger_is_charged_what_it_holds() -> None:
     ],
 )
 def test_an_impossible_placement(shares: list[object], words: str) -> None:
-    pod = seen(pod_json(units=4, cores=2))
+    pod = node_pod(pod_json(units=4, cores=2))
     found = placed(shares=shares)  # type: ignore[arg-type]
     said = why_impossible(found, pod, CARDS)
     assert words in said
