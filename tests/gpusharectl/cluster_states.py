@@ -297,30 +297,6 @@ def troubled() -> ClusterState:
     )
 
 
-SCENES: Mapping[str, Callable[[], ClusterState]] = {
-    scene.__name__: scene
-    for scene in (
-        small,
-        empty,
-        no_gpu_nodes,
-        sick,
-        cordoned,
-        whole_card,
-        swapped,
-        unplaced,
-        making_room,
-        for_cores,
-        fragmented,
-        unknown_policy,
-        apart,
-        selected,
-        crowd,
-        ready_soon,
-        troubled,
-    )
-}
-
-
 CORE = f"requests.{names.CORE}"
 MEMORY = f"requests.{names.MEMORY}"
 BITFUSION = f"requests.{names.BITFUSION_GPU}"
@@ -393,3 +369,31 @@ def many() -> ClusterState:
     quotas = [quota(f"team-{n:02}", hard={CORE: "100"}, used={}) for n in range(12)]
     quotas += [quota("a" * 63, hard={CORE: "10000000"}, used={CORE: "9999999"})]
     return replace(cluster_state([node_of("n", card(0, 59))]), quotas=tuple(quotas))
+
+
+SCENES: Mapping[str, Callable[[], ClusterState]] = {
+    scene.__name__: scene
+    for scene in (
+        small,
+        empty,
+        no_gpu_nodes,
+        sick,
+        cordoned,
+        whole_card,
+        swapped,
+        unplaced,
+        making_room,
+        for_cores,
+        fragmented,
+        unknown_policy,
+        apart,
+        selected,
+        crowd,
+        ready_soon,
+        troubled,
+        tenants,
+        bitfusion,
+        unread,
+        many,
+    )
+}

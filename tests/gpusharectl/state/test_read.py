@@ -10,13 +10,12 @@ import pytest
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Cluster, Json, Kind
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
-from gpushare.kube.objects import Objects, Ref
+from gpushare.kube.objects import Ref
 from gpusharectl.install.webhook.probe import narrowed
 from gpusharectl.state.read import (
-    ClusterState,
     configured_choice,
     everything,
     from_objects,
@@ -36,45 +35,56 @@ PAGE = node(card(0, 7, uuid="GPU-told"), name="told")
 SERVED = orjson.dumps(snapshot([PAGE], [], Choice("spread")))
 
 
-class FakeObjects:
-    """Stands in for ``Objects``: what each extender answers, and who leads.
+def answered(answer: Any) -> Any:
+    if isinstance(answer, ClusterError):
+        raise answer
+    return answer
+
+
+class FakeReach:
+    """A cluster in memory, what each extender answers, and who leads.
 
     ``quotas`` and ``webhook`` are what is read of them, or why it cannot be.
     """
 
     def __init__(
         self,
-        answers: Mapping[str, bytes | ClusterError],
+        *pods: Json,
+        answers: Mapping[str, bytes | ClusterError] = MappingProxyType({}),
         leader: str = "",
         quotas: Sequence[Json] | ClusterError = (),
         webhook: Mapping[str, Json] | ClusterError = MappingProxyType({}),
     ) -> None:
-        self._answers = answers
-        self._leader = leader
-        self._quotas = quotas
-        self._webhook = webhook
+        self.cluster = Embedded()
+        self.cluster.create(Kind.NODES, node_of("n", card(0, 29)))
+        for pod in pods:
+            self.cluster.create(Kind.PODS, pod)
+            status: Any = {"status": pod["status"]}
+            place, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            self.cluster.patch(Kind.PODS, place, name, status, subresource="status")
+        self.answers = answers
+        self.leader = leader
+        self.quotas = quotas
+        self.webhook = webhook
         self.asked: list[str] = []
 
-    def list(self, api_version: str, kind: str) -> Sequence[Json]:
-        assert (api_version, kind) == ("v1", "ResourceQuota")
-        if isinstance(self._quotas, ClusterError):
-            raise self._quotas
-        return self._quotas
+    @property
+    def objects(self) -> Any:
+        return self
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+    def list(self, api_version: str, kind: str) -> Any:
+        assert (api_version, kind) == ("v1", "ResourceQuota")
+        return answered(self.quotas)
+
+    def fetch(self, namespace: str, pod: str, port: int, path: str) -> Any:
         assert (namespace, port, path) == ("kube-system", 39999, "/snapshot")
         self.asked.append(pod)
-        answer = self._answers[pod]
-        if isinstance(answer, ClusterError):
-            raise answer
-        return answer
+        return answered(self.answers[pod])
 
     def get(self, ref: Ref) -> Json | None:
         if ref in WEBHOOK_CONFIGURATIONS:
-            if isinstance(self._webhook, ClusterError):
-                raise self._webhook
-            return self._webhook.get(ref.kind)
-        lease, _, host = self._leader.rpartition(":")
+            return answered(self.webhook).get(ref.kind)
+        lease, _, host = self.leader.rpartition(":")
         if not host:
             raise Forbidden("leases is forbidden")
         if ref.name != (lease or "kube-scheduler"):
@@ -82,35 +92,14 @@ class FakeObjects:
         return {"spec": {"holderIdentity": f"{host}_0f3c"}}
 
 
-class FakeCluster:
-    """A cluster in memory, and objects beside it."""
-
-    def __init__(self, objects: FakeObjects, *pods: Json) -> None:
-        self.embedded = Embedded()
-        self.fake = objects
-        self.embedded.create(Kind.NODES, node_of("n", card(0, 29)))
-        for pod in pods:
-            self.embedded.create(Kind.PODS, pod)
-            status: Any = {"status": pod["status"]}
-            place, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-            self.embedded.patch(Kind.PODS, place, name, status, subresource="status")
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.embedded
-
-    @property
-    def objects(self) -> Objects:
-        return self.fake  # type: ignore[return-value]
-
-
-def test_the_extenders_own_books_come_first() -> None:
-    """With its own choice of policy; nothing is said of a source."""
-    cluster = FakeCluster(FakeObjects({"x": SERVED}), extender("x"))
-    found = read_state(cluster, NOW)
+def test_the_extenders_own_placements_come_first() -> None:
+    """With its own choice of policy; the pods are decoded beside them."""
+    pod = bound_json(placement("ours", node="n"))
+    found = read_state(FakeReach(extender("x"), pod, answers={"x": SERVED}), NOW)
     assert [page.name for page in found.placements.nodes] == ["told"]
     assert found.placements.not_asked == ""
     assert found.placements.choice.default == "spread"
+    assert [str(one.record.pod) for one in found.pods.values()] == ["default/ours"]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +110,14 @@ def test_the_extenders_own_books_come_first() -> None:
         (b"<html>", "x: snapshot: is not JSON"),
     ],
 )
-def test_without_an_answer_it_is_reckoned_here(
+def test_without_an_answer_it_is_computed_here(
     answer: bytes | ClusterError, words: str
 ) -> None:
-    """And said so, with the reason; the policy is read off the extender's pod."""
+    """The reason is said; the policy is read from the extender's pod."""
     pod = extender("x")
     settings = [{"name": "GPUSHARE_POLICY", "value": "best-fit"}]
     pod["spec"]["containers"][0]["env"] = settings
-    found = read_state(FakeCluster(FakeObjects({"x": answer}), pod), NOW)
+    found = read_state(FakeReach(pod, answers={"x": answer}), NOW)
     assert [page.name for page in found.placements.nodes] == ["n"]
     assert found.placements.not_asked.startswith(words)
     assert found.placements.choice.default == "best-fit"
@@ -142,40 +131,30 @@ def test_without_an_answer_it_is_reckoned_here(
     ],
     ids=["none", "not-ready"],
 )
-def test_nobody_is_asked_in_vain(pods: list[Json], words: str) -> None:
-    """Where no extender is ready, no port-forward is tried."""
-    objects = FakeObjects({})
-    assert read_state(FakeCluster(objects, *pods), NOW).placements.not_asked == words
-    assert objects.asked == []
+def test_one_that_is_not_ready_is_not_asked(pods: Sequence[Json], words: str) -> None:
+    reach = FakeReach(*pods)
+    assert read_state(reach, NOW).placements.not_asked == words
+    assert reach.asked == []
 
 
 @pytest.mark.parametrize(
-    ("leader", "order"),
+    ("leader", "answer", "order"),
     [
-        ("cp-2", ["y"]),
-        ("cp-1", ["x"]),
-        ("vcuda-scheduler:y", ["y"]),
-        ("", ["x"]),
+        ("cp-2", SERVED, ["y"]),
+        ("cp-1", SERVED, ["x"]),
+        ("vcuda-scheduler:y", SERVED, ["y"]),
+        ("", SERVED, ["x"]),
+        ("", Unavailable("reset"), ["x", "y"]),
     ],
 )
 def test_the_one_beside_the_leader_is_asked_first(
-    leader: str, order: list[str]
+    leader: str, answer: bytes | ClusterError, order: list[str]
 ) -> None:
-    """It has seen the last bind; where nobody knows who leads, any is right."""
-    objects = FakeObjects({"x": SERVED, "y": SERVED}, leader)
-    cluster = FakeCluster(
-        objects, extender("x", node="cp-1"), extender("y", node="cp-2")
-    )
-    assert read_state(cluster, NOW).placements.not_asked == ""
-    assert objects.asked == order
-
-
-def test_another_is_asked_when_one_does_not_answer() -> None:
-    """All ready ones, before it is from_objects here."""
-    objects = FakeObjects({"x": Unavailable("reset"), "y": SERVED})
-    found = read_state(FakeCluster(objects, extender("x"), extender("y")), NOW)
-    assert objects.asked == ["x", "y"]
-    assert found.placements.not_asked == ""
+    """It has seen the last bind; if it does not answer, another is asked."""
+    pods = extender("x", node="cp-1"), extender("y", node="cp-2")
+    reach = FakeReach(*pods, answers={"x": answer, "y": SERVED}, leader=leader)
+    assert read_state(reach, NOW).placements.not_asked == ""
+    assert reach.asked == order
 
 
 def test_what_is_kept_of_the_pods() -> None:
@@ -187,27 +166,19 @@ def test_what_is_kept_of_the_pods() -> None:
         pod_json("done", units=3, phase="Succeeded"),
         kube_scheduler(),
     ]
-    found = read_state(FakeCluster(FakeObjects({}), *pods), NOW)
+    found = read_state(FakeReach(*pods), NOW)
     assert [one.record.pod.name for one in found.pods.values()] == ["ours", "zero"]
     assert [pod["metadata"]["name"] for pod in found.parts] == ["kube-scheduler-cp"]
 
 
-def test_pods_are_decoded_beside_the_extenders_placements() -> None:
-    pod = bound_json(placement("ours", node="n"))
-    found = read_state(FakeCluster(FakeObjects({"x": SERVED}), extender("x"), pod), NOW)
-    assert found.placements.not_asked == ""
-    assert [str(one.record.pod) for one in found.pods.values()] == ["default/ours"]
-
-
-def test_long_lists_are_read_to_their_end() -> None:
-    """Page by page."""
-    cluster = FakeCluster(FakeObjects({}))
+def test_long_lists_are_read_page_by_page() -> None:
+    cluster = Embedded()
     for number in range(1203):
-        cluster.embedded.create(Kind.PODS, pod_json(f"p-{number}", uid=f"u{number}"))
-    assert len(list(everything(cluster.embedded, Kind.PODS))) == 1203
+        cluster.create(Kind.PODS, pod_json(f"p-{number}", uid=f"u{number}"))
+    assert len(list(everything(cluster, Kind.PODS))) == 1203
 
 
-def test_reckoned_here_it_is_the_same() -> None:
+def test_computed_here_it_is_the_same() -> None:
     """From pods and nodes by the extender's own code; sorted by name."""
     held = placement("a", "GPU-x", 5, 2, node="b-node")
     objects = [
@@ -218,34 +189,43 @@ def test_reckoned_here_it_is_the_same() -> None:
     found, seen = from_objects(objects, pods, Choice(), "x")
     assert [node.name for node in found.nodes] == ["a-node", "b-node"]
     assert found.nodes[1].placements == {held.pod.uid: held}
-    assert found.not_asked == "x"
     assert [one.body for one in seen.values()] == pods
 
 
 @pytest.mark.parametrize(
     ("settings", "choice"),
     [
-        ({}, Choice()),
-        ({"GPUSHARE_POLICY": "spread"}, Choice("spread")),
         ({"GPUSHARE_CARD_ORDER": "uuid"}, Choice(card_order="uuid")),
         ({"GPUSHARE_POLICY": "none", "GPUSHARE_CARD_ORDER": "none"}, Choice()),
     ],
 )
-def test_the_choice_is_read_off_the_extenders_pod(
+def test_the_choice_is_read_from_the_extenders_pod(
     settings: dict[str, str], choice: Choice
 ) -> None:
-    """An extender that does not answer still says how it would choose."""
     assert configured_choice(settings) == choice
 
 
-def read_whole(**objects: Any) -> ClusterState:
-    return read_state(FakeCluster(FakeObjects({}, **objects)), NOW, whole=True)
+TOLD = quota("edge", hard={CORE: "100"})
+CALLED: Json = {"webhooks": [{"matchConditions": [{"name": "asks-for-cards"}]}]}
+MUTATING, VALIDATING = (ref.kind for ref in WEBHOOK_CONFIGURATIONS)
+BOTH = {MUTATING: CALLED, VALIDATING: CALLED}
+NARROWED = narrowed(CALLED)
 
 
-def test_all_quotas_are_read() -> None:
-    told = quota("edge", hard={CORE: "100"})
-    state = read_whole(quotas=[told])
-    assert (state.quotas, state.troubles) == ((told,), ())
+@pytest.mark.parametrize(
+    ("reach", "quotas", "reviewed"),
+    [
+        (FakeReach(quotas=[TOLD], webhook=BOTH), (TOLD,), True),
+        # An API server without ResourceQuotas.
+        (FakeReach(quotas=NotFound("no such kind")), (), False),
+        (FakeReach(webhook=Forbidden("webhooks is forbidden")), (), None),
+    ],
+)
+def test_quotas_and_webhook(
+    reach: FakeReach, quotas: Any, reviewed: bool | None
+) -> None:
+    state = read_state(reach, NOW, whole=True)
+    assert (state.quotas, state.reviewed, state.troubles) == (quotas, reviewed, ())
 
 
 @pytest.mark.parametrize(
@@ -254,42 +234,17 @@ def test_all_quotas_are_read() -> None:
 )
 def test_quotas_that_cannot_be_read_are_reported(error: ClusterError) -> None:
     """Not known is not none; the rest of the screen is there."""
-    state = read_whole(quotas=error)
+    state = read_state(FakeReach(quotas=error), NOW, whole=True)
     assert state.quotas is None
     (trouble,) = state.troubles
     assert (trouble.about, trouble.what) == ("quotas", f"they cannot be read: {error}")
     assert "`list` resourcequotas" in trouble.do
 
 
-def test_an_api_server_without_quotas_has_none() -> None:
-    state = read_whole(quotas=NotFound("no such kind"))
-    assert (state.quotas, state.troubles) == ((), ())
-
-
-CALLED: Json = {"webhooks": [{"matchConditions": [{"name": "asks-for-cards"}]}]}
-KINDS = [ref.kind for ref in WEBHOOK_CONFIGURATIONS]
-
-
-@pytest.mark.parametrize(
-    ("webhook", "reviewed"),
-    [
-        (dict.fromkeys(KINDS, CALLED), True),
-        ({}, False),
-        (Forbidden("mutatingwebhookconfigurations is forbidden"), None),
-    ],
-)
-def test_whether_the_api_server_calls_the_webhook(
-    webhook: Mapping[str, Json] | ClusterError, reviewed: bool | None
-) -> None:
-    state = read_whole(webhook=webhook)
-    assert (state.reviewed, state.troubles) == (reviewed, ())
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [MUTATING, VALIDATING])
 def test_an_installation_that_was_interrupted(kind: str) -> None:
     """One configuration is still limited to the installer's probe pod."""
-    webhook = dict.fromkeys(KINDS, CALLED) | {kind: narrowed(CALLED)}
-    state = read_whole(webhook=webhook)
+    state = read_state(FakeReach(webhook=BOTH | {kind: NARROWED}), NOW, whole=True)
     (one,) = state.troubles
     assert one.about == "webhook"
     assert "answers only the installer's probe pod" in one.what

@@ -1,21 +1,26 @@
 """inspect on a screen: ``screens/inspect-*.txt`` (``golden`` renews them)."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from gpusharectl.state.read import Trouble
+from gpusharectl.state.read import ClusterState, Trouble
 from gpusharectl.state.render import draw
 from gpusharectl.state.view import overview
 from tests.builders import bound_json, card, placement
 from tests.gpusharectl.cluster_states import (
+    CORE,
     SCENES,
     cluster_state,
     crowd,
     node_of,
+    quota,
     small,
+    tenants,
     troubled,
 )
 from tests.gpusharectl.golden import assert_as_kept, drawn
@@ -24,21 +29,21 @@ from tests.gpusharectl.golden import assert_as_kept, drawn
 @pytest.mark.parametrize("name", SCENES)
 def test_each_state_has_its_screen(name: str) -> None:
     """At 80 columns without colour all is there."""
-    seen = overview(SCENES[name]())
-    found = drawn(partial(draw, seen=seen))
+    found = drawn(partial(draw, seen=overview(SCENES[name]())))
     assert [line for line in found.splitlines() if len(line) > 80] == []
     assert_as_kept(f"inspect-{name}", found)
 
 
-@pytest.mark.parametrize("name", ["small", "swapped", "unplaced"])
+@pytest.mark.parametrize(
+    "name", ["small", "swapped", "unplaced", "tenants", "bitfusion", "unread", "many"]
+)
 def test_wide_leaves_nothing_out(name: str) -> None:
     """UUIDs, cores, memory and priority of each pod; lines as long as they need."""
-    seen = overview(SCENES[name]())
-    assert_as_kept(f"wide-{name}", drawn(partial(draw, seen=seen, wide=True)))
+    found = drawn(partial(draw, seen=overview(SCENES[name]()), wide=True))
+    assert_as_kept(f"wide-{name}", found)
 
 
 def test_wide_names_every_pod_of_a_crowd() -> None:
-    """Nothing is cut there, not even what waits."""
     found = drawn(partial(draw, seen=overview(crowd()), wide=True))
     assert all(f"default/m-{number:03} " in found for number in range(300))
     assert all(f"default/p-{number:02} " in found for number in range(14))
@@ -46,54 +51,50 @@ def test_wide_names_every_pod_of_a_crowd() -> None:
 
 
 def test_one_node_alone() -> None:
-    """Its cards and what is wrong there; nothing of the others, nor of what waits."""
-    seen = overview(troubled(), "stray")
-    found = drawn(partial(draw, seen=seen, only="stray"))
+    """Its cards and its troubles; nothing of the others, nor of what waits."""
+    found = drawn(partial(draw, seen=overview(troubled(), "stray"), only="stray"))
     assert_as_kept("node-stray", found)
-
-
-def test_a_node_without_cards_alone() -> None:
-    """It may be looked at, too."""
     found = drawn(partial(draw, seen=overview(small(), "node-2"), only="node-2"))
     assert "node-1" not in found
     assert "2 cards, 58 units" in found
-
-
-def test_a_node_that_shares_nothing_alone() -> None:
-    """It is said of that node, and not of the cluster."""
     nodes = [node_of("plain", labelled=False), node_of("n", card(0, 29))]
     seen = overview(cluster_state(nodes), "plain")
     found = drawn(partial(draw, seen=seen, only="plain"))
     assert found.startswith("plain shares no cards.\n")
 
 
-@pytest.mark.parametrize("colours", ["standard", "truecolor"])
-def test_colour_only_adds(colours: str) -> None:
-    """Taken away, the same screen is left."""
-    seen = overview(troubled())
+def test_the_tightest_quota_is_shown() -> None:
+    """The one with the least left; one that is not known comes after all others."""
+    quotas = [
+        quota("x", name, hard={CORE: hard}, used=used)
+        for name, hard, used in (
+            ("one", "100", {CORE: "40"}),
+            ("two", "50", {CORE: "40"}),
+            ("three", "5", None),
+        )
+    ]
+    seen = overview(replace(cluster_state(), quotas=tuple(quotas)))
+    found = drawn(partial(draw, seen=seen))
+    assert re.findall(r"\d+/\d+", found) == ["40/50"]
+
+
+def in_colour(seen: ClusterState) -> str:
     console = Console(
-        width=80, highlight=False, force_terminal=True, color_system=colours
+        width=80, highlight=False, force_terminal=True, color_system="standard"
     )
     with console.capture() as capture:
-        draw(console, seen)
-    coloured = capture.get()
+        draw(console, overview(seen))
+    return capture.get()
+
+
+def test_colour_only_adds() -> None:
+    """Without it the same screen is left; over a quota is yellow, all of it is not."""
+    coloured = in_colour(troubled())
     assert "\x1b[" in coloured
-    plain = drawn(partial(draw, seen=seen))
-    stripped = "".join(
-        part.partition("m")[2] if number else part
-        for number, part in enumerate(coloured.split("\x1b["))
-    )
-    lines = [line.rstrip() for line in stripped.splitlines()]
-    assert lines == plain.splitlines()
-
-
-def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    """https://no-color.org: no colours, though it is a terminal."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    console = Console(width=80, highlight=False, force_terminal=True)
-    with console.capture() as capture:
-        draw(console, overview(troubled()))
-    assert not re.findall(r"\x1b\[[0-9;]*(?:3|4|9)[0-7]m", capture.get())
+    lines = [line.rstrip() for line in Text.from_ansi(coloured).plain.splitlines()]
+    assert lines == drawn(partial(draw, seen=overview(troubled()))).splitlines()
+    yellow = re.findall(r"\x1b\[33m *(\d+/\d+)\x1b", in_colour(tenants()))
+    assert yellow == ["44/40"]
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -10,7 +10,7 @@ from gpusharectl.top import serialize
 from gpusharectl.top.rows import Query, Sign
 from gpusharectl.top.serialize import top_data
 from tests.gpusharectl.exporter_pages import TICK
-from tests.gpusharectl.state.test_serialize import keys_in, plain
+from tests.gpusharectl.state.test_serialize import keys_in, same_as_json
 from tests.gpusharectl.top_states import (
     SCENES,
     at_work,
@@ -34,7 +34,7 @@ def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
     """Each key stands in the module's promise; every value is plain JSON."""
     data = top_data(SCENES[name]().top())
     assert set(data) == TOP
-    assert plain(data)
+    assert same_as_json(data)
     promised = set(re.findall(r"\w+", f"{serialize.__doc__} {inspect_shapes.__doc__}"))
     assert set(keys_in(data)) <= promised
 
