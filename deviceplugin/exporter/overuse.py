@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 from deviceplugin.exporter.owners import Tenant
@@ -14,11 +15,9 @@ from deviceplugin.exporter.usage import (
     Overuse,
     Overuses,
     OveruseTally,
-    Usage,
     UseKey,
     detect_overuse,
     due,
-    may_evict,
     overuse_text,
 )
 from gpushare.domain.model import CardUUID
@@ -44,7 +43,7 @@ class OveruseMonitor:
         self,
         book: UsageBook,
         snapshot: Callable[[], Snapshot],
-        cluster: Cluster | None,
+        cluster: Cluster,
         mode: Mode,
         after_s: float,
         *,
@@ -78,10 +77,12 @@ class OveruseMonitor:
     def step(self) -> None:
         """Check once, and act on what is due."""
         usage = self._book.now()
-        if self._mode == "off" or self._cluster is None:
+        if self._mode == "off":
             return
         before = self._overuses
-        self._overuses = detect_overuse(before, usage, self._first_seen(usage))
+        if usage.at != self._round[0]:
+            self._round = (usage.at, self._clock())
+        self._overuses = detect_overuse(before, usage, self._round[1])
         for key in before.keys() - self._overuses.keys():
             self._refused.pop((key, "report"), None)
             self._refused.pop((key, "evict"), None)
@@ -90,57 +91,41 @@ class OveruseMonitor:
             tenant = tenancy.find(one.use.uid) if tenancy else None
             if tenant is not None:
                 # Read again, because evicting a pod for one container ends them all.
-                self._act(self._cluster, self._overuses[one.use.key], tenant)
+                self._act(self._overuses[one.use.key], tenant)
 
-    def _first_seen(self, usage: Usage) -> float:
-        """Return when this round was first seen."""
-        if usage.at != self._round[0]:
-            self._round = (usage.at, self._clock())
-        return self._round[1]
-
-    def _act(self, cluster: Cluster, overuse: Overuse, tenant: Tenant) -> None:
+    def _act(self, overuse: Overuse, tenant: Tenant) -> None:
         if not overuse.reported:
-            text = overuse_text(overuse, self._card(overuse.use.card))
-            if self._report(cluster, overuse, tenant, text):
-                self._note(replace(overuse, reported=True))
-                self._tally = replace(self._tally, reports=self._tally.reports + 1)
-        if self._overuses[overuse.use.key].evicted or not may_evict(overuse):
+            self._report(overuse, tenant)
+        if self._overuses[overuse.use.key].evicted or overuse.use.allotted is None:
+            # Pods without a request are mostly daemons of the node.
             return
         if self._mode != "evict" or tenant.terminating or tenant.static:
             # The first is ending already; kubelet would start a static pod again.
             return
-        if self._evict(cluster, overuse, tenant):
+        evict = partial(self._cluster.evict, tenant.target)
+        if self._try(overuse, "evict", tenant, evict):
+            self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
+            logger.warning("pod evicted", extra={"pod": "/".join(tenant.name)})
             for key, other in self._overuses.items():
                 if key[1] == tenant.uid:
                     self._note(replace(other, evicted=True))
 
-    def _report(
-        self, cluster: Cluster, overuse: Overuse, tenant: Tenant, text: str
-    ) -> bool:
-        def tell() -> None:
-            cluster.event(
-                tenant.target,
-                kind="Warning",
-                reason=REASON,
-                message=text,
-                component=COMPONENT,
-                host=self._node,
-            )
-
-        if not self._try(overuse, "report", tenant, tell):
-            return False
-        facts = {"pod": "/".join(tenant.name), "because": text}
-        logger.warning("a container is over its share", extra=facts)
-        return True
-
-    def _evict(self, cluster: Cluster, overuse: Overuse, tenant: Tenant) -> bool:
-        if not self._try(
-            overuse, "evict", tenant, lambda: cluster.evict(tenant.target)
-        ):
-            return False
-        self._tally = replace(self._tally, evictions=self._tally.evictions + 1)
-        logger.warning("pod evicted", extra={"pod": "/".join(tenant.name)})
-        return True
+    def _report(self, overuse: Overuse, tenant: Tenant) -> None:
+        text = overuse_text(overuse, self._card(overuse.use.card))
+        tell = partial(
+            self._cluster.event,
+            tenant.target,
+            kind="Warning",
+            reason=REASON,
+            message=text,
+            component=COMPONENT,
+            host=self._node,
+        )
+        if self._try(overuse, "report", tenant, tell):
+            facts = {"pod": "/".join(tenant.name), "because": text}
+            logger.warning("a container is over its share", extra=facts)
+            self._note(replace(overuse, reported=True))
+            self._tally = replace(self._tally, reports=self._tally.reports + 1)
 
     def _try(
         self, overuse: Overuse, what: str, tenant: Tenant, call: Callable[[], None]
@@ -159,12 +144,10 @@ class OveruseMonitor:
         except ClusterError as error:
             because = f"{type(error).__name__}: {error}"
             if because != was:
+                message = "the API server refused to act on overuse, trying again"
                 pod = "/".join(tenant.name)
                 facts = {"pod": pod, "what": what, "because": because}
-                logger.warning(
-                    "the API server refused to act on overuse, trying again",
-                    extra=facts,
-                )
+                logger.warning(message, extra=facts)
             self._refused[name] = (self._clock(), because)
             return False
         self._refused.pop(name, None)
@@ -174,8 +157,6 @@ class OveruseMonitor:
         self._overuses = {**self._overuses, overuse.use.key: overuse}
 
     def _card(self, uuid: CardUUID) -> str:
-        found = self._snapshot().found
-        for card in found.cards if found else ():
-            if card.uuid == uuid:
-                return f"card {card.index} ({uuid})"
-        return f"card {uuid}"
+        cards = (card for card in self._snapshot().cards if card.uuid == uuid)
+        index = next((f"{card.index} " for card in cards), "")
+        return f"card {index}({uuid})"

@@ -11,20 +11,16 @@ from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Lock, Thread
 
+from werkzeug.wrappers import Request
+
 from deviceplugin.exporter.collector import Exposition, Site
-from deviceplugin.exporter.http import ExporterPages, served_by
+from deviceplugin.exporter.http import ExporterPages
 from deviceplugin.exporter.kubelet_check import KubeletCheck
 from deviceplugin.exporter.overuse import OveruseMonitor
 from deviceplugin.exporter.owners import Tenancy, Tenant, tenant
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.sampler import Sampler, XidTallies, groups_read
-from deviceplugin.exporter.selection import (
-    BadFieldFile,
-    FieldFile,
-    Flags,
-    choose,
-    parse,
-)
+from deviceplugin.exporter.selection import BadFieldFile, Flags, choose, parse
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.exporter.snapshot_store import SnapshotStore, UsageBook
 from deviceplugin.pod_resources import PodResources
@@ -42,149 +38,6 @@ logger = logging.getLogger(__name__)
 CONFIG = "config"
 """The key in ``Snapshot.troubles`` while the file is not valid."""
 _MOST_BYTES = 1 << 20
-
-
-class FieldFileWatcher:
-    """Applies the flags of the command line, and the file of fields if there is one.
-
-    A file that is not valid changes nothing. The file is read at every look, because it
-    is short, and neither its time nor its inode shows all changes that a ConfigMap's
-    links and an editor make.
-    """
-
-    def __init__(
-        self, flags: Flags, path: Path | None, sampler: Sampler, store: SnapshotStore
-    ) -> None:
-        self._flags = flags
-        self._path = path
-        self._sampler = sampler
-        self._store = store
-        self._seen: bytes | None = None
-        self._looked = False
-        self._log_once = LogOnce(logger)
-
-    def run(self, stop: Event, every_s: float) -> None:
-        """Look at the file every so often until ``stop`` is set."""
-        while not stop.wait(every_s):
-            self.look()
-
-    def look(self) -> None:
-        """Apply the file if it changed. The first look always chooses."""
-        first, self._looked = not self._looked, True
-        try:
-            raw = self._read()
-            if raw == self._seen and not first and not self._is_bad():
-                return
-            self._seen = raw
-            listed = None if raw is None else parse(raw.decode())
-        except (BadFieldFile, UnicodeDecodeError, OSError) as error:
-            if first:
-                self._sampler.choose(choose(self._flags))
-            why = _because(self._path, error)
-            message = "the file of fields is not valid"
-            self._log_once.problem(CONFIG, why, message, because=why)
-            self._store.set_trouble(CONFIG, why)
-            return
-        self._take(listed)
-
-    def _take(self, listed: FieldFile | None) -> None:
-        if listed is None:
-            self._sampler.choose(choose(self._flags))
-        else:
-            self._sampler.choose(choose(self._flags, listed.fields))
-            facts = {"file": str(self._path), "fields": len(listed.fields)}
-            logger.info("fields chosen", extra=facts)
-            if listed.unknown:
-                facts = {"file": str(self._path), "fields": ",".join(listed.unknown)}
-                logger.warning("fields not known here", extra=facts)
-        self._log_once.recovered(CONFIG, "the file of fields is valid again")
-        self._store.set_trouble(CONFIG, "")
-
-    def _is_bad(self) -> bool:
-        return CONFIG in self._store.read().troubles
-
-    def _read(self) -> bytes | None:
-        """Return the file; None if there is none. ``OSError``, ``BadFieldFile``."""
-        if self._path is None:
-            return None
-        try:
-            with self._path.open("rb") as opened:
-                raw = opened.read(_MOST_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if len(raw) > _MOST_BYTES:
-            raise BadFieldFile(f"it is longer than {_MOST_BYTES} bytes")
-        return raw
-
-
-def _because(path: Path | None, error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        words = "it is not UTF-8 text"
-    elif isinstance(error, OSError):
-        words = f"it cannot be read ({error.strerror})"
-    else:
-        words = str(error)
-    return f"{path}: {words}; the fields chosen before stay"
-
-
-class Tenants:
-    """Sink for the pods of this node; any thread may ask for them.
-
-    A pod leaves when it is deleted, or once its phase is terminal. While the API server
-    is away, the pods stay as it told them last.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._pods: dict[PodUID, Tenant] = {}
-        self._listed = False
-        self._current: Tenancy | None = None
-
-    def replace(self, pages: Iterator[Page]) -> None:
-        """Take over all pods of the node."""
-        found = dict[PodUID, Tenant]()
-        for page in pages:
-            for pod in page.items:
-                if (one := _read(pod)) is not None:
-                    found[one.uid] = one
-        with self._lock:
-            self._pods = found
-            self._listed = True
-            self._current = None
-
-    def apply(self, event: WatchEvent) -> None:
-        """Take over one change."""
-        uid = PodUID(event.object["metadata"]["uid"])
-        one = None if event.type == "DELETED" else _read(event.object)
-        with self._lock:
-            if one is None:
-                self._pods.pop(uid, None)
-            else:
-                self._pods[uid] = one
-            self._current = None
-
-    def current(self) -> Tenancy | None:
-        """Return the pods: the same object until one of them changes.
-
-        None before the first complete list.
-        """
-        with self._lock:
-            if self._current is None and self._listed:
-                self._current = Tenancy.of(self._pods.values())
-            return self._current
-
-
-def _read(pod: Json) -> Tenant | None:
-    """Read a pod; None if it has ended, or is malformed."""
-    try:
-        found = tenant(pod)
-    except Malformed as error:
-        facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
-        logger.warning("pod not understood", extra=facts)
-        return None
-    return None if found.pod.record.terminal else found
-
-
 _LOOK_S = 1.0
 _OVERUSE_EVERY_S = 2.0
 _KUBELET_EVERY_S = 60.0
@@ -199,10 +52,9 @@ class ExporterParts:
 
     store: SnapshotStore
     sampler: Sampler
-    file_watcher: FieldFileWatcher
-    exposition: Exposition
+    file_watcher: "FieldFileWatcher"
     pages: ExporterPages
-    loops: tuple[tuple[str, Loop], ...]
+    loops: dict[str, Loop]
 
 
 def run(
@@ -216,13 +68,13 @@ def run(
     Without a cluster, only cards are shown, because nothing is known about pods.
     """
     made = assemble(settings, telemetry, cluster)
-    served = {settings.listen: served_by(made.pages.every)}
+    served = {settings.listen: Request.application(made.pages.every)}
     if settings.collect_listen is not None:
-        served[settings.collect_listen] = served_by(made.pages.collect_alone)
+        alone = Request.application(made.pages.collect_alone)
+        served[settings.collect_listen] = alone
     # Before anything is read, because a probe or an agent may ask at once.
     with Listener(served):
-        threads = start(made, stop)
-        failed = _wait(threads, stop)
+        failed = _wait(start(made, stop), stop)
         stop.set()
         made.sampler.wake()
     telemetry.close()
@@ -234,7 +86,7 @@ def start(made: ExporterParts, stop: Event) -> list[Thread]:
     made.file_watcher.look()
     threads = [
         Thread(target=loop, args=(stop,), name=name, daemon=True)
-        for name, loop in made.loops
+        for name, loop in made.loops.items()
     ]
     for thread in threads:
         thread.start()
@@ -246,43 +98,32 @@ def assemble(
 ) -> ExporterParts:
     """Put the parts together; nothing runs yet."""
     store = SnapshotStore()
-    sampler = Sampler(
-        telemetry,
-        store,
-        ProcFs(settings.host_root),
-        look_every_s=settings.look_every_s,
-    )
-    file_watcher = FieldFileWatcher(
-        settings.flags, settings.fields_file, sampler, store
-    )
-    loops: list[tuple[str, Loop]] = [
-        ("look", sampler.look),
-        *((f"read {one.name}", partial(sampler.sample, one)) for one in groups_read()),
-        ("watch faults", XidTallies(telemetry, store).watch_faults),
-        ("configure", partial(file_watcher.run, every_s=settings.look_every_s)),
-    ]
+    procfs = ProcFs(settings.host_root)
+    look_every_s = settings.look_every_s
+    sampler = Sampler(telemetry, store, procfs, look_every_s=look_every_s)
+    watcher = FieldFileWatcher(settings.flags, settings.fields_file, sampler, store)
+    loops: dict[str, Loop] = {
+        "look": sampler.look,
+        **{f"read {one.name}": partial(sampler.sample, one) for one in groups_read()},
+        "watch faults": XidTallies(telemetry, store).watch_faults,
+        "configure": partial(watcher.run, every_s=look_every_s),
+    }
     # The node's name, as dcgm-exporter has it: the name of a pod's host says nothing.
-    site = Site(
-        settings.node, settings.node, settings.hostname_label, version("gpushare")
-    )
+    node = settings.node
+    site = Site(node, node, settings.hostname_label, version("gpushare"))
     if cluster is None:
         exposition = Exposition(site, store.read, UsageBook(store.read, None))
     else:
         exposition, more = _following_pods(settings, cluster, store, site)
-        loops += more
-    pages = ExporterPages(
-        settings.node,
-        settings.collect_unit,
-        store.read,
-        exposition,
-        exposition.troubles,
-    )
-    return ExporterParts(store, sampler, file_watcher, exposition, pages, tuple(loops))
+        loops |= more
+    unit, troubles = settings.collect_unit, exposition.troubles
+    pages = ExporterPages(node, unit, store.read, exposition, troubles)
+    return ExporterParts(store, sampler, watcher, pages, loops)
 
 
 def _following_pods(
     settings: ExporterSettings, cluster: Cluster, store: SnapshotStore, site: Site
-) -> tuple[Exposition, list[tuple[str, Loop]]]:
+) -> tuple[Exposition, dict[str, Loop]]:
     """Put together the parts that know about containers, and their loops."""
     tenants = Tenants()
     here = f"spec.nodeName={settings.node}"
@@ -311,11 +152,11 @@ def _following_pods(
         kubelet=check.latest,
         heard=reflector.age_s,
     )
-    return exposition, [
-        ("follow pods", reflector.run),
-        ("ask kubelet", partial(check.run, every_s=_KUBELET_EVERY_S)),
-        ("watch overuse", partial(monitor.run, every_s=_OVERUSE_EVERY_S)),
-    ]
+    return exposition, {
+        "follow pods": reflector.run,
+        "ask kubelet": partial(check.run, every_s=_KUBELET_EVERY_S),
+        "watch overuse": partial(monitor.run, every_s=_OVERUSE_EVERY_S),
+    }
 
 
 def _wait(threads: Sequence[Thread], stop: Event) -> bool:
@@ -329,3 +170,127 @@ def _wait(threads: Sequence[Thread], stop: Event) -> bool:
             logger.error("a thread ended", extra={"threads": ", ".join(dead)})
             return True
     return False
+
+
+class FieldFileWatcher:
+    """Applies the flags of the command line, and the file of fields if there is one.
+
+    A file that is not valid changes nothing. The file is read at every look, because it
+    is short, and neither its time nor its inode shows all changes that a ConfigMap's
+    links and an editor make.
+    """
+
+    def __init__(
+        self, flags: Flags, path: Path | None, sampler: Sampler, store: SnapshotStore
+    ) -> None:
+        self._flags = flags
+        self._path = path
+        self._sampler = sampler
+        self._store = store
+        self._seen: bytes | None = None
+        self._log_once = LogOnce(logger)
+        sampler.choose(choose(flags))
+
+    def run(self, stop: Event, every_s: float) -> None:
+        """Look at the file every so often until ``stop`` is set."""
+        while not stop.wait(every_s):
+            self.look()
+
+    def look(self) -> None:
+        """Apply the file if it changed."""
+        try:
+            raw = self._read()
+            if raw == self._seen and CONFIG not in self._store.read().troubles:
+                return
+            self._seen = raw
+            listed = None if raw is None else parse(raw.decode())
+        except (BadFieldFile, UnicodeDecodeError, OSError) as error:
+            why = f"{self._path}: {_because(error)}; the fields chosen before stay"
+            message = "the file of fields is not valid"
+            self._log_once.problem(CONFIG, why, message, because=why)
+            self._store.set_trouble(CONFIG, why)
+            return
+        if listed is not None:
+            file = str(self._path)
+            facts = {"file": file, "fields": len(listed.fields)}
+            logger.info("fields chosen", extra=facts)
+            if names := ",".join(listed.unknown):
+                facts = {"file": file, "fields": names}
+                logger.warning("fields not known here", extra=facts)
+        self._sampler.choose(choose(self._flags, listed.fields if listed else None))
+        self._log_once.recovered(CONFIG, "the file of fields is valid again")
+        self._store.set_trouble(CONFIG, "")
+
+    def _read(self) -> bytes | None:
+        """Return the file; None if there is none. ``OSError``, ``BadFieldFile``."""
+        if self._path is None:
+            return None
+        try:
+            with self._path.open("rb") as opened:
+                raw = opened.read(_MOST_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if len(raw) > _MOST_BYTES:
+            raise BadFieldFile(f"it is longer than {_MOST_BYTES} bytes")
+        return raw
+
+
+def _because(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror})"
+    return str(error)
+
+
+class Tenants:
+    """Sink for the pods of this node; any thread may ask for them.
+
+    A pod leaves when it is deleted, or once its phase is terminal. While the API server
+    is away, the pods stay as it told them last.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pods: dict[PodUID, Tenant] | None = None
+        self._current: Tenancy | None = None
+
+    def replace(self, pages: Iterator[Page]) -> None:
+        """Take over all pods of the node."""
+        read = [_read(pod) for page in pages for pod in page.items]
+        with self._lock:
+            self._pods = {one.uid: one for one in read if one}
+            self._current = None
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take over one change."""
+        uid = PodUID(event.object["metadata"]["uid"])
+        one = None if event.type == "DELETED" else _read(event.object)
+        with self._lock:
+            if self._pods is None:
+                return
+            self._pods.pop(uid, None)
+            if one is not None:
+                self._pods[uid] = one
+            self._current = None
+
+    def current(self) -> Tenancy | None:
+        """Return the pods: the same object until one of them changes.
+
+        None before the first complete list.
+        """
+        with self._lock:
+            if self._current is None and self._pods is not None:
+                self._current = Tenancy.of(self._pods.values())
+            return self._current
+
+
+def _read(pod: Json) -> Tenant | None:
+    """Read a pod; None if it has ended, or is malformed."""
+    try:
+        found = tenant(pod)
+    except Malformed as error:
+        facts = {"pod": pod["metadata"].get("uid"), "because": str(error)}
+        logger.warning("pod not understood", extra=facts)
+        return None
+    return None if found.pod.record.terminal else found

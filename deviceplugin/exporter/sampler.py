@@ -13,8 +13,7 @@ from dataclasses import replace
 from threading import Event
 
 from deviceplugin.cards.combined import error_text
-from deviceplugin.cards.source import DriverLost, Found, NoCardsYet, XidEvent
-from deviceplugin.exporter.owners import Owner
+from deviceplugin.cards.source import DriverLost, NoCardsYet, XidEvent
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.selection import Chosen
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot, XidTally
@@ -26,7 +25,7 @@ from gpushare.logs import LogOnce
 
 logger = logging.getLogger(__name__)
 
-Processes = Mapping[CardUUID, ProcessesAnswer]
+_NO_CARD = "there is no card on this node"
 
 
 class Rounds:
@@ -40,13 +39,11 @@ class Rounds:
 
     def cards(self, group: str, names: Sequence[str]) -> Round:
         """Read these fields of all cards."""
-        began = time.monotonic()
-        cards: Mapping[CardUUID, CardAnswer] = {}
-        failure = ""
+        began, failure = time.monotonic(), ""
         try:
             cards = self._telemetry.read(group, names)
         except Exception as error:  # noqa: BLE001  whatever it is, it stays here
-            failure = self._failed(group, error)
+            cards, failure = {}, self._failed(group, error)
         took_s = time.monotonic() - began
         self._log_answers(group, failure, cards)
         for uuid, says in cards.items():
@@ -55,32 +52,25 @@ class Rounds:
 
     def processes(self) -> tuple[ProcessRound, str]:
         """Read the processes of all cards; also why their owners are not known."""
-        began = time.monotonic()
-        cards: Processes = {}
-        owners: Mapping[int, Owner] = {}
-        failure = ""
+        began, failure = time.monotonic(), ""
         try:
             cards = self._telemetry.processes()
-            owners = self._owners(cards)
+            pids = {use.pid for says in cards.values() for use in says.processes}
+            owners = self._procfs.owners(pids)
         except Exception as error:  # noqa: BLE001  whatever it is, it stays here
-            cards, failure = {}, self._failed(PROCESSES, error)
+            cards, owners, failure = {}, {}, self._failed(PROCESSES, error)
         took_s = time.monotonic() - began
         self._log_answers(PROCESSES, failure, cards)
         made = ProcessRound(time.time(), took_s, cards, owners, failure)
         return made, self._procfs.trouble
-
-    def _owners(self, cards: Processes) -> Mapping[int, Owner]:
-        return self._procfs.owners(
-            {use.pid for says in cards.values() for use in says.processes}
-        )
 
     def _failed(self, group: str, error: Exception) -> str:
         if isinstance(error, NoCardsYet):
             # ``look_once`` logs it, once for all groups.
             return str(error)
         why = error_text(error)
-        facts = {"group": group, "because": why}
-        self._log_once.problem(group, why, "a group cannot be read", **facts)
+        message = "a group cannot be read"
+        self._log_once.problem(group, why, message, group=group, because=why)
         return why
 
     def _log_unsupported(self, who: tuple[str, CardUUID], says: CardAnswer) -> None:
@@ -92,20 +82,20 @@ class Rounds:
             logger.info("a card does not have all metrics", extra=facts)
 
     def _log_answers(
-        self, group: str, failure: str, cards: Mapping[CardUUID, CardAnswer] | Processes
+        self,
+        group: str,
+        failure: str,
+        cards: Mapping[CardUUID, CardAnswer] | Mapping[CardUUID, ProcessesAnswer],
     ) -> None:
         if not failure:
             self._log_once.recovered(group, "a group is read again", group=group)
         for uuid, says in cards.items():
             about, facts = (group, uuid), {"card": uuid, "group": group}
             if why := says.failure:
-                facts |= {"because": why}
-                self._log_once.problem(about, why, "a card does not answer", **facts)
+                message = "a card does not answer"
+                self._log_once.problem(about, why, message, because=why, **facts)
             else:
                 self._log_once.recovered(about, "a card answers again", **facts)
-
-
-_NO_CARD = "there is no card on this node"
 
 
 class Sampler:
@@ -160,14 +150,13 @@ class Sampler:
         while not stop.is_set():
             woken = self._woken
             try:
-                others = self.look_once()
+                if self.look_once():
+                    self.wake()
+                    woken = self._woken
             except DriverLost as error:
                 facts = {"because": str(error)}
                 logger.error("driver lost, the process ends", extra=facts)  # noqa: TRY400
                 return
-            if others:
-                self.wake()
-                woken = self._woken
             self._rest(woken, self._look_every_s)
 
     def look_once(self) -> bool:
@@ -183,36 +172,33 @@ class Sampler:
         except Exception as error:  # noqa: BLE001  whatever it is, the page stays
             self._note_none(error_text(error))
             return False
-        for one in found.left_out:
-            facts = {"card": one.name, "because": one.because}
-            about = ("left out", one.name)
-            self._log_once.problem(about, one.because, "card left out", **facts)
+        for name, why in ((one.name, one.because) for one in found.left_out):
+            about = ("left out", name)
+            self._log_once.problem(about, why, "card left out", card=name, because=why)
         self._store.change(lambda now: replace(now, found=found, driver_version=driver))
         self._note_none("" if found.cards else _NO_CARD)
-        others = _uuids(was.found) != _uuids(found)
+        known = {card.uuid for card in was.cards}
+        others = known != {card.uuid for card in found.cards}
         return bool(found.cards) and (others or bool(was.no_cards))
 
     def sample(self, group: Group, stop: Event) -> None:
         """Read one group at its interval while it is on."""
         while not stop.is_set():
-            woken = self._woken
-            began = time.monotonic()
-            if self.sample_once(group.name):
-                left_s = began + group.every_s - time.monotonic()
-                self._rest(woken, max(0.0, left_s))
-            else:
-                self._rest(woken, None)
+            woken, ends = self._woken, time.monotonic() + group.every_s
+            on = self.sample_once(group.name)
+            self._rest(woken, max(0.0, ends - time.monotonic()) if on else None)
 
     def sample_once(self, group: str) -> bool:
         """Read one group; False if it is off, or if no card is known."""
-        found = self._store.read().found
-        if found is None or not found.cards:
+        chosen = self._chosen
+        if not self._store.read().cards or group not in chosen.groups:
             return False
         if group == PROCESSES:
-            return self._sample_processes()
-        names = self._chosen.read.get(group)
-        if names is None:
-            return False
+            processes, trouble = self._rounds.processes()
+            if PROCESSES in self._chosen.groups:
+                self._store.put_processes(processes, trouble)
+            return True
+        names = chosen.read[group]
         one = self._rounds.cards(group, names)
         # It may have been switched off meanwhile.
         if group in self._chosen.read:
@@ -221,18 +207,9 @@ class Sampler:
             self._store.change(lambda was: _able_to_report(was, one.cards))
         return True
 
-    def _sample_processes(self) -> bool:
-        if PROCESSES not in self._chosen.groups:
-            return False
-        one, trouble = self._rounds.processes()
-        if PROCESSES in self._chosen.groups:
-            self._store.put_processes(one, trouble)
-        return True
-
     def _note_none(self, why: str) -> None:
         if why:
-            message = "no cards to read yet"
-            self._log_once.problem("cards", why, message, because=why)
+            self._log_once.problem("cards", why, "no cards to read yet", because=why)
         else:
             self._log_once.recovered("cards", "there are cards to read")
         if self._store.read().no_cards != why:
@@ -260,10 +237,6 @@ def _able_to_report(was: Snapshot, cards: Mapping[CardUUID, CardAnswer]) -> Snap
     return replace(was, xids={**dict.fromkeys(able, XidTally()), **was.xids})
 
 
-def _uuids(found: Found | None) -> frozenset[CardUUID]:
-    return frozenset(() if found is None else (card.uuid for card in found.cards))
-
-
 class XidTallies:
     """Keeps ``Snapshot.xids``: each card's last fault, and a count of each fault."""
 
@@ -281,7 +254,7 @@ class XidTallies:
             try:
                 event = self._telemetry.wait_for_event(self._wait_s)
             except Exception as error:  # noqa: BLE001  a later fault may be heard
-                why = f"{type(error).__name__}: {error}"
+                why = error_text(error)
                 message = "faults are not heard"
                 self._log_once.problem("faults", why, message, because=why)
                 stop.wait(self._wait_s)
@@ -297,24 +270,14 @@ class XidTallies:
         """
         facts = {"card": event.uuid or "unknown", "xid": event.xid}
         logger.info("a card reported a fault", extra=facts)
-        self._store.change(
-            lambda was: replace(was, xids=_noted(was.xids, _faulty(event, was), event))
-        )
+        self._store.change(lambda was: _counted(was, event))
 
 
-def _faulty(event: XidEvent, was: Snapshot) -> tuple[CardUUID, ...]:
-    if event.uuid is not None:
-        return (event.uuid,)
-    found = () if was.found is None else was.found.cards
-    return tuple(card.uuid for card in found if card.known_to_driver)
-
-
-def _noted(
-    xids: Mapping[CardUUID, XidTally], cards: tuple[CardUUID, ...], event: XidEvent
-) -> dict[CardUUID, XidTally]:
-    new = dict(xids)
-    for uuid in cards:
-        counts = dict(new.get(uuid, XidTally()).counts)
+def _counted(was: Snapshot, event: XidEvent) -> Snapshot:
+    everywhere = [card.uuid for card in was.cards if card.known_to_driver]
+    xids = dict(was.xids)
+    for uuid in everywhere if event.uuid is None else [event.uuid]:
+        counts = dict(xids.get(uuid, XidTally()).counts)
         counts[event.xid] = counts.get(event.xid, 0) + 1
-        new[uuid] = XidTally(event.xid, counts)
-    return new
+        xids[uuid] = XidTally(event.xid, counts)
+    return replace(was, xids=xids)

@@ -6,10 +6,10 @@ A scrape reads only this, so that no scrape waits for a driver.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deviceplugin.cards.source import Found
+from deviceplugin.cards.source import Found, FoundCard
 from deviceplugin.exporter.owners import Owner
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
-from deviceplugin.telemetry.fields import Field
+from deviceplugin.telemetry.fields import PROCESSES, Field
 from gpushare.domain.model import CardUUID
 
 
@@ -80,3 +80,15 @@ class Snapshot:
     processes: ProcessRound | None = None
     xids: Mapping[CardUUID, XidTally] = field(default_factory=dict)
     troubles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cards(self) -> tuple[FoundCard, ...]:
+        """The cards that were found last."""
+        return () if self.found is None else self.found.cards
+
+    def all_rounds(self) -> list[tuple[str, Round | ProcessRound]]:
+        """Return the last round of each group by its name, that of processes too."""
+        rounds: dict[str, Round | ProcessRound] = {**self.rounds}
+        if self.processes is not None:
+            rounds[PROCESSES] = self.processes
+        return sorted(rounds.items())

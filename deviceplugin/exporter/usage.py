@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from deviceplugin.exporter.owners import Holding, Tenancy, Tenant
+from deviceplugin.exporter.owners import Owner, Tenancy, Tenant
 from deviceplugin.exporter.snapshot import Snapshot
-from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
+from deviceplugin.telemetry.base import ProcessUse, SmSource
 from deviceplugin.telemetry.fields import (
     DEC_UTIL,
     ENC_UTIL,
@@ -102,15 +102,16 @@ class Usage:
     resting: Mapping[tuple[CardUUID, int], Rest] = field(default_factory=dict)
 
 
-_Times = Mapping[UseKey, float | None]
-_Resting = Mapping[tuple[CardUUID, int], Rest]
-
 CONTEXT_MIB = 512
 """An idle CUDA process holds 300 to 500 MiB for its context."""
 _RESTED_S = 60.0
 """A process that for so long neither works nor changes its memory allocates none."""
 _MOST_CONTEXTS = 2
 """One that holds more than so many times the allowance has allocated something."""
+_WORK = ("sm", "memory_copy", "encoder", "decoder")
+_CARDS_WORK = (GPU_UTIL, MEM_COPY_UTIL, ENC_UTIL, DEC_UTIL)
+_GROUP_OF = {FB_USED: MEMORY} | dict.fromkeys(_CARDS_WORK, UTILIZATION)
+_BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
 
 
 def account_usage(
@@ -125,8 +126,6 @@ def account_usage(
     last result; it has since when each container is idle. ``context_mib`` is what a
     process may hold for its context; more if a card's contexts are larger.
     """
-    if snapshot.found is None:
-        return Usage()
     processes = snapshot.processes
     at = None if processes is None or processes.failure else processes.at
     times = {one.key: one.last_busy for one in before.containers}
@@ -134,20 +133,17 @@ def account_usage(
     containers: list[ContainerUse] = []
     cards: dict[CardUUID, CardUse] = {}
     resting: dict[tuple[CardUUID, int], Rest] = {}
-    for card in snapshot.found.cards:
-        account = _CardAccount(
-            card.uuid, _says(snapshot, card.uuid), consumers.get(card.uuid, {})
-        )
-        _assign_processes(account, snapshot, tenancy)
-        its = _resting(account, before.resting, at)
+    for uuid in (card.uuid for card in snapshot.cards):
+        account = _CardAccount(snapshot, tenancy, uuid, consumers.get(uuid, {}))
+        its = account.resting(before.resting, at)
         resting |= its
-        smallest = _smallest_context(
-            its.values(), before.cards.get(card.uuid), context_mib, at
-        )
-        account.context_mib = max(context_mib, smallest or 0.0)
-        containers += _containers(account, snapshot, times, at)
-        cards[card.uuid] = _card(account, snapshot, tenancy, smallest)
-    return Usage(tuple(containers), cards, at, resting)
+        known = before.cards.get(uuid, CardUse()).context_mib
+        smallest = _smallest_context(its.values(), known, context_mib, at)
+        context = max(context_mib, smallest or 0.0)
+        uses = account.container_uses(times, at, context)
+        containers += sorted(uses, key=lambda u: (u.namespace, u.pod, *u.key[1:]))
+        cards[uuid] = account.card_use(smallest)
+    return Usage(tuple(containers), cards, at, resting) if snapshot.found else Usage()
 
 
 @dataclass(slots=True)
@@ -162,31 +158,6 @@ class _Consumer:
 
 
 _Name = tuple[str, str]
-_OUTSIDE: _Name = ("", "")
-
-
-@dataclass(slots=True)
-class _CardAccount:
-    """One card and its consumers; ``unknown_pods`` are processes of unknown pods."""
-
-    card: CardUUID
-    says: ProcessesAnswer | None
-    consumers: dict[_Name, _Consumer]
-    unknown_pods: list[ProcessUse] = field(default_factory=list)
-    context_mib: float = 0.0
-
-    @property
-    def busy(self) -> int:
-        """How many consumers have processes here."""
-        busy = sum(bool(one.processes) for one in self.consumers.values())
-        return busy + bool(self.unknown_pods)
-
-
-def _says(snapshot: Snapshot, uuid: CardUUID) -> ProcessesAnswer | None:
-    """Return the answer about a card's processes; None if nothing is known."""
-    processes = snapshot.processes
-    says = None if processes is None else processes.cards.get(uuid)
-    return says if says is not None and says.known and not says.failure else None
 
 
 def _all_consumers(
@@ -194,166 +165,181 @@ def _all_consumers(
 ) -> Mapping[CardUUID, dict[_Name, _Consumer]]:
     """Return the containers that were allocated something, card by card."""
     found: dict[CardUUID, dict[_Name, _Consumer]] = {}
-    for tenant, holding in _holdings(tenancy):
-        consumers = found.setdefault(holding.card, {})
-        name = (tenant.uid, holding.container)
-        consumer = consumers.setdefault(
-            name, _Consumer(tenant, holding.container, Amount())
-        )
-        consumer.allotted = (consumer.allotted or Amount()) + holding.amount
-        consumer.exclusive = consumer.exclusive or holding.exclusive
-    return found
-
-
-def _holdings(tenancy: Tenancy | None) -> Iterator[tuple[Tenant, Holding]]:
     for tenant in tenancy.tenants if tenancy else ():
         for holding in tenant.holdings():
-            yield tenant, holding
-
-
-def _assign_processes(
-    account: _CardAccount, snapshot: Snapshot, tenancy: Tenancy | None
-) -> None:
-    """Assign each process to its consumer; one without an owner has just ended."""
-    owners = snapshot.processes.owners if snapshot.processes else {}
-    for process in account.says.processes if account.says else ():
-        owner = owners.get(process.pid)
-        if owner is None:
-            continue
-        tenant = tenancy.owner_pod(owner) if tenancy else None
-        if tenant is None and owner.pod:
-            account.unknown_pods.append(process)
-            continue
-        container = tenant.container_of(owner) if tenant else ""
-        name = (tenant.uid, container) if tenant else _OUTSIDE
-        consumer = account.consumers.setdefault(name, _Consumer(tenant, container))
-        consumer.processes.append(process)
-
-
-def _resting(
-    account: _CardAccount, before: _Resting, at: float | None
-) -> dict[tuple[CardUUID, int], Rest]:
-    """Return the pods' idle processes, each with since when its memory is the same."""
-    found: dict[tuple[CardUUID, int], Rest] = {}
-    for consumer in account.consumers.values():
-        for process in consumer.processes if consumer.tenant else ():
-            key, mib = (account.card, process.pid), process.memory_mib
-            if at is None or not mib or process.sm != 0:
-                continue
-            known = before.get(key)
-            same = known is not None and known.memory_mib == mib
-            found[key] = known if same and known else Rest(mib, at)
+            consumer = found.setdefault(holding.card, {}).setdefault(
+                (tenant.uid, holding.container), _Consumer(tenant, holding.container)
+            )
+            consumer.allotted = (consumer.allotted or Amount()) + holding.amount
+            consumer.exclusive = consumer.exclusive or holding.exclusive
     return found
 
 
 def _smallest_context(
-    resting: Iterable[Rest],
-    before: CardUse | None,
-    context_mib: float,
-    at: float | None,
+    resting: Iterable[Rest], known: float | None, context_mib: float, at: float | None
 ) -> float | None:
     """Return the least memory that an idle process was seen to hold."""
-    seen = [
-        one.memory_mib
-        for one in resting
-        if at is not None
-        and at - one.since >= _RESTED_S
-        and one.memory_mib <= context_mib * _MOST_CONTEXTS
-    ]
-    if before is not None and before.context_mib is not None:
-        seen.append(before.context_mib)
-    return min(seen, default=None)
+    seen = [one.memory_mib for one in resting if at and at - one.since >= _RESTED_S]
+    small = [mib for mib in seen if mib <= context_mib * _MOST_CONTEXTS]
+    return min(small if known is None else [*small, known], default=None)
 
 
-def _containers(
-    account: _CardAccount, snapshot: Snapshot, times: _Times, at: float | None
-) -> Iterator[ContainerUse]:
-    ordered = sorted(account.consumers.values(), key=_order)
-    for consumer in ordered:
-        namespace, pod = consumer.tenant.name if consumer.tenant else ("", "")
-        uid = consumer.tenant.uid if consumer.tenant else ""
-        sm, memory_copy, encoder, decoder = _work(consumer, account, snapshot)
-        last = times.get((account.card, uid, consumer.container))
-        if sm is not None and (sm > 0 or last is None):
-            last = at
-        yield ContainerUse(
-            card=account.card,
-            namespace=namespace,
-            pod=pod,
-            uid=uid,
-            container=consumer.container,
-            allotted=consumer.allotted,
-            exclusive=consumer.exclusive,
-            memory_mib=_of_all(consumer, account, snapshot, "memory_mib"),
-            sm=sm,
-            memory_copy=memory_copy,
-            encoder=encoder,
-            decoder=decoder,
-            last_busy=last,
-            placed=not (consumer.tenant and consumer.tenant.unplaced),
-            contexts_mib=sum(
-                min(process.memory_mib or 0.0, account.context_mib)
-                for process in (consumer.processes if consumer.tenant else ())
-            ),
+class _CardAccount:
+    """One card, its consumers, and the processes of each."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        tenancy: Tenancy | None,
+        card: CardUUID,
+        consumers: dict[_Name, _Consumer],
+    ) -> None:
+        self._snapshot = snapshot
+        self._tenancy = tenancy
+        self._card = card
+        self._consumers = consumers
+        self._of_unknown_pods = False
+        processes = snapshot.processes
+        told = processes.cards.get(card) if processes else None
+        self._says = told if told and told.known and not told.failure else None
+        # While there is trouble, there may be processes whose owner is not known.
+        self._blind = self._says is None or PROCESSES in snapshot.troubles
+        for process in self._says.processes if self._says else ():
+            owner = processes.owners.get(process.pid) if processes else None
+            if owner is not None:
+                self._assign(process, owner)
+        busy = sum(bool(one.processes) for one in consumers.values())
+        # Whether just one consumer has processes here.
+        self._alone = busy + self._of_unknown_pods == 1
+
+    def _assign(self, process: ProcessUse, owner: Owner) -> None:
+        """Assign a process to its consumer; one without an owner has just ended."""
+        tenant = self._tenancy.owner_pod(owner) if self._tenancy else None
+        if tenant is None and owner.pod:
+            self._of_unknown_pods = True
+            return
+        container = tenant.container_of(owner) if tenant else ""
+        name = (tenant.uid if tenant else "", container)
+        consumer = self._consumers.setdefault(name, _Consumer(tenant, container))
+        consumer.processes.append(process)
+
+    def resting(
+        self, before: Mapping[tuple[CardUUID, int], Rest], at: float | None
+    ) -> dict[tuple[CardUUID, int], Rest]:
+        """Return the pods' idle processes, and since when the memory is the same."""
+        found: dict[tuple[CardUUID, int], Rest] = {}
+        for consumer in self._consumers.values():
+            for process in consumer.processes if consumer.tenant else ():
+                key, mib = (self._card, process.pid), process.memory_mib
+                if at is None or not mib or process.sm != 0:
+                    continue
+                known = before.get(key)
+                found[key] = (
+                    known if known and known.memory_mib == mib else Rest(mib, at)
+                )
+        return found
+
+    def container_uses(
+        self,
+        times: Mapping[UseKey, float | None],
+        at: float | None,
+        context_mib: float,
+    ) -> Iterator[ContainerUse]:
+        """Yield what each consumer was allocated and uses."""
+        for consumer in self._consumers.values():
+            tenant = consumer.tenant
+            namespace, pod = tenant.name if tenant else ("", "")
+            uid = tenant.uid if tenant else ""
+            sm, memory_copy, encoder, decoder = self._work(consumer)
+            last = times.get((self._card, uid, consumer.container))
+            if sm is not None and (sm > 0 or last is None):
+                last = at
+            yield ContainerUse(
+                card=self._card,
+                namespace=namespace,
+                pod=pod,
+                uid=uid,
+                container=consumer.container,
+                allotted=consumer.allotted,
+                exclusive=consumer.exclusive,
+                memory_mib=self._sum(consumer, "memory_mib"),
+                sm=sm,
+                memory_copy=memory_copy,
+                encoder=encoder,
+                decoder=decoder,
+                last_busy=last,
+                placed=not (tenant and tenant.unplaced),
+                contexts_mib=sum(
+                    min(process.memory_mib or 0.0, context_mib)
+                    for process in (consumer.processes if tenant else ())
+                ),
+            )
+
+    def card_use(self, context_mib: float | None) -> CardUse:
+        """Return the card's sums."""
+        tenants = self._tenancy.tenants if self._tenancy else ()
+        shares = [
+            share.amount
+            for tenant in tenants
+            for share in tenant.shares()
+            if share.card == self._card
+        ]
+        return CardUse(
+            allotted_units=sum(one.units for one in shares) if self._tenancy else None,
+            exclusive=any(one.cores >= CORES_PER_CARD for one in shares),
+            unattributed_mib=self._unattributed() if self._tenancy else None,
+            sm_source=self._source(),
+            context_mib=context_mib,
         )
 
+    def _work(self, consumer: _Consumer) -> tuple[float | None, ...]:
+        """Return the kinds of work; the card's own values if it has one consumer."""
+        if consumer.processes and self._says and not self._by_process:
+            if self._blind or not self._alone:
+                return (None,) * len(_WORK)
+            return tuple(self._value(name) for name in _CARDS_WORK)
+        return tuple(self._sum(consumer, what) for what in _WORK)
 
-def _order(consumer: _Consumer) -> tuple[tuple[str, str], str, str]:
-    if consumer.tenant is None:
-        return (("", ""), "", "")
-    return (consumer.tenant.name, consumer.tenant.uid, consumer.container)
+    @property
+    def _by_process(self) -> bool:
+        return self._says is not None and self._says.sm_source in _BY_PROCESS
 
+    def _sum(self, consumer: _Consumer, what: str) -> float | None:
+        """Add up one value over a consumer's processes; 0 if it has none.
 
-_WORK = ("sm", "memory_copy", "encoder", "decoder")
-_CARDS_WORK = (GPU_UTIL, MEM_COPY_UTIL, ENC_UTIL, DEC_UTIL)
-_BY_PROCESS = (SmSource.SAMPLES, SmSource.INFO)
+        None if it may have others, because the owner of some processes is not known, or
+        the container of a process of its pod: a container has just been restarted, and
+        the pod's status lacks the new id.
+        """
+        if self._blind:
+            return None
+        if consumer.tenant is not None and consumer.container:
+            nameless = self._consumers.get((consumer.tenant.uid, ""))
+            if nameless is not None and nameless.processes:
+                return None
+        return _sum(getattr(process, what) for process in consumer.processes)
 
+    def _unattributed(self) -> float | None:
+        used = self._value(FB_USED)
+        everybody = self._consumers.values()
+        known = _sum(use.memory_mib for one in everybody for use in one.processes)
+        if self._blind or used is None or known is None:
+            return None
+        return max(0.0, used - known)
 
-def _work(
-    consumer: _Consumer, account: _CardAccount, snapshot: Snapshot
-) -> tuple[float | None, ...]:
-    """Return the four kinds of work; the card's own values if it has one consumer."""
-    if (
-        consumer.processes
-        and account.says
-        and account.says.sm_source not in _BY_PROCESS
-    ):
-        if account.busy > 1 or _owners_unknown(snapshot):
-            return (None, None, None, None)
-        return tuple(_value(snapshot, account.card, name) for name in _CARDS_WORK)
-    return tuple(_of_all(consumer, account, snapshot, what) for what in _WORK)
+    def _source(self) -> SmSource:
+        if self._says is None or self._blind:
+            return SmSource.NONE
+        if self._by_process:
+            return self._says.sm_source
+        known = self._alone and self._value(GPU_UTIL) is not None
+        return SmSource.CARD if known else SmSource.NONE
 
-
-def _of_all(
-    consumer: _Consumer, account: _CardAccount, snapshot: Snapshot, what: str
-) -> float | None:
-    """Add up one value over a consumer's processes; 0 if it has none.
-
-    None if it may have others, because the owner of some processes is not known.
-    """
-    if (
-        account.says is None
-        or _owners_unknown(snapshot)
-        or _is_incomplete(consumer, account)
-    ):
-        return None
-    return _sum(getattr(process, what) for process in consumer.processes)
-
-
-def _is_incomplete(consumer: _Consumer, account: _CardAccount) -> bool:
-    """Return whether a process of its pod runs whose container is not known.
-
-    Its container has just been restarted, and the pod's status lacks the new id.
-    """
-    if consumer.tenant is None or not consumer.container:
-        return False
-    nameless = account.consumers.get((consumer.tenant.uid, ""))
-    return nameless is not None and bool(nameless.processes)
-
-
-def _owners_unknown(snapshot: Snapshot) -> bool:
-    """Return whether there may be processes whose owner is not known."""
-    return PROCESSES in snapshot.troubles
+    def _value(self, name: str) -> float | None:
+        """Return the card's own value; None if it is not read or not known."""
+        found = self._snapshot.rounds.get(_GROUP_OF[name])
+        says = found.cards.get(self._card) if found else None
+        return None if says is None else says.values.get(name)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -364,61 +350,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
             return None
         total += value
     return total
-
-
-def _card(
-    account: _CardAccount,
-    snapshot: Snapshot,
-    tenancy: Tenancy | None,
-    smallest: float | None,
-) -> CardUse:
-    shares = [
-        share
-        for tenant in (tenancy.tenants if tenancy else ())
-        for share in tenant.shares()
-        if share.card == account.card
-    ]
-    blind = account.says is None or _owners_unknown(snapshot)
-    return CardUse(
-        allotted_units=sum(s.amount.units for s in shares) if tenancy else None,
-        exclusive=any(s.amount.cores >= CORES_PER_CARD for s in shares),
-        unattributed_mib=None
-        if blind or tenancy is None
-        else _unattributed(account, snapshot),
-        sm_source=_source(account, snapshot),
-        context_mib=smallest,
-    )
-
-
-def _memory(consumer: _Consumer) -> float | None:
-    return _sum(process.memory_mib for process in consumer.processes)
-
-
-def _unattributed(account: _CardAccount, snapshot: Snapshot) -> float | None:
-    used = _value(snapshot, account.card, FB_USED)
-    known = _sum(_memory(consumer) for consumer in account.consumers.values())
-    if used is None or known is None:
-        return None
-    return max(0.0, used - known)
-
-
-def _source(account: _CardAccount, snapshot: Snapshot) -> SmSource:
-    if account.says is None or _owners_unknown(snapshot):
-        return SmSource.NONE
-    if account.says.sm_source in _BY_PROCESS:
-        return account.says.sm_source
-    known = _value(snapshot, account.card, GPU_UTIL) is not None
-    return SmSource.CARD if account.busy == 1 and known else SmSource.NONE
-
-
-_GROUP_OF = {FB_USED: MEMORY} | dict.fromkeys(_CARDS_WORK, UTILIZATION)
-
-
-def _value(snapshot: Snapshot, uuid: CardUUID, name: str) -> float | None:
-    """Return a card's own value; None if it is not read or not known."""
-    found = snapshot.rounds.get(_GROUP_OF[name])
-    says = found.cards.get(uuid) if found else None
-    return None if says is None else says.values.get(name)
 
 
 Mode = Literal["off", "report", "evict"]
@@ -497,17 +428,12 @@ def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
         known = before.get(use.key, Overuse(use, None))
         over = is_over(use)
         if over:
-            found[use.key] = _longer(known, use, now)
+            gap_s = 0.0 if known.seen is None else now - known.seen
+            lasted_s = known.lasted_s + (gap_s if gap_s <= LONGEST_GAP_S else 0.0)
+            found[use.key] = replace(known, use=use, seen=now, lasted_s=lasted_s)
         elif over is None and use.key in before:
             found[use.key] = replace(known, seen=None)
     return found
-
-
-def _longer(known: Overuse, use: ContainerUse, now: float) -> Overuse:
-    gap_s = 0.0 if known.seen is None else now - known.seen
-    counted_s = gap_s if gap_s <= LONGEST_GAP_S else 0.0
-    lasted_s = known.lasted_s + counted_s
-    return replace(known, use=use, seen=now, lasted_s=lasted_s)
 
 
 def due(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
@@ -515,14 +441,6 @@ def due(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
     for overuse in overuses.values():
         if overuse.seen is not None and overuse.lasted_s >= after_s:
             yield overuse
-
-
-def may_evict(overuse: Overuse) -> bool:
-    """Return whether a pod may be evicted for this.
-
-    Not a pod without a request: such pods are mostly daemons of the node.
-    """
-    return overuse.use.allotted is not None
 
 
 def overuse_text(overuse: Overuse, card: str) -> str:

@@ -15,7 +15,7 @@ from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unreachable
 from tests.deviceplugin.exporter_data import AT, A, cid, held, processes, snapshot, use
 from tests.deviceplugin.node_fixture import found_card
-from tests.deviceplugin.overuse_fixture import OVER, OveruseFixture
+from tests.deviceplugin.overuse_fixture import OVER, OveruseFixture, Refusing
 from tests.testbed.waiting import wait_until
 
 
@@ -141,7 +141,7 @@ def test_a_bug_ends_no_patrol(stop: Event, caplog: pytest.LogCaptureFixture) -> 
     """It is logged, and the next look comes."""
     stumbling = Stumbling()
     book = UsageBook(stumbling.read, Tenants().current)
-    patrol = OveruseMonitor(book, stumbling.read, None, "report", 60)
+    patrol = OveruseMonitor(book, stumbling.read, Refusing(), "report", 60)
     thread = Thread(target=patrol.run, args=(stop, 0.01))
     thread.start()
     wait_until(lambda: stumbling.reads >= 3, "a third look")

@@ -12,9 +12,10 @@ import pynvml
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from werkzeug.test import Client
+from werkzeug.wrappers import Request
 
 from deviceplugin.cards.nvml_cards import NvmlCards
-from deviceplugin.exporter.http import Request
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.run import (
     CONFIG,
@@ -92,9 +93,9 @@ def exporting(driver: StubDriver, **settings: Any) -> Iterator[ExporterParts]:
 
 
 def page(made: ExporterParts, path: str = "/metrics") -> str:
-    answer = made.pages.every(Request(path))
-    assert answer.status == 200
-    return answer.body.decode()
+    answer = Client(Request.application(made.pages.every)).get(path)
+    assert answer.status_code == 200
+    return answer.text
 
 
 def series(made: ExporterParts, name: str, label: str = "UUID") -> dict[str, float]:
@@ -250,7 +251,7 @@ def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     made.file_watcher.look()
     name, stop = "vcuda_collect_timestamp_seconds", Event()
     assert "allotment" not in series(made, name, "group")
-    follow = dict(made.loops)["follow pods"]
+    follow = made.loops["follow pods"]
     # A daemon: its watch looks up only at the next word.
     thread = Thread(target=follow, args=(stop,), daemon=True)
     thread.start()

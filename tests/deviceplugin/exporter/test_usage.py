@@ -12,7 +12,6 @@ from deviceplugin.exporter.usage import (
     detect_overuse,
     due,
     is_over,
-    may_evict,
     overuse_text,
 )
 from deviceplugin.telemetry.base import ProcessesAnswer, SmSource
@@ -502,13 +501,6 @@ def test_what_is_due() -> None:
     assert not is_due(60, *rounds[:-1])
     assert is_due(60, *rounds)
     assert not is_due(60, *rounds, at(62, LOW))
-
-
-def test_who_may_be_evicted() -> None:
-    """One that asked for a share; what never asked is the node's own, mostly."""
-    asked, never = follow(at(0, HIGH)), follow(at(0, one(3000, units=None)))
-    assert [may_evict(excess) for excess in asked.values()] == [True]
-    assert [may_evict(excess) for excess in never.values()] == [False]
 
 
 def test_the_words() -> None:
