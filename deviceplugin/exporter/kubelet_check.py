@@ -50,22 +50,12 @@ def disagrees(tenant: Tenant, held: Mapping[str, Held]) -> bool:
     planned = {card_key(share.card) for share in shares}
     ids = (one for its in held.values() for of in its.values() for one in of)
     given = {found.key for found in map(DeviceId.parse, ids) if found}
+    passing = tenant.pod.passing
     if not given:
-        return _should_hold(tenant)
-    if tenant.pod.passing:
-        return not given <= planned
-    return given != planned
-
-
-def _should_hold(tenant: Tenant) -> bool:
-    """Return whether a container that asks for devices runs, so that it must have some.
-
-    One that is just starting may not have any yet.
-    """
-    return any(
-        container.name in tenant.running and container.name not in tenant.pod.passing
-        for container in tenant.pod.gpu_containers
-    )
+        # A container that runs must have some; one that just starts need not yet.
+        asking = {one.name for one in tenant.pod.gpu_containers} - passing
+        return bool(asking & tenant.pod.running)
+    return not given <= planned if passing else given != planned
 
 
 _GET_WITHIN_S = 1.0
@@ -121,12 +111,6 @@ class KubeletCheck:
 
         None if this kubelet cannot be asked about one pod.
         """
-        try:
-            return self._round(pods, stop)
-        except NoGetError:
-            return None
-
-    def _round(self, pods: Tenancy, stop: Event) -> KubeletRound:
         began, asked, silent, why = time.monotonic(), 0, 0, ""
         misplaced: list[tuple[str, str]] = []
         for tenant in pods.tenants:
@@ -134,6 +118,8 @@ class KubeletCheck:
                 continue
             try:
                 held = self._resources.get_or_raise(tenant.name, _GET_WITHIN_S)
+            except NoGetError:
+                return None
             except UnknownPodError:
                 asked += 1
             except KubeletSilentError as error:
@@ -152,19 +138,18 @@ class KubeletCheck:
         if one is None and not self._lacking:
             logger.info(_LACKING)
         # A round without an answer does not show that kubelet was upgraded.
-        lacking = one is None or (self._lacking and not one.asked and not one.failure)
-        self._lacking = lacking
-        self._latest = None if lacking else one
-        if one is None or lacking:
+        if one and self._lacking and not one.asked and not one.failure:
+            one = None
+        self._lacking, self._latest = one is None, one
+        if one is None:
             return
+        log = self._log_once
         if why := one.failure:
-            message = "kubelet cannot be asked"
-            self._log_once.problem("kubelet", why, message, because=why)
+            log.problem("kubelet", why, "kubelet cannot be asked", because=why)
         else:
-            self._log_once.recovered("kubelet", "kubelet answers again")
+            log.recovered("kubelet", "kubelet answers again")
+        record = "kubelet's record and the placements"
         if pods := ", ".join("/".join(name) for name in one.misplaced):
-            message = "kubelet's record and the placements differ"
-            self._log_once.problem("misplaced", pods, message, pods=pods)
+            log.problem("misplaced", pods, f"{record} differ", pods=pods)
         else:
-            message = "kubelet's record and the placements agree"
-            self._log_once.recovered("misplaced", message)
+            log.recovered("misplaced", f"{record} agree")

@@ -52,10 +52,9 @@ def owner_of(cgroup_text: str, above: int = 0) -> Owner:
     """
     # With v1 only some hierarchies may follow the pods, so each line may name it.
     owners = [_on_line(line, above) for line in cgroup_text.splitlines()]
-    for owner in owners:
-        if owner.container:
-            return owner
-    return next((owner for owner in owners if owner.pod), NO_POD)
+    return max(
+        owners, key=lambda one: (bool(one.container), bool(one.pod)), default=NO_POD
+    )
 
 
 def pods_above(own_cgroup_text: str) -> int:
@@ -80,11 +79,6 @@ CONFIG_HASH = "kubernetes.io/config.hash"
 """Annotation of a static pod's mirror: the name of the pod's cgroup."""
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
 """Annotation that marks the mirror of a static pod."""
-_STATUSES = (
-    "initContainerStatuses",
-    "containerStatuses",
-    "ephemeralContainerStatuses",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +100,12 @@ class Tenant:
 
     ``owner`` is the pod's name in cgroups: its UID, or a static pod's config hash.
     ``containers`` names its containers by the runtime's id, init and ephemeral ones
-    too; ``running`` those that run now.
+    too.
     """
 
     pod: NodePod
     owner: str
     containers: Mapping[str, str]
-    running: frozenset[str]
     static: bool = False
 
     @property
@@ -184,7 +177,7 @@ class Tenant:
         return possible[0] if len(possible) == 1 else ""
 
     def _is_there(self, container: str) -> bool:
-        return container not in self.pod.passing or container in self.running
+        return container not in self.pod.passing or container in self.pod.running
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +186,6 @@ class Tenancy:
 
     tenants: tuple[Tenant, ...]
     _by_owner: Mapping[str, Tenant] = field(repr=False)
-    _by_uid: Mapping[str, Tenant] = field(repr=False)
 
     @classmethod
     def of(cls, tenants: Iterable[Tenant]) -> "Tenancy":
@@ -203,7 +195,7 @@ class Tenancy:
         # UIDs win over hashes: a hash is an annotation, in which a user may write the
         # UID of another pod.
         uids = {_plain(one.uid): one for one in ordered}
-        return cls(ordered, hashes | uids, {one.uid: one for one in ordered})
+        return cls(ordered, hashes | uids)
 
     def owner_pod(self, owner: Owner) -> Tenant | None:
         """Return the pod that a process belongs to; None if it is not known."""
@@ -211,30 +203,23 @@ class Tenancy:
 
     def find(self, uid: str) -> Tenant | None:
         """Return the pod with this UID."""
-        return self._by_uid.get(uid)
+        return next((one for one in self.tenants if one.uid == uid), None)
 
 
 def tenant(pod: Json) -> Tenant:
     """Read a pod; ``Malformed`` for what no API server would send."""
-    found = node_pod(pod)
-    metadata = Reader(pod).object("metadata")
-    notes = metadata.optional_object("annotations")
+    found, reader = node_pod(pod), Reader(pod)
+    notes = reader.object("metadata").optional_object("annotations")
     static = bool(notes.optional_text(CONFIG_MIRROR))
     hashed = notes.optional_text(CONFIG_HASH) if static else ""
-    containers: dict[str, str] = {}
-    running: set[str] = set()
-    status = Reader(pod).optional_object("status")
-    for kind in _STATUSES:
-        for one in status.optional_objects(kind):
-            name = one.text("name")
-            identity = one.optional_text("containerID").partition("://")[2]
-            if identity:
-                containers[identity] = name
-            if one.optional_object("state").raw.get("running") is not None:
-                running.add(name)
-    return Tenant(
-        found, hashed or found.uid, containers, frozenset(running), static=static
-    )
+    status = reader.optional_object("status")
+    containers = {
+        one.optional_text("containerID").partition("://")[2]: one.text("name")
+        for kind in ("initContainer", "container", "ephemeralContainer")
+        for one in status.optional_objects(f"{kind}Statuses")
+    }
+    containers.pop("", None)
+    return Tenant(found, hashed or found.uid, containers, static=static)
 
 
 def _plain(uid: str) -> str:

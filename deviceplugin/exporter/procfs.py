@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from deviceplugin.exporter.owners import NO_POD, Owner, owner_of, pods_above
@@ -29,7 +30,7 @@ class ProcFs:
         self._is_hosts = False
         self._trouble = ""
         self._logged = False
-        self._pods_above: int | None = None
+        self._own_cgroup = ""
 
     @property
     def trouble(self) -> str:
@@ -65,7 +66,7 @@ class ProcFs:
         known = self._known.get(pid)
         if known is not None and known[0] == started:
             return known[1]
-        owner = owner_of(_read(folder / "cgroup"), self._above())
+        owner = owner_of(_read(folder / "cgroup"), pods_above(self._own()))
         if _start_time(folder) != started:
             raise ProcessLookupError(pid)
         # One outside a pod may still be moved into a container; one inside stays.
@@ -96,25 +97,15 @@ class ProcFs:
 
     def _has_others(self, told: Mapping[int, Owner]) -> bool:
         """Return whether some process belongs to another pod than ours."""
-        pods = {owner.pod for owner in told.values()} - {NO_POD.pod}
-        return bool(pods) and bool(pods - {self._ours()})
+        ours = owner_of(self._own(), pods_above(self._own())).pod
+        return bool({owner.pod for owner in told.values()} - {NO_POD.pod, ours})
 
-    def _ours(self) -> str:
-        try:
-            own = _read(self._proc / "self" / "cgroup")
-        except OSError:
-            return NO_POD.pod
-        return owner_of(own, pods_above(own)).pod
-
-    def _above(self) -> int:
-        """Return how many pods the node runs in; read once."""
-        if self._pods_above is None:
-            try:
-                own = _read(self._proc / "self" / "cgroup")
-            except OSError:
-                return 0
-            self._pods_above = pods_above(own)
-        return self._pods_above
+    def _own(self) -> str:
+        """Return the cgroup of this process; empty if it cannot be read. Read once."""
+        if not self._own_cgroup:
+            with suppress(OSError):
+                self._own_cgroup = _read(self._proc / "self" / "cgroup")
+        return self._own_cgroup
 
     def _note(self, trouble: str, told: Mapping[int, Owner]) -> None:
         if trouble and not self._logged:

@@ -58,49 +58,28 @@ def choose(flags: Flags, listed: Iterable[Field] | None = None) -> Chosen:
     others. Flags win over it: a group switched on shows all its fields, one switched
     off none. Groups without fields of their own follow the defaults and flags.
     """
-    wanted = None if listed is None else {one.name: one for one in listed}
-    groups = (_groups(wanted) | flags.on) - flags.off
-    shown = tuple(
-        one if wanted is None else wanted.get(one.name, one)
-        for one in FIELDS
-        if one.group in groups
-        and (wanted is None or one.name in wanted or one.group in flags.on)
-    )
-    read: dict[str, list[str]] = {}
-    for one in shown:
-        read.setdefault(one.group, []).append(one.name)
-    for group, name in _needed(groups):
-        if group not in flags.off and name not in read.get(group, ()):
-            read.setdefault(group, []).append(name)
-    asking = {group: tuple(names) for group, names in read.items()}
-    return Chosen(groups | asking.keys(), shown, asking)
-
-
-def _groups(wanted: Mapping[str, Field] | None) -> frozenset[str]:
-    if wanted is None:
-        return frozenset(group.name for group in GROUPS if group.by_default)
-    with_fields = {one.group for one in FIELDS}
-    others = {
-        group.name
-        for group in GROUPS
-        if group.by_default and group.name not in with_fields
+    groups = {group.name for group in GROUPS if group.by_default}
+    wanted = {one.name: one for one in FIELDS if one.group in groups}
+    if listed is not None:
+        groups -= {one.group for one in FIELDS}
+        wanted = {one.name: one for one in listed}
+    wanted |= {
+        one.name: wanted.get(one.name, one) for one in FIELDS if one.group in flags.on
     }
-    return frozenset(others | {one.group for one in wanted.values()})
-
-
-def _needed(groups: frozenset[str]) -> list[tuple[str, str]]:
-    """Return what is read even if it is not shown.
-
-    ``/v1/collect`` needs the memory in use. If the driver does not tell the processes'
-    work, the card's own utilization serves for a container that is alone on it.
-    """
+    groups = (groups | flags.on | {one.group for one in wanted.values()}) - flags.off
+    asked = (wanted[one.name] for one in FIELDS if one.name in wanted)
+    shown = tuple(one for one in asked if one.group in groups)
+    read: dict[str, tuple[str, ...]] = {}
+    # /v1/collect needs the memory in use. If the driver does not tell the processes'
+    # work, the card's own utilization serves for a container that is alone on it.
     needed = [(MEMORY, FB_USED), (MEMORY, FB_TOTAL)]
-    if PROCESSES in groups:
-        needed.append((UTILIZATION, GPU_UTIL))
-    return needed
+    needed += [(UTILIZATION, GPU_UTIL)] if PROCESSES in groups else []
+    for group, name in [*((one.group, one.name) for one in shown), *needed]:
+        if group not in flags.off and name not in read.get(group, ()):
+            read[group] = (*read.get(group, ()), name)
+    return Chosen(frozenset(groups | read.keys()), shown, read)
 
 
-_COLUMNS = 3
 _PREFIX = "DCGM_"
 _OLD_PREFIX = "dcgm_"
 _OLD_WORDS = (
@@ -137,8 +116,8 @@ class FieldFile:
 def parse(text: str) -> FieldFile:
     """Parse a file. ``BadFieldFile`` if a line is malformed or a field is listed twice.
 
-    Also if no field is known: a file that was cut short, or is meant for something
-    else, must not switch everything off.
+    Also if no field is known, because a file that was cut short must not switch
+    everything off.
     """
     known = {one.name: one for one in FIELDS}
     seen: set[str] = set()
@@ -150,10 +129,9 @@ def parse(text: str) -> FieldFile:
             raise BadFieldFile(f"{where}: {written} is listed twice; leave one out")
         seen.add(name)
         if name in known and kind in _KINDS:
-            own = replace(known[name], kind=cast("FieldKind", kind))
-            shown = "" if written == name else written
-            own = replace(own, help=explanation or own.help, shown=shown)
-            fields.append(own)
+            own, shown = known[name], "" if written == name else written
+            known_kind, what = cast("FieldKind", kind), explanation or own.help
+            fields.append(replace(own, kind=known_kind, help=what, shown=shown))
         elif name in known:
             fix = f"use one of {', '.join(_KINDS)}"
             raise BadFieldFile(f"{where}: {written} is not a {kind}; {fix}")
@@ -165,33 +143,26 @@ def parse(text: str) -> FieldFile:
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Return the place of each row, and its three columns.
-
-    Line by line, so that an open quote does not include the lines after it.
-    """
+    """Yield place and columns: by line, so that an open quote ends with its line."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"line {number}"
         try:
             (row,) = csv.reader([line], skipinitialspace=True, strict=True)
+            name, kind, explanation = (cell.strip() for cell in row)
         except csv.Error as error:
             raise BadFieldFile(f"{where}: {error}") from error
-        yield where, *_columns([cell.strip() for cell in row], where)
-
-
-def _columns(cells: list[str], where: str) -> tuple[str, str, str]:
-    if len(cells) != _COLUMNS:
-        fix = "write: field, type, help"
-        raise BadFieldFile(f"{where}: {len(cells)} columns are not valid; {fix}")
-    name, kind, explanation = cells
-    if not name.startswith((_PREFIX, _OLD_PREFIX)) or not name.isidentifier():
-        fix = f"the names of fields begin with {_PREFIX}"
-        raise BadFieldFile(f"{where}: {name!r} is not valid; {fix}")
-    if kind not in (*_KINDS, *_OTHER_KINDS, _LABEL):
-        fix = f"use one of {', '.join((*_KINDS, _LABEL))}"
-        raise BadFieldFile(f"{where}: {kind!r} is not valid; {fix}")
-    return name, kind, explanation
+        except ValueError as error:
+            fix = f"{len(row)} columns are not valid; write: field, type, help"
+            raise BadFieldFile(f"{where}: {fix}") from error
+        if not name.startswith((_PREFIX, _OLD_PREFIX)) or not name.isidentifier():
+            fix = f"the names of fields begin with {_PREFIX}"
+            raise BadFieldFile(f"{where}: {name!r} is not valid; {fix}")
+        if kind not in (*_KINDS, *_OTHER_KINDS, _LABEL):
+            fix = f"use one of {', '.join((*_KINDS, _LABEL))}"
+            raise BadFieldFile(f"{where}: {kind!r} is not valid; {fix}")
+        yield where, name, kind, explanation
 
 
 def _today(name: str) -> str:

@@ -19,8 +19,6 @@ WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
 HostnameLabel = Literal["hostname", "Hostname"]
 HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
 
-_MOST_CONTEXT_MIB = 1 << 20
-_OFF = "off"
 _BARE_NODE_NAME = "KUBE_NODE_NAME"
 _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
 
@@ -92,7 +90,12 @@ class ExporterSettings:
         )
         _complain(env, settings)
         env.misspelt()
-        return settings, env.complaints + _both(given.flags)
+        both = [
+            f"--enable-{group.name} and --disable-{group.name}: give one of them"
+            for group in GROUPS
+            if group.name in given.flags.on & given.flags.off
+        ]
+        return settings, env.complaints + both
 
     @classmethod
     def _told(cls, env: Reading, bare_name: str) -> Self:
@@ -117,7 +120,7 @@ class ExporterSettings:
                 "WATCHDOG_CONTEXT_MIB",
                 cls.watchdog_context_mib,
                 least=0,
-                most=_MOST_CONTEXT_MIB,
+                most=1 << 20,
             ),
             hostname_label=env.one_of(
                 "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label
@@ -150,7 +153,7 @@ def _complain(env: Reading, settings: ExporterSettings) -> None:
 
 def _collect_listen(env: Reading, default: Address | None) -> Address | None:
     name = "COLLECT_LISTEN"
-    if env.text(name) == _OFF:
+    if env.text(name) == "off":
         return None
     return env.address(name, default or Address("0.0.0.0", 0))
 
@@ -160,11 +163,3 @@ def _clash(one: Address, other: Address | None) -> bool:
     if other is None or one.port != other.port:
         return False
     return one.host == other.host or bool({one.host, other.host} & _EVERYWHERE)
-
-
-def _both(flags: Flags) -> list[str]:
-    return [
-        f"--enable-{group.name} and --disable-{group.name}: give one of them"
-        for group in GROUPS
-        if group.name in flags.on & flags.off
-    ]

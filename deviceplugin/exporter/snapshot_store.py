@@ -1,18 +1,14 @@
 """The newest snapshot, and the usage that is computed from it. Thread-safe."""
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import TypeVar
 
 from deviceplugin.exporter.owners import Tenancy
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.exporter.usage import CONTEXT_MIB, Usage, account_usage
 from deviceplugin.telemetry.fields import GROUPS, MEMORY, PROCESSES, UTILIZATION
-
-Value = TypeVar("Value")
 
 LATE_S = 30.0
 """How long a round may take beyond its group's interval, because the kinds of cards are
@@ -28,7 +24,7 @@ class SnapshotStore:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._snapshot = Snapshot()
         self._put_at: dict[str, float] = {}
         self._last: tuple[Snapshot, frozenset[str], Snapshot] | None = None
@@ -67,17 +63,13 @@ class SnapshotStore:
         """
         self._put_at[PROCESSES] = self._clock()
         self.change(
-            lambda was: replace(
-                was, processes=one, troubles=_with(was.troubles, PROCESSES, trouble)
-            )
+            lambda was: replace(_with_trouble(was, PROCESSES, trouble), processes=one)
         )
 
     def set_trouble(self, about: str, words: str) -> None:
         """Set what is missing and why; empty if nothing is."""
         if self._snapshot.troubles.get(about, "") != words:
-            self.change(
-                lambda was: replace(was, troubles=_with(was.troubles, about, words))
-            )
+            self.change(lambda was: _with_trouble(was, about, words))
 
 
 def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
@@ -96,13 +88,9 @@ def _without_late(snapshot: Snapshot, late: frozenset[str]) -> Snapshot:
     return replace(snapshot, rounds=rounds, processes=processes, troubles=troubles)
 
 
-def _with(troubles: Mapping[str, str], about: str, words: str) -> dict[str, str]:
-    others = _without(troubles, about)
-    return {**others, about: words} if words else others
-
-
-def _without(these: Mapping[str, Value], name: str) -> dict[str, Value]:
-    return {key: value for key, value in these.items() if key != name}
+def _with_trouble(was: Snapshot, about: str, words: str) -> Snapshot:
+    troubles = {**was.troubles, about: words}
+    return replace(was, troubles={key: why for key, why in troubles.items() if why})
 
 
 class UsageBook:
@@ -147,16 +135,10 @@ class UsageBook:
                 snapshot.troubles,
                 tenancy,
             )
-            if not _same(read, self._read):
+            # The same objects; comparing rounds would be slow.
+            if tuple(map(id, read)) != tuple(map(id, self._read)):
                 self._usage = account_usage(
                     snapshot, tenancy, self._usage, self._context_mib
                 )
                 self._read = read
             return self._usage
-
-
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Return whether these are the same objects; comparing rounds would be slow."""
-    return len(one) == len(other) and all(
-        a is b for a, b in zip(one, other, strict=True)
-    )

@@ -18,7 +18,7 @@ from deviceplugin.exporter.run import Tenants
 from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Page
+from gpushare.kube.cluster import Page
 from gpushare.kube.errors import Unavailable
 from tests.builders import AT as WRITTEN
 from tests.builders import (
@@ -266,17 +266,6 @@ def test_a_pod_of_which_nobody_knows_the_cards() -> None:
     assert tenant(pod_json("a", units=1, node=NODE)).unplaced
     assert not tenant(pod_json("a", node=NODE)).unplaced
     assert not tenant(bound_json(placement("a", A, node=NODE))).unplaced
-
-
-def _reads(pod: Json) -> tuple[str, ...]:
-    return tuple(sorted(tenant(pod).running))
-
-
-def test_what_runs_now() -> None:
-    """By the containers' states."""
-    pod = held("a", containers={"x": (1, 0), "y": (1, 0)})
-    pod["status"]["containerStatuses"][1]["state"] = {"waiting": {}}
-    assert _reads(pod) == ("x",)
 
 
 UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
