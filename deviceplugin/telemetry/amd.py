@@ -10,7 +10,8 @@ import errno
 import re
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,74 +20,32 @@ from deviceplugin.cards.deadline import DeadlineCalls, DeadlineExceeded
 from deviceplugin.cards.source import Found, FoundCard, LeftOut, NoCardsYet, XidEvent
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.base import (
+    Answer,
     CardAnswer,
     ProcessesAnswer,
     ProcessUse,
     SmSource,
+    answered,
 )
 from gpushare.domain.model import CardUUID
 
-_READ_BYTES = 65536
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
-"""What kernels of different age answer for something that a card does not have."""
-
-
-class NotThere(Exception):
-    """This card, or its driver, does not have this value."""
-
-
-def raw(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
-    """
-    try:
-        with path.open("rb") as opened:
-            return opened.read(_READ_BYTES)
-    except OSError as error:
-        if error.errno in _ABSENT:
-            raise NotThere(str(path)) from error
-        raise
-
-
-def text(path: Path) -> str:
-    """Return a file's text, stripped; raises what ``raw`` raises."""
-    return raw(path).decode(errors="replace").strip()
-
-
-def text_or_nothing(path: Path) -> str:
-    """Return a file's text; empty if it cannot be read."""
-    try:
-        return text(path)
-    except (NotThere, OSError):
-        return ""
-
-
-def number(path: Path) -> int:
-    """Return the whole number that a file holds; raises what ``raw`` raises."""
-    found = text(path)
-    try:
-        return int(found)
-    except ValueError as error:
-        raise NotThere(f"{path} holds no number") from error
-
-
 CARDS = "sys/class/drm"
 """Where each card has a folder, under the host's root."""
+DEADLINE_S = 5.0
 
 _KFD = "sys/class/kfd/kfd"
 _MIB = 2**20
+_READ_BYTES = 65536
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
+"""What kernels of different age answer for something that a card does not have."""
 _UNIQUE = re.compile(r"(?!0+$)[0-9a-f]{16}")
 _FACT = re.compile(r"^(\w+) (\d{1,20})$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class AmdCard:
-    """One card, the folder of its files, and its ids in amdkfd."""
-
-    card: FoundCard
-    device: Path
-    kfd_ids: tuple[str, ...] = ()
+_ERRORS = re.compile(r"^(ue|ce):\s*(\d+)\s*$", re.MULTILINE)
+_ENERGY_AT = {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88}
+"""The offset of the energy in ``gpu_metrics``, by format and content revision."""
+_NEVER = 2**64 - 1
+_MJ = 1000 / 2**16
+"""Its unit, 2^-16 J, in mJ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,261 +55,6 @@ class Place:
     bus: str
     device: Path
     kfd_ids: tuple[str, ...] = ()
-
-
-def card_places(root: Path) -> list[Place]:
-    """Find where amdgpu drives a card, in the order of the PCI addresses."""
-    kfd_ids = _kfd_ids(root)
-    return [
-        Place(bus, device, kfd_ids.get(bus, ()))
-        for bus, device in sorted(_devices(root))
-    ]
-
-
-def described(place: Place) -> FoundCard | LeftOut:
-    """Read what does not change of a card. It may hang, as every call of a card."""
-    memory_mib = _memory_mib(place.device)
-    if not memory_mib:
-        return LeftOut(place.bus, "amdgpu does not tell its memory")
-    return _described(place.bus, place.device, memory_mib)
-
-
-def found_cards(
-    answers: Mapping[Place, FoundCard | LeftOut | Exception],
-) -> list[AmdCard | LeftOut]:
-    """Return the cards with their indices, in the order of their PCI addresses.
-
-    A card that did not answer is left out and keeps its place in the order.
-    """
-    all_found: list[AmdCard | LeftOut] = []
-    taken: set[CardUUID] = set()
-    index = 0
-    for place, card in answers.items():
-        if isinstance(card, LeftOut):
-            all_found.append(card)
-            continue
-        if isinstance(card, Exception):
-            all_found.append(LeftOut(place.bus, str(card)))
-        else:
-            if card.uuid in taken:
-                # All partitions of a card have the unique id of the whole card.
-                card = replace(card, uuid=_by_address(place.bus))  # noqa: PLW2901
-            taken.add(card.uuid)
-            its = replace(card, index=index)
-            all_found.append(AmdCard(its, place.device, place.kfd_ids))
-        index += 1
-    return all_found
-
-
-def is_there(one: AmdCard) -> bool:
-    """Return whether the card is still in its place and driven by amdgpu."""
-    return _bus(one.device) == one.card.bus
-
-
-def processes(root: Path, one: AmdCard) -> tuple[ProcessUse, ...]:
-    """List the compute processes that have memory of a card.
-
-    Raises ``NotThere`` if amdkfd, which knows them, does not have this card.
-    """
-    folder = root / _KFD / "proc"
-    if not one.kfd_ids or not folder.is_dir():
-        raise NotThere("amdkfd does not list this card's processes")
-    used = {
-        int(process.name): sum(_vram(process, kfd_id) for kfd_id in one.kfd_ids)
-        for process in folder.iterdir()
-        if process.name.isdecimal()
-    }
-    return tuple(
-        ProcessUse(pid, memory_mib=size / _MIB)
-        for pid, size in sorted(used.items())
-        if size
-    )
-
-
-def driver_version(root: Path) -> str:
-    """Return amdgpu's version; empty if it came with the kernel."""
-    return text_or_nothing(root / "sys/module/amdgpu/version")
-
-
-def _devices(root: Path) -> Iterator[tuple[str, Path]]:
-    for card in (root / CARDS).glob("card*"):
-        # Connectors such as card0-DP-1 are here too; they are no PCI devices.
-        if bus := _bus(card / "device"):
-            yield bus, card / "device"
-
-
-def _bus(device: Path) -> str:
-    """Return the PCI address if amdgpu drives it, else nothing."""
-    lines = text_or_nothing(device / "uevent").splitlines()
-    words = dict(line.split("=", 1) for line in lines if "=" in line)
-    return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
-
-
-def _memory_mib(device: Path) -> int:
-    try:
-        return number(device / "mem_info_vram_total") // _MIB
-    except (NotThere, OSError):
-        return 0
-
-
-def _described(bus: str, device: Path, memory_mib: int) -> FoundCard:
-    unique = text_or_nothing(device / "unique_id")
-    own = CardUUID(f"GPU-{unique}") if _UNIQUE.fullmatch(unique) else _by_address(bus)
-    kind = text_or_nothing(device / "device").removeprefix("0x")
-    return FoundCard(
-        uuid=own,
-        index=0,
-        memory_mib=memory_mib,
-        model=text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
-        bus=bus,
-        nodes=tuple(
-            f"/dev/dri/{one.name}" for one in sorted((device / "drm").glob("renderD*"))
-        ),
-        known_to_driver=False,
-    )
-
-
-def _by_address(bus: str) -> CardUUID:
-    return CardUUID(f"AMD-{bus}")
-
-
-def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
-    """Return amdkfd's ids by PCI address; a partitioned card has several."""
-    ids: dict[str, tuple[str, ...]] = {}
-    for node in sorted((root / _KFD / "topology/nodes").glob("*")):
-        kfd_id = text_or_nothing(node / "gpu_id")
-        facts = dict(_FACT.findall(text_or_nothing(node / "properties")))
-        # 0 is a node without a card.
-        if kfd_id in ("", "0") or "location_id" not in facts:
-            continue
-        bus = _address(int(facts.get("domain", 0)), int(facts["location_id"]))
-        ids[bus] = (*ids.get(bus, ()), kfd_id)
-    return ids
-
-
-def _address(domain: int, place: int) -> str:
-    return f"{domain:04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.{place & 7}"
-
-
-def _vram(process: Path, kfd_id: str) -> int:
-    try:
-        return number(process / f"vram_{kfd_id}")
-    except (NotThere, OSError):
-        return 0  # it has ended meanwhile
-
-
-_ENERGY_AT = {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88}
-"""The offset of the energy in ``gpu_metrics``, by format and content revision."""
-_NEVER = 2**64 - 1
-_MJ = 1000 / 2**16
-"""Its unit, 2^-16 J, in mJ."""
-_ERRORS = re.compile(r"^(ue|ce):\s*(\d+)\s*$", re.MULTILINE)
-
-
-def value(device: Path, field: str) -> float:
-    """Read one field of a card, in the field's own unit.
-
-    Raises ``NotThere``, or ``OSError`` if it cannot be read now.
-    """
-    read = _VALUES.get(field)
-    if read is None:
-        raise NotThere(field)
-    return read(device)
-
-
-def _plain(name: str) -> Callable[[Path], float]:
-    return lambda device: number(device / name)
-
-
-def _hwmon(scale: int, *names: str) -> Callable[[Path], float]:
-    """Read the first of these files that exists; the folder's name has a number."""
-
-    def read(device: Path) -> float:
-        for folder in sorted((device / "hwmon").glob("hwmon*")):
-            for name in names:
-                try:
-                    return number(folder / name) / scale
-                except NotThere:
-                    continue
-        raise NotThere(names[0])
-
-    return read
-
-
-def _mib(name: str) -> Callable[[Path], int]:
-    return lambda device: number(device / name) // _MIB
-
-
-_USED_MIB = _mib("mem_info_vram_used")
-_TOTAL_MIB = _mib("mem_info_vram_total")
-
-
-def _errors(kind: str) -> Callable[[Path], float]:
-    """Add up the errors of one kind over all blocks of the card."""
-
-    def read(device: Path) -> float:
-        counts: list[int] = []
-        for path in (device / "ras").glob("*_err_count"):
-            try:
-                told = _ERRORS.findall(text(path))
-            except NotThere:
-                continue
-            if not told:
-                # While the card is in reset, the sum without it would be too low.
-                raise OSError(errno.EBUSY, "it counts no errors now", str(path))
-            counts += [int(count) for name, count in told if name == kind]
-        if not counts:
-            raise NotThere(kind)
-        return sum(counts)
-
-    return read
-
-
-def _bad_pages(flag: str) -> Callable[[Path], int]:
-    """Count lines ``page : size : flag``; R is retired, P is pending."""
-
-    def read(device: Path) -> int:
-        lines = text(device / "ras/gpu_vram_bad_pages").splitlines()
-        return sum(line.rpartition(":")[2].strip() == flag for line in lines)
-
-    return read
-
-
-def _energy_mj(device: Path) -> float:
-    metrics = raw(device / "gpu_metrics")
-    at = _ENERGY_AT.get((metrics[2], metrics[3])) if metrics[3:] else None
-    if at is None or len(metrics) < at + 8:
-        raise NotThere("energy")
-    (counted,) = struct.unpack_from("<Q", metrics, at)
-    # All bits are set if the card does not count it.
-    if counted == _NEVER:
-        raise NotThere("energy")
-    return float(counted) * _MJ
-
-
-_VALUES: Mapping[str, Callable[[Path], float]] = {
-    fields.GPU_UTIL: _plain("gpu_busy_percent"),
-    fields.MEM_COPY_UTIL: _plain("mem_busy_percent"),
-    fields.FB_USED: _USED_MIB,
-    fields.FB_FREE: lambda device: _TOTAL_MIB(device) - _USED_MIB(device),
-    fields.FB_TOTAL: _TOTAL_MIB,
-    # The chip's edge; some new cards tell only its hottest point.
-    fields.GPU_TEMP: _hwmon(1000, "temp1_input", "temp2_input"),
-    fields.MEMORY_TEMP: _hwmon(1000, "temp3_input"),
-    # Averaged, or the present value on the newest cards.
-    fields.POWER_USAGE: _hwmon(1_000_000, "power1_average", "power1_input"),
-    fields.TOTAL_ENERGY_CONSUMPTION: _energy_mj,
-    fields.SM_CLOCK: _hwmon(1_000_000, "freq1_input"),
-    fields.MEM_CLOCK: _hwmon(1_000_000, "freq2_input"),
-    fields.PCIE_REPLAY_COUNTER: _plain("pcie_replay_count"),
-    fields.ECC_SBE_VOL_TOTAL: _errors("ce"),
-    fields.ECC_DBE_VOL_TOTAL: _errors("ue"),
-    fields.RETIRED_DBE: _bad_pages("R"),
-    fields.RETIRED_PENDING: lambda device: min(1, _bad_pages("P")(device)),
-}
-
-
-DEADLINE_S = 5.0
 
 
 class AmdTelemetry:
@@ -367,7 +71,7 @@ class AmdTelemetry:
         self._root = root
         self._calls = DeadlineCalls(deadline_s)
         self._knowing = threading.Lock()
-        self._known: dict[CardUUID, AmdCard] = {}
+        self._known: dict[CardUUID, tuple[Place, FoundCard]] = {}
         self._closed = threading.Event()
 
     def cards(self) -> Found:
@@ -377,65 +81,39 @@ class AmdTelemetry:
         """
         folder = self._root / CARDS
         try:
-            places = self._calls.run_one("places", partial(card_places, self._root))
+            places = self._calls.run_one("places", partial(_places, self._root))
         except DeadlineExceeded as error:
             raise NoCardsYet(f"{folder}: {error}") from error
         if not places:
             raise NoCardsYet(f"{folder} shows no card of the amdgpu driver")
-        found = found_cards(
-            self._calls.run({place: partial(described, place) for place in places})
+        found, left_out = _indexed(
+            self._calls.run({place: partial(_described, place) for place in places})
         )
         with self._knowing:
-            for one in found:
-                if isinstance(one, AmdCard):
-                    self._remember(one)
-            cards = [one.card for one in self._known.values()]
+            for place, card in found:
+                self._remember(place, card)
+            cards = [card for _, card in self._known.values()]
         known = {card.bus for card in cards}
-        left_out = tuple(
-            one for one in found if isinstance(one, LeftOut) and one.name not in known
-        )
-        return Found(tuple(sorted(cards, key=lambda card: card.index)), left_out)
+        unknown = tuple(one for one in left_out if one.name not in known)
+        return Found(tuple(sorted(cards, key=lambda card: card.index)), unknown)
 
     def driver_version(self) -> str:
         """Return amdgpu's version; empty if it came with the kernel, or hangs."""
-        version = partial(driver_version, self._root)
-        try:
-            return self._calls.run_one("version", version)
-        except DeadlineExceeded:
-            return ""
+        path = self._root / "sys/module/amdgpu/version"
+        with suppress(DeadlineExceeded):
+            return self._calls.run_one("version", partial(_text_or_nothing, path))
+        return ""
 
     def read(
         self, group: str, fields: Collection[str]
     ) -> Mapping[CardUUID, CardAnswer]:
         """Read the files of each card."""
-        wanted = sorted(fields)
-        answers = self._calls.run(
-            {
-                (group, uuid): partial(_says, one, wanted)
-                for uuid, one in self._all_known().items()
-            }
-        )
-        return {
-            uuid: CardAnswer(failure=_why(answer))
-            if isinstance(answer, Exception)
-            else answer
-            for (_, uuid), answer in answers.items()
-        }
+        return self._ask(CardAnswer, group, partial(_values, wanted=sorted(fields)))
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """List the compute processes; amdkfd tells only their memory."""
-        answers = self._calls.run(
-            {
-                ("processes", uuid): partial(_processes_say, self._root, one)
-                for uuid, one in self._all_known().items()
-            }
-        )
-        return {
-            uuid: ProcessesAnswer(known=False, failure=_why(answer))
-            if isinstance(answer, Exception)
-            else answer
-            for (_, uuid), answer in answers.items()
-        }
+        ask = partial(_processes, self._root)
+        return self._ask(ProcessesAnswer, "processes", ask)
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait; only NVIDIA's cards report XIDs."""
@@ -446,44 +124,179 @@ class AmdTelemetry:
         """Wake the threads that wait for an event."""
         self._closed.set()
 
-    def _all_known(self) -> Mapping[CardUUID, AmdCard]:
-        with self._knowing:
-            known = dict(self._known)
-        if not known:
+    def _ask(
+        self, kind: type[Answer], group: str, ask: Callable[[Place], Answer]
+    ) -> Mapping[CardUUID, Answer]:
+        """Ask all cards that are known; look for cards if none is."""
+        if not self._known:
             self.cards()
-            with self._knowing:
-                known = dict(self._known)
-        return known
+        with self._knowing:
+            places = [(uuid, place) for uuid, (place, _) in self._known.items()]
+        calls = {(group, uuid): partial(ask, place) for uuid, place in places}
+        answers = self._calls.run(calls).items()
+        return answered(kind, ((uuid, one) for (_, uuid), one in answers), _why)
 
-    def _remember(self, one: AmdCard) -> None:
-        known = self._known.get(one.card.uuid)
-        taken = {other.card.index for other in self._known.values()}
-        index = one.card.index
-        if known is not None:
-            index = known.card.index
-        elif index in taken:
-            index = max(taken) + 1
-        self._known[one.card.uuid] = replace(one, card=replace(one.card, index=index))
+    def _remember(self, place: Place, card: FoundCard) -> None:
+        taken = {other.index for _, other in self._known.values()}
+        index = max(taken) + 1 if card.index in taken else card.index
+        if card.uuid in self._known:
+            index = self._known[card.uuid][1].index
+        self._known[card.uuid] = (place, replace(card, index=index))
 
 
 class _Gone(Exception):
     """The card is not in its place any more."""
 
 
-def _find(one: AmdCard) -> None:
-    if not is_there(one):
-        raise _Gone(f"{one.card.bus} is not there any more")
+class NotThere(Exception):
+    """This card, or its driver, does not have this value."""
 
 
-def _says(one: AmdCard, wanted: Collection[str]) -> CardAnswer:
+def _raw(path: Path) -> bytes:
+    """Return a file's bytes.
+
+    Raises ``NotThere``, or ``OSError`` if it cannot be read now, as during a reset.
+    """
+    try:
+        with path.open("rb") as opened:
+            return opened.read(_READ_BYTES)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise NotThere(str(path)) from error
+        raise
+
+
+def _text(path: Path) -> str:
+    return _raw(path).decode(errors="replace").strip()
+
+
+def _text_or_nothing(path: Path) -> str:
+    with suppress(NotThere, OSError):
+        return _text(path)
+    return ""
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(_text(path))
+    except ValueError as error:
+        raise NotThere(f"{path} holds no number") from error
+
+
+def _number_or_0(path: Path) -> int:
+    with suppress(NotThere, OSError):
+        return _number(path)
+    return 0
+
+
+def _places(root: Path) -> list[Place]:
+    """Find where amdgpu drives a card, in the order of the PCI addresses."""
+    kfd_ids = _kfd_ids(root)
+    # Connectors such as card0-DP-1 are there too; they are no PCI devices.
+    folders = [card / "device" for card in (root / CARDS).glob("card*")]
+    found = sorted((bus, device) for device in folders if (bus := _bus(device)))
+    return [Place(bus, device, kfd_ids.get(bus, ())) for bus, device in found]
+
+
+def _bus(device: Path) -> str:
+    """Return the PCI address if amdgpu drives it, else nothing."""
+    lines = _text_or_nothing(device / "uevent").splitlines()
+    words = dict(line.split("=", 1) for line in lines if "=" in line)
+    return words.get("PCI_SLOT_NAME", "") if words.get("DRIVER") == "amdgpu" else ""
+
+
+def _kfd_ids(root: Path) -> dict[str, tuple[str, ...]]:
+    """Return amdkfd's ids by PCI address; a partitioned card has several."""
+    ids: dict[str, tuple[str, ...]] = {}
+    for node in sorted((root / _KFD / "topology/nodes").glob("*")):
+        kfd_id = _text_or_nothing(node / "gpu_id")
+        facts = dict(_FACT.findall(_text_or_nothing(node / "properties")))
+        # 0 is a node without a card.
+        if kfd_id in ("", "0") or "location_id" not in facts:
+            continue
+        domain, at = int(facts.get("domain", 0)), int(facts["location_id"])
+        bus = f"{domain:04x}:{at >> 8 & 255:02x}:{at >> 3 & 31:02x}.{at & 7}"
+        ids[bus] = (*ids.get(bus, ()), kfd_id)
+    return ids
+
+
+def _described(place: Place) -> FoundCard | LeftOut:
+    """Read what does not change of a card. It may hang, as every call of a card."""
+    bus, device = place.bus, place.device
+    memory_mib = _number_or_0(device / "mem_info_vram_total") // _MIB
+    if not memory_mib:
+        return LeftOut(bus, "amdgpu does not tell its memory")
+    unique = _text_or_nothing(device / "unique_id")
+    kind = _text_or_nothing(device / "device").removeprefix("0x")
+    nodes = sorted((device / "drm").glob("renderD*"))
+    return FoundCard(
+        uuid=CardUUID(f"GPU-{unique}" if _UNIQUE.fullmatch(unique) else f"AMD-{bus}"),
+        index=0,
+        memory_mib=memory_mib,
+        model=_text_or_nothing(device / "product_name") or f"AMD {kind}".strip(),
+        bus=bus,
+        nodes=tuple(f"/dev/dri/{one.name}" for one in nodes),
+        known_to_driver=False,
+    )
+
+
+def _indexed(
+    answers: Mapping[Place, FoundCard | LeftOut | Exception],
+) -> tuple[list[tuple[Place, FoundCard]], list[LeftOut]]:
+    """Return the cards with their indices, in the order of their PCI addresses.
+
+    A card that did not answer is left out and keeps its place in the order.
+    """
+    cards: list[tuple[Place, FoundCard]] = []
+    left_out: list[LeftOut] = []
+    for place, card in answers.items():
+        if isinstance(card, LeftOut):
+            left_out.append(card)
+        elif isinstance(card, Exception):
+            left_out.append(LeftOut(place.bus, str(card)))
+        else:
+            # All partitions of a card have the unique id of the whole card.
+            taken = card.uuid in {other.uuid for _, other in cards}
+            uuid = CardUUID(f"AMD-{place.bus}") if taken else card.uuid
+            cards.append((place, replace(card, uuid=uuid)))
+    there = [place for place, card in answers.items() if not isinstance(card, LeftOut)]
+    return [(at, replace(one, index=there.index(at))) for at, one in cards], left_out
+
+
+def _processes(root: Path, place: Place) -> ProcessesAnswer:
+    """List the compute processes that have memory of a card.
+
+    amdkfd knows them, and only their memory; it may not have this card.
+    """
+    _check(place)
+    folder = root / _KFD / "proc"
+    if not place.kfd_ids or not folder.is_dir():
+        return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
+    used = {
+        # 0 also if it has ended meanwhile.
+        int(one.name): sum(_number_or_0(one / f"vram_{id_}") for id_ in place.kfd_ids)
+        for one in folder.iterdir()
+        if one.name.isdecimal()
+    }
+    uses = (ProcessUse(pid, size / _MIB) for pid, size in sorted(used.items()) if size)
+    return ProcessesAnswer(tuple(uses), SmSource.CARD)
+
+
+def _check(place: Place) -> None:
+    """Raise unless the card is still in its place and driven by amdgpu."""
+    if _bus(place.device) != place.bus:
+        raise _Gone(f"{place.bus} is not there any more")
+
+
+def _values(place: Place, wanted: Collection[str]) -> CardAnswer:
     """Read each field; one that cannot be read now is only missing."""
-    _find(one)
+    _check(place)
     values: dict[str, float] = {}
-    unsupported: set[str] = set()
+    unsupported = set(wanted) - _VALUES.keys()
     why = ""
-    for name in wanted:
+    for name in (one for one in wanted if one in _VALUES):
         try:
-            values[name] = value(one.device, name)
+            values[name] = _VALUES[name](place.device)
         except NotThere:
             unsupported.add(name)
         except OSError as error:
@@ -493,16 +306,81 @@ def _says(one: AmdCard, wanted: Collection[str]) -> CardAnswer:
     return CardAnswer(values, frozenset(unsupported))
 
 
-def _processes_say(root: Path, one: AmdCard) -> ProcessesAnswer:
-    _find(one)
-    try:
-        listed = processes(root, one)
-    except NotThere:
-        return ProcessesAnswer(known=False, sm_source=SmSource.CARD)
-    return ProcessesAnswer(listed, SmSource.CARD)
-
-
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def _file(name: str, device: Path) -> float:
+    return _number(device / name)
+
+
+def _mib(name: str, device: Path) -> int:
+    return _number(device / f"mem_info_vram_{name}") // _MIB
+
+
+def _hwmon(names: Sequence[str], scale: int, device: Path) -> float:
+    """Read the first of these files that exists; the folder's name has a number."""
+    for folder in sorted((device / "hwmon").glob("hwmon*")):
+        for name in names:
+            with suppress(NotThere):
+                return _number(folder / name) / scale
+    raise NotThere(names[0])
+
+
+def _errors(kind: str, device: Path) -> float:
+    """Add up the errors of one kind over all blocks of the card."""
+    counts: list[int] = []
+    for path in (device / "ras").glob("*_err_count"):
+        try:
+            told = _ERRORS.findall(_text(path))
+        except NotThere:
+            continue
+        if not told:
+            # While the card is in reset, the sum without it would be too low.
+            raise OSError(errno.EBUSY, "it counts no errors now", str(path))
+        counts += [int(count) for name, count in told if name == kind]
+    if not counts:
+        raise NotThere(kind)
+    return sum(counts)
+
+
+def _bad_pages(flag: str, device: Path) -> int:
+    """Count lines ``page : size : flag``; R is retired, P is pending."""
+    lines = _text(device / "ras/gpu_vram_bad_pages").splitlines()
+    return sum(line.rpartition(":")[2].strip() == flag for line in lines)
+
+
+def _energy_mj(device: Path) -> float:
+    metrics = _raw(device / "gpu_metrics")
+    at = _ENERGY_AT.get((metrics[2], metrics[3])) if metrics[3:] else None
+    if at is None or len(metrics) < at + 8:
+        raise NotThere("energy")
+    (counted,) = struct.unpack_from("<Q", metrics, at)
+    # All bits are set if the card does not count it.
+    if counted == _NEVER:
+        raise NotThere("energy")
+    return float(counted) * _MJ
+
+
+_VALUES: Mapping[str, Callable[[Path], float]] = {
+    fields.GPU_UTIL: partial(_file, "gpu_busy_percent"),
+    fields.MEM_COPY_UTIL: partial(_file, "mem_busy_percent"),
+    fields.FB_USED: partial(_mib, "used"),
+    fields.FB_FREE: lambda device: _mib("total", device) - _mib("used", device),
+    fields.FB_TOTAL: partial(_mib, "total"),
+    # The chip's edge; some new cards tell only its hottest point.
+    fields.GPU_TEMP: partial(_hwmon, ("temp1_input", "temp2_input"), 1000),
+    fields.MEMORY_TEMP: partial(_hwmon, ("temp3_input",), 1000),
+    # Averaged, or the present value on the newest cards.
+    fields.POWER_USAGE: partial(_hwmon, ("power1_average", "power1_input"), 10**6),
+    fields.TOTAL_ENERGY_CONSUMPTION: _energy_mj,
+    fields.SM_CLOCK: partial(_hwmon, ("freq1_input",), 10**6),
+    fields.MEM_CLOCK: partial(_hwmon, ("freq2_input",), 10**6),
+    fields.PCIE_REPLAY_COUNTER: partial(_file, "pcie_replay_count"),
+    fields.ECC_SBE_VOL_TOTAL: partial(_errors, "ce"),
+    fields.ECC_DBE_VOL_TOTAL: partial(_errors, "ue"),
+    fields.RETIRED_DBE: partial(_bad_pages, "R"),
+    fields.RETIRED_PENDING: lambda device: min(1, _bad_pages("P", device)),
+}

@@ -6,10 +6,10 @@
 An unknown value is missing, never 0; the value of an idle card is 0, never missing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from deviceplugin.cards.source import (
     CardReading,
@@ -35,6 +35,11 @@ class CardAnswer:
     values: Mapping[str, float] = field(default_factory=dict)
     unsupported: frozenset[str] = frozenset()
     failure: str = ""
+
+    @classmethod
+    def failed(cls, because: str) -> "CardAnswer":
+        """Return the answer of a card that failed."""
+        return cls(failure=because)
 
 
 class SmSource(StrEnum):
@@ -77,6 +82,26 @@ class ProcessesAnswer:
     sm_source: SmSource = SmSource.NONE
     known: bool = True
     failure: str = ""
+
+    @classmethod
+    def failed(cls, because: str) -> "ProcessesAnswer":
+        """Return the answer of a card that failed."""
+        return cls(known=False, failure=because)
+
+
+Answer = TypeVar("Answer", CardAnswer, ProcessesAnswer)
+
+
+def answered(
+    kind: type[Answer],
+    answers: Iterable[tuple[CardUUID, Answer | Exception]],
+    why: Callable[[Exception], str] = str,
+) -> dict[CardUUID, Answer]:
+    """Return the answers by card; an error is the answer of a card that failed."""
+    return {
+        uuid: kind.failed(why(one)) if isinstance(one, Exception) else one
+        for uuid, one in answers
+    }
 
 
 class Telemetry(Protocol):

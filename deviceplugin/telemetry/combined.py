@@ -3,16 +3,13 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from deviceplugin.cards.combined import Combined, error_text
 from deviceplugin.cards.source import Found, FoundCard, NoCardsYet
-from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, Telemetry
+from deviceplugin.telemetry.base import Answer, CardAnswer, ProcessesAnswer, Telemetry
 from gpushare.domain.model import CardUUID
 
 logger = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer", CardAnswer, ProcessesAnswer)
 
 
 class CombinedTelemetry(Combined[Telemetry]):
@@ -35,24 +32,16 @@ class CombinedTelemetry(Combined[Telemetry]):
         self, group: str, fields: Collection[str]
     ) -> Mapping[CardUUID, CardAnswer]:
         """Read every source's cards."""
-        return self._each(
-            lambda source: source.read(group, fields),
-            lambda because: CardAnswer(failure=because),
-            _both,
-        )
+        return self._each(CardAnswer, lambda source: source.read(group, fields), _both)
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Read the processes of every source's cards."""
-        return self._each(
-            lambda source: source.processes(),
-            lambda because: ProcessesAnswer(known=False, failure=because),
-            _better,
-        )
+        return self._each(ProcessesAnswer, lambda source: source.processes(), _better)
 
     def _each(
         self,
+        kind: type[Answer],
         ask: Callable[[Telemetry], Mapping[CardUUID, Answer]],
-        failed: Callable[[str], Answer],
         merged: Callable[[Answer, Answer], Answer],
     ) -> Mapping[CardUUID, Answer]:
         all_found, reasons = self._noted()
@@ -64,8 +53,8 @@ class CombinedTelemetry(Combined[Telemetry]):
             try:
                 answers = ask(self._sources[number])
             except Exception as error:  # noqa: BLE001  it must not hide the others
-                because = error_text(error)
-                answers = {card.uuid: failed(because) for card in found.cards}
+                failed = kind.failed(error_text(error))
+                answers = {card.uuid: failed for card in found.cards}
             for uuid, says in answers.items():
                 told[uuid] = merged(told[uuid], says) if uuid in told else says
         if not told and reasons:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pynvml
@@ -25,244 +26,10 @@ from deviceplugin.telemetry.base import (
     ProcessesAnswer,
     ProcessUse,
     SmSource,
+    answered,
 )
 from deviceplugin.telemetry.nvml_values import Profiler, Rates, busy_percent, values
 from gpushare.domain.model import CardUUID
-
-_MIB = 2**20
-_UNKNOWN_BYTES = 2**64 - 1
-_FULL = 100
-_SHORTEST_S = 1.0
-_LONGEST_S = 10.0
-_NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
-"""An idle card; pynvml raises even success if there is no sample."""
-
-Listed = dict[int, float | None]
-"""MiB by process id, None if the driver cannot tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How busy a process kept the card (%), until ``at`` (us since 1970)."""
-
-    at: int
-    sm: float
-    memory_copy: float
-    encoder: float
-    decoder: float
-
-    @property
-    def likely(self) -> bool:
-        """Whether the values are possible; the driver's ring has invalid ones, too."""
-        return max(self.sm, self.memory_copy, self.encoder, self.decoder) <= _FULL
-
-
-_WORK_CALLS = (
-    (SmSource.SAMPLES, "nvmlDeviceGetProcessUtilization"),
-    (SmSource.INFO, "nvmlDeviceGetProcessesUtilizationInfo"),
-)
-_IDLE = Work(0, 0.0, 0.0, 0.0, 0.0)
-
-
-@dataclass(slots=True)
-class _Card:
-    """What is remembered of a card: when it was read, and which call told of work.
-
-    ``lists`` are the kinds of processes that were ever listed.
-    """
-
-    read_at: float = 0.0
-    work_call: SmSource | None = None
-    lists: set[str] = field(default_factory=set)
-
-
-class ProcessLists:
-    """Reads the processes of cards, each card from one thread at a time.
-
-    ``clock`` returns seconds since 1970, as in the driver's samples.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._cards: dict[CardUUID, _Card] = {}
-
-    def read(self, uuid: CardUUID, handle: Handle) -> ProcessesAnswer:
-        """Read the processes of a card. ``CardFailed``, ``QueryRefused``, ``NoDriver``.
-
-        ``QueryRefused`` if a part of the processes is refused just now: the containers
-        of those would otherwise look idle.
-        """
-        card = self._cards.setdefault(uuid, _Card())
-        owners = _running(card, handle)
-        if owners is None:
-            return ProcessesAnswer(known=False)
-        clients = _listed("MPSCompute", card, handle) or {}
-        running = _joined(owners, clients)
-        now = self._clock()
-        # Since the last reading, because the ring also has what ended long ago; at
-        # least one second, because the driver samples once a second.
-        since = min(max(card.read_at, now - _LONGEST_S), now - _SHORTEST_S)
-        card.read_at = now
-        source, work = _work_of(card, handle, int(since * 1e6), running.keys())
-        return ProcessesAnswer(
-            tuple(
-                _use(pid, running[pid], _of(work, pid, client=pid in clients))
-                for pid in sorted(running)
-            ),
-            source,
-        )
-
-
-def _running(card: _Card, handle: Handle) -> Listed | None:
-    compute = _listed("Compute", card, handle)
-    graphics = _listed("Graphics", card, handle)
-    if compute is None and graphics is None:
-        return None
-    return _joined(compute or {}, graphics or {})
-
-
-def _joined(one: Listed, other: Listed) -> Listed:
-    """Join two lists; a process in both has the same memory in both."""
-    joined = dict(one)
-    for pid, mib in other.items():
-        known = [had for had in (joined.get(pid), mib) if had is not None]
-        joined[pid] = max(known, default=None)
-    return joined
-
-
-def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
-    """List with the newest call that the driver has; None if it has none for a card.
-
-    ``QueryRefused`` if the call fails, because there may be processes in the list; not
-    for graphics or MPS lists that never worked.
-    """
-    name = f"nvmlDeviceGet{kind}RunningProcesses"
-    calls = (
-        partial(_newer_list, f"{name}_v3", handle),
-        partial(_newer_list, f"{name}_v2", handle),
-        partial(_first_list, name, handle),
-    )
-    try:
-        for call in calls:
-            listed = nvml.query(call)
-            if listed is not None:
-                card.lists.add(kind)
-                return listed
-    except nvml.QueryRefused:
-        if kind == "Compute" or kind in card.lists:
-            raise
-    return None
-
-
-def _newer_list(name: str, handle: Handle) -> Listed:
-    return _by_pid(
-        (one.pid, one.usedGpuMemory) for one in getattr(pynvml, name)(handle)
-    )
-
-
-class _FirstProcess(ctypes.Structure):
-    """The layout before ``_v2``, which pynvml no longer knows."""
-
-    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
-
-
-def _first_list(name: str, handle: Handle) -> Listed:
-    call = getattr(pynvml.nvmlLib, name, None)
-    if call is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    count = ctypes.c_uint(0)
-    code = call(handle, ctypes.byref(count), None)
-    if code == pynvml.NVML_SUCCESS:
-        return {}
-    # More room than needed, as in pynvml, because processes may start meanwhile.
-    count.value = count.value * 2 + 5
-    room = (_FirstProcess * count.value)()
-    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        code = call(handle, ctypes.byref(count), room)
-    if code != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(code)
-    return _by_pid((one.pid, one.used) for one in room[: count.value])
-
-
-def _by_pid(listed: Iterable[tuple[int, int | None]]) -> Listed:
-    joined: Listed = {}
-    for pid, used in listed:
-        mib = None if used is None or used == _UNKNOWN_BYTES else used / _MIB
-        joined = _joined(joined, {pid: mib})
-    return joined
-
-
-def _work_of(
-    card: _Card, handle: Handle, since_us: int, running: Collection[int]
-) -> tuple[SmSource, Mapping[int, Work] | None]:
-    """Return which call told of the processes' work, and the work; None if none does.
-
-    A call that has told of work before is trusted when it tells of none: the card is
-    idle. One that never did may never tell, as with some drivers: then the card's own
-    utilization must show that it is idle.
-    """
-    empty: SmSource | None = None
-    for source, call in _WORK_CALLS:
-        work = _work(call, handle, since_us, running)
-        if work:
-            card.work_call = source
-            return source, work
-        if work is not None and card.work_call is source:
-            return source, {}
-        if work is not None:
-            empty = empty or source
-    busy = busy_percent(handle)
-    if empty is not None and busy == 0:
-        return empty, {}
-    return (SmSource.NONE if busy is None else SmSource.CARD), None
-
-
-def _work(
-    call: str, handle: Handle, since_us: int, running: Collection[int]
-) -> dict[int, Work] | None:
-    """Return the newest possible work of each process; None if the call is refused."""
-    try:
-        samples = nvml.query(partial(_samples, call, handle, since_us))
-    except nvml.QueryRefused:
-        return None
-    if samples is None:
-        return None
-    likely = [
-        (pid, work)
-        for pid, work in samples
-        if pid in running and work.likely and work.at > since_us
-    ]
-    return dict(sorted(likely, key=lambda sample: sample[1].at))
-
-
-def _samples(call: str, handle: Handle, since_us: int) -> list[tuple[int, Work]]:
-    try:
-        told: Iterable[Any] = getattr(pynvml, call)(handle, since_us)
-    except pynvml.NVMLError as error:
-        if error.value in _NOTHING_NEW:
-            return []
-        raise
-    return [
-        (
-            one.pid,
-            Work(one.timeStamp, one.smUtil, one.memUtil, one.encUtil, one.decUtil),
-        )
-        for one in told
-    ]
-
-
-def _of(work: Mapping[int, Work] | None, pid: int, *, client: bool) -> Work | None:
-    """Return a process's work; an MPS client's may be counted for the MPS server."""
-    if work is None:
-        return None
-    return work.get(pid, None if client else _IDLE)
-
-
-def _use(pid: int, mib: float | None, work: Work | None) -> ProcessUse:
-    if work is None:
-        return ProcessUse(pid, mib)
-    return ProcessUse(pid, mib, work.sm, work.memory_copy, work.encoder, work.decoder)
-
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +37,23 @@ _BASIC = frozenset(
     {fields.FB_TOTAL, fields.GPU_UTIL, fields.GPU_TEMP, fields.POWER_USAGE}
 )
 """Fields that every card that answers tells to every user."""
+_MIB = 2**20
+_UNKNOWN_BYTES = 2**64 - 1
+_FULL = 100
+_SHORTEST_S = 1.0
+_LONGEST_S = 10.0
+_NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
+"""An idle card; pynvml raises even success if there is no sample."""
+_WORK_CALLS = (
+    (SmSource.SAMPLES, "nvmlDeviceGetProcessUtilization"),
+    (SmSource.INFO, "nvmlDeviceGetProcessesUtilizationInfo"),
+)
+
+Listed = dict[int, float | None]
+"""MiB by process id, None if the driver cannot tell."""
+Work = tuple[float, ...]
+"""How busy a process kept SM, memory, encoder and decoder of a card (%)."""
+_IDLE: Work = (0.0, 0.0, 0.0, 0.0)
 
 
 class NvmlTelemetry:
@@ -311,12 +95,7 @@ class NvmlTelemetry:
         """
         wanted = frozenset(fields)
         answers = self._cards.ask(group, partial(self._read, group, wanted))
-        return {
-            card.uuid: CardAnswer(failure=str(answer))
-            if isinstance(answer, Exception)
-            else answer
-            for card, answer in answers
-        }
+        return answered(CardAnswer, ((card.uuid, one) for card, one in answers))
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Read the processes of each card last found. ``NoCardsYet``.
@@ -324,12 +103,7 @@ class NvmlTelemetry:
         A card that refuses to list them just now is logged once.
         """
         answers = self._cards.ask(fields.PROCESSES, self._who)
-        return {
-            card.uuid: ProcessesAnswer(known=False, failure=str(answer))
-            if isinstance(answer, Exception)
-            else answer
-            for card, answer in answers
-        }
+        return answered(ProcessesAnswer, ((card.uuid, one) for card, one in answers))
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         """Wait for an XID; None after ``timeout_s``."""
@@ -344,15 +118,14 @@ class NvmlTelemetry:
         self, group: str, wanted: frozenset[str], uuid: CardUUID, handle: Handle
     ) -> CardAnswer:
         if group == fields.PROFILING:
-            said = self._profiler.read(uuid, handle, wanted)
+            says, refused = self._profiler.read(uuid, handle, wanted)
         else:
-            said = values(handle, wanted - {fields.XID_ERRORS})
-            said = self._rates.put(uuid, said)
-        for name, why in said.refused.items():
+            says, refused = values(handle, wanted - {fields.XID_ERRORS})
+            says = self._rates.put(uuid, says)
+        for name, why in refused.items():
             self._note(uuid, name, why)
-        says = said.says
-        if said.refused and not says.values and not _answers(handle):
-            says = CardAnswer(failure=next(iter(said.refused.values())))
+        if refused and not says.values and not _answers(handle):
+            says = CardAnswer(failure=next(iter(refused.values())))
         if fields.XID_ERRORS not in wanted or self._cards.reports_faults_of(uuid):
             return says
         # "No fault so far" would be wrong for a card that never reports any.
@@ -381,4 +154,176 @@ def _answers(handle: Handle) -> bool:
     A driver may refuse a whole group; a sick card tells nothing. ``CardFailed``,
     ``NoDriver``.
     """
-    return bool(values(handle, _BASIC).says.values)
+    return bool(values(handle, _BASIC)[0].values)
+
+
+@dataclass(slots=True)
+class _Card:
+    """What is remembered of a card: when it was read, and which call told of work.
+
+    ``lists`` are the kinds of processes that were ever listed.
+    """
+
+    read_at: float = 0.0
+    work_call: SmSource | None = None
+    lists: set[str] = field(default_factory=set)
+
+
+class ProcessLists:
+    """Reads the processes of cards, each card from one thread at a time.
+
+    ``clock`` returns seconds since 1970, as in the driver's samples.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._cards: dict[CardUUID, _Card] = {}
+
+    def read(self, uuid: CardUUID, handle: Handle) -> ProcessesAnswer:
+        """Read the processes of a card. ``CardFailed``, ``QueryRefused``, ``NoDriver``.
+
+        ``QueryRefused`` if a part of the processes is refused just now: the containers
+        of those would otherwise look idle.
+        """
+        card = self._cards.setdefault(uuid, _Card())
+        compute = _listed("Compute", card, handle)
+        graphics = _listed("Graphics", card, handle)
+        if compute is None and graphics is None:
+            return ProcessesAnswer(known=False)
+        clients = _listed("MPSCompute", card, handle) or {}
+        running = _joined(compute or {}, graphics or {}, clients)
+        now = self._clock()
+        # Since the last reading, because the ring also has what ended long ago; at
+        # least one second, because the driver samples once a second.
+        since = min(max(card.read_at, now - _LONGEST_S), now - _SHORTEST_S)
+        card.read_at = now
+        source, work = _work_of(card, handle, int(since * 1e6), running.keys())
+        uses: list[ProcessUse] = []
+        for pid, mib in sorted(running.items()):
+            # An MPS client's work may be counted for the MPS server.
+            idle = () if pid in clients or work is None else _IDLE
+            uses.append(ProcessUse(pid, mib, *(work or {}).get(pid, idle)))
+        return ProcessesAnswer(tuple(uses), source)
+
+
+def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
+    """List with the newest call that the driver has; None if it has none for a card.
+
+    ``QueryRefused`` if the call fails, because there may be processes in the list; not
+    for graphics or MPS lists that never worked.
+    """
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    calls = (
+        partial(_newer_list, f"{name}_v3", handle),
+        partial(_newer_list, f"{name}_v2", handle),
+        partial(_first_list, name, handle),
+    )
+    try:
+        for call in calls:
+            listed = nvml.query(call)
+            if listed is not None:
+                card.lists.add(kind)
+                return listed
+    except nvml.QueryRefused:
+        if kind == "Compute" or kind in card.lists:
+            raise
+    return None
+
+
+def _joined(*lists: Listed) -> Listed:
+    """Join lists; a process in several has the same memory in all."""
+    joined: Listed = {}
+    for pid, mib in (one for listed in lists for one in listed.items()):
+        known = [had for had in (joined.get(pid), mib) if had is not None]
+        joined[pid] = max(known, default=None)
+    return joined
+
+
+def _newer_list(name: str, handle: Handle) -> Listed:
+    return _by_pid(
+        (one.pid, one.usedGpuMemory) for one in getattr(pynvml, name)(handle)
+    )
+
+
+class _FirstProcess(ctypes.Structure):
+    """The layout before ``_v2``, which pynvml no longer knows."""
+
+    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+
+def _first_list(name: str, handle: Handle) -> Listed:
+    call = getattr(pynvml.nvmlLib, name, None)
+    if call is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    count = ctypes.c_uint(0)
+    code = call(handle, ctypes.byref(count), None)
+    if code == pynvml.NVML_SUCCESS:
+        return {}
+    # More room than needed, as in pynvml, because processes may start meanwhile.
+    count.value = count.value * 2 + 5
+    room = (_FirstProcess * count.value)()
+    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        code = call(handle, ctypes.byref(count), room)
+    if code != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(code)
+    return _by_pid((one.pid, one.used) for one in room[: count.value])
+
+
+def _by_pid(listed: Iterable[tuple[int, int | None]]) -> Listed:
+    told = ((pid, _UNKNOWN_BYTES if used is None else used) for pid, used in listed)
+    return _joined(
+        *({pid: None if b == _UNKNOWN_BYTES else b / _MIB} for pid, b in told)
+    )
+
+
+def _work_of(
+    card: _Card, handle: Handle, since_us: int, running: Collection[int]
+) -> tuple[SmSource, Mapping[int, Work] | None]:
+    """Return which call told of the processes' work, and the work; None if none does.
+
+    A call that has told of work before is trusted when it tells of none: the card is
+    idle. One that never did may never tell, as with some drivers: then the card's own
+    utilization must show that it is idle.
+    """
+    empty: SmSource | None = None
+    for source, call in _WORK_CALLS:
+        work = _work(call, handle, since_us, running)
+        if work:
+            card.work_call = source
+            return source, work
+        if work is not None and card.work_call is source:
+            return source, {}
+        if work is not None:
+            empty = empty or source
+    busy = busy_percent(handle)
+    if empty is not None and busy == 0:
+        return empty, {}
+    return (SmSource.NONE if busy is None else SmSource.CARD), None
+
+
+def _work(
+    call: str, handle: Handle, since_us: int, running: Collection[int]
+) -> dict[int, Work] | None:
+    """Return the newest possible work of each process; None if the call is refused."""
+    try:
+        samples = nvml.query(partial(_samples, call, handle, since_us))
+    except nvml.QueryRefused:
+        return None
+    if samples is None:
+        return None
+    newest: dict[int, Work] = {}
+    for one in sorted(samples, key=attrgetter("timeStamp")):
+        work = (one.smUtil, one.memUtil, one.encUtil, one.decUtil)
+        # The driver's ring has impossible values, too.
+        if one.pid in running and one.timeStamp > since_us and max(work) <= _FULL:
+            newest[one.pid] = work
+    return newest
+
+
+def _samples(call: str, handle: Handle, since_us: int) -> list[Any]:
+    try:
+        return list(getattr(pynvml, call)(handle, since_us))
+    except pynvml.NVMLError as error:
+        if error.value in _NOTHING_NEW:
+            return []
+        raise

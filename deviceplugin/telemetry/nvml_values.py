@@ -11,6 +11,7 @@ one. Older data-centre cards tell this to DCGM only, other cards not at all.
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,16 +45,9 @@ _UNION = {
 Numbers = Sequence[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesAnswer:
-    """A card's answer; ``refused`` has the reason for each field that failed just now.
-
-    Those are neither known nor unsupported. One group alone does not tell whether a
-    card that refuses all of it is sick.
-    """
-
-    says: CardAnswer
-    refused: Mapping[str, str]
+Refused = dict[str, str]
+"""The reason for each field that failed just now: it is neither known nor unsupported.
+One group alone does not tell whether a card that refuses all of it is sick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +58,13 @@ class _Call:
     ask: Callable[[Handle], Numbers | None]
 
 
-def values(handle: Handle, wanted: Collection[str]) -> ValuesAnswer:
+def values(handle: Handle, wanted: Collection[str]) -> tuple[CardAnswer, Refused]:
     """Read some fields of one card, each in its own unit (``fields``).
 
     An unknown field is unsupported. ``CardFailed``, ``NoDriver``.
     """
     known: dict[str, float] = {}
-    refused: dict[str, str] = {}
+    refused: Refused = {}
     for call in _CALLS:
         asked = [name for name in call.names if name in wanted]
         if not asked:
@@ -80,14 +74,16 @@ def values(handle: Handle, wanted: Collection[str]) -> ValuesAnswer:
         except nvml.QueryRefused as error:
             refused |= dict.fromkeys(asked, str(error))
             continue
-        told = dict(zip(call.names, numbers, strict=False))
-        known |= {
-            name: float(number)
-            for name in asked
-            if (number := told.get(name)) is not None
-        }
+        told = zip(call.names, numbers, strict=False)
+        known |= {k: float(v) for k, v in told if v is not None and k in asked}
+    return _answer(wanted, known, refused)
+
+
+def _answer(
+    wanted: Collection[str], known: Mapping[str, float], refused: Refused
+) -> tuple[CardAnswer, Refused]:
     unsupported = frozenset(wanted) - known.keys() - refused.keys()
-    return ValuesAnswer(CardAnswer(known, unsupported), refused)
+    return CardAnswer(known, unsupported), refused
 
 
 class Rates:
@@ -103,18 +99,18 @@ class Rates:
         self._clock = clock
         self._last: dict[CardUUID, tuple[float, float]] = {}
 
-    def put(self, uuid: CardUUID, said: ValuesAnswer) -> ValuesAnswer:
+    def put(self, uuid: CardUUID, says: CardAnswer) -> CardAnswer:
         """Replace the counter by the rate; other fields stay as they are."""
         name = fields.NVLINK_BANDWIDTH_TOTAL
-        if name not in said.says.values:
-            return said
-        known = dict(said.says.values)
+        if name not in says.values:
+            return says
+        known = dict(says.values)
         counted_kib, now = known.pop(name), self._clock()
         before_kib, then = self._last.get(uuid, (counted_kib, now))
         self._last[uuid] = (counted_kib, now)
         if now > then and counted_kib >= before_kib:
             known[name] = (counted_kib - before_kib) / (now - then) / 1000
-        return ValuesAnswer(replace(said.says, values=known), said.refused)
+        return replace(says, values=known)
 
 
 def busy_percent(handle: Handle) -> float | None:
@@ -154,12 +150,18 @@ def _temperature(handle: Handle) -> Numbers | None:
     )
 
 
-def _violation(policy: int, field: int, handle: Handle) -> Numbers | None:
+def _memory_temperature(handle: Handle) -> Numbers:
+    return _field_values(handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
+
+
+def _violation(policy: str, handle: Handle) -> Numbers | None:
     """Return nanoseconds; CUDA 14 removes the call, and the field value stays."""
     get = pynvml.nvmlDeviceGetViolationStatus
+    by_call = getattr(pynvml, f"NVML_PERF_POLICY_{policy}")
+    by_field = getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{policy}")
     return _first(
-        lambda: [_known(get(handle, policy).violationTime)],
-        lambda: _field_values(handle, [field]),
+        lambda: [_known(get(handle, by_call).violationTime)],
+        lambda: _field_values(handle, [by_field]),
     )
 
 
@@ -214,100 +216,56 @@ def _known(raw: float, factor: float = 1) -> float | None:
     return None if raw in _BLANKS else raw * factor
 
 
-def _one(name: str, get: Callable[[Handle], float], factor: float = 1) -> _Call:
-    return _Call((name,), lambda handle: [_known(get(handle), factor)])
+def _one(name: str, get: Callable[..., float], *more: int, factor: float = 1) -> _Call:
+    return _Call((name,), lambda handle: [_known(get(handle, *more), factor)])
 
 
-def _clock(kind: int) -> Callable[[Handle], float]:
-    return lambda handle: int(pynvml.nvmlDeviceGetClockInfo(handle, kind))
-
-
-def _ecc(error: int, counter: int) -> Callable[[Handle], float]:
-    return lambda handle: int(
-        pynvml.nvmlDeviceGetTotalEccErrors(handle, error, counter)
-    )
-
-
-def _retired(cause: int) -> Callable[[Handle], float]:
-    return lambda handle: len(pynvml.nvmlDeviceGetRetiredPages(handle, cause))
-
-
-def _pcie(direction: int) -> Callable[[Handle], float]:
-    return lambda handle: int(pynvml.nvmlDeviceGetPcieThroughput(handle, direction))
+def _retired_pages(handle: Handle, cause: int) -> int:
+    return len(pynvml.nvmlDeviceGetRetiredPages(handle, cause))
 
 
 _CORRECTED = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
 _UNCORRECTED = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 _VOLATILE = pynvml.NVML_VOLATILE_ECC
 _AGGREGATE = pynvml.NVML_AGGREGATE_ECC
+_SINGLE_BIT = pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS
+_DOUBLE_BIT = pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR
+_MEMORY = (fields.FB_USED, fields.FB_FREE, fields.FB_RESERVED, fields.FB_TOTAL)
+_REMAPPED = (
+    fields.CORRECTABLE_REMAPPED_ROWS,
+    fields.UNCORRECTABLE_REMAPPED_ROWS,
+    fields.ROW_REMAP_FAILURE,
+)
+_clock = pynvml.nvmlDeviceGetClockInfo
+_ecc = pynvml.nvmlDeviceGetTotalEccErrors
+_pcie = pynvml.nvmlDeviceGetPcieThroughput
 
 _CALLS = (
     _Call((fields.GPU_UTIL, fields.MEM_COPY_UTIL), _utilization),
     _one(fields.ENC_UTIL, lambda card: pynvml.nvmlDeviceGetEncoderUtilization(card)[0]),
     _one(fields.DEC_UTIL, lambda card: pynvml.nvmlDeviceGetDecoderUtilization(card)[0]),
-    _Call(
-        (fields.FB_USED, fields.FB_FREE, fields.FB_RESERVED, fields.FB_TOTAL), _memory
-    ),
+    _Call(_MEMORY, _memory),
     _Call((fields.GPU_TEMP,), _temperature),
-    _Call(
-        (fields.MEMORY_TEMP,),
-        lambda card: _field_values(card, [pynvml.NVML_FI_DEV_MEMORY_TEMP]),
-    ),
-    _one(fields.POWER_USAGE, pynvml.nvmlDeviceGetPowerUsage, _W),
-    _one(
-        fields.TOTAL_ENERGY_CONSUMPTION,
-        pynvml.nvmlDeviceGetTotalEnergyConsumption,
-    ),
-    _one(fields.SM_CLOCK, _clock(pynvml.NVML_CLOCK_SM)),
-    _one(fields.MEM_CLOCK, _clock(pynvml.NVML_CLOCK_MEM)),
-    _Call(
-        (fields.POWER_VIOLATION,),
-        partial(
-            _violation,
-            pynvml.NVML_PERF_POLICY_POWER,
-            pynvml.NVML_FI_DEV_PERF_POLICY_POWER,
-        ),
-    ),
-    _Call(
-        (fields.THERMAL_VIOLATION,),
-        partial(
-            _violation,
-            pynvml.NVML_PERF_POLICY_THERMAL,
-            pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
-        ),
-    ),
-    _one(
-        fields.PCIE_REPLAY_COUNTER,
-        pynvml.nvmlDeviceGetPcieReplayCounter,
-    ),
-    _one(fields.ECC_SBE_VOL_TOTAL, _ecc(_CORRECTED, _VOLATILE)),
-    _one(fields.ECC_DBE_VOL_TOTAL, _ecc(_UNCORRECTED, _VOLATILE)),
-    _one(fields.ECC_SBE_AGG_TOTAL, _ecc(_CORRECTED, _AGGREGATE)),
-    _one(fields.ECC_DBE_AGG_TOTAL, _ecc(_UNCORRECTED, _AGGREGATE)),
-    _Call(
-        (
-            fields.CORRECTABLE_REMAPPED_ROWS,
-            fields.UNCORRECTABLE_REMAPPED_ROWS,
-            fields.ROW_REMAP_FAILURE,
-        ),
-        _remapped_rows,
-    ),
+    _Call((fields.MEMORY_TEMP,), _memory_temperature),
+    _one(fields.POWER_USAGE, pynvml.nvmlDeviceGetPowerUsage, factor=_W),
+    _one(fields.TOTAL_ENERGY_CONSUMPTION, pynvml.nvmlDeviceGetTotalEnergyConsumption),
+    _one(fields.SM_CLOCK, _clock, pynvml.NVML_CLOCK_SM),
+    _one(fields.MEM_CLOCK, _clock, pynvml.NVML_CLOCK_MEM),
+    _Call((fields.POWER_VIOLATION,), partial(_violation, "POWER")),
+    _Call((fields.THERMAL_VIOLATION,), partial(_violation, "THERMAL")),
+    _one(fields.PCIE_REPLAY_COUNTER, pynvml.nvmlDeviceGetPcieReplayCounter),
+    _one(fields.ECC_SBE_VOL_TOTAL, _ecc, _CORRECTED, _VOLATILE),
+    _one(fields.ECC_DBE_VOL_TOTAL, _ecc, _UNCORRECTED, _VOLATILE),
+    _one(fields.ECC_SBE_AGG_TOTAL, _ecc, _CORRECTED, _AGGREGATE),
+    _one(fields.ECC_DBE_AGG_TOTAL, _ecc, _UNCORRECTED, _AGGREGATE),
+    _Call(_REMAPPED, _remapped_rows),
     _Call((fields.VGPU_LICENSE_STATUS,), _license),
     _Call((fields.NVLINK_BANDWIDTH_TOTAL,), _nvlink),
-    _one(
-        fields.RETIRED_SBE,
-        _retired(pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS),
-    ),
-    _one(
-        fields.RETIRED_DBE,
-        _retired(pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR),
-    ),
-    _one(
-        fields.RETIRED_PENDING,
-        pynvml.nvmlDeviceGetRetiredPagesPendingStatus,
-    ),
-    _one(fields.PCIE_TX_THROUGHPUT, _pcie(pynvml.NVML_PCIE_UTIL_TX_BYTES)),
-    _one(fields.PCIE_RX_THROUGHPUT, _pcie(pynvml.NVML_PCIE_UTIL_RX_BYTES)),
+    _one(fields.RETIRED_SBE, _retired_pages, _SINGLE_BIT),
+    _one(fields.RETIRED_DBE, _retired_pages, _DOUBLE_BIT),
+    _one(fields.RETIRED_PENDING, pynvml.nvmlDeviceGetRetiredPagesPendingStatus),
+    _one(fields.PCIE_TX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_TX_BYTES),
+    _one(fields.PCIE_RX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_RX_BYTES),
 )
 """In the order of the documentation; those of one tuple are read at once."""
 
@@ -331,12 +289,8 @@ STALE_S = 60.0
 """A longer average would hide what the card does now."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A sample in NVML's memory, to be freed; ``at`` by the monotonic clock."""
-
-    taken: Any
-    at: float
+_Sample = tuple[Any, float]
+"""A sample in NVML's memory, to be freed; when it was taken, by the monotonic clock."""
 
 
 class Profiler:
@@ -352,58 +306,59 @@ class Profiler:
 
     def read(
         self, uuid: CardUUID, handle: Handle, wanted: Collection[str]
-    ) -> ValuesAnswer:
+    ) -> tuple[CardAnswer, Refused]:
         """Read some fields of one card. ``CardFailed`` and ``NoDriver``."""
         asked = [name for name in wanted if name in _METRICS]
+        metrics: dict[str, Any] = {}
         try:
-            if not asked or not _supported(handle):
+            support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, handle))
+            if asked and support is not None and support.isSupportedDevice:
+                metrics = self._metrics(uuid, handle, asked)
+            else:
                 self._forget(uuid)
-                return ValuesAnswer(CardAnswer(unsupported=frozenset(wanted)), {})
-            metrics = self._metrics(uuid, handle, asked)
         except nvml.QueryRefused as error:
-            refused = dict.fromkeys(asked, str(error))
-            return ValuesAnswer(
-                CardAnswer(unsupported=frozenset(wanted) - set(asked)), refused
-            )
-        return _said(frozenset(wanted), metrics)
-
-    def _metrics(
-        self, uuid: CardUUID, handle: Handle, asked: Collection[str]
-    ) -> dict[str, Any]:
-        """Return NVML's metrics by field, for the time since the last sample."""
-        before = self._kept.pop(uuid, None)
-        if before is not None and time.monotonic() - before.at > self._stale_s:
-            _free(before)
-            before = None
-        before = before or _sample(handle)
-        try:
-            time.sleep(max(0.0, before.at + _APART_S - time.monotonic()))
-            now = _sample(handle)
-            self._kept[uuid] = now
-            return _between(before, now, asked)
-        finally:
-            _free(before)
+            return _answer(wanted, {}, dict.fromkeys(asked, str(error)))
+        known: dict[str, float] = {}
+        refused: Refused = {}
+        for name, one in metrics.items():
+            # By its own code, because one may fail if the call succeeds.
+            try:
+                has_it = nvml.query(partial(nvml.has_part, one.nvmlReturn))
+            except nvml.QueryRefused as error:
+                refused[name] = str(error)
+                continue
+            if has_it and math.isfinite(one.value):
+                known[name] = one.value * _METRICS[name][1]
+        return _answer(wanted, known, refused)
 
     def close(self) -> None:
         """Free all samples."""
         for uuid in list(self._kept):
             self._forget(uuid)
 
+    def _metrics(
+        self, uuid: CardUUID, handle: Handle, asked: Collection[str]
+    ) -> dict[str, Any]:
+        """Return NVML's metrics by field, for the time since the last sample."""
+        if time.monotonic() - self._kept.get(uuid, (None, 0.0))[1] > self._stale_s:
+            self._forget(uuid)
+        before = self._kept.pop(uuid, None) or _sample(handle)
+        try:
+            time.sleep(max(0.0, before[1] + _APART_S - time.monotonic()))
+            now = self._kept[uuid] = _sample(handle)
+            return _between(before, now, asked)
+        finally:
+            _free(before)
+
     def _forget(self, uuid: CardUUID) -> None:
-        sample = self._kept.pop(uuid, None)
-        if sample is not None:
+        if sample := self._kept.pop(uuid, None):
             _free(sample)
 
 
-def _supported(handle: Handle) -> bool:
-    support = nvml.query(partial(pynvml.nvmlGpmQueryDeviceSupport, handle))
-    return support is not None and bool(support.isSupportedDevice)
-
-
 def _sample(handle: Handle) -> _Sample:
-    sample = _Sample(nvml.query(pynvml.nvmlGpmSampleAlloc), time.monotonic())
+    sample = (nvml.query(pynvml.nvmlGpmSampleAlloc), time.monotonic())
     try:
-        nvml.query(partial(pynvml.nvmlGpmSampleGet, handle, sample.taken))
+        nvml.query(partial(pynvml.nvmlGpmSampleGet, handle, sample[0]))
     except Exception:
         _free(sample)
         raise
@@ -411,35 +366,17 @@ def _sample(handle: Handle) -> _Sample:
 
 
 def _free(sample: _Sample) -> None:
-    try:
-        pynvml.nvmlGpmSampleFree(sample.taken)
-    except pynvml.NVMLError:
-        return
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlGpmSampleFree(sample[0])
 
 
 def _between(before: _Sample, now: _Sample, names: Collection[str]) -> dict[str, Any]:
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     asked.numMetrics = len(names)
-    asked.sample1, asked.sample2 = before.taken, now.taken
+    asked.sample1, asked.sample2 = before[0], now[0]
     for place, name in enumerate(names):
         asked.metrics[place].metricId = _METRICS[name][0]
     if nvml.query(partial(pynvml.nvmlGpmMetricsGet, asked)) is None:
         return {}
     return dict(zip(names, asked.metrics, strict=False))
-
-
-def _said(wanted: frozenset[str], metrics: Mapping[str, Any]) -> ValuesAnswer:
-    """Judge each metric by its own code, because one may fail if the call succeeds."""
-    known: dict[str, float] = {}
-    refused: dict[str, str] = {}
-    for name, one in metrics.items():
-        try:
-            has_it = nvml.query(partial(nvml.has_part, one.nvmlReturn))
-        except nvml.QueryRefused as error:
-            refused[name] = str(error)
-            continue
-        if has_it and math.isfinite(one.value):
-            known[name] = one.value * _METRICS[name][1]
-    unsupported = wanted - known.keys() - refused.keys()
-    return ValuesAnswer(CardAnswer(known, unsupported), refused)
