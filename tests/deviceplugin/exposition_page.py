@@ -85,6 +85,12 @@ class ExpositionFixture:
         assert len(found) <= 1, found
         return found[0] if found else None
 
+    def by(self, name: str, label: str = "PodName") -> dict[str, float]:
+        """The values by a label, of which no two samples have the same."""
+        told = [(its[label], value) for its, value in self.samples(name)]
+        assert len(told) == len(dict(told)), told
+        return dict(told)
+
 
 def busy(*pods: Json, **how: Any) -> ExpositionFixture:
     """Pod ``a`` works on the first card."""

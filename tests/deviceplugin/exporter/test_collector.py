@@ -1,16 +1,40 @@
-"""The page of metrics: which series there are, with which labels."""
+"""The page of metrics: its series, their labels, and what is not there."""
 
 import re
+import time
 from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_open_metrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse
 
 from deviceplugin.cards.source import Found
+from deviceplugin.exporter import catalog as own
+from deviceplugin.exporter.collector import Exposition
+from deviceplugin.exporter.kubelet_check import KubeletRound
 from deviceplugin.exporter.owners import NO_POD
-from deviceplugin.exporter.selection import parse
+from deviceplugin.exporter.selection import parse as parse_fields
+from deviceplugin.exporter.snapshot import Round, Snapshot, XidTally
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.telemetry import fields
-from deviceplugin.telemetry.base import ProcessesAnswer
-from tests.builders import page
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
+from deviceplugin.telemetry.fields import FIELDS, Field
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json
+from tests.builders import AT as WRITTEN
+from tests.builders import page, placement
 from tests.deviceplugin.exporter_data import (
+    ALL,
     AT,
+    BY_CARD,
+    DEFAULT,
     A,
     B,
     held,
@@ -26,165 +50,385 @@ from tests.deviceplugin.exposition_page import (
     ExpositionFixture,
     busy,
 )
-from tests.deviceplugin.node_fixture import found_card
+from tests.deviceplugin.node_fixture import NODE, found_card
+from tests.testbed.prometheus import Promtool
+
+UTIL, SM = fields.GPU_UTIL, own.SM_UTIL.name
+ALLOCATED, OVER = own.MEM_ALLOCATED.name, own.OVER_SHARE.name
+TROUBLE, HEALTHY = own.TROUBLE.name, own.CARD_HEALTHY.name
+SUCCESS, TIMESTAMP = own.SUCCESS.name, own.TIMESTAMP.name
+HANGS = CardAnswer(failure="it hangs")
 
 
-def test_a_cards_labels_are_dcgm_exporters_and_the_nodes() -> None:
-    """In every series that is a card's; other words for no bus and no minor number."""
-    fixture = busy(values={A: {fields.GPU_UTIL: 20.0}, B: {}})
-    assert fixture.samples("DCGM_FI_DEV_GPU_UTIL") == [(CARD_A, 20.0)]
-    fixture.now = replace(
-        fixture.now,
-        found=Found((replace(found_card(0), bus="00000000:00:04.0", minor=None),)),
+def moved(name: str) -> Json:
+    """A pod that lies on card B and was planned for card A."""
+    pod = held(name, on=A)
+    actual = encode_placement(placement(name, B, 8, node=NODE), WRITTEN)
+    pod["metadata"]["annotations"][names.ACTUAL] = actual
+    return pod
+
+
+def full() -> ExpositionFixture:
+    """A node where every metric there is has a value."""
+    every = {
+        one.name: float(number)
+        for number, one in enumerate(FIELDS)
+        if one.name not in (fields.XID_ERRORS, fields.MEMORY_TEMP)
+    }
+    round_ = processes(
+        {A: [use(1, 3000, 20), use(2, 9, 1)]}, {1: owner("a"), 2: NO_POD}
     )
-    [(labels, _)] = fixture.samples("DCGM_FI_DEV_GPU_UTIL")
+    now = snapshot(
+        round_=round_,
+        values={A: every | {fields.MEMORY_TEMP: 5.0}, B: every},
+        unsupported={B: [fields.MEMORY_TEMP]},
+        groups=ALL,
+        xids={A: XidTally(79, {79: 1})},
+        troubles={"config": 'line 3 says "what\\ever"\nand more'},
+    )
+    return ExpositionFixture(
+        now,
+        pods=[held("a", 8, 50), moved("b")],
+        kubelet=KubeletRound(AT, 0.1, 2, (("default", "a"),)),
+        tally=OveruseTally(2, 1),
+    )
+
+
+def test_a_full_page_is_as_the_two_tables_say() -> None:
+    """No metric more or less; no series twice, because Prometheus drops one of them."""
+    told = [one for family in parse(full().text()) for one in family.samples]
+    assert {one.name for one in told} == {one.name for one in (*FIELDS, *own.OWN)}
+    series = [(one.name, *sorted(one.labels.items())) for one in told]
+    assert len(series) == len(set(series))
+    base = {"card": set(CARD_A), "container": set(MAIN_OF_A), "node": {"NodeName"}}
+    for one in own.OWN:
+        labels = {frozenset(each.labels) for each in told if each.name == one.name}
+        assert labels == {frozenset(base[one.about] | set(one.labels))}, one.name
+
+
+def test_promtool_has_nothing_to_say(promtool: Promtool) -> None:
+    """But of the labels in camelCase, and of one name: both are dcgm-exporter's."""
+    name = fields.PCIE_REPLAY_COUNTER
+    known = f"{name} metric name should not include type 'counter'"
+    assert promtool.complaints(full().text()) == [known]
+    assert promtool.complaints(ExpositionFixture(Snapshot(), pods=[]).text()) == []
+
+
+def test_counters_keep_their_exact_names() -> None:
+    """Nothing is appended to dcgm-exporter's, in either format."""
+    name = fields.TOTAL_ENERGY_CONSUMPTION
+    fixture = busy(values={A: {name: 5.0}})
+    assert f"# TYPE {name} untyped\n{name}{{" in fixture.text()
+    families = parse_open_metrics(open_metrics(fixture.registry).decode())
+    found = {one.name for family in families for one in family.samples}
+    assert {name, "vcuda_watchdog_reports_total"} <= found
+    assert f"{name}_total" not in found
+
+
+def test_registering_collects_nothing() -> None:
+    """A registry that asked would find no page before the first round."""
+    calls: list[int] = []
+
+    def read() -> Snapshot:
+        calls.append(1)
+        return Snapshot()
+
+    registry = CollectorRegistry()
+    registry.register(Exposition(SITE, read, UsageBook(read)))
+    assert calls == []
+    generate_latest(registry)
+    assert calls
+
+
+def test_labels_are_dcgm_exporters_and_our_own() -> None:
+    """None clashes with Prometheus' own; older dashboards want a large ``Hostname``."""
+    fixture = busy(values={A: {UTIL: 20.0}, B: {}})
+    assert fixture.samples(UTIL) == [(CARD_A, 20.0)]
+    assert (MAIN_OF_A, 23.0) in fixture.samples(SM)
+    assert not re.search(r'[{,](pod|namespace|container)="', fixture.text())
+    card = replace(found_card(0), bus="00000000:00:04.0", minor=None)
+    now = replace(fixture.now, found=Found((card,)))
+    fixture = ExpositionFixture(now, replace(SITE, hostname_label="Hostname"), [])
+    [(labels, _)] = fixture.samples(UTIL)
     assert (labels["pci_bus_id"], labels["device"]) == ("00000000:00:04.0", "")
-
-
-def test_the_hosts_label_may_be_written_large() -> None:
-    """As older dcgm-exporters do; never both."""
-    fixture = busy(values={A: {fields.GPU_UTIL: 20.0}})
-    fixture = ExpositionFixture(
-        fixture.now, replace(SITE, hostname_label="Hostname"), [held("a")]
-    )
-    [(labels, _)] = fixture.samples("DCGM_FI_DEV_GPU_UTIL")
     assert labels["Hostname"] == "host-1"
     assert "hostname" not in labels
 
 
-def test_a_containers_labels_are_its_cards_and_its_own() -> None:
-    """And none that clashes with Prometheus' own."""
-    fixture = busy()
-    assert (MAIN_OF_A, 23.0) in fixture.samples("DCGM_CUSTOM_PROCESS_SM_UTIL")
-    assert not re.search(r'[{,](pod|namespace|container)="', fixture.text())
-
-
-def test_one_series_a_card_however_many_share_it() -> None:
-    """The adapter sums them over a node."""
+def test_one_series_a_card_and_one_a_container() -> None:
+    """The adapter sums them over a node; an idle process must not dilute an average."""
     round_ = processes(
-        {A: [use(1, 100, 20), use(2, 50, 3)]}, {1: owner("a"), 2: owner("b")}
+        {A: [use(1, 100, 20), use(2, 50, 3), use(3, 7, 0)]},
+        {1: owner("a"), 2: owner("b"), 3: owner("b")},
     )
     values = {A: {fields.FB_USED: 5220.0}, B: {fields.FB_USED: 0.0}}
     pods = [held("a"), held("b"), held("c")]
     fixture = ExpositionFixture(snapshot(round_=round_, values=values), pods=pods)
-    found = fixture.samples("DCGM_FI_DEV_FB_USED")
-    assert sorted(value for _, value in found) == [0, 5220]
-    assert not any("PodName" in labels for labels, _ in found)
-
-
-def test_one_series_a_container_however_many_processes() -> None:
-    """An idle process at its side must not dilute an average."""
-    round_ = processes(
-        {A: [use(1, 100, 23), use(2, 50, 0)]}, {1: owner("a"), 2: owner("a")}
-    )
-    fixture = ExpositionFixture(snapshot(round_=round_), pods=[held("a")])
-    sm = fixture.samples("DCGM_CUSTOM_PROCESS_SM_UTIL")
-    assert [value for _, value in sm] == [23]
-    assert fixture.value("DCGM_CUSTOM_PROCESS_MEM_USED", PodName="a") == 150
+    assert fixture.by(fields.FB_USED, "gpu") == {"0": 5220, "1": 0}
+    assert fixture.by(SM) == {"a": 20, "b": 3, "c": 0}
+    assert fixture.by(own.MEM_USED.name) == {"a": 100, "b": 57, "c": 0}
 
 
 def test_idle_is_zero_and_gone_is_nothing() -> None:
-    """So that an autoscaler sees 0 and not ``<unknown>``."""
+    """So that an autoscaler sees 0 and not ``<unknown>``; the share stays meanwhile."""
     fixture = ExpositionFixture(snapshot(round_=processes({})), pods=[held("a")])
-    assert fixture.value("DCGM_CUSTOM_PROCESS_SM_UTIL", PodName="a") == 0
-    assert fixture.value("DCGM_CUSTOM_PROCESS_MEM_USED", PodName="a") == 0
+    assert (fixture.by(SM), fixture.by(own.MEM_USED.name)) == ({"a": 0}, {"a": 0})
+    failing = processes({A: ProcessesAnswer(failure="it hangs")})
+    fixture.now = snapshot(round_=failing)
+    for name in (SM, OVER, own.CARD_UNATTRIBUTED.name):
+        assert not [one for one in fixture.samples(name) if one[0]["UUID"] == A], name
+    assert fixture.by(ALLOCATED) == {"a": 2048}
     fixture.tenants.replace(iter([page()]))
-    assert fixture.samples("DCGM_CUSTOM_PROCESS_SM_UTIL") == []
-    assert fixture.samples("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED") == []
-
-
-def test_unknown_is_nothing_and_what_is_allotted_stays() -> None:
-    """A failing card's containers have no use, and still their share."""
-    round_ = processes({A: ProcessesAnswer(failure="it hangs")})
-    fixture = ExpositionFixture(snapshot(round_=round_), pods=[held("a")])
-    assert fixture.samples("DCGM_CUSTOM_PROCESS_SM_UTIL") == []
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", PodName="a") == 2048
-    assert fixture.samples("vcuda_container_over_share") == []
-    assert fixture.value("vcuda_card_unattributed_memory_bytes", UUID=A) is None
+    assert fixture.samples(ALLOCATED) == []
 
 
 def test_what_a_container_was_allotted() -> None:
-    """In the units of the names; a limit only where cores were asked."""
-    fixture = ExpositionFixture(snapshot(), pods=[held("a", 8, 50), held("b", 4, 0)])
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", PodName="a") == 2048
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_CP_ALLOCATED", PodName="a") == 0.5
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_CP_ALLOCATED", PodName="b") == 0
-    assert fixture.value("vcuda_container_core_limit_ratio", PodName="a") == 0.5
-    assert fixture.value("vcuda_container_core_limit_ratio", PodName="b") is None
+    """In the units of the names; 23 % of the card are 46 % of 50 cores.
+
+    Who asked for cores alone has no memory limit: by 0 any use would be too much.
+    """
+    round_ = processes({A: [use(1, 5, 23)]}, {1: owner("a")})
+    pods = [held("a", 8, 50), held("b", 4, 0), held("c", 0, 50)]
+    fixture = ExpositionFixture(snapshot(round_=round_), pods=pods)
+    assert fixture.by(ALLOCATED) == {"a": 2048, "b": 1024}
+    assert fixture.by(own.CP_ALLOCATED.name) == {"a": 0.5, "b": 0, "c": 0.5}
+    assert fixture.by(own.CORE_LIMIT.name) == {"a": 0.5, "c": 0.5}
+    assert fixture.by(own.CORE_USE.name) == {"a": 0.46, "c": 0}
 
 
-def test_who_asked_for_cores_alone_has_no_memory_to_be_measured_by() -> None:
-    """By 0 any use would be endlessly too much: rules divide by it."""
-    fixture = busy(held("a", 0, 50))
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED") is None
-    assert fixture.value("DCGM_CUSTOM_CONTAINER_CP_ALLOCATED") == 0.5
-
-
-def test_use_beside_the_cores_asked() -> None:
-    """23 % of the card are 46 % of 50 cores; of no cores there is no share."""
-    assert busy(held("a", 8, 50)).value("vcuda_container_core_use_ratio") == 0.46
-    assert busy(held("a", 8, 0)).value("vcuda_container_core_use_ratio") is None
-
-
-def test_who_is_over_its_share() -> None:
-    """1, else 0; nothing where it cannot be told."""
+def test_who_is_over_its_share_and_when_it_worked_last() -> None:
+    """Nothing where it is not known, nor for what runs outside Kubernetes."""
     round_ = processes(
-        {A: [use(1, 3000, 1), use(2, 100, 1), use(3, None, 1)]},
-        {1: owner("a"), 2: owner("b"), 3: owner("c")},
+        {A: [use(1, 3000, 1), use(2, 100, 0), use(3, None, None), use(4, 100, 5)]},
+        {1: owner("a"), 2: owner("b"), 3: owner("c"), 4: NO_POD},
     )
-    fixture = ExpositionFixture(
-        snapshot(round_=round_), pods=[held(one) for one in "abc"]
-    )
-    found = fixture.samples("vcuda_container_over_share")
-    assert [(its["PodName"], value) for its, value in found] == [("a", 1), ("b", 0)]
-
-
-def test_when_a_container_worked_last() -> None:
-    """In seconds since 1970, none for what is no pod's."""
-    round_ = processes({A: [use(1, 100, 20), use(2, 5, 5)]}, {1: owner("a"), 2: NO_POD})
-    fixture = ExpositionFixture(snapshot(round_=round_), pods=[held("a")])
-    [(labels, value)] = fixture.samples("vcuda_container_last_busy_timestamp_seconds")
-    assert (labels["PodName"], value) == ("a", AT)
-
-
-def test_processes_outside_kubernetes_have_empty_names() -> None:
-    """Which Prometheus drops; nothing was allotted to them."""
-    round_ = processes({A: [use(1, 100, 20)]}, {1: NO_POD})
-    fixture = ExpositionFixture(snapshot(round_=round_), pods=[])
-    [(labels, value)] = fixture.samples("DCGM_CUSTOM_PROCESS_MEM_USED")
+    pods = [held(one) for one in "abc"]
+    fixture = ExpositionFixture(snapshot(round_=round_), pods=pods)
+    assert fixture.by(OVER) == {"a": 1, "b": 0}
+    assert fixture.by(own.LAST_BUSY.name) == {"a": AT, "b": AT}
+    [labels] = [its for its, value in fixture.samples(SM) if value == 5]
     empty = ("NamespaceName", "PodName", "ContainerName", "AllocateMode")
-    assert value == 100
     assert [labels[one] for one in empty] == [""] * 4
-    assert fixture.samples("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED") == []
-    assert fixture.samples("vcuda_container_over_share") == []
 
 
 def test_how_cards_are_allotted() -> None:
     """Not at all, to one alone, to several."""
     whole = held("w", on=B, containers={"x": (0, 100)}, charged=(29, 100))
-    third = found_card(2)
-    fixture = ExpositionFixture(
-        snapshot(found_card(0), found_card(1), third), pods=[held("a", 8), whole]
-    )
-    modes = fixture.samples("DCGM_CUSTOM_ALLOCATE_MODE")
-    assert {its["gpu"]: value for its, value in modes} == {"0": 2, "1": 1, "2": 0}
-    total = fixture.value("DCGM_CUSTOM_DEV_FB_TOTAL", gpu="0")
-    share = fixture.value("DCGM_CUSTOM_DEV_FB_ALLOCATED", gpu="0")
-    assert (total, share) == (7524, 2048 / 7524)
-    bytes_ = fixture.value("vcuda_card_memory_allocated_bytes", gpu="0")
-    assert bytes_ == 2048 * 2**20
-    assert fixture.value("DCGM_CUSTOM_DEV_FB_ALLOCATED", gpu="2") == 0
-    modes_of = fixture.samples("DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED")
-    assert {its["PodName"]: its["AllocateMode"] for its, _ in modes_of} == {
-        "a": "share",
-        "w": "exclusive",
+    cards = [found_card(number) for number in range(3)]
+    fixture = ExpositionFixture(snapshot(*cards), pods=[held("a", 8), whole])
+    share = 2048 / 7524
+    used = {"0": 2048 * 2**20, "1": 29 * 2**28, "2": 0}
+    assert fixture.by(own.ALLOCATE_MODE.name, "gpu") == {"0": 2, "1": 1, "2": 0}
+    assert fixture.by(own.DEV_FB_TOTAL.name, "gpu")["0"] == 7524
+    assert fixture.by(own.CARD_ALLOCATED.name, "gpu") == used
+    shares = fixture.by(own.FB_ALLOCATED.name, "gpu")
+    assert (shares["0"], shares["2"]) == (share, 0)
+    modes = {
+        its["PodName"]: its["AllocateMode"] for its, _ in fixture.samples(ALLOCATED)
     }
+    assert modes == {"a": "share", "w": "exclusive"}
 
 
-def test_a_field_is_shown_by_its_name_of_1_x() -> None:
-    """Where a file of fields calls it so; by no other beside it."""
-    (temperature,) = parse("dcgm_gpu_temp, gauge, In C.").fields
+def test_a_field_is_shown_as_the_file_of_fields_says() -> None:
+    """By its name of 1.x and by no other; with the file's help."""
+    (temperature,) = parse_fields("dcgm_gpu_temp, gauge, My own words.").fields
     now = busy(values={A: {fields.GPU_TEMP: 61.0}}).now
     fixture = ExpositionFixture(replace(now, fields=(temperature,)), pods=[held("a")])
-    assert [value for _, value in fixture.samples("dcgm_gpu_temp")] == [61.0]
+    assert fixture.by("dcgm_gpu_temp", "gpu") == {"0": 61.0}
+    assert "# HELP dcgm_gpu_temp My own words." in fixture.text()
     assert fields.GPU_TEMP not in fixture.text()
+
+
+def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
+    """Neither 0 allotted nor nobody misplaced; the page says what is missing."""
+    round_ = processes({A: [use(1, 100, 20)]}, {1: owner("a")})
+    fixture = ExpositionFixture(snapshot(round_=round_))
+    unknown = (own.SM_UTIL, own.FB_ALLOCATED, own.ALLOCATE_MODE, own.DISAGREEMENTS)
+    for one in unknown:
+        assert fixture.samples(one.name) == [], one.name
+    assert fixture.value(TROUBLE, about="pods") == 1
+    assert fixture.value(SUCCESS, group="allotment") == 0
+    fixture.tenants.replace(iter([page()]))
+    assert fixture.samples(TROUBLE) == []
+    assert fixture.value(SUCCESS, group="allotment") == 1
+
+
+def test_an_api_server_that_went_silent_is_told() -> None:
+    """What it said last is shown, and when that was; not before it did."""
+    fixture = busy()
+    assert fixture.value(TIMESTAMP, group="allotment") is None
+    for age_s, silent in ((80.0, False), (91.0, True)):
+        fixture.heard_s = age_s
+        before = time.time()
+        told = fixture.value(TIMESTAMP, group="allotment")
+        assert told is not None
+        # A page writes fewer digits than there are.
+        assert before - age_s - 0.01 <= told <= time.time() - age_s + 0.01
+        assert fixture.value(TROUBLE, about="pods") == (1 if silent else None)
+        assert fixture.value(SUCCESS, group="allotment") == (not silent)
+    assert "shown as they were" in fixture.exposition.troubles()["pods"]
+    assert fixture.by(ALLOCATED) == {"a": 2048}
+    assert fixture.value(own.DURATION.name, group="allotment") is None
+
+
+def test_where_pods_are_not_followed_that_is_no_trouble() -> None:
+    """As on the edge: cards alone are shown."""
+    fixture = ExpositionFixture(snapshot(values={A: {UTIL: 1.0}}), follows=False)
+    assert fixture.value(UTIL, UUID=A) == 1
+    assert fixture.samples(TROUBLE) == fixture.samples(own.ALLOCATE_MODE.name) == []
+
+
+def test_only_what_is_switched_on_is_shown() -> None:
+    """By group and by field, whatever was read."""
+    values = {A: {UTIL: 1.0, fields.MEM_COPY_UTIL: 2.0, fields.FB_USED: 3.0}}
+    mine = Field(UTIL, "gauge", fields.UTILIZATION, "My own words.")
+    used = next(one for one in FIELDS if one.name == fields.FB_USED)
+    groups = frozenset({fields.UTILIZATION})
+    now = snapshot(values=values, groups=groups, fields=(mine, used))
+    text = ExpositionFixture(now, pods=[held("a")]).text()
+    assert set(re.findall(r"^(DCGM_\w+)", text, re.MULTILINE)) == {UTIL}
+    fixture = busy(held("a", 8, 50), groups=frozenset({fields.ALLOTMENT}))
+    assert (fixture.by(SM), fixture.by(ALLOCATED)) == ({}, {"a": 2048})
+    fixture = busy(held("a", 8, 50), groups=frozenset({fields.PROCESSES}))
+    assert (fixture.by(SM), fixture.by(ALLOCATED)) == ({"a": 23}, {})
+    assert fixture.by(own.CORE_USE.name) == {}
+
+
+def test_what_a_card_does_not_have_is_no_sample_and_is_told() -> None:
+    """Once for each metric, and only of metrics that are on."""
+    values = {A: {UTIL: 1.0}, B: {UTIL: 2.0}}
+    fixture = busy(values=values, unsupported={A: [fields.ENC_UTIL, fields.DEC_UTIL]})
+    assert fixture.samples(fields.ENC_UTIL) == []
+    labels = {"NodeName": "node-1", "UUID": A}
+    told = [(labels | {"metric": one}, 1) for one in (fields.DEC_UTIL, fields.ENC_UTIL)]
+    assert fixture.samples(own.UNSUPPORTED.name) == told
+    fewer = tuple(one for one in FIELDS if one.name != fields.ENC_UTIL)
+    fixture.now = replace(fixture.now, fields=fewer)
+    assert fixture.samples(own.UNSUPPORTED.name) == told[:1]
+
+
+def test_a_card_that_fails_drops_out_alone() -> None:
+    """It is sick, and has no values; one never asked is neither well nor sick."""
+    values = {A: {UTIL: 1.0}, B: {UTIL: 2.0}}
+    fixture = busy(values=values, failures={B: "it hangs"})
+    assert fixture.by(UTIL, "UUID") == {A: 1}
+    assert fixture.by(HEALTHY, "UUID") == {A: 1, B: 0}
+    assert fixture.value(own.CARD_INFO.name, UUID=B, healthy="false") == 1
+    assert fixture.value(SUCCESS, group="utilization") == 0
+    assert fixture.value(SUCCESS, group="processes") == 1
+    fixture = ExpositionFixture(snapshot(), pods=[])
+    assert fixture.samples(HEALTHY) == []
+    assert fixture.value(own.CARD_INFO.name, UUID=A, healthy="") == 1
+
+
+def test_health_goes_by_what_was_asked_lately() -> None:
+    """By each group's own pace: a failure stands until the group's next round."""
+    fixture = busy(values={A: {UTIL: 1.0}})
+    for group, ago_s, healthy in (
+        ("faults", -10, 0),
+        ("faults", 0, 0),
+        ("faults", 59, 0),
+        ("faults", 76, 1),
+        ("environment", 19, 0),
+        ("environment", 21, 1),
+    ):
+        one = Round(group, AT - ago_s, 1.0, {A: HANGS})
+        rounds = {"utilization": fixture.now.rounds["utilization"], group: one}
+        fixture.now = replace(fixture.now, rounds=rounds)
+        assert fixture.value(HEALTHY, UUID=A) == healthy, (group, ago_s)
+        # Its other groups were read since, or at about that moment.
+        assert fixture.value(UTIL, UUID=A) == 1
+
+
+@pytest.mark.parametrize("driverless", [False, True])
+def test_a_lost_card_shows_no_value_from_before(*, driverless: bool) -> None:
+    """Of a slow group, whose next round comes a minute later; others' are there."""
+    seen = {fields.PCIE_REPLAY_COUNTER: 7.0}
+    fixture = busy(values={A: seen, B: seen}, at=AT - 40)
+    lost = Round("utilization", AT, 0.1, {A: HANGS, B: CardAnswer({UTIL: 1.0})})
+    if driverless:
+        lost = replace(lost, cards={}, failure="no driver")
+    rounds = {**fixture.now.rounds, "utilization": lost}
+    fixture.now = replace(fixture.now, rounds=rounds, no_cards=lost.failure)
+    found = fixture.by(fields.PCIE_REPLAY_COUNTER, "UUID")
+    assert found == ({} if driverless else {B: 7})
+    assert fixture.by(HEALTHY, "UUID") == {A: 0, B: 0 if driverless else 1}
+    assert fixture.value(TROUBLE, about="cards") == (1 if driverless else None)
+    assert fixture.exposition.troubles().get("cards", "") == lost.failure
+
+
+def test_without_any_card_the_exporter_still_tells_of_itself() -> None:
+    fixture = ExpositionFixture(Snapshot(), pods=[])
+    assert fixture.value("vcuda_exporter_info", NodeName="node-1", version="0.1.0") == 1
+    assert not re.search(r"^(DCGM|vcuda_card)", fixture.text(), re.MULTILINE)
+
+
+def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
+    """0 for none so far; those that alerts ask about are there before they happen."""
+    fixture = busy(xids={A: XidTally(79, {79: 2, 999: 1}), B: XidTally()})
+    assert fixture.by(fields.XID_ERRORS, "err_code") == {"79": 79, "0": 0}
+    counts = {
+        (its["UUID"], its["xid"]): value
+        for its, value in fixture.samples(own.XIDS.name)
+    }
+    wanted = [counts.get(one) for one in ((A, "79"), (A, "999"), (B, "79"), (B, "999"))]
+    assert wanted == [2, 1, 0, None]
+
+
+def test_a_card_that_reports_no_faults_has_no_zero() -> None:
+    """It said so, or was not asked: before the first round, or where that is off."""
+    values: dict[Any, Any] = {A: {fields.PCIE_REPLAY_COUNTER: 0.0}}
+    for now in (
+        snapshot(values=values, unsupported={A: [fields.XID_ERRORS]}),
+        snapshot(values=values),
+        snapshot(),
+        snapshot(groups=DEFAULT - {fields.FAULTS}),
+    ):
+        fixture = ExpositionFixture(now, pods=[])
+        assert fixture.samples(fields.XID_ERRORS) == []
+        assert fixture.samples(own.XIDS.name) == []
+
+
+def test_what_is_known_of_a_cards_processes() -> None:
+    """Memory in use less what processes hold, in bytes; how their work is known."""
+    round_ = processes({A: [use(1, 512, None)]}, {1: owner("a")}, source=BY_CARD)
+    values = {A: {fields.FB_USED: 600.0, UTIL: 9.0}}
+    fixture = ExpositionFixture(snapshot(round_=round_, values=values), pods=[])
+    fixture.tenants.replace(iter([page(held("a"))]))
+    assert fixture.by(own.CARD_UNATTRIBUTED.name, "UUID") == {A: 88 * 2**20}
+    sources = [its["source"] for its, _ in fixture.samples(own.SM_SOURCE.name)]
+    assert sources == ["card", "none"]
+
+
+def test_pods_that_lie_elsewhere_than_planned() -> None:
+    """Counted, and named, by who says so; a silent kubelet agrees to nothing."""
+    lied = KubeletRound(AT, 0.1, 3, (("default", "b"),))
+    pods = [moved("a"), held("b")]
+    fixture = ExpositionFixture(snapshot(), pods=pods, kubelet=lied)
+    assert fixture.by(own.DISAGREEMENTS.name, "what") == {"actual": 1, "kubelet": 1}
+    misplaced = fixture.samples(own.MISPLACED.name)
+    found = {(its["what"], its["PodName"]) for its, _ in misplaced}
+    assert found == {("actual", "a"), ("kubelet", "b")}
+    for failure in ("kubelet is silent", ""):
+        fixture.kubelet = KubeletRound(AT, 0.1, 0, (), failure)
+        told = fixture.value(own.DISAGREEMENTS.name, what="kubelet")
+        assert told == (None if failure else 0)
+        assert fixture.value(TROUBLE, about="kubelet") == (1 if failure else None)
+        assert fixture.value(SUCCESS, group="kubelet") == (not failure)
+
+
+def test_a_broken_file_of_metrics_is_told() -> None:
+    """By its own metric, too."""
+    assert busy().value(own.CONFIG_OK.name) == 1
+    fixture = busy(troubles={"config": "line 3 is malformed"})
+    assert fixture.value(own.CONFIG_OK.name) == 0
+    assert fixture.value(TROUBLE, about="config") == 1
+
+
+def test_how_rounds_went() -> None:
+    """Of groups that are on."""
+    fixture = busy(values={A: {UTIL: 1.0}})
+    assert fixture.value(own.DURATION.name, group="utilization") == 0.02
+    assert fixture.value(TIMESTAMP, group="processes") == AT
+    fixture.now = replace(fixture.now, groups=frozenset({fields.PROCESSES}))
+    assert fixture.value(TIMESTAMP, group="utilization") is None
