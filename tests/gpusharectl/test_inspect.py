@@ -1,9 +1,7 @@
 """The commands over HTTP on a small cluster, with their exit codes and completion."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +14,22 @@ from click.testing import CliRunner, Result
 
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Target
+from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.__main__ import main
 from gpusharectl.access import reached
-from gpusharectl.completion import TwoNames, for_kubectl, program
-from gpusharectl.cordon import clear_card, cordon_card, uncordon_card
-from gpusharectl.demo.api_server import ApiServerOnLoopback
-from gpusharectl.inspect import inspect
-from gpusharectl.why.command import why
-from tests.builders import bound_json, card, placement, pod_json
-from tests.gpusharectl.cluster_states import A, B, asking, node_of, three_apps
+from gpusharectl.completion import for_kubectl
+from tests.gpusharectl.cluster_states import A, B
 
 WITHOUT_CODES = {"demo", "host-clean", "host-scheduler"}
-COMMANDS = (inspect, why, cordon_card, uncordon_card, clear_card)
-
-
-def group() -> TwoNames:
-    return TwoNames("gpusharectl", commands=list(COMMANDS))
-
-
-def put(cluster: Embedded, pod: Json) -> None:
-    """Create a pod, and bind it where it should be, with its placement."""
-    place, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    node = pod["spec"].pop("nodeName", "")
-    notes = pod["metadata"].pop("annotations", {})
-    uid = cluster.create(Kind.PODS, pod)["metadata"]["uid"]
-    if node:
-        told = {key: text.replace(f"uid-{name}", uid) for key, text in notes.items()}
-        cluster.bind(Target(place, name, uid), node, told)
-        status = {"status": {"phase": pod["status"]["phase"]}}
-        cluster.patch(Kind.PODS, place, name, status, subresource="status")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Embedded:
-    """The cluster of the seeds, with one pod that waits and one of another kind."""
-    found = Embedded()
-    found.create(Kind.NODES, node_of("node-1", card(0, 94, uuid="GPU-5d3cc7ba")))
-    found.create(Kind.NODES, node_of("node-2", card(0, uuid=A), card(1, uuid=B)))
-    for pod in three_apps():
-        notes = pod["metadata"]["annotations"]
-        text = notes[names.PLACEMENT]
-        long = "GPU-5d3cc7ba-1bb4-4f1c-8f4e-2a60a3b7d9c1"
-        notes[names.PLACEMENT] = text.replace(long, "GPU-5d3cc7ba")
-        put(found, pod)
-    for name, on in (("cuda-2", A), ("cuda-3", B)):
-        put(found, bound_json(placement(name, on, 20, 1, node="node-2")))
-    put(found, asking())
-    put(found, pod_json("plain"))
-    elsewhere = pod_json("lonely", units=3)
-    elsewhere["metadata"]["namespace"] = "edge"
-    put(found, elsewhere)
-    return found
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(
-    cluster: Embedded, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    with ApiServerOnLoopback(cluster) as server:
-        yield str(server.kubeconfig(tmp_path_factory.mktemp("k") / "kubeconfig"))
 
 
 def ran(kubeconfig: str, *words: str) -> Result:
-    return CliRunner().invoke(group(), [*words, "--kubeconfig", kubeconfig])
+    return CliRunner().invoke(main, [*words, "--kubeconfig", kubeconfig])
 
 
 def test_inspect(kubeconfig: str) -> None:
-    """No extender pod is there, so it is from_objects here, and said so."""
+    """No extender pod is there, so the placements are computed here, and said so."""
     found = ran(kubeconfig, "inspect")
     assert found.exit_code == 0
     assert "2 nodes, 3 cards, 152 units (38 GiB): 131 allotted (86 %)" in found.output
@@ -176,12 +121,11 @@ def test_orders_that_cannot_be(
     assert ran(kubeconfig, command, *words).exit_code == code
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_no_cluster_is_a_sentence(command: click.Command, tmp_path: Path) -> None:
-    """And exit code 1."""
-    words = {"inspect": [], "why": ["p"]}.get(str(command.name), ["n", "0"])
-    nowhere = str(tmp_path / "none")
-    found = CliRunner().invoke(command, [*words, "--kubeconfig", nowhere])
+@pytest.mark.parametrize(
+    "words", [["inspect"], ["top"], ["why", "p"], ["cordon-card", "n", "0"]]
+)
+def test_no_cluster_is_a_sentence(words: Sequence[str], tmp_path: Path) -> None:
+    found = ran(str(tmp_path / "none"), *words)
     assert found.exit_code == 1
     assert "there is no file" in found.output
 
@@ -209,7 +153,7 @@ def test_help_tells_the_exit_codes(name: str) -> None:
 
 
 def offered(kubeconfig: str, *words: str) -> list[str]:
-    shell = ShellComplete(group(), {}, "gpusharectl", "")
+    shell = ShellComplete(main, {}, "gpusharectl", "")
     *before, begun = words
     where = [before[0], "--kubeconfig", kubeconfig, *before[1:]]
     return [one.value for one in shell.get_completions(where, begun)]
@@ -242,29 +186,17 @@ def test_the_shell_offers_nothing_where_nobody_answers(tmp_path: Path) -> None:
 def test_kubectl_asks_for_its_plugins_words(kubeconfig: str) -> None:
     """As cobra has it: a line for each, with its meaning, and a last word."""
     words = ["cordon-card", "--kubeconfig", kubeconfig, "node-2", "GPU-7"]
-    assert for_kubectl(group(), words) == f"{B}\tTesla P4\n:4"
-    assert for_kubectl(group(), ["insp"]).startswith("inspect\t")
+    assert for_kubectl(main, words) == f"{B}\tTesla P4\n:4"
+    assert for_kubectl(main, ["insp"]).startswith("inspect\t")
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("name", "usage"),
-    [
-        ("gpusharectl", "Usage: gpusharectl why"),
-        ("kubectl-vcuda", "Usage: kubectl vcuda why"),
-    ],
-)
-def test_both_names_work(tmp_path: Path, name: str, usage: str) -> None:
+@pytest.mark.parametrize("name", ["gpusharectl", "kubectl-vcuda"])
+def test_both_names_work(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The usage line says the one by which it was called."""
-    script = tmp_path / name
-    module = "tests.gpusharectl.test_inspect"
-    script.write_text(f"from {module} import group\ngroup().run()\n")
-    done = subprocess.run(
-        [sys.executable, script, "why", "--help"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(usage)
-    assert program(str(script)) == usage.removeprefix("Usage: ").removesuffix(" why")
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}", "why", "--help"])
+    with pytest.raises(SystemExit):
+        main.run()
+    usage = f"Usage: {name.replace('-', ' ')} why"
+    assert capsys.readouterr().out.startswith(usage)

@@ -20,7 +20,7 @@ from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.pki import SERVER_NAME
 from gpusharectl.ui import Extenders, PageServer, Tls, announced, tls_from
 from tests.gpusharectl.cluster_states import extender
-from tests.gpusharectl.top.test_command import put_ready
+from tests.gpusharectl.conftest import put
 from tests.testbed.certificates import Certificates, certificates
 
 PAGES = {"/ui": b"<script>1</script>", "/ui/state": b'{"v": 1}'}
@@ -367,7 +367,7 @@ def test_an_extender_that_cannot_be_reached(cluster: Embedded, kubeconfig: str) 
     """It is named."""
     pod = extender("ext-1")
     pod["spec"]["containers"][0]["env"] = [{"name": "GPUSHARE_UI", "value": "on"}]
-    put_ready(cluster, pod)
+    put(cluster, pod)
     found = ran(kubeconfig)
     assert found.exit_code == 1
     assert "ext-1: " in found.output

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
@@ -216,3 +217,9 @@ SCENES: Mapping[str, Callable[[], Scene]] = {
         no_gpu_nodes,
     )
 }
+
+
+@cache
+def top_of(name: str) -> Top:
+    """What top shows of a scene, which many tests read and none changes."""
+    return SCENES[name]().top()

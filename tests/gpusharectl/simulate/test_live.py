@@ -29,8 +29,8 @@ from gpusharectl.simulate.result import not_played
 from gpusharectl.simulate.scenario import Scenario
 from tests.builders import bound_json, card, container_json, placement, pod_json
 from tests.gpusharectl.cluster_states import MADE, extender, node_of
+from tests.gpusharectl.conftest import put
 from tests.gpusharectl.simulate.building import places
-from tests.gpusharectl.test_inspect import put
 
 A, B = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
 

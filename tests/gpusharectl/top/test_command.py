@@ -15,62 +15,34 @@ from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.text import Text
 
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Unavailable
 from gpusharectl.__main__ import main
-from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.top.command import watch
 from gpusharectl.top.rows import Top
-from tests.builders import bound_json, card, placement
-from tests.gpusharectl.cluster_states import A, B, node_of
+from tests.gpusharectl.conftest import put
 from tests.gpusharectl.terminal import Terminal
-from tests.gpusharectl.test_inspect import put
-from tests.gpusharectl.top_states import at_work, exporter
+from tests.gpusharectl.top_states import exporter, top_of
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Embedded:
-    """Two pods in two namespaces; one node has an exporter that nobody can reach."""
-    found = Embedded()
-    found.create(Kind.NODES, node_of("node-1", card(0, 94, uuid="GPU-5d3cc7ba")))
-    found.create(Kind.NODES, node_of("node-2", card(0, uuid=A), card(1, uuid=B)))
-    put(found, bound_json(placement("here", A, 20, 1, node="node-2")))
-    other = bound_json(placement("there", B, 5, 1, node="node-2"))
-    other["metadata"]["namespace"] = "edge"
-    put(found, other)
-    put_ready(found, exporter("node-2"))
-    return found
-
-
-def put_ready(cluster: Embedded, pod: Json) -> None:
-    status = {"status": pod["status"]}
-    put(cluster, pod)
-    name = pod["metadata"]["name"]
-    cluster.patch(Kind.PODS, "kube-system", name, status, subresource="status")
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(
-    cluster: Embedded, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    with ApiServerOnLoopback(cluster) as server:
-        yield str(server.kubeconfig(tmp_path_factory.mktemp("k") / "kubeconfig"))
+@pytest.fixture(scope="module", autouse=True)
+def unreachable_exporter(cluster: Embedded) -> None:
+    put(cluster, exporter("node-2"))
 
 
 def ran(kubeconfig: str, *words: str) -> Result:
     return CliRunner().invoke(main, ["top", *words, "--kubeconfig", kubeconfig])
 
 
-@pytest.mark.parametrize("words", [[], ["--once"], ["-A"], ["--every", "1"]])
+@pytest.mark.parametrize("words", [[], ["--once", "-A", "--every", "1"]])
 def test_without_a_terminal_it_is_shown_once(
     kubeconfig: str, words: Sequence[str]
 ) -> None:
-    """Books and all; of use nothing is known, and it is said why."""
+    """Of use nothing is known, and it is said why."""
     found = ran(kubeconfig, *words)
     assert found.exit_code == 0
     said = " ".join(found.output.split())
-    assert "2 nodes, 3 cards, 38 GiB: 6.25 allotted (16 %), used: n/a" in said
-    assert "default/here node-2 0 n/a 5.00 n/a 1" in said
+    assert "2 nodes, 3 cards, 38 GiB: 32.75 allotted (86 %), used: n/a" in said
+    assert "default/cuda-2 node-2 0 n/a 5.00 n/a 1" in said
     assert "node-1: no exporter runs on the node" in said
     assert "node-2: its exporter does not answer: " in said
     assert "\x1b" not in found.output
@@ -88,11 +60,10 @@ def test_a_pipe_is_never_taken_for_a_terminal(
 
 
 def test_one_namespace_and_one_node(kubeconfig: str) -> None:
-    """Nothing of the others."""
-    found = ran(kubeconfig, "-n", "edge", "--node", "node-2").output
-    assert "edge/there" in found
-    assert "default/here" not in found
+    found = ran(kubeconfig, "-n", "default", "--node", "node-2").output
+    assert "default/cuda-2" in found
     assert "node-1" not in found
+    assert "default/cuda-2" not in ran(kubeconfig, "-n", "edge").output
 
 
 @pytest.fixture
@@ -112,16 +83,16 @@ def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> N
     """
     terminal.read_until("Ctrl-C to quit")
     # A terminal hands out a picture in pieces.
-    terminal.read_until("default/here")
+    terminal.read_until("default/app-1")
     shown, begun, _ = terminal.said.partition("\x1b[?1049h")
     assert begun
-    assert "default/here" not in shown
-    assert "default/here" in terminal.said
+    assert "default/app-1" not in shown
+    assert "default/app-1" in terminal.said
     terminal.process.send_signal(number)
     assert terminal.end() == 0
     _, ended, after = terminal.said.partition("\x1b[?1049l")
     assert ended
-    assert "default/here" in after
+    assert "default/app-1" in after
     assert "\x1b[?25h" in terminal.said, "the cursor is shown again"
     assert "Traceback" not in terminal.said
 
@@ -132,7 +103,7 @@ def test_as_data(kubeconfig: str, output: str) -> None:
     found = ran(kubeconfig, "-o", output, "--sort", "sm")
     data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
     assert data["totals"]["used_mib"] is None
-    assert [pod["name"] for pod in data["pods"]] == ["here", "there"]
+    assert [pod["name"] for pod in data["pods"]][:2] == ["app-1", "app-2"]
     assert [node["told"] for node in data["nodes"]] == [False, False]
 
 
@@ -177,11 +148,10 @@ def test_the_shell_offers_names(
 
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
-SEEN = at_work().top()
 
 
 class FakeReader:
-    """Gives a picture, or what happens instead; at the end comes Ctrl-C."""
+    """Returns values, or what happens instead; at the end comes Ctrl-C."""
 
     def __init__(self, *happens: BaseException | None) -> None:
         self.happens = [*happens, KeyboardInterrupt()]
@@ -190,58 +160,45 @@ class FakeReader:
         now = self.happens.pop(0)
         if now is not None:
             raise now
-        return SEEN
+        return top_of("at_work")
 
 
-class RecordedFrames:
-    """Draws little, and keeps what was said of each picture."""
+def watched(*happens: BaseException | None) -> tuple[str, list[str]]:
+    """Return what the terminal got, and what was said of each drawing."""
+    page, said = io.StringIO(), []
 
-    def __init__(self) -> None:
-        self.lost: list[str] = []
-
-    def __call__(self, _console: Console, _top: Top, lost: str) -> RenderableType:
-        self.lost.append(lost)
+    def frame(_console: Console, _top: Top, lost: str) -> RenderableType:
+        said.append(lost)
         return Text(f"picture {lost}")
 
-
-def watched(reader: FakeReader) -> tuple[str, RecordedFrames]:
-    page, frames = io.StringIO(), RecordedFrames()
     console = Console(file=page, force_terminal=True, width=80, height=24)
-    watch(console, reader, frames, every_s=0.01)
-    return page.getvalue(), frames
+    watch(console, FakeReader(*happens), frame, every_s=0.01)
+    return page.getvalue(), said
 
 
-def test_the_last_picture_stays_on_the_terminal() -> None:
-    """The other screen is left before it is printed."""
-    said, _ = watched(FakeReader(None, None, None))
+def test_the_last_values_stay_on_the_terminal() -> None:
+    """The other screen is left before they are printed."""
+    said, _ = watched(None, None, None)
     assert said.index(ALTERNATE) < said.index(BACK) < said.rindex("picture")
     assert said.count(BACK) == 1
 
 
-def test_a_look_that_fails_leaves_the_picture() -> None:
-    """It says since when, and forgets it as soon as there is an answer."""
-    _, frames = watched(FakeReader(None, Unavailable("refused"), None, None))
-    assert frames.lost[0] == ""
-    assert frames.lost[1] == (
-        "These values are from 03:10:00; since then no answer: refused"
-    )
-    assert frames.lost[-1] == ""
+def test_a_reading_that_fails_leaves_the_values() -> None:
+    """It says since when, until there is an answer again."""
+    _, lost = watched(None, Unavailable("refused"), None, None)
+    since = "These values are from 03:10:00; since then no answer: refused"
+    assert (lost[0], lost[1], lost[-1]) == ("", since, "")
 
 
-def test_a_first_look_that_fails_is_an_error() -> None:
-    """There is nothing to show, and no screen is taken."""
-    with pytest.raises(Unavailable):
-        watched(FakeReader(Unavailable("refused")))
-
-
-def test_ctrl_c_in_the_middle_of_the_first_look() -> None:
+@pytest.mark.parametrize("error", [Unavailable("refused"), KeyboardInterrupt()])
+def test_a_first_reading_that_fails_is_an_error(error: BaseException) -> None:
     """There is nothing to show; the command's own way out takes over."""
-    with pytest.raises(KeyboardInterrupt):
-        watched(FakeReader())
+    with pytest.raises(type(error)):
+        watched(error)
 
 
 def test_another_size_of_the_window_shows_at_once() -> None:
-    """The picture is laid out anew, without another look."""
+    """Without another reading."""
     page, sizes = io.StringIO(), []
     console = Console(file=page, force_terminal=True, width=80, height=24)
 

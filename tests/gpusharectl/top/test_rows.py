@@ -1,23 +1,17 @@
 """Allotted and used side by side, with flags and warnings."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from gpushare.domain.model import Amount, CardUUID, Share
-from gpusharectl.top.rows import PodRow, Query, Sign
+from gpusharectl.top.rows import PodRow, Query
 from gpusharectl.top.serialize import top_data
 from tests.builders import bound_json, placement, share
 from tests.gpusharectl.cluster_states import A, B, asking, held, making_room, node_2
 from tests.gpusharectl.exporter_pages import HOUR, TICK, Says, Shown, Use, page
-from tests.gpusharectl.top_states import (
-    Scene,
-    at_work,
-    containers,
-    elsewhere,
-    no_exporters,
-    scene,
-    silent,
-    unknown,
-)
+from tests.gpusharectl.top_states import Scene, at_work, scene
 
 
 def node_with(*shown: Shown, told: Says | None = None, units: int = 20) -> Scene:
@@ -31,51 +25,58 @@ def only_pod(found: Scene) -> PodRow:
     return row
 
 
-def signs(row: PodRow) -> list[Sign]:
-    return [flag.sign for flag in row.flags]
-
-
-def test_allotted_is_by_the_books_and_used_by_the_exporter() -> None:
-    """What the exporter believes to be allotted counts for nothing."""
-    use = Use("p", 700, 12, allocated=99999)
-    row = only_pod(node_with(Shown(A, uses=(use,))))
-    assert row.allotted is not None
-    assert (row.allotted.units, row.used_mib, row.sm) == (20, 700, 12)
-    assert row.flags == ()
-
-
-def test_of_what_the_exporter_does_not_name_nothing_is_known() -> None:
-    """As just after a pod has come."""
-    row = only_pod(node_with(Shown(A)))
-    assert (row.used_mib, row.sm, row.idle_s) == (None, None, None)
+def side(mib: float | None, sm: float | None = 0, **more: Any) -> Use:
+    return Use("p", mib, sm, container="side", **more)
 
 
 @pytest.mark.parametrize(
-    ("mib", "over", "words"),
+    ("uses", "used", "words"),
     [
-        (5120, False, []),
-        (5700, False, []),
-        (5377, True, ["uses 257 MiB more than its share"]),
-        (6400, True, ["uses 1.25 GiB more than its share"]),
-        (None, False, []),
+        # The exporter's word on what is allotted counts for nothing.
+        ([Use("p", 700, 12, allocated=99999)], (700, 12), []),
+        ([], (None, None), []),
+        # 20 units are 5120 MiB. The exporter judges: CUDA's contexts come on top.
+        ([Use("p", 5700)], (5700, 0), []),
+        (
+            [Use("p", 5377, over=True)],
+            (5377, 0),
+            ["uses 257 MiB more than its share"],
+        ),
+        (
+            [Use("p", 6400, over=True)],
+            (6400, 0),
+            ["uses 1.25 GiB more than its share"],
+        ),
+        (
+            [Use("p", 10, over=True)],
+            (10, 0),
+            ["its exporter reports that it exceeds its share"],
+        ),
+        # Containers on one card are added up; with an unknown part the sum is unknown.
+        ([Use("p", 700, 12), side(50)], (750, 12), []),
+        ([Use("p", 700, 12), side(None, 3)], (None, 15), []),
+        (
+            [Use("p", 100), side(300, over=True)],
+            (400, 0),
+            ["container side uses 300 MiB, but requested none"],
+        ),
+        ([Use("p", 9, idle_s=2 * HOUR - 1)], (9, 0), []),
+        ([Use("p", 9, idle_s=2 * HOUR)], (9, 0), ["idle for 120m"]),
+        ([Use("p", 9, idle_s=None)], (9, 0), []),
+        ([Use("p", 9, idle_s=9 * HOUR), side(9, 5, idle_s=3)], (18, 5), []),
     ],
 )
-def test_over_its_share(mib: float | None, *, over: bool, words: list[str]) -> None:
-    """20 units are 5120 MiB. The exporter judges: CUDA's contexts come on top."""
-    row = only_pod(node_with(Shown(A, uses=(Use("p", mib, over=over),))))
+def test_the_row_of_a_pod(
+    uses: Sequence[Use], used: tuple[float | None, float | None], words: list[str]
+) -> None:
+    row = only_pod(node_with(Shown(A, uses=tuple(uses))))
+    assert row.allotted == Amount(1, 20)
+    assert (row.used_mib, row.sm) == used
     assert [flag.words for flag in row.flags] == words
 
 
-def test_the_exporter_may_find_it_over_for_reasons_of_its_own() -> None:
-    """It has watched it for longer than we have."""
-    row = only_pod(node_with(Shown(A, uses=(Use("p", 10, over=True),))))
-    assert [flag.words for flag in row.flags] == [
-        "its exporter reports that it exceeds its share"
-    ]
-
-
-def test_who_asked_for_cores_alone_has_no_share_to_exceed() -> None:
-    """Nobody has said how much memory it may use; nor whoever has the whole card."""
+def test_without_memory_of_its_own_no_share_is_exceeded() -> None:
+    """Cores alone say nothing about memory; a whole card is all that there is."""
     row = only_pod(node_with(Shown(A, uses=(Use("p", 300),)), units=0))
     assert row.flags == ()
     whole = placement("p", shares=[share(A, 29, 100)], node="node-2")
@@ -96,78 +97,29 @@ def test_a_pod_of_unknown_card_is_where_its_processes_are() -> None:
     assert row.used_mib == 900
 
 
-@pytest.mark.parametrize(
-    ("idle_s", "found"),
-    [(0, []), (2 * HOUR - 1, []), (2 * HOUR, [Sign.IDLE]), (None, [])],
-)
-def test_idle_is_counted_by_the_nodes_own_clock(
-    idle_s: float | None, found: list[Sign]
-) -> None:
-    """A clock that is years behind ours makes nobody busy."""
-    times = {"memory": TICK, "processes": TICK}
-    shown = Shown(A, uses=(Use("p", 9, 0, idle_s=idle_s),))
-    row = only_pod(node_with(shown, told=Says(times=times)))
-    assert row.idle_s == idle_s
-    assert signs(row) == found
-
-
-def test_one_busy_container_is_enough() -> None:
-    """The pod works."""
-    uses = (Use("p", 9, 0, idle_s=9 * HOUR), Use("p", 9, 5, container="b", idle_s=3))
-    assert only_pod(node_with(Shown(A, uses=uses))).idle_s == 3
-
-
-def test_without_a_round_of_processes_nobody_is_idle() -> None:
-    """Nothing was looked at."""
+def test_without_a_reading_of_processes_nobody_is_idle() -> None:
     told = Says(times={"memory": TICK})
     shown = Shown(A, uses=(Use("p", 9, 0, idle_s=9 * HOUR),))
     assert only_pod(node_with(shown, told=told)).idle_s is None
 
 
-def test_pods_that_are_elsewhere() -> None:
-    """Without a share there, of unknown card, on a card that is gone."""
-    rows = {(row.name, row.index): row for row in elsewhere().top().pods}
-    assert signs(rows["mover", 1]) == [Sign.NO_SHARE]
-    assert "its share is on card 0" in rows["mover", 1].flags[0].words
-    assert rows["mover", 1].allotted is None
-    assert signs(rows["mover", 0]) == []
-    assert signs(rows["byhand", None]) == [Sign.UNPLACED]
-    assert rows["byhand", None].used_mib == 900
-    assert signs(rows["spy", 1]) == [Sign.NO_SHARE]
-    assert signs(rows["left-behind", None]) == [Sign.GONE]
-
-
-def test_who_uses_nothing_of_a_card_is_not_on_it() -> None:
-    """An exporter that is a moment behind names pods that have gone."""
+def test_pods_without_a_share_have_a_row_if_they_use_the_card() -> None:
+    """Not those of which an exporter is a moment behind; also on an unknown card."""
     gone = (Use("before", 0, 0), Use("blind", None, None))
     uses = (Use("p", 10), *gone, Use("computes", None, 5))
-    rows = node_with(Shown(A, uses=uses)).top().pods
-    assert [row.name for row in rows] == ["p", "computes"]
-
-
-def test_a_card_that_the_books_do_not_know() -> None:
-    """Its users are shown all the same."""
     strange = Shown("GPU-new", 7, uses=(Use("q", 10, 1),))
-    rows = node_with(Shown(A, uses=(Use("p", 20),)), strange).top().pods
-    assert [(row.name, row.uuid, row.index) for row in rows] == [
+    rows = node_with(Shown(A, uses=uses), strange).top().pods
+    assert {(row.name, row.uuid, row.index) for row in rows} == {
         ("p", A, 0),
         ("q", "GPU-new", None),
-    ]
+        ("computes", A, 0),
+    }
 
 
-def test_room_that_is_only_kept_is_no_row() -> None:
-    """The pod does not run yet."""
+def test_a_nominated_pod_has_no_row() -> None:
+    """It does not run yet."""
     rows = Scene(making_room()).top().pods
     assert sorted(row.name for row in rows) == ["old", "stays"]
-
-
-def test_of_a_silent_node_everything_is_unknown() -> None:
-    """What was allotted there is known all the same."""
-    top = no_exporters().top()
-    assert top.used_mib == []
-    assert {row.used_mib for row in top.pods} == {None}
-    assert sum(row.view.charged.units for row in top.cards) == 91
-    assert all(top.nodes.values())
 
 
 @pytest.mark.parametrize(("mib", "flagged"), [(512, False), (513, True), (None, False)])
@@ -179,216 +131,91 @@ def test_what_the_driver_keeps_for_itself_is_no_flag(
     assert bool(card.flags) is flagged
 
 
-@pytest.mark.parametrize(
-    ("sort", "names"),
-    [
-        (None, ["app-1", "app-2", "cuda-2", "cuda-3", "app-3"]),
-        ("mem", ["app-1", "app-2", "cuda-2", "cuda-3", "app-3"]),
-        ("sm", ["app-1", "cuda-2", "app-2", "app-3", "cuda-3"]),
-    ],
-)
-def test_the_order_of_pods(sort: str | None, names: list[str]) -> None:
-    """Most first; where two are alike, by name."""
-    rows = at_work().top(Query(sort=sort)).pods  # type: ignore[arg-type]
-    assert [row.name for row in rows] == names
+def test_the_order() -> None:
+    """Most first; where two are alike, by name; the unknown last."""
+    by_mem, by_sm = at_work().top(Query(sort="mem")), at_work().top(Query(sort="sm"))
+    names = "app-1 app-2 cuda-2 cuda-3 app-3"
+    assert [row.name for row in by_mem.pods] == names.split()
+    names = "app-1 cuda-2 app-2 app-3 cuda-3"
+    assert [row.name for row in by_sm.pods] == names.split()
+    assert [row.where for row in by_sm.cards] == ["node-1 0", "node-2 0", "node-2 1"]
+    found = node_with(Shown(A, mib=None), Shown(B, 1)).top(Query(sort="mem"))
+    assert [row.where for row in found.cards] == ["node-2 1", "node-2 0"]
 
 
-def test_the_order_of_cards() -> None:
-    """By node and index, or the one asked for; the unknown last."""
-    assert [row.where for row in at_work().top(Query(sort="sm")).cards] == [
-        "node-1 0",
-        "node-2 0",
-        "node-2 1",
-    ]
-    assert [row.where for row in unknown().top(Query(sort="mem")).cards][
-        -1
-    ] == "node-2 1"
-    with_dark_first = node_with(Shown(A, mib=None), Shown(B, 1)).top(Query(sort="mem"))
-    assert [row.where for row in with_dark_first.cards] == ["node-2 1", "node-2 0"]
-
-
-def test_one_namespace() -> None:
-    """Its pods alone; the cards stay everybody's."""
-    top = elsewhere().top(Query("edge"))
-    assert [row.full_name for row in top.pods] == ["edge/spy"]
-    assert len(top.cards) == 2
-
-
-def test_one_node() -> None:
-    """Others are not even asked."""
-    top = silent().top(only="node-d")
-    assert list(top.nodes) == ["node-d"]
-    assert top.troubles == ()
-
-
-def test_containers_of_a_pod_are_added_up() -> None:
-    """On one card."""
-    uses = (Use("p", 700, 12), Use("p", 50, 0, container="side"))
-    row = only_pod(node_with(Shown(A, uses=uses)))
-    assert (row.used_mib, row.sm) == (750, 12)
-    assert [one.name for one in row.containers] == ["main", "side"]
-
-
-def test_of_an_unknown_part_the_sum_is_unknown() -> None:
-    """It would else be less than what is used."""
-    uses = (Use("p", 700, 12), Use("p", None, 3, container="side"))
-    row = only_pod(node_with(Shown(A, uses=uses)))
-    assert (row.used_mib, row.sm) == (None, 15)
-
-
-def test_a_container_that_asked_for_nothing() -> None:
-    """It uses what others of its pod were allotted."""
-    uses = (Use("p", 100), Use("p", 300, container="side", over=True))
-    row = only_pod(node_with(Shown(A, uses=uses)))
-    assert [flag.words for flag in row.flags] == [
-        "container side uses 300 MiB, but requested none"
-    ]
-
-
-def test_one_container_over_while_the_pod_is_not() -> None:
-    """Each was allotted its own part."""
-    rows = {row.name: row for row in containers().top().pods}
-    (first, second) = rows["pair"].flags
-    assert first.words == "container web uses 576 MiB more than its share"
-    assert second.sign is Sign.LEAVING
-    assert rows["alone"].flags == ()
-
-
-def parted(*shown: Shown, web: str = A, model: str = A) -> list[PodRow]:
+def parted(*shown: Shown, web: str = A, model: str = A) -> Scene:
     """Pod ``p``, of which ``web`` has 4 units of a card and ``model`` 8."""
-    shares = [share(web, 4, container="web"), share(model, 8, container="model")]
-    pod = bound_json(placement("p", shares=shares, node="node-2"))
-    answers = {"node-2": page(*shown, node="node-2")}
-    return list(scene([node_2()], [pod], answers).top().pods)
+    parts = [share(web, 4, container="web"), share(model, 8, container="model")]
+    if web == model:
+        amounts = [one for part in parts for one in part.containers]
+        parts = [Share(CardUUID(web), Amount(0, 12), tuple(amounts))]
+    pod = bound_json(placement("p", shares=parts, node="node-2"))
+    return scene([node_2()], [pod], {"node-2": page(*shown, node="node-2")})
 
 
 def test_containers_on_cards_of_their_own() -> None:
     """Each card's row has those that were allotted a part of it."""
-    rows = parted(
-        Shown(A, uses=(Use("p", 900, container="web"),)),
-        Shown(B, 1, uses=(Use("p", 100, container="model"),)),
-        model=B,
-    )
-    named = {row.index: [one.name for one in row.containers] for row in rows}
-    assert named == {0: ["web"], 1: ["model"]}
-    assert {row.index: row.used_mib for row in rows} == {0: 900, 1: 100}
+    first = Shown(A, uses=(Use("p", 900, container="web"),))
+    second = Shown(B, 1, uses=(Use("p", 100, container="model"),))
+    found = parted(first, second, model=B).top().pods
+    rows = {row.index: (row.used_mib, row.containers[0].name) for row in found}
+    assert rows == {0: (900, "web"), 1: (100, "model")}
 
 
 def test_a_container_that_has_ended_uses_nothing() -> None:
-    """Its exporter does not tell of it any more; what the others use is known."""
-    shares = [share(A, 4, container="web"), share(A, 8, container="init")]
-    amounts = [one for held in shares for one in held.containers]
-    both = Share(CardUUID(A), Amount(0, 12), tuple(amounts))
-    pod = bound_json(placement("p", shares=[both], node="node-2"))
-    shown = Shown(A, uses=(Use("p", 900, 5, container="web"),))
-    answers = {"node-2": page(shown, node="node-2")}
-    found = scene([node_2()], [pod], answers)
+    """Its exporter does not report it any more; what the others use is known."""
+    found = parted(Shown(A, uses=(Use("p", 900, 5, container="model"),)))
     row = only_pod(found)
     assert (row.used_mib, row.sm) == (900, 5)
-    assert {one.name: one.seen is not None for one in row.containers} == {
-        "web": True,
-        "init": False,
-    }
-    web, init = top_data(found.top())["pods"][0]["containers"]
-    assert (web["over"], init["over"]) == (False, None)
+    web, model = top_data(found.top())["pods"][0]["containers"]
+    assert (web["name"], web["over"], model["over"]) == ("web", None, False)
 
 
-def test_a_pod_over_its_share_by_one_of_its_containers() -> None:
-    """That one is named, and it is said once."""
-    found = containers()
+def test_the_container_that_is_over_is_named_once() -> None:
+    """Though the pod is over its share, too."""
     uses = (
-        Use("pair", 9000, 3, container="web", over=True),
-        Use("pair", 900, 30, container="model"),
+        Use("p", 9000, 3, container="web", over=True),
+        Use("p", 900, 30, container="model"),
     )
-    body = page(Shown(A, uses=uses), node="node-2")
-    rows = Scene(found.seen, {"node-2": body}).top().pods
-    (pair,) = (row for row in rows if row.name == "pair")
-    assert [flag.words for flag in pair.flags if flag.sign is Sign.OVER] == [
+    row = only_pod(parted(Shown(A, uses=uses)))
+    assert [flag.words for flag in row.flags] == [
         "container web uses 7.79 GiB more than its share"
     ]
 
 
-def told(*shown: Shown, says: Says | None = None) -> list[str]:
-    """What is said of node-2 with such a page."""
-    body = page(*shown, told=says, node="node-2")
-    found: Scene = scene([node_2()], [], {"node-2": body})
-    troubles = found.top().troubles
-    assert {one.about for one in troubles} <= {"node-2"}
-    return [one.what for one in troubles]
+def no_sm(mib: float, sm: float | None = None, source: str = "none") -> Shown:
+    return Shown(A, source=source, uses=(Use("p", mib, sm, allocated=None),))
 
 
-def test_an_exporter_that_is_well_is_no_trouble() -> None:
-    """Nothing is to be looked at."""
-    assert told(Shown(A), Shown(B, 1)) == []
-
-
-def test_nodes_with_the_same_reason_are_named_together() -> None:
-    """A cluster without exporters is one thing to look at."""
-    (trouble,) = no_exporters().top().troubles
-    assert trouble.about == "node-1, node-2"
-
-
-def test_why_sm_is_unknown() -> None:
-    """Where the driver does not tell it of each process."""
-    (trouble,) = unknown().top().troubles
-    assert trouble.about == "node-2"
-    assert trouble.what.endswith("SM use by process on card 0")
+LATE = {"memory": TICK - 99, "processes": TICK - 99}
+BEHIND = {"memory": TICK, "processes": TICK - 61}
+FAILED = "its exporter could not read these groups of every card: memory, utilization"
 
 
 @pytest.mark.parametrize(
-    ("times", "words"),
+    ("shown", "says", "words"),
     [
-        ({}, "its exporter has read nothing yet"),
-        ({"memory": TICK}, "its exporter reads no processes"),
-        ({"memory": TICK, "processes": TICK - 61}, "its values of processes are 61s"),
-        ({"memory": TICK - 59, "processes": TICK}, ""),
-        ({"memory": TICK - 99, "processes": TICK - 99}, "by this computer's clock"),
+        (Shown(A), Says(), ""),
+        (Shown(A), Says(times={}), "its exporter has read nothing yet"),
+        (Shown(A), Says(times={"memory": TICK}), "its exporter reads no processes"),
+        (Shown(A), Says(times=BEHIND), "its values of processes are 61s"),
+        (Shown(A), Says(times={"memory": TICK - 59, "processes": TICK}), ""),
+        (Shown(A), Says(times=LATE), "by this computer's clock"),
+        (Shown(A), Says(("cards",)), "finds no card, or the driver does not answer"),
+        (Shown(A), Says(("pods",)), "its exporter cannot read the pods of its node"),
+        (Shown(A), Says(("processes",)), "cannot assign processes to pods"),
+        (Shown(A), Says(("tomorrow",)), "its exporter reports: tomorrow"),
+        (Shown(A), Says(failed=("memory", "utilization")), FAILED),
+        (no_sm(10), Says(), "SM use by process on card 0"),
+        (no_sm(0), Says(), ""),
+        (no_sm(10, 5), Says(), ""),
+        (no_sm(10, source="card"), Says(), ""),
+        # Only pods have a row in which it could be shown.
+        (Shown(A, source="none", outside=900), Says(), ""),
     ],
 )
-def test_old_numbers_are_said_to_be_old(times: dict[str, float], words: str) -> None:
-    """Against the node's own newest, and against our clock."""
-    found = told(Shown(A), says=Says(times=times))
-    assert [words in one for one in found] == ([True] if words else [])
-
-
-@pytest.mark.parametrize(
-    ("about", "words"),
-    [
-        ("cards", "its exporter finds no card, or the driver does not answer"),
-        ("pods", "its exporter cannot read the pods of its node"),
-        ("processes", "its exporter cannot assign processes to pods"),
-        ("tomorrow", "its exporter reports: tomorrow"),
-    ],
-)
-def test_what_the_exporter_misses(about: str, words: str) -> None:
-    """In a sentence, where we know the word."""
-    assert told(says=Says((about,))) == [words]
-
-
-def test_cards_that_did_not_answer_it() -> None:
-    """Some of its rounds did not come round."""
-    assert told(says=Says(failed=("memory", "utilization"))) == [
-        "its exporter could not read these groups of every card: memory, utilization"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("source", "sm", "mib", "said"),
-    [
-        ("none", None, 10, 1),
-        ("none", None, 0, 0),
-        ("none", 5, 10, 0),
-        ("card", None, 10, 0),
-    ],
-)
-def test_unknown_sm_is_explained_where_somebody_computes(
-    source: str, sm: float | None, mib: float, said: int
-) -> None:
-    """Not where a card has nobody at work."""
-    use = Use("p", mib, sm, allocated=None)
-    assert len(told(Shown(A, source=source, uses=(use,)))) == said
-
-
-def test_what_strangers_compute_is_nobodys_question() -> None:
-    """Only pods have a row in which it could stand."""
-    assert told(Shown(A, source="none", outside=900)) == []
+def test_what_is_said_of_an_exporter(shown: Shown, says: Says, words: str) -> None:
+    body = page(shown, told=says, node="node-2")
+    found = scene([node_2()], [], {"node-2": body}).top().troubles
+    assert [one.about for one in found] == (["node-2"] if words else [])
+    assert not words or words in found[0].what

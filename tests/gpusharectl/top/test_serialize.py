@@ -7,21 +7,13 @@ import pytest
 
 from gpusharectl.state import serialize as inspect_shapes
 from gpusharectl.top import serialize
-from gpusharectl.top.rows import Query, Sign
+from gpusharectl.top.rows import Sign
 from gpusharectl.top.serialize import top_data
 from tests.gpusharectl.exporter_pages import TICK
 from tests.gpusharectl.state.test_serialize import keys_in, same_as_json
-from tests.gpusharectl.top_states import (
-    SCENES,
-    at_work,
-    containers,
-    crowd,
-    elsewhere,
-    no_exporters,
-    unknown,
-)
+from tests.gpusharectl.top_states import SCENES, top_of
 
-TOP = {"v", "at", "books", "totals", "nodes", "cards", "pods", "warnings"}
+KEYS = "v at books totals nodes cards pods warnings"
 
 
 def pod_named(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -31,23 +23,23 @@ def pod_named(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_shape_is_the_same_for_every_cluster(name: str) -> None:
-    """Each key stands in the module's promise; every value is plain JSON."""
-    data = top_data(SCENES[name]().top())
-    assert set(data) == TOP
+    """Each key is in the module's promise; every value is JSON; nothing is cut."""
+    data = top_data(top_of(name))
+    assert set(data) == set(KEYS.split())
     assert same_as_json(data)
     promised = set(re.findall(r"\w+", f"{serialize.__doc__} {inspect_shapes.__doc__}"))
     assert set(keys_in(data)) <= promised
+    assert len(data["pods"]) == len(top_of(name).pods)
 
 
 def test_every_sign_is_promised() -> None:
-    """Scripts look for them."""
     promised = set(re.findall(r"[\w-]+", serialize.__doc__ or ""))
     assert {sign.value for sign in Sign} <= promised
 
 
 def test_numbers() -> None:
     """What is used beside what was allotted, in MiB."""
-    data = top_data(at_work().top())
+    data = top_data(top_of("at_work"))
     assert data["totals"] == {
         "cards": 3,
         "memory_mib": 38912,
@@ -62,37 +54,22 @@ def test_numbers() -> None:
     card = data["cards"][2]
     assert (card["outside_mib"], card["unattributed_mib"]) == (1300, 300)
     assert [flag["do"] for flag in card["flags"]] == ["nvidia-smi on node-2"]
-
-
-def test_unknown_is_null_and_idle_is_0() -> None:
-    """They are never mixed up."""
-    data = top_data(unknown().top())
-    pod = pod_named(data, "b")
-    assert (pod["used_mib"], pod["sm_percent"], pod["idle_s"]) == (None, None, None)
-    assert data["cards"][1]["used_mib"] is None
-    assert data["totals"]["cards_told"] == 1
-    assert top_data(no_exporters().top())["totals"]["used_mib"] is None
-    idle = pod_named(top_data(at_work().top()), "app-3")
-    assert (idle["used_mib"], idle["sm_percent"], idle["idle_s"]) == (0, 0, 10800)
-
-
-def test_each_container() -> None:
-    """What it was allotted of its pod's share, and what it uses."""
-    web, model = pod_named(top_data(containers().top()), "pair")["containers"]
+    web, model = pod_named(top_data(top_of("containers")), "pair")["containers"]
     assert (web["name"], web["allotted"]["units"], web["used_mib"]) == ("web", 4, 1600)
     assert (model["name"], model["last_busy"]) == ("model", TICK)
     assert (web["over"], model["over"]) == (True, False)
 
 
-def test_whoever_has_no_share() -> None:
-    """Null, and not an amount of nothing."""
-    pod = pod_named(top_data(elsewhere().top(Query("edge"))), "spy")
-    assert (pod["allotted"], pod["stay"], pod["uid"]) == (None, None, None)
-    assert (pod["node"], pod["index"]) == ("node-2", 1)
-
-
-def test_nothing_is_cut() -> None:
-    """Whatever the screen leaves out."""
-    data = top_data(crowd().top())
-    assert len(data["pods"]) == 300
-    assert data["pods"][0]["node"] == "ip-10-0-12-34.eu-west-1.compute.internal"
+def test_unknown_is_null_and_idle_is_0() -> None:
+    """Nor is no share an amount of nothing."""
+    data = top_data(top_of("unknown"))
+    pod = pod_named(data, "b")
+    assert (pod["used_mib"], pod["sm_percent"], pod["idle_s"]) == (None, None, None)
+    assert data["cards"][1]["used_mib"] is None
+    assert data["totals"]["cards_told"] == 1
+    assert top_data(top_of("no_exporters"))["totals"]["used_mib"] is None
+    idle = pod_named(top_data(top_of("at_work")), "app-3")
+    assert (idle["used_mib"], idle["sm_percent"], idle["idle_s"]) == (0, 0, 10800)
+    spy = pod_named(top_data(top_of("elsewhere")), "spy")
+    assert (spy["allotted"], spy["stay"], spy["uid"]) == (None, None, None)
+    assert (spy["node"], spy["index"]) == ("node-2", 1)
