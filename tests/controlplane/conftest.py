@@ -7,6 +7,7 @@ import pytest
 
 from tests.controlplane.by_hand import NOBODY
 from tests.controlplane.extender import USER, extender
+from tests.controlplane.gate import Gate, raised
 from tests.controlplane.world import World, beside
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
@@ -55,3 +56,24 @@ def hermitage(plane: ControlPlane) -> Iterator[World]:
 def lonely(hermitage: World, space: str) -> World:
     """An empty cluster in which only the test binds pods."""
     return replace(hermitage, namespace=space, nodes=set())
+
+
+@pytest.fixture(scope="module")
+def webhook(
+    plane: ControlPlane,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Gate]:
+    """The webhook for cards of 16000 MB, with the module's COMPONENTS and SETTINGS."""
+    folder = tmp_path_factory.mktemp("webhook")
+    components = getattr(request.module, "COMPONENTS", ())
+    settings = getattr(request.module, "SETTINGS", {})
+    settings = {"TOTAL_GPU_MEMORY": "16000", **settings}
+    with raised(plane, folder, *components, **settings) as gate:
+        yield gate
+
+
+@pytest.fixture
+def gate(webhook: Gate, space: str) -> Gate:
+    """The webhook, and a namespace of the test's own."""
+    return webhook.at(space)

@@ -1,15 +1,11 @@
 """The webhook's general rules on a real API server: what is kept, denied and told."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.controlplane.gate import FREE, PODS, Gate, raised
+from tests.controlplane.gate import FREE, PODS, Gate
 from tests.controlplane.newpods import asking, container, limits_of
-from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY, pod, post_node
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace, sweep
 
 pytestmark = pytest.mark.controlplane
 
@@ -17,21 +13,6 @@ DENIED = f'admission webhook "{PODS}" denied the request: '
 LIMITS = "spec.containers[0].resources.limits"
 APART = {"baidu.com/vcuda-containers": "apart"}
 SHARE = {MEMORY: 4, CORE: 10}
-
-
-@pytest.fixture(scope="module")
-def house(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gate]:
-    with raised(plane, tmp_path_factory.mktemp("webhook")) as gate:
-        yield gate
-
-
-@pytest.fixture
-def gate(house: Gate) -> Iterator[Gate]:
-    """A namespace of the test's own; afterwards all nodes and pods vanish."""
-    yield house.at(new_namespace(house.rest))
-    sweep(house.rest)
 
 
 def env(name: str, value: str = "all") -> list[Json]:
@@ -43,33 +24,13 @@ WRONG: dict[str, tuple[Json, tuple[str, ...]]] = {
         asking(container({MEMORY: 4, CORE: 150})),
         (f'{LIMITS}["{CORE}"]: 150 cores are neither', "100 or 200"),
     ),
-    "cores-of-a-pod": (
-        asking(container(SHARE | {CORE: 60}), container(SHARE | {CORE: 60}, "other")),
-        ("120", "100 or 200"),
-    ),
-    "cores-below-nothing": (
-        asking(container({MEMORY: 4, CORE: -1})),
-        (f'{LIMITS}["{CORE}"]', "-1"),
-    ),
     "half-a-unit": (
         asking(container({MEMORY: "1.5", CORE: 1})),
         (f'{LIMITS}["{MEMORY}"]', "1500m", "whole"),
     ),
-    "no-such-policy": (
-        asking(container(SHARE), annotations={"baidu.com/vcuda-policy": "tetris"}),
-        ("baidu.com/vcuda-policy", "tetris", "best-fit"),
-    ),
     "neither-here-nor-there": (
         asking(container(SHARE), annotations={"baidu.com/vcuda-containers": "asunder"}),
         ("baidu.com/vcuda-containers", "asunder", "apart"),
-    ),
-    "apart-with-init": (
-        asking(
-            container(SHARE),
-            annotations=APART,
-            initContainers=[container(SHARE, "before")],
-        ),
-        ("apart", "spec.initContainers[0]"),
     ),
     "forged": (
         asking(container(SHARE), annotations={"baidu.com/vcuda-placement": "{}"}),
@@ -81,22 +42,6 @@ WRONG: dict[str, tuple[Json, tuple[str, ...]]] = {
             volumes=[{"name": "v", "emptyDir": {}}],
         ),
         ("spec.containers[0].volumeMounts[0].mountPath", "/etc/vcuda"),
-    ),
-    "its-own-cards": (
-        asking(container(SHARE, env=env("NVIDIA_VISIBLE_DEVICES"))),
-        ("spec.containers[0].env", "NVIDIA_VISIBLE_DEVICES"),
-    ),
-    "its-own-mps": (
-        asking(container(SHARE, env=env("CUDA_MPS_PIPE_DIRECTORY", "/tmp"))),
-        ("spec.containers[0].env", "CUDA_MPS_PIPE_DIRECTORY"),
-    ),
-    "its-own-memory": (
-        asking(container(SHARE, env=env("NVIDIA_GPU_MEMORY_LIMIT", "1"))),
-        ("spec.containers[0].env", "NVIDIA_GPU_MEMORY_LIMIT"),
-    ),
-    "its-own-share": (
-        asking(container(SHARE, env=env("VCUDA_CORES", "100"))),
-        ("spec.containers[0].env", "VCUDA_CORES"),
     ),
 }
 

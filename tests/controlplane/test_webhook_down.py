@@ -9,33 +9,16 @@ import pytest
 
 from gpusharectl.pki import plan
 from tests.controlplane.bitfusionpods import ALL, share
-from tests.controlplane.gate import Gate, raised
+from tests.controlplane.gate import Gate
 from tests.controlplane.newpods import asking, container, limits_of
-from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY, pod
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace, sweep
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
 SHARE = asking(container({MEMORY: 4, CORE: 1}))
 THEIRS = asking(container(share()), annotations=ALL)
-
-
-@pytest.fixture(scope="module")
-def house(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gate]:
-    folder = tmp_path_factory.mktemp("webhook-down")
-    with raised(plane, folder, TOTAL_GPU_MEMORY="16000") as gate:
-        yield gate
-
-
-@pytest.fixture
-def gate(house: Gate) -> Iterator[Gate]:
-    yield house.at(new_namespace(house.rest))
-    sweep(house.rest)
 
 
 @pytest.fixture

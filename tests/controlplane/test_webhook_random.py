@@ -12,29 +12,17 @@ from decimal import Decimal
 import pytest
 
 from tests.controlplane.bitfusionpods import MODE, STATUS
-from tests.controlplane.gate import FREE, Gate, raised
+from tests.controlplane.gate import FREE, Gate
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.controlplane.randompods import random_pod
-from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
-from tests.testbed.sweep import new_namespace, sweep
 
 pytestmark = pytest.mark.controlplane
 
 COUNT = 900
 THEIRS = "bitfusion.io/"
 OURS = 'vcuda.baidu.com" denied the request: '
-
-
-@pytest.fixture(scope="module")
-def gate(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gate]:
-    folder = tmp_path_factory.mktemp("webhook-random")
-    with raised(plane, folder, TOTAL_GPU_MEMORY="16000") as made:
-        yield made.at(new_namespace(plane.rest))
-        sweep(plane.rest)
 
 
 def tried(gate: Gate, number: int) -> str | AssertionError:

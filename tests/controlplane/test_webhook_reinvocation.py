@@ -11,10 +11,9 @@ from threading import Thread
 import pytest
 
 from tests.controlplane.bitfusionpods import ALL, LINE, MODE, STATUS, share
-from tests.controlplane.gate import FREE, GROUP, Gate, raised
+from tests.controlplane.gate import FREE, GROUP, Gate
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.testbed.certificates import Certificates
-from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -68,15 +67,6 @@ class _Review(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Say nothing; the test's own output is enough."""
-
-
-@pytest.fixture(scope="module")
-def gate(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gate]:
-    folder = tmp_path_factory.mktemp("webhook-twice")
-    with raised(plane, folder, TOTAL_GPU_MEMORY="16000") as made:
-        yield made
 
 
 def adding(one: Json) -> Callable[[Json], Patch]:

@@ -6,11 +6,10 @@ import pytest
 
 from gpushare.domain.model import Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from tests.controlplane.gate import Gate, raised
+from tests.controlplane.gate import Gate
 from tests.controlplane.newpods import asking, container, limits_of
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import CORE, MEMORY, post_node
-from tests.testbed.sweep import new_namespace, sweep
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -18,32 +17,22 @@ pytestmark = pytest.mark.controlplane
 RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 CLASSES = {"nvidia": "nvidia", "gold": "nvidia", "sand": "runsc"}
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+COMPONENTS = ("webhook-void",)
+SETTINGS = {
+    "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
+    "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
+    "GPUSHARE_CARD_CLASSES": "gold",
+}
 
 
-@pytest.fixture(scope="module")
-def house(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gate]:
-    """A webhook that sets scheduler and runtime class, and hides cards."""
+@pytest.fixture(scope="module", autouse=True)
+def classes(plane: ControlPlane) -> Iterator[None]:
     for name, handler in CLASSES.items():
         own = {"metadata": {"name": name}, "handler": handler}
         plane.rest.must("POST", RUNTIME_CLASSES, own)
-    settings = {
-        "GPUSHARE_SET_SCHEDULER": "vcuda-scheduler",
-        "GPUSHARE_SET_RUNTIME_CLASS": "nvidia",
-        "GPUSHARE_CARD_CLASSES": "gold",
-    }
-    folder = tmp_path_factory.mktemp("webhook-setting")
-    with raised(plane, folder, "webhook-void", **settings) as gate:
-        yield gate
+    yield
     for name in CLASSES:
         plane.rest.must("DELETE", f"{RUNTIME_CLASSES}/{name}")
-
-
-@pytest.fixture
-def gate(house: Gate) -> Iterator[Gate]:
-    yield house.at(new_namespace(house.rest))
-    sweep(house.rest)
 
 
 def warnings(gate: Gate, units: int) -> str:
