@@ -83,7 +83,7 @@ def _waits(item: pytest.Item) -> bool:
 
 
 def fewer_examples(item: pytest.Item) -> None:
-    """Let a test by hypothesis try a quarter of its examples, but 25 at least.
+    """Let a test by hypothesis try a tenth of its examples, but 10 at least.
 
     All of them are tried by ``make test``. Decorators win over profiles, so that a
     profile alone does not reach the tests that say how many they want.
@@ -91,7 +91,7 @@ def fewer_examples(item: pytest.Item) -> None:
     function = getattr(item.obj, "__func__", item.obj)  # type: ignore[attr-defined]
     found = getattr(function, "_hypothesis_internal_use_settings", None)
     if found is not None:
-        few = min(found.max_examples, max(25, found.max_examples // 4))
+        few = min(found.max_examples, max(10, found.max_examples // 10))
         function._hypothesis_internal_use_settings = hypothesis.settings(
             found, max_examples=few
         )
