@@ -26,7 +26,7 @@ def plane(
 
 
 @pytest.fixture(scope="module")
-def house(plane: ControlPlane) -> Iterator[World]:
+def shared(plane: ControlPlane) -> Iterator[World]:
     """The extender with its defaults, and a kube-scheduler and kubelet beside it."""
     with beside(plane) as world:
         yield world
@@ -40,22 +40,22 @@ def space(plane: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture
-def world(house: World, space: str) -> World:
+def world(shared: World, space: str) -> World:
     """An empty cluster with the module's extender and scheduler."""
-    return replace(house, namespace=space, nodes=set())
+    return replace(shared, namespace=space, nodes=set())
 
 
 @pytest.fixture(scope="module")
-def hermitage(plane: ControlPlane) -> Iterator[World]:
+def shared_manual(plane: ControlPlane) -> Iterator[World]:
     """An extender and a kubelet, and no kube-scheduler."""
     with extender(plane, "alone") as ext, StandInKubelet(plane.rest) as kubelet:
         yield World(plane, ext, kubelet, scheduler_name=NOBODY)
 
 
 @pytest.fixture
-def lonely(hermitage: World, space: str) -> World:
+def manual(shared_manual: World, space: str) -> World:
     """An empty cluster in which only the test binds pods."""
-    return replace(hermitage, namespace=space, nodes=set())
+    return replace(shared_manual, namespace=space, nodes=set())
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ LEARNT = "vcuda_extender_frag_learnt_timestamp_seconds"
 
 
 @pytest.fixture(scope="module")
-def house(plane: ControlPlane) -> Iterator[World]:
+def shared(plane: ControlPlane) -> Iterator[World]:
     with beside(plane, "frag", HEAVY, POLICY="frag") as world:
         yield world
 

@@ -19,7 +19,7 @@ CHOICE = {"first-fit": "edge-0", "best-fit": "edge-1", "spread": "edge-2"}
 
 
 @pytest.fixture(scope="module")
-def house(plane: ControlPlane) -> Iterator[World]:
+def shared(plane: ControlPlane) -> Iterator[World]:
     with beside(plane, scheduler=HEAVY) as world:
         yield world
 

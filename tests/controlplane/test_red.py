@@ -17,7 +17,7 @@ pytestmark = pytest.mark.controlplane
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["real-bind", "first-card"])
-def house(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[World]:
+def shared(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[World]:
     """A scheduler whose extender lets every pod through to every node."""
     with extender(plane, "behind") as real, StandInKubelet(plane.rest) as kubelet:
         world = World(plane, real, kubelet)

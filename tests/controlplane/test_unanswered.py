@@ -77,20 +77,20 @@ def test_a_pod_that_cannot_be_bound_lets_others_have_the_card(world: World) -> N
     checked_book(world.rest)
 
 
-def test_filter_keeps_the_node_that_bind_will_take(lonely: World) -> None:
+def test_filter_keeps_the_node_that_bind_will_take(manual: World) -> None:
     """While an earlier bind may yet come true, bind refuses all others."""
     for name in ("edge", "other"):
-        lonely.node(name, 29)
-    a_pod = lonely.post("pod", 20, 1)
+        manual.node(name, 29)
+    a_pod = manual.post("pod", 20, 1)
     asked = {**ASK, "Pod": a_pod, "NodeNames": ["edge", "other"]}
-    with failing_bindings(lonely):
-        assert "webhook" in bind(lonely, a_pod)
-        answer = lonely.extender.rest.must("POST", "/scheduler/filter", asked)
+    with failing_bindings(manual):
+        assert "webhook" in bind(manual, a_pod)
+        answer = manual.extender.rest.must("POST", "/scheduler/filter", asked)
         assert answer["NodeNames"] == ["edge"]
         why = "The result of an earlier bind to another node is not known yet"
         assert answer["FailedAndUnresolvableNodes"] == {"other": why}
-        assert "not known yet" in bind(lonely, a_pod, "other")
-    assert bind(lonely, a_pod) == ""
+        assert "not known yet" in bind(manual, a_pod, "other")
+    assert bind(manual, a_pod) == ""
 
 
 def test_it_is_bound_as_soon_as_it_can_be(world: World) -> None:

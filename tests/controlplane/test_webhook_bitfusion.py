@@ -40,7 +40,7 @@ CODE = {
 
 
 @pytest.fixture(scope="module")
-def house(
+def shared(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gate]:
     """The webhook as seed 004 sets it: cards of 16000 MB."""
@@ -54,10 +54,10 @@ def house(
 
 
 @pytest.fixture
-def gate(house: Gate) -> Iterator[Gate]:
-    yield house
-    relabel(house, None)
-    sweep(house.rest)
+def gate(shared: Gate) -> Iterator[Gate]:
+    yield shared
+    relabel(shared, None)
+    sweep(shared.rest)
 
 
 def relabel(gate: Gate, mode: str | None) -> None:

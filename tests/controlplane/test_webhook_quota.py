@@ -35,7 +35,7 @@ DESCRIBED = ["Resource", "Used", "Hard"]
     params=[(f"requests.{GPU}", "on"), (f"requests.{CORE}", "off")],
     ids=["theirs", "ours"],
 )
-def house(
+def shared(
     plane: ControlPlane,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
@@ -63,14 +63,14 @@ def clean(gate: Gate) -> None:
 
 
 @pytest.fixture
-def gate(house: tuple[Gate, str]) -> Iterator[Gate]:
-    yield house[0]
-    clean(house[0])
+def gate(shared: tuple[Gate, str]) -> Iterator[Gate]:
+    yield shared[0]
+    clean(shared[0])
 
 
 @pytest.fixture
-def resource(house: tuple[Gate, str]) -> str:
-    return house[1]
+def resource(shared: tuple[Gate, str]) -> str:
+    return shared[1]
 
 
 def described(gate: Gate) -> list[str]:

@@ -49,28 +49,28 @@ MALFORMED: list[tuple[str, object, str]] = [
 @pytest.mark.parametrize(
     ("verb", "body", "field"), MALFORMED, ids=lambda value: str(value)[:40]
 )
-def test_malformed_request(lonely: World, verb: str, body: Any, field: str) -> None:
+def test_malformed_request(manual: World, verb: str, body: Any, field: str) -> None:
     """A request of the wrong shape gets a 400 that names the field."""
-    status, answer = call(lonely, verb, json.dumps(body).encode())
+    status, answer = call(manual, verb, json.dumps(body).encode())
     assert (status, answer["field"].removeprefix("body.")) == (400, field)
     assert answer["error"].startswith(answer["field"])
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nonsense", b"[" * 9999])
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
-def test_not_json(lonely: World, verb: str, body: bytes) -> None:
+def test_not_json(manual: World, verb: str, body: bytes) -> None:
     """What is no JSON gets a 400 that says so."""
-    status, answer = call(lonely, verb, body)
+    status, answer = call(manual, verb, body)
     assert (status, answer["field"]) == (400, "body")
 
 
 @pytest.mark.parametrize("verb", ["filter", "bind"])
-def test_junk_of_ten_megabytes(lonely: World, verb: str) -> None:
+def test_junk_of_ten_megabytes(manual: World, verb: str) -> None:
     """Ten megabytes get a 413, and the next request is answered as ever."""
-    status, answer = call(lonely, verb, b"x" * (10 << 20))
+    status, answer = call(manual, verb, b"x" * (10 << 20))
     assert status == 413
     assert "Too Large" in answer["error"]
-    assert call(lonely, "filter", json.dumps(ASK).encode())[0] == 200
+    assert call(manual, "filter", json.dumps(ASK).encode())[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -83,21 +83,21 @@ def test_junk_of_ten_megabytes(lonely: World, verb: str) -> None:
         ),
     ],
 )
-def test_invalid_amounts(lonely: World, quantity: str, says: str) -> None:
+def test_invalid_amounts(manual: World, quantity: str, says: str) -> None:
     """What no card can meet is refused in words: kube-scheduler never sends these."""
     body = {**ASK, "Pod": asking(quantity)}
-    answer = lonely.extender.rest.must("POST", "/scheduler/filter", body)
+    answer = manual.extender.rest.must("POST", "/scheduler/filter", body)
     assert answer["NodeNames"] == []
     assert answer["FailedAndUnresolvableNodes"] == {
         "edge": f"Invalid vcuda request: {says}"
     }
 
 
-def test_absurd_amount(lonely: World) -> None:
+def test_absurd_amount(manual: World) -> None:
     """More units than there are atoms to make them of are a mistake, and called so."""
-    lonely.node("edge", 29)
+    manual.node("edge", 29)
     body = {**ASK, "Pod": asking("1E")}
-    answer = lonely.extender.rest.must("POST", "/scheduler/filter", body)
+    answer = manual.extender.rest.must("POST", "/scheduler/filter", body)
     refused = answer["FailedAndUnresolvableNodes"]["edge"]
     assert refused == (
         "Invalid vcuda request: baidu.com/vcuda-memory is 1E; no node has so much"
@@ -105,19 +105,19 @@ def test_absurd_amount(lonely: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_public_paths(lonely: World, path: str) -> None:
+def test_public_paths(manual: World, path: str) -> None:
     """Health, readiness and metrics are served on the pod's address."""
-    assert lonely.extender.public.get(path)[0] == 200
+    assert manual.extender.public.get(path)[0] == 200
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
-def test_verbs_are_not_public(lonely: World, verb: str) -> None:
+def test_verbs_are_not_public(manual: World, verb: str) -> None:
     """Whoever reaches the verbs can bind pods: only loopback does."""
-    assert lonely.extender.public.post(f"/scheduler/{verb}", BIND)[0] == 405
-    assert lonely.extender.rest.get(f"/scheduler/{verb}")[0] == 405
+    assert manual.extender.public.post(f"/scheduler/{verb}", BIND)[0] == 405
+    assert manual.extender.rest.get(f"/scheduler/{verb}")[0] == 405
 
 
-def test_snapshot_is_not_public(lonely: World) -> None:
+def test_snapshot_is_not_public(manual: World) -> None:
     """The books are for loopback too."""
-    assert lonely.extender.public.get("/snapshot")[0] == 404
-    assert lonely.extender.rest.get("/snapshot")[0] == 200
+    assert manual.extender.public.get("/snapshot")[0] == 404
+    assert manual.extender.rest.get("/snapshot")[0] == 200
