@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpushare.domain.model import Card
 from gpushare.kube import facts, names
 from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Json
@@ -13,18 +14,17 @@ CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
 OUR_RESOURCES = (names.CORE, names.MEMORY)
 _WITH_QUOTA = (*OUR_RESOURCES, names.BITFUSION_GPU)
 """For quotas the device plugin may also offer the last one, which is no card."""
-_SIGNS = {
-    "nvidia.com/gpu.present": "true",
-    "feature.node.kubernetes.io/pci-10de.present": "true",
-    "feature.node.kubernetes.io/pci-0300_10de.present": "true",
-    "feature.node.kubernetes.io/pci-0302_10de.present": "true",
-}
+_SIGNS = (
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+)
 """Labels of NVIDIA and of node feature discovery; 10de is NVIDIA's PCI vendor ID."""
 _MODEL_LABEL = "nvidia.com/gpu.product"
 _OF_CARDS = re.compile(r"gpu|vcuda|^nvidia\.com/", re.IGNORECASE)
 _OTHER_VENDORS = ("amd.com/", "gpu.intel.com/")
 """Their resources are GPUs, but not of NVIDIA."""
-_DOCKER = "docker://"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -39,6 +39,8 @@ class NodeView:
     """Whether it has our label with the value ``true``."""
     label: bool
     """Whether it has our label with any value."""
+    takes_scheduler: bool
+    """Whether its label lets a second kube-scheduler run beside cards."""
     signs: tuple[str, ...]
     """Why it may have cards, in words."""
     others: tuple[str, ...]
@@ -53,17 +55,15 @@ class NodeView:
     """Our resources in the node's allocatable."""
     cards: int | None
     """How many cards our device plugin has found; None if it has not reported."""
-    units: int | None
+    units: int
     """Units of memory of these cards."""
     runtime: str
+    """The container runtime as people write it, such as containerd 2.4.2."""
     handlers: tuple[str, ...]
     kubelet: str
-    architecture: str
     addresses: tuple[str, ...]
     annotations: tuple[str, ...]
     """Our annotations."""
-    takes_scheduler: bool = False
-    """Whether its label lets a second kube-scheduler run beside cards."""
 
 
 def node_view(node: Json) -> NodeView:
@@ -78,36 +78,31 @@ def node_view(node: Json) -> NodeView:
     stale = tuple(one for one in _WITH_QUOTA if capacity.get(one) == "0")
     counted = [one for one in OUR_RESOURCES if one in capacity]
     offered = _offered(allocatable)
-    cards, units = _cards(annotations)
+    cards = _cards(annotations)
+    number = None if cards is None else len(cards)
+    runtime = info.get("containerRuntimeVersion", "").replace("docker://", "Docker ")
+    handlers = [one.get("name") for one in status.get("runtimeHandlers") or ()]
+    ours = (names.CARDS, names.CORDON, names.CLEAR)
     return NodeView(
         name=metadata["name"],
         ready=facts.is_ready(node),
         control_plane=CONTROL_PLANE_LABEL in labels,
         label=names.GPU_NODE_LABEL in labels,
-        labelled=labels.get(names.GPU_NODE_LABEL) == "true",
-        signs=_signs(labels, cards),
+        labelled=facts.is_labelled(node),
+        takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",
+        signs=_signs(labels, number),
         others=tuple(one for one in offered if one not in _WITH_QUOTA),
         offered=tuple(one for one in offered if one in OUR_RESOURCES),
         stale_capacity=stale,
         known=tuple(dict.fromkeys([*counted, *stale])),
         allocatable=tuple(one for one in _WITH_QUOTA if one in allocatable),
-        cards=cards,
-        units=units,
-        runtime=info.get("containerRuntimeVersion", ""),
-        handlers=tuple(
-            one["name"]
-            for one in status.get("runtimeHandlers") or ()
-            if one.get("name")
-        ),
+        cards=number,
+        units=sum(card.units for card in cards or ()),
+        runtime=runtime.replace("://", " ") or "an unknown container runtime",
+        handlers=tuple(filter(None, handlers)),
         kubelet=info.get("kubeletVersion", ""),
-        architecture=info.get("architecture", ""),
         addresses=tuple(facts.addresses(node)),
-        annotations=tuple(
-            key
-            for key in (names.CARDS, names.CORDON, names.CLEAR)
-            if key in annotations
-        ),
-        takes_scheduler=labels.get(names.SCHEDULER_NODE_LABEL) == "true",
+        annotations=tuple(key for key in ours if key in annotations),
     )
 
 
@@ -121,7 +116,7 @@ def to_label(nodes: Sequence[NodeView], chosen: Sequence[str]) -> tuple[str, ...
 def label_diff(name: str, *, on: bool) -> str:
     """Return a line of a diff: our label is added to a node or removed from it."""
     sign = "+" if on else "-"
-    return f'{sign} Node {name}: label {names.GPU_NODE_LABEL}: "true"\n'
+    return f'{sign} Node {name}: label {names.GPU_NODE_LABEL}: "true"'
 
 
 def minor(version: str) -> tuple[int, int] | None:
@@ -139,17 +134,8 @@ def named(nodes: Sequence[NodeView], name: str) -> NodeView | None:
     return next((node for node in nodes if node.name == name), None)
 
 
-def runtime(node: NodeView) -> str:
-    """Return the container runtime as people write it, such as containerd 2.4.2."""
-    if node.runtime.startswith(_DOCKER):
-        return f"Docker {node.runtime.removeprefix(_DOCKER)}"
-    return node.runtime.replace("://", " ") or "an unknown container runtime"
-
-
 def _signs(labels: Mapping[str, str], cards: int | None) -> tuple[str, ...]:
-    found = [
-        f"label {key}" for key, value in _SIGNS.items() if labels.get(key) == value
-    ]
+    found = [f"label {key}" for key in _SIGNS if labels.get(key) == "true"]
     if _MODEL_LABEL in labels:
         found.append(labels[_MODEL_LABEL])
     if cards:
@@ -169,12 +155,8 @@ def _offered(allocatable: Mapping[str, str]) -> list[str]:
     )
 
 
-def _cards(annotations: Mapping[str, str]) -> tuple[int | None, int | None]:
-    text = annotations.get(names.CARDS)
-    if text is None:
-        return None, None
+def _cards(annotations: Mapping[str, str]) -> Sequence[Card] | None:
     try:
-        cards = decode_cards(text)
-    except Malformed:
-        return None, None
-    return len(cards), sum(card.units for card in cards)
+        return decode_cards(annotations[names.CARDS])
+    except (KeyError, Malformed):
+        return None

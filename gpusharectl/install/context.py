@@ -7,15 +7,11 @@ from typing import Protocol
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects
-from gpusharectl.install.progress import Screen
-from gpusharectl.install.rollout import Patience
+from gpusharectl.install.progress import Patience, Screen, Waiting
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
 from gpusharectl.kube_scheduler.verify import Say
-
-Load = Callable[..., tuple[Json, ...]]
-"""``manifests.load``."""
 
 
 class OtherHosts(Protocol):
@@ -34,11 +30,10 @@ class SchedulerTarget:
     node: str
     version: str
     image: str
+    restart: bool = False
     tls: bool = False
     frag: bool = False
     """Whether the policy is ``frag``: our score outweighs all others."""
-    restart: bool = False
-    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,8 @@ class Context:
     objects: Objects
     files: HostFiles
     screen: Screen
-    load: Load
+    load: Callable[..., tuple[Json, ...]]
+    """``manifests.load``."""
     host: Callable[[SchedulerTarget], HostScheduler]
     others: Callable[[SchedulerTarget], OtherHosts]
     certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
@@ -57,3 +53,9 @@ class Context:
     inspect: Callable[[], None] = lambda: None
     """Show the cluster as ``gpusharectl inspect`` does."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def until(
+        self, look: Callable[[], Sequence[Waiting]], most_s: float | None = None
+    ) -> tuple[Waiting, ...]:
+        """Look until nothing is waited for; return what still is when time is up."""
+        return self.patience.until(look, self.screen, most_s)

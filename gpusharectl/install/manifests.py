@@ -15,7 +15,6 @@ import jsonpatch
 import yaml
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.options import InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
 
@@ -47,8 +46,6 @@ NVIDIA = "nvidia"
 BY_RUNTIME_CLASS = "nvidia-runtime"
 """The component that runs the device plugin under that RuntimeClass."""
 SCHEDULER = "kube-scheduler"
-CERTIFICATE = "GPUSHARE_TLS_CERT"
-"""A variable that the component ``tls`` gives the extender."""
 
 
 class ManifestError(ValueError):
@@ -145,66 +142,30 @@ def overlay_of(kind: Flavour, options: InstallOptions) -> str:
     return "with-tls" if options.tls else Flavour.KUBEADM
 
 
-def with_scheduler(manifests: Iterable[Json], image: str) -> tuple[Json, ...]:
-    """Set the image of kube-scheduler's containers."""
-
-    def put(container: Json) -> Json:
-        its = container["name"] == SCHEDULER
-        return {**container, "image": image} if its else container
-
-    return tuple(with_containers(body, put) for body in manifests)
-
-
 def with_images(
-    manifests: Iterable[Json], running: Mapping[str, str]
+    manifests: Iterable[Json], running: Mapping[str, str], scheduler: str
 ) -> tuple[Json, ...]:
-    """Let each workload keep the image that it runs now, by its name."""
+    """Let each workload keep the image that it runs now, by its name.
+
+    ``scheduler`` is the image of kube-scheduler's containers, if it is known.
+    """
 
     def keep(body: Json) -> Json:
-        image = running.get(body["metadata"]["name"], "")
+        own = running.get(body["metadata"]["name"], "")
 
         def put(container: Json) -> Json:
-            ours = image and container["name"] != SCHEDULER
-            return {**container, "image": image} if ours else container
+            image = scheduler if container["name"] == SCHEDULER else own
+            return {**container, "image": image} if image else container
 
         return with_containers(body, put)
 
-    return tuple(keep(body) for body in manifests)
-
-
-def wants_runtime_class(nodes: Iterable[NodeView], *, there: bool) -> bool:
-    """Return whether the device plugin is to run under the RuntimeClass nvidia.
-
-    It is if the cluster has the class, unless one of the nodes reports runtimes without
-    it: kubelet could not create the pod there.
-    """
-    return there and all(not node.handlers or NVIDIA in node.handlers for node in nodes)
+    return tuple(map(keep, manifests))
 
 
 def image_of(manifests: Sequence[Json]) -> str:
     """Return the image of ours that these workloads run; "" if none does."""
     images = (
         str(one["image"]) for one in containers(manifests) if one["name"] != SCHEDULER
-    )
-    return next(images, "")
-
-
-def has_tls(manifests: Iterable[Json]) -> bool:
-    """Return whether one of these workloads has a certificate for the extender."""
-    return any(
-        variable["name"] == CERTIFICATE
-        for container in containers(manifests)
-        for variable in container.get("env") or ()
-    )
-
-
-def scheduler_image(pods: Iterable[Json]) -> str:
-    """Return the image of kube-scheduler in these pod specs; "" if there is none."""
-    images = (
-        str(one["image"])
-        for pod in pods
-        for one in pod["containers"]
-        if one["name"] == SCHEDULER
     )
     return next(images, "")
 

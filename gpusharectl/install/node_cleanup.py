@@ -9,33 +9,36 @@ ever. That stale capacity is removed from the node's status.
 """
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import PART_OF, SYSTEM, phase
+from gpushare.kube.facts import PART_NAME, PART_OF, PRODUCT, SYSTEM, is_terminal, phase
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import NodeView
-from gpusharectl.install.progress import Screen, Waiting
-from gpusharectl.install.rollout import Patience, events_of, pod_wait
+from gpusharectl.install.context import Context
+from gpusharectl.install.progress import Waiting
+from gpusharectl.install.rollout import events_of, pod_wait
 from gpusharectl.install.survey import read_nodes
 
 NAME = "gpushare-clean"
-MOUNT = "/host/var/lib"
-STATE = "vcuda"
-"""The device plugin's folder, below /var/lib."""
+_LIB = "/var/lib"
+MOUNT = f"/host{_LIB}"
+_STATE = "vcuda"
+FOLDER = f"{_LIB}/{_STATE}"
+"""The device plugin's folder."""
 _SOCKETS = f"kubelet/device-plugins/{names.DOMAIN}_vcuda-*.sock"
 CLEANED_WITHIN_S = 120.0
-KUBELET_FORGETS_AFTER_S = 300.0
-_SPARE_S = 60.0
+FORGOTTEN_WITHIN_S = 360.0
+"""kubelet needs five minutes."""
 
 
 def clean(folder: Path) -> list[str]:
     """Remove our files below a host's /var/lib; return their paths, sorted."""
     gone = []
-    for path in sorted([folder / STATE, *folder.glob(_SOCKETS)]):
+    for path in sorted([folder / _STATE, *folder.glob(_SOCKETS)]):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.exists() or path.is_symlink():
@@ -62,7 +65,7 @@ def cleaning_pod(node: str, image: str) -> Json:
         "metadata": {
             "name": f"{NAME}-{node}",
             "namespace": SYSTEM,
-            "labels": {PART_OF: "gpushare", "app.kubernetes.io/name": NAME},
+            "labels": {PART_OF: PRODUCT, PART_NAME: NAME},
         },
         "spec": {
             "nodeName": node,
@@ -83,34 +86,26 @@ def cleaning_pod(node: str, image: str) -> Json:
                 }
             ],
             "volumes": [
-                {"name": "lib", "hostPath": {"path": "/var/lib", "type": "Directory"}}
+                {"name": "lib", "hostPath": {"path": _LIB, "type": "Directory"}}
             ],
         },
     }
 
 
-def clean_nodes(
-    objects: Objects,
-    nodes: Sequence[str],
-    image: str,
-    screen: Screen,
-    patience: Patience,
-) -> dict[str, str]:
+def clean_nodes(context: Context, nodes: Sequence[str], image: str) -> dict[str, str]:
     """Clean these nodes at the same time; return those that failed, and why.
 
     The pods are deleted afterwards in any case.
     """
+    objects = context.objects
     refs = {node: Ref("v1", "Pod", f"{NAME}-{node}", SYSTEM) for node in nodes}
     try:
         for node, ref in refs.items():
             # One that a killed run has left may belong to an earlier version.
             objects.delete(ref, grace_period_s=0)
             objects.create(cleaning_pod(node, image))
-        left = patience.until(
-            lambda: _unfinished(objects, refs), screen, CLEANED_WITHIN_S
-        )
-        unclean = {one.who: one.what for one in left}
-        return {**_failed(objects, refs), **unclean}
+        left = context.until(lambda: _unfinished(objects, refs), CLEANED_WITHIN_S)
+        return _failed(objects, refs) | {one.who: one.what for one in left}
     finally:
         for ref in refs.values():
             objects.delete(ref, grace_period_s=0)
@@ -120,11 +115,10 @@ def _unfinished(objects: Objects, refs: dict[str, Ref]) -> list[Waiting]:
     found = []
     for node, ref in refs.items():
         pod = objects.get(ref)
-        if pod is None or phase(pod) in ("Succeeded", "Failed"):
-            continue
-        one = pod_wait(node, pod, events_of(objects, ref.name), "")
-        # One node's hopeless wait must not end the wait for the others.
-        found.append(replace(one, hopeless=False))
+        if pod is not None and not is_terminal(pod):
+            one = pod_wait(node, pod, events_of(objects, ref.name), "")
+            # One node's hopeless wait must not end the wait for the others.
+            found.append(replace(one, hopeless=False))
     return found
 
 
@@ -135,34 +129,16 @@ def _failed(objects: Objects, refs: dict[str, Ref]) -> dict[str, str]:
         if pod is None:
             found[node] = "somebody deleted the pod that cleans it"
         elif phase(pod) == "Failed":
-            found[node] = _last_words(pod["status"])
+            said = [
+                (one.get("state") or {}).get("terminated", {}).get("message", "")
+                for one in pod["status"].get("containerStatuses") or ()
+            ]
+            words = " ".join(" ".join(said).split())
+            found[node] = words or str(pod["status"].get("message", "it failed"))
     return found
 
 
-def _last_words(status: Json) -> str:
-    said: Iterable[str] = (
-        (one.get("state") or {}).get("terminated", {}).get("message", "")
-        for one in status.get("containerStatuses") or ()
-    )
-    return " ".join(" ".join(said).split()) or str(status.get("message", "it failed"))
-
-
-def with_capacity(nodes: Iterable[NodeView]) -> tuple[str, ...]:
-    """Return the nodes whose status still names our resources."""
-    return tuple(node.name for node in nodes if node.known)
-
-
-def remove_stale_capacity(
-    objects: Objects, screen: Screen, patience: Patience
-) -> dict[str, str]:
-    """Wait until kubelet reports 0, and remove that; return the nodes that failed."""
-    left = patience.until(
-        lambda: _removed(objects), screen, KUBELET_FORGETS_AFTER_S + _SPARE_S
-    )
-    return {one.who: one.what for one in left}
-
-
-def _removed(objects: Objects) -> list[Waiting]:
+def remove_stale_capacity(objects: Objects) -> list[Waiting]:
     """Remove a capacity that is 0 by now; return the waits for the others."""
     found = []
     for node in read_nodes(objects):
@@ -178,7 +154,7 @@ def _forget(objects: Objects, node: NodeView) -> None:
     """Remove the resources, unless kubelet reports a capacity again just now."""
     steps: list[dict[str, object]] = []
     for resource in node.stale_capacity:
-        key = resource.replace("~", "~0").replace("/", "~1")
+        key = resource.replace("/", "~1")
         steps.append({"op": "test", "path": f"/status/capacity/{key}", "value": "0"})
         steps.append({"op": "remove", "path": f"/status/capacity/{key}"})
         if resource in node.allocatable:

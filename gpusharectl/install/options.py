@@ -1,205 +1,97 @@
-"""The options of ``install`` and ``uninstall``, and the command that repeats them.
+"""The options of ``install`` and ``uninstall``: each is described once, as a field.
 
-An option of the webhook that is not given keeps its present setting; an empty text
-removes it.
+From the fields ``add_options`` makes the command line's options, and ``again`` the
+command that repeats them. An option of the webhook that is not given keeps its present
+setting; an empty text removes it.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import click
 
+from gpushare.domain.policies import POLICIES
 from gpushare.settings import PREFIX
-from gpusharectl.install.cluster_facts import NodeView, named
-from gpusharectl.kube_scheduler.host_files import Obstacle
+from gpusharectl.install.progress import DEFAULT_TIMEOUT_S
 
 ON = "on"
 UI = f"{PREFIX}UI"
 """Variable of the extender: whether it serves its page."""
 POLICY = f"{PREFIX}POLICY"
 """Variable of the extender: which card it chooses."""
+TLS = f"{PREFIX}TLS_CERT"
+"""Variable of the extender, if it has a certificate."""
 CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
 """Variable of the webhook: the cluster's RuntimeClasses that provide cards; no option.
 
 The name resembles no other: an older image would take it for a misspelt one.
 """
-DEFAULT_TIMEOUT_S = 900.0
+Command = TypeVar("Command", bound=Callable[..., Any])
 _SEPARATORS = re.compile(r"[\s,]+")
+_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_NO_NAME = (
+    "is no valid name in Kubernetes: only small letters, digits, - and . are allowed, "
+    "as in vcuda-scheduler"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookOptions:
-    """The webhook's options; None if not given.
+def _option(
+    text: str, *flags: str, default: object = None, **attributes: object
+) -> Any:  # noqa: ANN401
+    """Describe an option: ``text`` is its help, ``flags`` its name if not the field's.
 
-    Every field except ``wanted`` is also a variable of the webhook, in capitals.
+    The default of a switch is None if it has three states, with ``--no-`` for off.
     """
-
-    wanted: bool | None = None
-    void: bool | None = None
-    set_scheduler: str | None = None
-    set_runtime_class: str | None = None
-    env_from: str | None = None
-    quotas: bool | None = None
-    bitfusion_card_mib: str | None = None
-    bitfusion_shell: str | None = None
-    bitfusion_strict: bool | None = None
-    bitfusion_quota: bool | None = None
-
-    def with_preserved(self, there: Mapping[str, str]) -> "WebhookOptions":
-        """Fill options that are not given with an installed webhook's variables."""
-        found = {
-            option: _read(option, there.get(name, ""))
-            for option, name in _SETTING_OF.items()
-            if getattr(self, option) is None
-        }
-        return replace(self, wanted=self.wanted is not False, **found)
-
-    def settings(self) -> Mapping[str, str]:
-        """Return the variables for the webhook; none for what is off."""
-        said = {name: getattr(self, option) for option, name in _SETTING_OF.items()}
-        return {
-            name: ON if text is True else text for name, text in said.items() if text
-        }
-
-    def words(self) -> list[str]:
-        """Return the options as they are typed."""
-        found: list[str] = []
-        for option in _OPTIONS:
-            said = getattr(self, option)
-            if isinstance(said, str):
-                found += [_flags(option)[0], said]
-            elif said is not None:
-                found.append(_flags(option)[0 if said else 1])
-        return found
-
-    @property
-    def settling(self) -> tuple[str, ...]:
-        """The given options that make sense only with a webhook."""
-        return tuple(
-            _flags(option)[0]
-            for option in _SETTING_OF
-            if getattr(self, option) not in (None, False, "")
-        )
+    described = {"help": text, "default": None if default == () else default}
+    metadata = {"flags": flags, "click": described | attributes}
+    return field(default=default, metadata=metadata)
 
 
-_OPTIONS = tuple(one.name for one in fields(WebhookOptions))
-_SWITCHES = ("void", "quotas", "bitfusion_strict", "bitfusion_quota")
-_SETTING_OF = {
-    option: PREFIX + option.upper() for option in _OPTIONS if option != "wanted"
-}
-QUOTA = _SETTING_OF["bitfusion_quota"]
-"""The device plugin has it too: both keep ``bitfusion.io/gpu``, or neither."""
+def _setting(text: str, **attributes: object) -> Any:  # noqa: ANN401
+    return _option(f"With the webhook: {text}", **attributes)
 
 
-def _read(option: str, text: str) -> Any:  # noqa: ANN401
-    """Return a variable as an option; a switch that is off counts as not given."""
-    if option in _SWITCHES:
-        return True if text == ON else None
-    return text or None
+def _flags(one: Field[Any]) -> tuple[str, ...]:
+    word = one.name.replace("_", "-")
+    if one.type == bool | None:
+        return one.metadata["flags"] or (f"--{word}/--no-{word}",)
+    return one.metadata["flags"] or (f"--{word}",)
 
 
-def _flags(option: str) -> tuple[str, str]:
-    if option == "wanted":
-        return "--with-webhook", "--no-webhook"
-    word = option.replace("_", "-")
-    return f"--{word}", f"--no-{word}"
+def _fields(kind: type) -> list[Field[Any]]:
+    """Return a class's own options, then those of both commands."""
+    return sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__)
 
 
-@dataclass(frozen=True, slots=True)
-class InstallOptions:
-    """The options of ``install``.
+def add_options(kind: type) -> Callable[[Command], Command]:
+    """Add a dataclass's fields to a command as its options."""
 
-    Without ``image``, and with None for ``tls``, ``ui``, ``policy`` and the webhook's
-    options, the present setting is kept. ``runtime_class`` None: the device plugin runs
-    under the RuntimeClass nvidia if the cluster has it. ``access`` are the words that
-    choose the cluster.
-    """
+    def add(command: Command) -> Command:
+        for one in reversed([one for one in _fields(kind) if one.metadata]):
+            switch = {"is_flag": True} if one.type is bool else {}
+            attributes = {**switch, **one.metadata["click"]}
+            command = click.option(*_flags(one), one.name, **attributes)(command)
+        return command
 
-    nodes: tuple[str, ...] = ()
-    all_gpu_nodes: bool = False
-    yes: bool = False
-    dry_run: bool = False
-    image: str = ""
-    second_scheduler: bool = False
-    scheduler_image: str = ""
-    runtime_class: bool | None = None
-    tls: bool | None = None
-    ui: bool | None = None
-    policy: str | None = None
-    with_monitoring: bool = False
-    webhook: WebhookOptions = field(default_factory=WebhookOptions)
-    restart: bool = False
-    this_node: str = ""
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    access: tuple[str, ...] = ()
-
-    def again(self) -> str:
-        """Return the command that goes on where this one stopped."""
-        words = ["gpusharectl", "install", *self.access]
-        if self.nodes:
-            words += ["--nodes", ",".join(self.nodes)]
-        flags = {
-            "--all-gpu-nodes": self.all_gpu_nodes and not self.nodes,
-            "--second-scheduler": self.second_scheduler,
-            "--runtime-class": self.runtime_class is True,
-            "--no-runtime-class": self.runtime_class is False,
-            "--tls": self.tls is True,
-            "--no-tls": self.tls is False,
-            "--ui": self.ui is True,
-            "--no-ui": self.ui is False,
-            "--with-monitoring": self.with_monitoring,
-            "--restart": self.restart,
-            "--yes": self.yes,
-        }
-        words += [flag for flag, given in flags.items() if given]
-        words += self.webhook.words()
-        words += _given("--image", self.image)
-        words += _given("--policy", self.policy or "")
-        words += _given("--scheduler-image", self.scheduler_image)
-        return _joined(words, self.this_node, self.timeout_s)
+    return add
 
 
-@dataclass(frozen=True, slots=True)
-class UninstallOptions:
-    """The options of ``uninstall``; ``access`` are the words that name the cluster."""
-
-    yes: bool = False
-    dry_run: bool = False
-    force: bool = False
-    wait: bool = False
-    restart: bool = False
-    image: str = ""
-    this_node: str = ""
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    access: tuple[str, ...] = ()
-
-    def again(self, *extra: str) -> str:
-        """Return the command that goes on where this one stopped."""
-        words = ["gpusharectl", "uninstall", *self.access]
-        flags = {
-            "--force": self.force,
-            "--wait": self.wait,
-            "--restart": self.restart,
-            "--yes": self.yes,
-        }
-        words += [flag for flag, given in flags.items() if given and flag not in extra]
-        words += extra
-        words += _given("--image", self.image)
-        return _joined(words, self.this_node, self.timeout_s)
-
-
-def _given(flag: str, value: str) -> list[str]:
-    return [flag, value] if value else []
-
-
-def _joined(words: list[str], this_node: str, timeout_s: float) -> str:
-    words += _given("--this-node", this_node)
-    if timeout_s != DEFAULT_TIMEOUT_S:
-        words += ["--timeout", f"{timeout_s:g}"]
-    return shlex.join(words)
+def _typed(options: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield the options that differ from their defaults as they are typed."""
+    for one in _fields(type(options)):
+        said = getattr(options, one.name)
+        if is_dataclass(said):
+            yield from _typed(said)
+        elif one.metadata and said != one.default and one.name != "dry_run":
+            on, _, off = _flags(one)[0].partition("/")
+            yield on if said is not False else off
+            if isinstance(said, tuple):
+                yield ",".join(said)
+            elif not isinstance(said, bool):
+                yield said if isinstance(said, str) else f"{said:g}"
 
 
 def node_names(text: str) -> tuple[str, ...]:
@@ -211,160 +103,249 @@ def node_names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in _SEPARATORS.split(text) if one))
 
 
-def chosen(wanted: Sequence[str], nodes: Sequence[NodeView]) -> Obstacle | None:
-    """Return what is wrong with the names of nodes; None if all are nodes."""
-    unknown = [name for name in wanted if named(nodes, name) is None]
-    known = ", ".join(node.name for node in nodes) or "none at all"
-    if unknown:
-        them = ", ".join(unknown)
-        is_are = "is no node" if len(unknown) == 1 else "are no nodes"
-        return Obstacle(f"{them} {is_are} of this cluster; its nodes are {known}.")
-    if not wanted:
-        return Obstacle(f"No node was named; the cluster's nodes are {known}.")
-    return None
-
-
-def likely(nodes: Sequence[NodeView], here: str = "") -> tuple[str, ...]:
-    """Return the nodes with signs of cards; ``here`` is a node with a loaded driver."""
-    return tuple(
-        node.name for node in nodes if node.labelled or node.signs or node.name == here
-    )
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_LONGEST_NAME = 253
-_AUTO = "auto"
-ENV_FROM = (_AUTO, "deny", "allow")
-"""What the webhook may do with a container's ``envFrom``."""
-
-
-def add_webhook_options(command: Command) -> Command:
-    """Add to a command the options that ``take_webhook_options`` takes."""
-    for option in reversed(_CLICK_OPTIONS):
-        command = option(command)
-    return command
-
-
-def take_webhook_options(options: dict[str, Any]) -> WebhookOptions:
-    """Take the webhook's options out of a command's; ``UsageError`` on a conflict."""
-    options["wanted"] = options.pop("webhook")
-    given = {name: options.pop(name) for name in _OPTIONS if name in options}
-    found = WebhookOptions(**given)
-    if found.wanted is False and found.settling:
-        raise click.UsageError(
-            f"{found.settling[0]} is a setting of the webhook, which --no-webhook "
-            "removes; leave out one of the two"
-        )
+def _nodes(_context: object, _parameter: object, text: str | None) -> tuple[str, ...]:
+    found = node_names(text or "")
+    if text is not None and not found:
+        raise click.UsageError("--nodes names no node; give --nodes gpu-1,gpu-2")
     return found
 
 
-def _name(_context: object, parameter: click.Parameter, text: str | None) -> str | None:
-    if text and (len(text) > _LONGEST_NAME or not _NAME.fullmatch(text)):
-        raise click.BadParameter(
-            f"{text!r} is no valid name in Kubernetes: only small letters, digits, - "
-            "and . are allowed, as in vcuda-scheduler; an empty text, "
-            f"{parameter.opts[0]} '', removes the setting"
-        )
-    return text
+def _image(_context: object, _parameter: object, image: str) -> str:
+    if image and (image.split() != [image] or image.startswith("-")):
+        raise click.UsageError(f"{image!r} is no name of an image such as gpushare:1")
+    return image
 
 
-def _env_from(
-    _context: object, parameter: click.Parameter, text: str | None
-) -> str | None:
-    if text and text not in ENV_FROM:
-        raise click.BadParameter(
-            f"{text!r} is none of {', '.join(ENV_FROM)}; an empty text, "
-            f"{parameter.opts[0]} '', removes the setting, which then is {_AUTO}"
-        )
-    return text
+def _valid(pattern: str | re.Pattern[str], why: str) -> Callable[..., str | None]:
+    """Return a callback that accepts an empty text, and texts of this pattern."""
+
+    def check(
+        _context: object, parameter: click.Parameter, text: str | None
+    ) -> str | None:
+        if text and not re.fullmatch(pattern, text):
+            raise click.BadParameter(
+                f"{text!r} {why}; an empty text, {parameter.opts[0]} '', removes the "
+                "setting"
+            )
+        return text
+
+    return check
 
 
-def _card(_context: object, _parameter: object, text: str | None) -> str | None:
-    if text and text != _AUTO and not (text.isascii() and text.isdigit() and int(text)):
-        raise click.BadParameter(
-            f"{text!r} is neither auto nor a number of MiB above 0, such as 15258 for "
-            "a card of 16000 MB"
-        )
-    return text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookOptions:
+    """The webhook's options; None if not given.
 
+    Every field except ``wanted`` is also a variable of the webhook, in capitals.
+    """
 
-def _path(_context: object, _parameter: object, text: str | None) -> str | None:
-    if text and (not text.startswith("/") or text.split() != [text]):
-        raise click.BadParameter(
-            f"{text!r} is no path of a shell in the pods' images, such as /bin/sh"
-        )
-    return text
-
-
-_CLICK_OPTIONS = (
-    click.option(
+    wanted: bool | None = _option(
+        "Install the admission webhook, or remove it: it rejects impossible requests "
+        "when the pod is created, with the reason, and translates pods for Bitfusion. "
+        "Without either option it stays as it is.",
         "--with-webhook/--no-webhook",
-        "webhook",
-        default=None,
-        help="Install the admission webhook, or remove it: it rejects impossible "
-        "requests when the pod is created, with the reason, and translates pods for "
-        "Bitfusion. Without either option it stays as it is.",
-    ),
-    click.option(
-        "--void/--no-void",
-        "void",
-        default=None,
-        help="With the webhook: containers under the RuntimeClass nvidia that request "
-        "no card see none.",
-    ),
-    click.option(
-        "--set-scheduler",
+    )
+    void: bool | None = _setting(
+        "containers under the RuntimeClass nvidia that request no card see none."
+    )
+    set_scheduler: str | None = _setting(
+        "pods that request cards get this schedulerName.",
         metavar="NAME",
-        callback=_name,
-        help="With the webhook: pods that request cards get this schedulerName.",
-    ),
-    click.option(
-        "--set-runtime-class",
+        callback=_valid(_NAME, _NO_NAME),
+    )
+    set_runtime_class: str | None = _setting(
+        "pods that request cards get this RuntimeClass.",
         metavar="NAME",
-        callback=_name,
-        help="With the webhook: pods that request cards get this RuntimeClass.",
-    ),
-    click.option(
-        "--env-from",
+        callback=_valid(_NAME, _NO_NAME),
+    )
+    env_from: str | None = _setting(
+        "reject envFrom in containers that request cards, since it could remove their "
+        "limits; auto, the default: if their RuntimeClass is nvidia's.",
         metavar="auto|deny|allow",
-        callback=_env_from,
-        help="With the webhook: reject envFrom in containers that request cards, since "
-        "it could remove their limits; auto: if their RuntimeClass is nvidia's.",
-    ),
-    click.option(
-        "--quotas/--no-quotas",
-        "quotas",
-        default=None,
-        help="With the webhook: pods request all that they get, so that quotas count "
-        "it: 0 cores become 1, and whole cards request their memory.",
-    ),
-    click.option(
-        "--bitfusion-card-mib",
+        callback=_valid("auto|deny|allow", "is none of auto, deny, allow"),
+    )
+    quotas: bool | None = _setting(
+        "pods request all that they get, so that quotas count it: 0 cores become 1, "
+        "and whole cards request their memory."
+    )
+    bitfusion_card_mib: str | None = _setting(
+        "the memory of a card, of which Bitfusion pods request a percentage; auto is "
+        "the smallest card of the cluster.",
         metavar="N|auto",
-        callback=_card,
-        help="With the webhook: the memory of a card, of which Bitfusion pods request "
-        "a percentage; auto is the smallest card of the cluster.",
-    ),
-    click.option(
-        "--bitfusion-shell",
+        callback=_valid(
+            "auto|0*[1-9][0-9]*",
+            "is neither auto nor a number of MiB above 0, such as 15258 for a card of "
+            "16000 MB",
+        ),
+    )
+    bitfusion_shell: str | None = _setting(
+        "the shell that runs a Bitfusion pod's command; default /bin/bash.",
         metavar="PATH",
-        callback=_path,
-        help="With the webhook: the shell that runs a Bitfusion pod's command; "
-        "default /bin/bash.",
-    ),
-    click.option(
-        "--bitfusion-strict/--no-bitfusion-strict",
-        "bitfusion_strict",
-        default=None,
-        help="With the webhook: reject what a Bitfusion pod cannot have here, instead "
-        "of a warning.",
-    ),
-    click.option(
-        "--bitfusion-quota/--no-bitfusion-quota",
-        "bitfusion_quota",
-        default=None,
-        help="With the webhook: keep bitfusion.io/gpu in pods and on nodes, for quotas "
-        "that count it.",
-    ),
-)
+        callback=_valid(
+            r"/\S*", "is no path of a shell in the pods' images, such as /bin/sh"
+        ),
+    )
+    bitfusion_strict: bool | None = _setting(
+        "reject what a Bitfusion pod cannot have here, instead of a warning."
+    )
+    bitfusion_quota: bool | None = _setting(
+        "keep bitfusion.io/gpu in pods and on nodes, for quotas that count it."
+    )
+
+    def with_preserved(self, there: Mapping[str, str]) -> "WebhookOptions":
+        """Fill options that are not given with an installed webhook's variables.
+
+        A switch that is off counts as not given.
+        """
+        found: dict[str, Any] = {}
+        for name, one in _settings().items():
+            if getattr(self, one.name) is None:
+                text = there.get(name)
+                switch = one.type == bool | None
+                found[one.name] = (text == ON or None) if switch else text or None
+        return replace(self, wanted=self.wanted is not False, **found)
+
+    def settings(self) -> Mapping[str, str]:
+        """Return the variables for the webhook; none for what is off."""
+        said = {name: getattr(self, one.name) for name, one in _settings().items()}
+        return {
+            name: ON if text is True else text for name, text in said.items() if text
+        }
+
+    @property
+    def settling(self) -> tuple[str, ...]:
+        """The given options that make sense only with a webhook."""
+        return tuple(
+            _flags(one)[0].partition("/")[0]
+            for one in _settings().values()
+            if getattr(self, one.name) not in (None, False, "")
+        )
+
+
+def _settings() -> Mapping[str, Field[Any]]:
+    """Return the webhook's options by its variables."""
+    return {
+        PREFIX + one.name.upper(): one
+        for one in fields(WebhookOptions)
+        if one.name != "wanted"
+    }
+
+
+QUOTA = f"{PREFIX}BITFUSION_QUOTA"
+"""The device plugin has it too: both keep ``bitfusion.io/gpu``, or neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """The options of both commands; ``access`` are the words that choose the cluster.
+
+    ``command`` is the command's name.
+    """
+
+    command: ClassVar[str]
+    yes: bool = _option("Do not ask for confirmation.", "--yes", "-y", default=False)
+    dry_run: bool = _option(
+        "Show every change as a diff, and change nothing.", default=False
+    )
+    image: str = _option(
+        "The image of gpushare. Default: the one that runs there; for a first install "
+        "the one in manifests/.",
+        default="",
+        metavar="IMAGE",
+        callback=_image,
+    )
+    restart: bool = _option(
+        "k3s: restart it, so that its scheduler reads the files.",
+        default=False,
+    )
+    this_node: str = _option(
+        "The name of this host in the cluster, if it cannot be found out.",
+        default="",
+        metavar="NAME",
+    )
+    timeout_s: float = _option(
+        "How long one step may wait, such as for images.",
+        "--timeout",
+        default=DEFAULT_TIMEOUT_S,
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        show_default=True,
+    )
+    access: tuple[str, ...] = ()
+
+    def again(self) -> str:
+        """Return the command that goes on where this one stopped."""
+        return shlex.join(["gpusharectl", self.command, *self.access, *_typed(self)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions(CommonOptions):
+    """The options of ``install``.
+
+    Without ``image``, and with None for ``tls``, ``ui``, ``policy`` and the webhook's
+    options, the present setting is kept. ``runtime_class`` None: the device plugin runs
+    under the RuntimeClass nvidia if the cluster has it.
+    """
+
+    command: ClassVar[str] = "install"
+    nodes: tuple[str, ...] = _option(
+        "The nodes that share their cards.",
+        default=(),
+        metavar="A,B",
+        callback=_nodes,
+    )
+    all_gpu_nodes: bool = _option(
+        "All nodes that show a sign of a GPU share their cards.",
+        default=False,
+    )
+    second_scheduler: bool = _option(
+        "Install a second kube-scheduler, called vcuda-scheduler, on a cluster with a "
+        "managed control plane.",
+        default=False,
+    )
+    scheduler_image: str = _option(
+        "With --second-scheduler: the image of kube-scheduler. Default: the cluster's "
+        "own.",
+        default="",
+        metavar="IMAGE",
+        callback=_image,
+    )
+    runtime_class: bool | None = _option(
+        "Run device plugin and exporter under the RuntimeClass nvidia, or not. "
+        "Default: if the cluster has it."
+    )
+    tls: bool | None = _option(
+        "Use mutual TLS between kube-scheduler and the extender, or not. Default: as "
+        "installed; not in a first install."
+    )
+    ui: bool | None = _option(
+        "Serve the extender's page for gpusharectl ui, or not. Default: as installed; "
+        "not in a first install."
+    )
+    policy: str | None = _option(
+        "The extender's policy for pods that name none. Default: as installed; "
+        "first-fit in a first install. With frag, kube-scheduler scores all nodes.",
+        type=click.Choice(list(POLICIES)),
+    )
+    with_monitoring: bool = _option(
+        "Install the exporter too, with dashboards, and rules if the cluster has "
+        "Prometheus Operator. Without it, installed monitoring stays as it is.",
+        default=False,
+    )
+    webhook: WebhookOptions = field(default_factory=WebhookOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UninstallOptions(CommonOptions):
+    """The options of ``uninstall``."""
+
+    command: ClassVar[str] = "uninstall"
+    force: bool = _option(
+        "Uninstall even while pods hold cards; their containers go on running.",
+        default=False,
+    )
+    wait: bool = _option(
+        "Wait five minutes until kubelet reports capacity 0, and remove that from the "
+        "nodes.",
+        default=False,
+    )

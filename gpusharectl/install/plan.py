@@ -1,8 +1,11 @@
-"""Plan an install: checks, questions, a dry run. Changes nothing."""
+"""Plan an install: checks, questions, a dry run. Changes nothing.
+
+``Plan`` is what an uninstall's plan shares with it.
+"""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.domain.policies import FRAG
@@ -10,29 +13,26 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
-from gpusharectl.install.cluster_facts import NodeView, label_diff, named, to_label
-from gpusharectl.install.context import Context, Load, SchedulerTarget
+from gpusharectl.install.cluster_facts import label_diff, named, to_label
+from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import (
     BY_CERT_MANAGER,
     BY_RUNTIME_CLASS,
     MONITORING,
     NVIDIA,
+    SECOND,
     VOID,
     WEBHOOK_OVERLAY,
     image_of,
-    overlay_of,
-    wants_runtime_class,
     with_images,
-    with_scheduler,
 )
 from gpusharectl.install.options import (
     ON,
     POLICY,
     QUOTA,
     UI,
+    CommonOptions,
     InstallOptions,
-    chosen,
-    likely,
     node_names,
 )
 from gpusharectl.install.preflight import (
@@ -43,13 +43,20 @@ from gpusharectl.install.preflight import (
     judge_nodes,
     judge_rights,
     judge_webhook,
-    refusals,
 )
-from gpusharectl.install.progress import Exit, NoAnswerError, Screen, Trouble
+from gpusharectl.install.progress import (
+    NOTHING_DONE,
+    Exit,
+    Screen,
+    Step,
+    Trouble,
+    no_terminal,
+)
 from gpusharectl.install.survey import (
     Facts,
     kube_scheduler_image,
     leader,
+    leads,
     missing,
     served,
     survey,
@@ -62,20 +69,137 @@ from gpusharectl.install.webhook.objects import (
     with_replicas,
     with_runtime_classes,
     with_settings,
+    with_stamp,
 )
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
 from gpusharectl.kube_scheduler.files import packing_configuration
+from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.output import ObjectChange, object_changes
 
 STAMP = f"{names.PREFIX}-configuration"
 """Annotation of the second scheduler's pods: a digest of their configuration."""
-NOTHING_DONE = "nothing was changed"
 _SECOND = Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM)
+_NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
+
+
+def weigh(found: Iterable[Finding], screen: Screen, *, sure: bool = False) -> None:
+    """Show the findings; raise refusals, and ask about doubts unless ``sure``."""
+    shown = list(found)
+    for one in shown:
+        screen.say(f"{one.text}   {one.weight}")
+    bad = [one for one in shown if one.weight is Weight.REFUSAL]
+    if bad:
+        why = "; ".join(one.text for one in bad)
+        remedy = "; ".join(one.remedy for one in bad if one.remedy)
+        raise Trouble(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
+    if not sure and any(one.weight is Weight.DOUBT for one in shown):
+        remedy = "the same command without these nodes"
+        screen.confirm("Share these cards anyway?", remedy)
+
+
+@dataclass
+class Plan(ABC):
+    """A plan; what one step finds out is kept for the steps after it."""
+
+    context: Context
+    options: CommonOptions
+    facts: Facts = field(init=False)
+    manifests: tuple[Json, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """The hosts whose kube-scheduler is set, the leader last."""
+    file_changes: Sequence[FileChange] = ()
+    """What changes in this host's files."""
+
+    @abstractmethod
+    def target(self) -> SchedulerTarget:
+        """Return which kube-scheduler is set up or restored, and how."""
+
+    @abstractmethod
+    def _differences(self) -> Iterator[str]:
+        """Yield each change in the cluster, for a dry run."""
+
+    @abstractmethod
+    def summary(self) -> Iterator[str]:
+        """Yield the changes in the cluster, for a question."""
+
+    @property
+    def other_hosts(self) -> tuple[str, ...]:
+        """The hosts on which a Job sets kube-scheduler."""
+        return tuple(node for node in self.hosts if node != self.facts.here)
+
+    @property
+    def host(self) -> HostScheduler:
+        """This host's kube-scheduler."""
+        return self.context.host(self.target())
+
+    @property
+    def read_later(self) -> bool:
+        """Whether k3s reads its files only when somebody restarts it."""
+        return self.facts.flavour is Flavour.K3S and not self.options.restart
+
+    def note_restart(self) -> None:
+        """Say that k3s has to be restarted, if it reads the files later."""
+        if self.read_later:
+            self.context.screen.note(
+                "k3s reads its scheduler's files only at its start. Now run:\n"
+                "  systemctl restart k3s"
+            )
+
+    def find_hosts(self, *, several: bool) -> None:
+        """Find the hosts: this one, and if ``several`` all of kubeadm's."""
+        facts, others = self.facts, []
+        if several and facts.flavour is Flavour.KUBEADM:
+            others = [node for node in facts.control_plane if node != facts.here]
+        holder = leader(self.context.objects) if others else ""
+        hosts = [*others, facts.here]
+        self.hosts = tuple(sorted(hosts, key=lambda node: leads(holder, node)))
+
+    def keep_files(self, planned: Sequence[FileChange] | Obstacle) -> None:
+        """Keep what changes in this host's files; refuse if they cannot be edited."""
+        if isinstance(planned, Obstacle):
+            raise Trouble(f"{planned}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
+        self.file_changes = planned
+
+    def again(self) -> str:
+        """Return the command that goes on where this one stopped."""
+        return self.options.again()
+
+    def agree(self, verb: str) -> None:
+        """Show all changes of a dry run; else ask for consent, unless given."""
+        screen = self.context.screen
+        if self.options.dry_run:
+            for text in self._differences():
+                screen.note(text)
+            for change in self.file_changes:
+                screen.note(change.diff())
+            for node in self.other_hosts:
+                screen.note(f"# A Job also changes kube-scheduler's files on {node}")
+            again = self.again()
+            command = self.options.command
+            screen.note(f"Dry run: nothing was changed. To {command}: {again}")
+        elif not self.options.yes and (what := list(self.summary())):
+            screen.confirm(f"{verb} {'; '.join(what)}?")
+
+    def scheduler_step(
+        self, node: str, action: str, here: Callable[[HostScheduler], None]
+    ) -> Step:
+        """Return the step that does something to one host's kube-scheduler."""
+
+        def act() -> None:
+            if node == self.facts.here:
+                here(self.host)
+                return
+            others = self.context.others(self.target())
+            why = others.run(action, node, self.context.screen.say)
+            if why:
+                raise Trouble(f"on {node}: {why}")
+
+        return Step(f"kube-scheduler's configuration on {node}", act, "Scheduler")
 
 
 def loaded(
-    load: Load,
+    load: Callable[..., tuple[Json, ...]],
     kind: Flavour,
     options: InstallOptions,
     *,
@@ -86,54 +210,41 @@ def loaded(
     """Return all objects of an install, in order and with their settings.
 
     ``components`` change the workloads on nodes with cards; ``by_cert_manager``:
-    cert-manager makes the webhook's certificate.
+    cert-manager makes the webhook's certificate. On a host without kube-scheduler the
+    overlay only serves the checks.
     """
-    found = load(overlay_of(kind, options), image=image, components=components)
+    overlay = "k3s" if kind is Flavour.K3S else "kubeadm"
+    if options.tls:
+        overlay = "k3s-with-tls" if kind is Flavour.K3S else "with-tls"
+    if options.second_scheduler:
+        overlay = SECOND
+    found = load(overlay, image=image, components=components)
     if options.with_monitoring:
         found += load(MONITORING, image=image, components=components)
+    settings: Mapping[str, str] = {}
     if options.webhook.wanted:
         name = BY_CERT_MANAGER if by_cert_manager else WEBHOOK_OVERLAY
         void = (VOID,) if options.webhook.void else ()
         found += load(name, image=image, components=void)
-    return _configured(found, options)
-
-
-def _configured(manifests: Iterable[Json], options: InstallOptions) -> tuple[Json, ...]:
-    settings = options.webhook.settings() if options.webhook.wanted else {}
+        settings = options.webhook.settings()
     quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
-    found = with_settings(manifests, "webhook", settings)
-    found = with_settings(found, "device-plugin", quota)
     ours = {UI: ON} if options.ui else {}
     ours |= {POLICY: options.policy} if options.policy else {}
+    found = with_settings(found, "webhook", settings)
+    found = with_settings(found, "device-plugin", quota)
     found = with_settings(found, "extender", ours)
     if options.policy == FRAG:
         found = tuple(map(_packing, found))
-    return _stamped(found)
-
-
-def _stamped(manifests: tuple[Json, ...]) -> tuple[Json, ...]:
-    """Annotate the second scheduler's pods with a digest of their configuration.
-
-    They read it only at their start, so a new digest has to replace them.
-    """
-    read = {
-        body["metadata"]["name"]: body["data"]
-        for body in manifests
-        if body["kind"] == "ConfigMap"
-    }
-
-    def put(body: Json) -> Json:
-        name = body["metadata"]["name"]
-        if Ref.of(body) != _SECOND or name not in read:
-            return body
-        found = deepcopy(body)
-        metadata = found["spec"]["template"]["metadata"]
-        text = "".join(read[name][key] for key in sorted(read[name]))
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        metadata.setdefault("annotations", {})[STAMP] = digest
-        return found
-
-    return tuple(map(put, manifests))
+    # The second scheduler's pods read their configuration only at their start, so a
+    # new digest has to replace them.
+    read = "".join(
+        body["data"][key]
+        for body in found
+        if (body["kind"], body["metadata"]["name"]) == ("ConfigMap", SECOND_SCHEDULER)
+        for key in sorted(body["data"])
+    )
+    digest = hashlib.sha256(read.encode()).hexdigest()
+    return with_stamp(found, _SECOND, STAMP, digest)
 
 
 def _packing(body: Json) -> Json:
@@ -162,53 +273,40 @@ def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOpt
     )
 
 
-def weigh(
-    found: Sequence[Finding], screen: Screen, *, sure: bool = False
-) -> Trouble | None:
-    """Show the findings; return a refusal, and ask about doubts unless ``sure``."""
-    for one in found:
-        screen.say(f"{one.text}   {one.weight}")
-    bad = refusals(found)
-    if bad:
-        why = "; ".join(one.text for one in bad)
-        remedy = "; ".join(one.remedy for one in bad if one.remedy)
-        return Trouble(f"{why}; {NOTHING_DONE}", remedy, Exit.REFUSED)
-    if sure or not any(one.weight is Weight.DOUBT for one in found):
-        return None
-    try:
-        if screen.confirm("Share these cards anyway?"):
-            return None
-    except NoAnswerError:
-        return no_terminal("--yes")
-    return Trouble(
-        f"you said no; {NOTHING_DONE}", "the same command without these nodes"
-    )
-
-
 def which_nodes(
     facts: Facts, options: InstallOptions, screen: Screen
-) -> tuple[str, ...] | Trouble:
+) -> tuple[str, ...]:
     """Return the nodes from the options, else the labelled ones, else ask."""
-    signs = likely(facts.nodes, facts.here if facts.driver_here else "")
-    if options.nodes:
-        return options.nodes
-    if options.all_gpu_nodes:
-        return signs or _no_gpu(facts.nodes)
-    labelled = tuple(node.name for node in facts.nodes if node.labelled)
-    if options.yes or options.dry_run:
-        return labelled or no_terminal("--nodes NODE,NODE or --all-gpu-nodes")
-    return _asked(facts, labelled or signs, screen)
+    driver = facts.here if facts.driver_here else ""
+    signs = tuple(
+        node.name
+        for node in facts.nodes
+        if node.labelled or node.signs or node.name == driver
+    )
+    found = options.nodes
+    if options.all_gpu_nodes and not found:
+        found = signs
+        if not found:
+            them = ", ".join(node.name for node in facts.nodes) or "none"
+            raise Trouble(
+                f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
+                f"{NOTHING_DONE}",
+                "if some have one, name them: gpusharectl install --nodes NODE,NODE",
+                Exit.REFUSED,
+            )
+    elif not found:
+        found = tuple(node.name for node in facts.nodes if node.labelled)
+        if not options.yes and not options.dry_run:
+            return _asked(facts, found or signs, screen)
+        if not found:
+            raise no_terminal(_NAME_THEM)
+    if wrong := _unknown(found, facts):
+        why = f"{wrong} {NOTHING_DONE.capitalize()}"
+        raise Trouble(why, exit_code=Exit.USAGE)
+    return found
 
 
-def no_terminal(option: str) -> Trouble:
-    """Return that a question cannot be asked, and which option answers it."""
-    why = f"there is no terminal to ask at; {NOTHING_DONE}"
-    return Trouble(why, f"the same command with {option}", Exit.USAGE)
-
-
-def _asked(
-    facts: Facts, default: Sequence[str], screen: Screen
-) -> tuple[str, ...] | Trouble:
+def _asked(facts: Facts, default: Sequence[str], screen: Screen) -> tuple[str, ...]:
     """Show the nodes, and ask until all names are nodes."""
     screen.begin("Nodes")
     for node in facts.nodes:
@@ -216,40 +314,35 @@ def _asked(
         if facts.driver_here and node.name == facts.here:
             signs.append("the driver is loaded")
         screen.say(f"{node.name}: {', '.join(signs) or 'no sign of a GPU'}")
+    question = "Which nodes share their cards?"
     while True:
-        try:
-            said = screen.ask("Which nodes share their cards?", ", ".join(default))
-        except NoAnswerError:
-            return no_terminal("--nodes NODE,NODE or --all-gpu-nodes")
-        wanted = node_names(said)
-        wrong = chosen(wanted, facts.nodes)
-        if wrong is None:
+        wanted = node_names(screen.ask(question, ", ".join(default), _NAME_THEM))
+        wrong = _unknown(wanted, facts)
+        if not wrong:
             return wanted
-        screen.say(str(wrong))
+        screen.say(wrong)
 
 
-def _no_gpu(nodes: Sequence[NodeView]) -> Trouble:
-    them = ", ".join(node.name for node in nodes) or "none"
-    why = f"no node shows a sign of an NVIDIA GPU (nodes: {them}); {NOTHING_DONE}"
-    remedy = "if some have one, name them: gpusharectl install --nodes NODE,NODE"
-    return Trouble(why, remedy, Exit.REFUSED)
+def _unknown(wanted: Sequence[str], facts: Facts) -> str:
+    """Return what is wrong with the names of nodes; "" if all are nodes."""
+    unknown = [name for name in wanted if named(facts.nodes, name) is None]
+    known = ", ".join(node.name for node in facts.nodes) or "none at all"
+    if not wanted:
+        return f"No node was named; the cluster's nodes are {known}."
+    is_are = "is no node" if len(unknown) == 1 else "are no nodes"
+    them = ", ".join(unknown)
+    return f"{them} {is_are} of this cluster; its nodes are {known}." if them else ""
 
 
 @dataclass
-class InstallPlan:
-    """The plan; what one step finds out is kept for the steps after it."""
+class InstallPlan(Plan):
+    """The plan of an install."""
 
-    context: Context
     options: InstallOptions
-    facts: Facts = field(init=False)
-    manifests: tuple[Json, ...] = ()
-    """The objects that are applied before the webhook's configurations."""
     chosen: tuple[str, ...] = ()
     """The nodes that share their cards."""
     changes: tuple[ObjectChange, ...] = ()
-    holder: str = ""
-    """The holder of kube-scheduler's lease, if several hosts may have it."""
-    image: str = ""
+    scheduler_image: str = ""
     """The image of a second kube-scheduler."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """The image that each workload of ours keeps, by its name."""
@@ -262,10 +355,9 @@ class InstallPlan:
     by_cert_manager: bool = False
     runtime_classes: tuple[str, ...] = ()
 
-    def check(self) -> Trouble | None:
+    def check(self) -> None:
         """Read the cluster and this host, show findings, refuse what cannot work."""
         context, options = self.context, self.options
-        context.screen.begin("Checking")
         self._load()
         rights = to_install(
             self._all(),
@@ -280,9 +372,7 @@ class InstallPlan:
             webhook=bool(options.webhook.wanted),
         )
         found = [*judge_cluster(facts, options), *judge_kept(facts, options)]
-        trouble = weigh([*found, *judge_webhook(facts, options)], context.screen)
-        if trouble is not None:
-            return trouble
+        weigh([*found, *judge_webhook(facts, options)], context.screen)
         self.options = with_preserved_settings(options, facts)
         self.kept = {} if options.image else facts.images
         self.by_cert_manager = facts.by_cert_manager
@@ -291,44 +381,56 @@ class InstallPlan:
         if options.webhook.wanted is False:
             self.going = still_there(context)
         self._load()
-        return self._rights() or self._files() or self._scheduler()
+        self._check_webhooks_rights()
+        if not options.second_scheduler:
+            self.keep_files(self.host.plan())
+            self.find_hosts(several=True)
+            return
+        image = options.scheduler_image or kube_scheduler_image(context.objects)
+        if not image:
+            raise Trouble(
+                "no pod in this cluster shows the image of kube-scheduler; "
+                f"{NOTHING_DONE}",
+                "the same command with --scheduler-image IMAGE, an image of "
+                f"kube-scheduler {facts.version}",
+                Exit.REFUSED,
+            )
+        self.scheduler_image = image
+        self._load()
 
-    def choose(self) -> Trouble | None:
+    def choose(self) -> None:
         """Settle which nodes share their cards."""
-        screen, options = self.context.screen, self.options
-        wanted = which_nodes(self.facts, options, screen)
-        if isinstance(wanted, Trouble):
-            return wanted
-        wrong = chosen(wanted, self.facts.nodes)
-        if wrong is not None:
-            return Trouble(f"{wrong} {NOTHING_DONE.capitalize()}", exit_code=Exit.USAGE)
-        self.chosen = wanted
-        if self._by_runtime_class():
-            self._load(BY_RUNTIME_CLASS)
-        return weigh(
-            judge_nodes(self.facts, wanted, second_scheduler=options.second_scheduler),
-            screen,
-            sure=options.yes or options.dry_run,
+        screen, options, facts = self.context.screen, self.options, self.facts
+        self.chosen = which_nodes(facts, options, screen)
+        # Unless a node reports runtimes without it: it could not create the pod.
+        found = NVIDIA in facts.runtime_classes and all(
+            not node.handlers or NVIDIA in node.handlers
+            for node in facts.nodes
+            if node.name in self.chosen
         )
+        if found if options.runtime_class is None else options.runtime_class:
+            self._load(BY_RUNTIME_CLASS)
+        second = options.second_scheduler
+        judged = judge_nodes(facts, self.chosen, second_scheduler=second)
+        weigh(judged, screen, sure=options.yes or options.dry_run)
 
-    def rehearse(self) -> Trouble | None:
+    def rehearse(self) -> None:
         """Apply all objects as a dry run; show the changes, or ask for consent."""
-        bodies = list(self.manifests)
+        context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
-            context, ours = self.context, not self.by_cert_manager
+            ours = not self.by_cert_manager
             self.manifests, self.webhook = split(
                 context.objects, self.manifests, context.now(), ours=ours
             )
             bodies = [*self.manifests, *self.webhook.beside()]
-        self.changes = object_changes(self.context.objects, bodies)
-        if self.options.dry_run:
-            self._show()
-            return None
-        return None if self.options.yes else self._agreed()
+        self.changes = object_changes(context.objects, bodies)
+        self.agree("Change")
 
     def again(self) -> str:
         """Return the command that goes on, with the nodes chosen meanwhile."""
-        return replace(self.options, nodes=self.chosen or self.options.nodes).again()
+        nodes = self.chosen or self.options.nodes
+        all_nodes = self.options.all_gpu_nodes and not nodes
+        return replace(self.options, nodes=nodes, all_gpu_nodes=all_nodes).again()
 
     def target(self) -> SchedulerTarget:
         """Return how kube-scheduler is to be set up."""
@@ -337,40 +439,28 @@ class InstallPlan:
             self.facts.here,
             self.facts.version,
             image_of(self.manifests),
+            restart=self.options.restart,
             tls=bool(self.options.tls),
             frag=self.options.policy == FRAG,
-            restart=self.options.restart,
-            timeout_s=self.options.timeout_s,
         )
 
     @property
-    def other_hosts(self) -> tuple[str, ...]:
-        """The other control-plane nodes of kubeadm."""
-        facts = self.facts
-        if facts.flavour is not Flavour.KUBEADM or self.options.second_scheduler:
-            return ()
-        return tuple(node for node in facts.control_plane if node != facts.here)
+    def read_later(self) -> bool:
+        """Whether k3s reads its files only when somebody restarts it."""
+        return super().read_later and not self.options.second_scheduler
 
-    def _files(self) -> Trouble | None:
-        """Refuse if kube-scheduler's files cannot be edited."""
-        if self.options.second_scheduler:
-            return None
-        plan = self.context.host(self.target()).plan()
-        if not isinstance(plan, Obstacle):
-            return None
-        return Trouble(f"{plan}; {NOTHING_DONE}", exit_code=Exit.REFUSED)
-
-    def _rights(self) -> Trouble | None:
+    def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""
         if self.going:
             rights = to_take_away(self.going)
         elif self.facts.webhook is not None or self.by_cert_manager:
             rights = to_install(self._all())
         else:
-            return None
+            return
         lacking = missing(self.context.objects, rights)
-        found = judge_rights(replace(self.facts, missing=lacking)) if lacking else []
-        return weigh(found, self.context.screen)
+        if lacking:
+            found = [judge_rights(replace(self.facts, missing=lacking))]
+            weigh(found, self.context.screen)
 
     def _all(self) -> Sequence[Json]:
         """Return the manifests, and a Secret if one may have to be made."""
@@ -388,76 +478,24 @@ class InstallPlan:
             components=components,
             by_cert_manager=self.by_cert_manager,
         )
-        found = with_images(served(self.context.objects, bodies), self.kept)
+        found = served(self.context.objects, bodies)
+        found = with_images(found, self.kept, self.scheduler_image)
         found = with_replicas(found, self.replicas)
-        found = with_runtime_classes(found, self.runtime_classes)
-        self.manifests = with_scheduler(found, self.image) if self.image else found
+        self.manifests = with_runtime_classes(found, self.runtime_classes)
 
-    def _scheduler(self) -> Trouble | None:
-        """Find the leader, or the image for a second kube-scheduler."""
-        objects, options = self.context.objects, self.options
-        if not options.second_scheduler:
-            self.holder = leader(objects) if self.other_hosts else ""
-            return None
-        self.image = options.scheduler_image or kube_scheduler_image(objects)
-        if self.image:
-            self._load()
-            return None
-        return Trouble(
-            f"no pod in this cluster shows the image of kube-scheduler; {NOTHING_DONE}",
-            "the same command with --scheduler-image IMAGE, an image of kube-scheduler "
-            f"{self.facts.version}",
-            Exit.REFUSED,
-        )
-
-    def _by_runtime_class(self) -> bool:
-        told = self.options.runtime_class
-        if told is not None:
-            return told
-        nodes = [named(self.facts.nodes, name) for name in self.chosen]
-        views = [node for node in nodes if node is not None]
-        return wants_runtime_class(views, there=NVIDIA in self.facts.runtime_classes)
-
-    def _agreed(self) -> Trouble | None:
-        """Ask in one line for consent to all changes; no question without changes."""
-        what = self._summary()
-        if not what:
-            return None
-        try:
-            if self.context.screen.confirm(f"Change {'; '.join(what)}?"):
-                return None
-        except NoAnswerError:
-            return no_terminal("--yes")
-        return Trouble(f"you said no; {NOTHING_DONE}")
-
-    def _summary(self) -> list[str]:
-        found = []
+    def summary(self) -> Iterator[str]:
+        """Yield what is changed, for a question."""
         if self.changes:
-            found.append(f"{len(self.changes)} objects in the cluster")
+            yield f"{len(self.changes)} objects in the cluster"
         labels = to_label(self.facts.nodes, self.chosen)
         if labels:
-            found.append(f"the label of {', '.join(labels)}")
-        found += ["the webhook (it is removed)"] if self.going else []
-        found += [change.path for change in self._file_changes()]
-        return found
+            yield f"the label of {', '.join(labels)}"
+        if self.going:
+            yield "the webhook (it is removed)"
+        yield from (change.path for change in self.file_changes)
 
-    def _show(self) -> None:
-        """Print every change."""
-        screen = self.context.screen
-        for change in self.changes:
-            screen.note(change.diff())
-        for ref in self.going:
-            screen.note(f"- {ref}")
+    def _differences(self) -> Iterator[str]:
+        yield from (change.diff() for change in self.changes)
+        yield from (f"- {ref}" for ref in self.going)
         for name in to_label(self.facts.nodes, self.chosen):
-            screen.note(label_diff(name, on=True))
-        for file in self._file_changes():
-            screen.note(file.diff())
-        for node in self.other_hosts:
-            screen.note(f"# A Job also changes kube-scheduler's files on {node}\n")
-        screen.note(f"Dry run: nothing was changed. To install: {self.again()}")
-
-    def _file_changes(self) -> Sequence[FileChange]:
-        if self.options.second_scheduler:
-            return ()
-        plan = self.context.host(self.target()).plan()
-        return () if isinstance(plan, Obstacle) else plan
+            yield label_diff(name, on=True)

@@ -5,6 +5,7 @@ line. Every step can be run again and leaves alone what is done already. So afte
 failure, Ctrl-C included, the way on is the same command again.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,8 +19,33 @@ from rich.text import Text
 from gpushare.kube.errors import ClusterError, Forbidden, Unreachable
 from gpusharectl.output import UNKNOWN, age
 
+NOTHING_DONE = "nothing was changed"
+DEFAULT_TIMEOUT_S = 900.0
 _MARGIN = 10
 """Columns of the step's title; its lines stand below one another."""
+
+
+class Exit(IntEnum):
+    """The exit codes, as ``--help`` explains them."""
+
+    DONE = 0
+    STOPPED = 1
+    USAGE = 2
+    REFUSED = 3
+
+
+class Trouble(Exception):
+    """Ends a run: why, in one sentence.
+
+    ``remedy`` is what to do if the same command again does not help; ``exit_code`` is
+    ``REFUSED`` if nothing was tried at all.
+    """
+
+    def __init__(
+        self, why: str, remedy: str = "", exit_code: Exit = Exit.STOPPED
+    ) -> None:
+        super().__init__(why)
+        self.why, self.remedy, self.exit_code = why, remedy, exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +64,6 @@ class Waiting:
 
     def __str__(self) -> str:
         return f"{self.who}: {self.what}"
-
-
-class NoAnswerError(Exception):
-    """A question was asked, but there is no terminal to answer it."""
 
 
 class Screen:
@@ -79,23 +101,30 @@ class Screen:
         """End the present wait."""
         self._shown = {}
 
-    def ask(self, question: str, default: str) -> str:
-        """Return a person's answer; ``NoAnswerError`` if there is no terminal."""
+    def ask(self, question: str, default: str, option: str) -> str:
+        """Return a person's answer; without a terminal, ``option`` is the remedy."""
         try:
-            answer = click.prompt(question, default=default or None, type=str)
+            return str(click.prompt(question, default=default or None, type=str))
         except click.Abort as error:
-            raise NoAnswerError(question) from error
-        return str(answer)
+            raise no_terminal(option) from error
 
-    def confirm(self, question: str) -> bool:
-        """Return whether a person says yes; ``NoAnswerError`` without a terminal."""
+    def confirm(self, question: str, remedy: str = "") -> None:
+        """Ask a person; raises ``Trouble`` on no, and without a terminal."""
         try:
-            return click.confirm(question, default=False)
+            agreed = click.confirm(question, default=False)
         except click.Abort as error:
-            raise NoAnswerError(question) from error
+            raise no_terminal("--yes") from error
+        if not agreed:
+            raise Trouble(f"you said no; {NOTHING_DONE}", remedy)
 
     def _print(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
+
+
+def no_terminal(option: str) -> Trouble:
+    """Return that a question cannot be asked, and which option answers it."""
+    why = f"there is no terminal to ask at; {NOTHING_DONE}"
+    return Trouble(why, f"the same command with {option}", Exit.USAGE)
 
 
 class LiveScreen(Screen):
@@ -133,99 +162,96 @@ def drawn(waits: Sequence[Waiting], now: datetime) -> Text:
     return Text("\n".join(lines), overflow="ellipsis", no_wrap=True)
 
 
-def screen_for(console: Console) -> Screen:
-    """Return the screen that suits the console."""
-    return LiveScreen(console) if console.is_terminal else Screen(console)
-
-
-class Exit(IntEnum):
-    """The exit codes, as ``--help`` explains them."""
-
-    DONE = 0
-    STOPPED = 1
-    USAGE = 2
-    REFUSED = 3
-
-
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a step failed, in one sentence.
+class Patience:
+    """How long to wait and how often to look, in seconds."""
 
-    ``remedy`` is what to do if the same command again does not help; ``exit_code`` is
-    ``REFUSED`` if nothing was tried at all.
-    """
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    look_every_s: float = 1.0
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
 
-    why: str
-    remedy: str = ""
-    exit_code: Exit = Exit.STOPPED
+    def until(
+        self,
+        look: Callable[[], Sequence[Waiting]],
+        screen: Screen,
+        most_s: float | None = None,
+    ) -> tuple[Waiting, ...]:
+        """Look until nothing is waited for; return what still is when time is up.
+
+        Retryable errors of the API server are waited out.
+        """
+        limit_s = self.timeout_s if most_s is None else min(most_s, self.timeout_s)
+        deadline = self.clock() + limit_s
+        while True:
+            try:
+                left = look()
+            except ClusterError as error:
+                if not error.retryable:
+                    raise
+                left = [Waiting("the API server", str(error))]
+            over = self.clock() >= deadline or any(one.hopeless for one in left)
+            if not left or over:
+                screen.settle()
+                return tuple(left)
+            screen.wait(left)
+            self.pause(self.look_every_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do; ``name`` completes both *Done:* and *Not done:*."""
+    """One thing to do; ``name`` completes both *Done:* and *Not done:*.
+
+    ``title`` stands beside its lines on the screen.
+    """
 
     name: str
-    act: Callable[[], Trouble | None]
+    act: Callable[[], None]
+    title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """The commands that the last lines of a failure offer: to go on, and to undo."""
+def follow(
+    steps: Sequence[Step], screen: Screen, again: Callable[[], str], undo: str = ""
+) -> Exit:
+    """Run the steps in turn; stop at the first failure and say where things stand.
 
-    again: str
-    undo: str = ""
-
-
-def follow(steps: Sequence[Step], screen: Screen, closing: Closing) -> Exit:
-    """Run the steps in turn; stop at the first failure and say where things stand."""
+    ``again`` and ``undo`` are the commands that the last lines of a failure offer.
+    """
     for number, step in enumerate(steps):
-        trouble = _run(step)
-        if trouble is not None:
-            screen.settle()
-            for line in verdict(steps, number, trouble, closing):
-                screen.note(line)
-            return trouble.exit_code
+        try:
+            if step.title:
+                screen.begin(step.title)
+            step.act()
+        except (KeyboardInterrupt, ClusterError, OSError, Trouble) as error:
+            trouble = _trouble(error)
+        else:
+            continue
+        screen.settle()
+        done = ", ".join(one.name for one in steps[:number])
+        left = ", ".join(one.name for one in steps[number:])
+        why = " ".join(trouble.why.split())
+        stop = "" if why.endswith((".", "?", "!")) else "."
+        screen.note(f"Stopped at {step.name}: {why}{stop}")
+        screen.note(f"Done: {done or 'nothing'}. Not done: {left}.")
+        ways = f"To go on: {trouble.remedy or again()}"
+        screen.note(f"{ways}    To undo all: {undo}" if undo and done else ways)
+        return trouble.exit_code
     return Exit.DONE
 
 
-def verdict(
-    steps: Sequence[Step], reached: int, trouble: Trouble, closing: Closing
-) -> list[str]:
-    """Return what was done, what was not, and how to go on."""
-    done = ", ".join(step.name for step in steps[:reached])
-    left = ", ".join(step.name for step in steps[reached:])
-    ways = f"To go on: {trouble.remedy or closing.again}"
-    if closing.undo and done:
-        ways += f"    To undo all: {closing.undo}"
-    why = " ".join(trouble.why.split())
-    stop = "" if why.endswith((".", "?", "!")) else "."
-    return [
-        f"Stopped at {steps[reached].name}: {why}{stop}",
-        f"Done: {done or 'nothing'}. Not done: {left}.",
-        ways,
-    ]
-
-
-def _run(step: Step) -> Trouble | None:
-    try:
-        return step.act()
-    except KeyboardInterrupt:
+def _trouble(error: BaseException) -> Trouble:
+    """Return what an error means for the person who installs."""
+    if isinstance(error, Trouble):
+        return error
+    if isinstance(error, KeyboardInterrupt):
         return Trouble("interrupted; no file is half-written, and what is done stays")
-    except ClusterError as error:
-        return Trouble(in_words(error))
-    except OSError as error:
+    if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        why = error.strerror or str(error)
-        return Trouble(f"{where}{why}; the file was not changed")
-
-
-def in_words(error: ClusterError) -> str:
-    """Return what an API server's error means for the person who installs."""
+        return Trouble(f"{where}{error.strerror or error}; the file was not changed")
+    why = str(error)
     if isinstance(error, Unreachable):
-        return f"the API server cannot be reached ({error}); is this the right context?"
+        why = f"the API server cannot be reached ({why}); is this the right context?"
     if isinstance(error, Forbidden):
-        return (
-            f"you have no permission for this ({error}); use an administrator's "
-            "kubeconfig"
-        )
-    return str(error)
+        why = f"you have no permission for this ({why}); use an administrator's "
+        why += "kubeconfig"
+    return Trouble(why)

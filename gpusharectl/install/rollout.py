@@ -4,7 +4,6 @@ A workload, its pods and their events are read from the API server; from these
 ``waits`` and ``pod_wait`` work out the words, which are pure.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,8 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import SYSTEM, condition, is_leaving, is_ready, node_of
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import NodeView
-from gpusharectl.install.options import DEFAULT_TIMEOUT_S
-from gpusharectl.install.progress import Screen, Trouble, Waiting
+from gpusharectl.install.context import Context
+from gpusharectl.install.progress import Trouble, Waiting
 from gpusharectl.install.survey import read_nodes
 
 _NO_IMAGE = {"ErrImageNeverPull", "InvalidImageName"}
@@ -30,62 +29,19 @@ Log = Callable[[str], str]
 """Return the last lines of a pod's log, by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait and how often to look, in seconds."""
-
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    look_every_s: float = 1.0
-    pause: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-
-    def until(
-        self,
-        look: Callable[[], Sequence[Waiting]],
-        screen: Screen,
-        most_s: float | None = None,
-    ) -> tuple[Waiting, ...]:
-        """Look until nothing is waited for; return what still is when time is up.
-
-        Retryable errors of the API server are waited out.
-        """
-        limit_s = self.timeout_s if most_s is None else min(most_s, self.timeout_s)
-        deadline = self.clock() + limit_s
-        while True:
-            left = _looked(look)
-            over = self.clock() >= deadline or any(one.hopeless for one in left)
-            if not left or over:
-                screen.settle()
-                return tuple(left)
-            screen.wait(left)
-            self.pause(self.look_every_s)
-
-
-def _looked(look: Callable[[], Sequence[Waiting]]) -> Sequence[Waiting]:
-    try:
-        return look()
-    except ClusterError as error:
-        if not error.retryable:
-            raise
-        return [Waiting("the API server", str(error))]
-
-
-def wait_for_rollout(
-    objects: Objects, refs: Sequence[Ref], screen: Screen, patience: Patience
-) -> Trouble | None:
+def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
     """Wait until workloads run; a failure names every node's wait."""
-    left = patience.until(lambda: still_waiting(objects, refs), screen)
+    left = context.until(lambda: _still_waiting(context.objects, refs))
     if not left:
-        screen.say(f"{', '.join(ref.name for ref in refs)}: running")
-        return None
+        context.screen.say(f"{', '.join(ref.name for ref in refs)}: running")
+        return
     them = "; ".join(map(str, left))
     if any(one.hopeless for one in left):
-        return Trouble(f"waiting longer will not help: {them}")
-    return Trouble(f"not ready within {patience.timeout_s:g} s: {them}")
+        raise Trouble(f"waiting longer will not help: {them}")
+    raise Trouble(f"not ready within {context.patience.timeout_s:g} s: {them}")
 
 
-def still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
-    """Return what these workloads of kube-system wait for now."""
+def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
     nodes = read_nodes(objects)
     found: list[Waiting] = []
     for ref in refs:
@@ -93,15 +49,14 @@ def still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
         if workload is None:
             found.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
-        seen = _seen(objects, workload)
-        where = nodes_of(workload, nodes)
-        found += waits(seen, where, lambda pod: _log(objects, pod))
+        where = _nodes_of(workload, nodes)
+        found += waits(_seen(objects, workload), where, lambda pod: _log(objects, pod))
         if not where and workload["kind"] == "DaemonSet":
             found.append(Waiting(ref.name, "a Ready node with its label"))
     return found
 
 
-def nodes_of(workload: Json, nodes: Sequence[NodeView]) -> tuple[str, ...]:
+def _nodes_of(workload: Json, nodes: Sequence[NodeView]) -> tuple[str, ...]:
     """Return the Ready nodes on which one of our DaemonSets runs."""
     spec = workload["spec"]["template"]["spec"]
     by_label = names.GPU_NODE_LABEL in (spec.get("nodeSelector") or {})

@@ -9,7 +9,7 @@ from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 
 def put(
     host: HostScheduler, screen: Screen, *, alone: bool = True, at_once: bool = True
-) -> Trouble | None:
+) -> None:
     """Put our extender into this host's kube-scheduler; on failure restore the files.
 
     If the host is ``alone``, it is proved here that kube-scheduler calls the extender;
@@ -18,81 +18,76 @@ def put(
     """
     plan = host.plan()
     if isinstance(plan, Obstacle):
-        return Trouble(str(plan), exit_code=Exit.REFUSED)
+        raise Trouble(str(plan), exit_code=Exit.REFUSED)
     if plan:
         why = host.check(plan)
         if why:
-            return Trouble(
+            raise Trouble(
                 "kube-scheduler rejects the new configuration, so nothing was "
                 f"written: {why}"
             )
-        _tell(plan, screen)
-        host.apply(plan)
+        _write(host, plan, screen)
     why = host.wait(screen.say)
     if why:
-        return _set_back(host, screen, f"kube-scheduler did not start: {why}", plan)
+        _set_back(host, screen, f"kube-scheduler did not start: {why}", plan)
     if not alone or (plan and not at_once):
-        return None
+        return
     why = host.probe()
     if why:
         why = f"kube-scheduler does not call the extender: {why}"
         # Files that were there before are not the cause; a new run tries again.
-        return _set_back(host, screen, why, plan) if plan else Trouble(why)
+        if not plan:
+            raise Trouble(why)
+        _set_back(host, screen, why, plan)
     screen.say("kube-scheduler runs and calls the extender")
-    return None
 
 
-def prove(host: HostScheduler, screen: Screen) -> Trouble | None:
+def prove(host: HostScheduler, screen: Screen) -> None:
     """Prove, with several control-plane hosts, that the leader calls the extender."""
     why = host.probe()
     if why:
-        return Trouble(f"kube-scheduler does not call the extender: {why}")
+        raise Trouble(f"kube-scheduler does not call the extender: {why}")
     screen.say("the kube-scheduler that leads calls the extender")
-    return None
 
 
-def take(host: HostScheduler, screen: Screen) -> Trouble | None:
+def take(host: HostScheduler, screen: Screen) -> None:
     """Restore the configuration that this host's kube-scheduler had before us."""
     plan = host.restore()
     if isinstance(plan, Obstacle):
-        return Trouble(str(plan))
+        raise Trouble(str(plan))
     if not plan:
         screen.say("kube-scheduler's configuration has nothing of ours")
-        return None
-    _tell(plan, screen)
-    host.apply(plan)
+        return
+    _write(host, plan, screen)
     why = host.wait(screen.say)
     if why:
-        return Trouble(
+        raise Trouble(
             f"kube-scheduler has its old configuration again, but does not start: {why}"
         )
     screen.say("kube-scheduler runs with its old configuration")
-    return None
 
 
 def _set_back(
     host: HostScheduler, screen: Screen, why: str, plan: Sequence[FileChange]
-) -> Trouble:
+) -> None:
     """Undo what was just written, or what an interrupted run had written before."""
+    why = why.rstrip(".")
     before = () if plan else host.restore()
     if isinstance(before, Obstacle):
-        return Trouble(f"{why.rstrip('.')}; it could not be undone: {before}")
+        raise Trouble(f"{why}; it could not be undone: {before}")
     if plan:
         host.roll_back()
     else:
         host.apply(before)
     again = host.wait(screen.say)
-    after = (
-        f"its old configuration is restored, but with that it does not start: {again}"
-        if again
-        else "its old configuration is restored, and it runs"
-    )
-    return Trouble(f"{why.rstrip('.')}; {after}")
+    after = f", but with that it does not start: {again}" if again else ", and it runs"
+    raise Trouble(f"{why}; its old configuration is restored{after}")
 
 
-def _tell(plan: Sequence[FileChange], screen: Screen) -> None:
+def _write(host: HostScheduler, plan: Sequence[FileChange], screen: Screen) -> None:
     for change in plan:
         lines = change.diff().splitlines()
         lines = [line for line in lines if not line.startswith(("+++", "---"))]
         added, gone = (sum(line.startswith(sign) for line in lines) for sign in "+-")
         screen.say(f"{change.path}  +{added} -{gone} lines")
+    host.apply(plan)

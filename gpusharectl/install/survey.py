@@ -12,11 +12,12 @@ from gpushare.kube.facts import (
     SECOND_SCHEDULER,
     SYSTEM,
     WEBHOOK,
+    node_of,
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import NodeView, named, node_view
-from gpusharectl.install.manifests import NVIDIA, has_tls, image_of, scheduler_image
-from gpusharectl.install.options import ON, POLICY, UI
+from gpusharectl.install.manifests import NVIDIA, SCHEDULER, image_of
+from gpusharectl.install.options import ON, POLICY, TLS, UI
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
@@ -40,6 +41,7 @@ _NOT_EVERYWHERE = (
     *("Issuer", "Certificate"),
 )
 _SCHEDULER_PODS = "component=kube-scheduler"
+_LEASES = "leases.coordination.k8s.io"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,35 +57,20 @@ class Right:
         return f"{self.verb} {self.resource}{where}"
 
 
+_LIST_NODES, _LIST_PODS = Right("list", "nodes"), Right("list", "pods")
 _ALWAYS = (
-    Right("list", "nodes"),
+    _LIST_NODES,
     Right("patch", "nodes"),
-    Right("list", "pods"),
+    _LIST_PODS,
     Right("create", "pods", SYSTEM),
     Right("delete", "pods", SYSTEM),
     Right("get", "pods/log", SYSTEM),
     Right("list", "events", SYSTEM),
 )
-_PROBE = Right("patch", "pods", SYSTEM)
-"""To prove that kube-scheduler calls the extender: the probe pod is changed."""
 _JOBS = (
-    Right("get", "leases.coordination.k8s.io", SYSTEM),
-    Right("get", "jobs.batch", SYSTEM),
-    Right("create", "jobs.batch", SYSTEM),
-    Right("delete", "jobs.batch", SYSTEM),
+    Right("get", _LEASES, SYSTEM),
+    *(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),
 )
-_LEASES = tuple(
-    Right(verb, "leases.coordination.k8s.io", SYSTEM) for verb in ("get", "delete")
-)
-"""The second scheduler leaves one."""
-_SECRET = tuple(Right(verb, "secrets", SYSTEM) for verb in ("get", "delete"))
-"""The webhook's certificate."""
-_WEBHOOK_PROBE = Right("create", "pods", NAMESPACE)
-"""To prove that the API server reaches the webhook."""
-_CLASSES = Right("list", "runtimeclasses.node.k8s.io")
-"""The webhook has to know which of them provide cards."""
-STATUS = Right("patch", "nodes/status")
-"""Needed only to remove the capacity of 0 that kubelet keeps."""
 
 
 def to_install(
@@ -91,39 +78,52 @@ def to_install(
 ) -> tuple[Right, ...]:
     """Return the rights needed to install these objects.
 
-    ``probe``: also to prove kube-scheduler's calls; ``jobs``: also to run Jobs on other
-    hosts.
+    ``probe``: also to prove kube-scheduler's calls, by a change of the probe pod;
+    ``jobs``: also to run Jobs on other hosts.
     """
-    more = (_PROBE,) if probe else ()
-    found = dict.fromkeys(_ALWAYS + more + (_JOBS if jobs else ()))
+    found = [*_ALWAYS, *([Right("patch", "pods", SYSTEM)] if probe else [])]
+    found += _JOBS if jobs else ()
     for body in manifests:
-        for verb in ("get", "create", "patch"):
-            found[_right(verb, body)] = None
+        found += _on(Ref.of(body), "get", "create", "patch")
         if is_configuration(body):
-            found |= dict.fromkeys((_WEBHOOK_PROBE, _CLASSES, _right("delete", body)))
-    return tuple(found)
+            # Its own probe pod, and the RuntimeClasses that it has to know.
+            found.append(Right("create", "pods", NAMESPACE))
+            found.append(Right("list", resource(*RUNTIME_CLASS)))
+            found += _on(Ref.of(body), "delete")
+    return tuple(dict.fromkeys(found))
 
 
 def to_uninstall(
     manifests: Iterable[Json], *, wait: bool = False, jobs: bool = False
 ) -> tuple[Right, ...]:
-    """Return the rights needed to remove these objects."""
-    more = (STATUS,) if wait else ()
-    found = dict.fromkeys(_ALWAYS + _LEASES + _SECRET + more + (_JOBS if jobs else ()))
+    """Return the rights needed to remove these objects.
+
+    ``wait``: also the capacity of 0 that kubelet keeps; ``jobs``: also to run Jobs.
+    """
+    leftovers = (_LEASES, "secrets")
+    found = [
+        *_ALWAYS,
+        # The second scheduler's lease, and the webhook's certificate.
+        *(Right(verb, kind, SYSTEM) for kind in leftovers for verb in _TAKE),
+        *([Right("patch", "nodes/status")] if wait else []),
+        *(_JOBS if jobs else ()),
+    ]
     for body in manifests:
-        for verb in ("list", "delete"):
-            found[_right(verb, body)] = None
-    return tuple(found)
+        found += _on(Ref.of(body), "list", "delete")
+    return tuple(dict.fromkeys(found))
+
+
+_TAKE = ("get", "delete")
 
 
 def to_take_away(refs: Iterable[Ref]) -> tuple[Right, ...]:
     """Return the rights needed to remove these objects by their names."""
-    found = [
-        Right(verb, resource(ref.api_version, ref.kind), ref.namespace)
-        for ref in refs
-        for verb in ("get", "delete")
-    ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(one for ref in refs for one in _on(ref, *_TAKE)))
+
+
+def _on(ref: Ref, *verbs: str) -> list[Right]:
+    name = resource(ref.api_version, ref.kind)
+    return [Right(verb, name, ref.namespace) for verb in verbs]
 
 
 def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
@@ -146,11 +146,6 @@ def resource(api_version: str, kind: str) -> str:
         word += "es" if word.endswith("s") else "s"
     group, slash, _ = api_version.partition("/")
     return f"{word}.{group}" if slash else word
-
-
-def _right(verb: str, body: Json) -> Right:
-    name = resource(body["apiVersion"], body["kind"])
-    return Right(verb, name, body["metadata"].get("namespace", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +187,24 @@ class Facts:
     by_cert_manager: bool = False
     """Whether cert-manager makes the webhook's certificate."""
     cert_manager: bool = False
-    """Whether the API server then serves cert-manager's Certificate."""
+    """Whether the API server serves cert-manager's Certificate."""
 
     @property
     def control_plane(self) -> tuple[str, ...]:
         """The nodes with the label of a control plane."""
         return tuple(node.name for node in self.nodes if node.control_plane)
+
+
+_WORKLOADS = tuple(
+    Ref("apps/v1", kind, name, SYSTEM)
+    for kind, name in (
+        ("DaemonSet", EXTENDER),
+        ("Deployment", SECOND_SCHEDULER),
+        ("DaemonSet", DEVICE_PLUGIN),
+        ("DaemonSet", EXPORTER),
+        ("Deployment", WEBHOOK),
+    )
+)
 
 
 def survey(
@@ -215,24 +222,16 @@ def survey(
     the fact is empty and ``missing`` names the right.
     """
     lacking = missing(objects, tuple(rights))
-    nodes = () if Right("list", "nodes") in lacking else read_nodes(objects)
+    nodes = () if _LIST_NODES in lacking else read_nodes(objects)
     kind = flavour(files)
-    addresses = {node.name: node.addresses for node in nodes}
-    here = this_node(files, kind, addresses)
+    here = this_node(files, kind, {node.name: node.addresses for node in nodes})
     if told:
         here = told if named(nodes, told) else ""
-    extender, plugin, exporter = (
-        _one(objects, Ref("apps/v1", "DaemonSet", name, SYSTEM))
-        for name in (EXTENDER, DEVICE_PLUGIN, EXPORTER)
-    )
-    second, deployment = (
-        _one(objects, Ref("apps/v1", "Deployment", name, SYSTEM))
-        for name in (SECOND_SCHEDULER, WEBHOOK)
-    )
-    workloads = (*extender, *second, *plugin, *exporter, *deployment)
-    settings = settings_of([*extender, *second], "extender")
+    found = [body for ref in _WORKLOADS for body in _one(objects, ref)]
+    workloads = {body["metadata"]["name"]: body for body in found}
+    settings = settings_of(found, "extender")
     configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
-    installed = installed_webhook(next(iter(deployment), None), configurations)
+    installed = installed_webhook(workloads.get(WEBHOOK), configurations)
     managed = bool(installed or webhook) and _is_managed(objects, configurations)
     return Facts(
         version=objects.version(),
@@ -241,21 +240,20 @@ def survey(
         here=here,
         driver_here=has_driver(files),
         missing=lacking,
-        schedulers=_schedulers(objects, lacking),
-        extended=bool(extender),
-        second=bool(second),
-        plugin=bool(plugin),
+        schedulers=() if _LIST_PODS in lacking else _schedulers(objects),
+        extended=EXTENDER in workloads,
+        second=SECOND_SCHEDULER in workloads,
+        plugin=DEVICE_PLUGIN in workloads,
         runtime_classes=_runtime_classes(objects),
         guard=objects.serves(*GUARD),
-        images={body["metadata"]["name"]: image_of([body]) for body in workloads},
-        tls=has_tls(extender),
+        images={name: image_of([body]) for name, body in workloads.items()},
+        tls=TLS in settings,
         operator=objects.serves(*OPERATOR),
         ui=settings.get(UI) == ON,
         policy=settings.get(POLICY, ""),
         webhook=installed,
         by_cert_manager=managed,
-        cert_manager=managed
-        and objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
+        cert_manager=objects.serves(CERTIFICATE.api_version, CERTIFICATE.kind),
     )
 
 
@@ -298,9 +296,15 @@ def leads(holder: str, node: str) -> bool:
 def kube_scheduler_image(objects: Objects) -> str:
     """Return the image of kube-scheduler: our second one's, else the cluster's own."""
     ours = objects.list("apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS)
-    found = scheduler_image(one["spec"]["template"]["spec"] for one in ours)
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
-    return found or scheduler_image(pod["spec"] for pod in pods)
+    specs = [one["spec"]["template"]["spec"] for one in ours]
+    images = (
+        str(container["image"])
+        for spec in (*specs, *(pod["spec"] for pod in pods))
+        for container in spec["containers"]
+        if container["name"] == SCHEDULER
+    )
+    return next(images, "")
 
 
 def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
@@ -315,11 +319,14 @@ def _is_managed(objects: Objects, configurations: Sequence[Json]) -> bool:
     return any(map(is_cert_managers, secret)) or bool(_one(objects, CERTIFICATE))
 
 
+def may_get(objects: Objects, ref: Ref) -> bool:
+    """Return whether we may read an object."""
+    return objects.may("get", resource(ref.api_version, ref.kind), ref.namespace)
+
+
 def _one(objects: Objects, ref: Ref) -> Sequence[Json]:
     """Return one object or none; none if we may not read its kind."""
-    if not objects.may("get", resource(ref.api_version, ref.kind), ref.namespace):
-        return ()
-    found = objects.get(ref)
+    found = objects.get(ref) if may_get(objects, ref) else None
     return () if found is None else (found,)
 
 
@@ -342,9 +349,6 @@ def _runtime_classes(objects: Objects) -> tuple[str, ...]:
     )
 
 
-def _schedulers(objects: Objects, lacking: tuple[Right, ...]) -> tuple[str, ...]:
-    if Right("list", "pods") in lacking:
-        return ()
+def _schedulers(objects: Objects) -> tuple[str, ...]:
     pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
-    found = {pod["spec"].get("nodeName", "") for pod in pods}
-    return tuple(sorted(name for name in found if name))
+    return tuple(sorted({node for pod in pods if (node := node_of(pod))}))

@@ -14,8 +14,8 @@ from gpushare.kube.facts import is_narrowed
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.apply import GuardedWriter, OvertakenError
+from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.webhook.apply import GuardedWriter
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
@@ -91,15 +91,15 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
 def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -> None:
     """The API server holds to the version, and to who was first where there is none."""
     first, second = (
-        GuardedWriter.of(world.objects, [(SECRET, world.objects.get(SECRET))])
+        GuardedWriter(world.objects, {SECRET: world.objects.get(SECRET)})
         for _ in range(2)
     )
     first.put(made(b"1"))
-    with pytest.raises(OvertakenError):
+    with pytest.raises(Trouble):
         second.put(made(b"2"))
-    late = GuardedWriter.of(world.objects, [(SECRET, world.objects.get(SECRET))])
+    late = GuardedWriter(world.objects, {SECRET: world.objects.get(SECRET)})
     first.put(made(b"3"))
-    with pytest.raises(OvertakenError):
+    with pytest.raises(Trouble):
         late.put(made(b"4"))
     stale = made(b"5")
     stale["metadata"]["resourceVersion"] = there(world, SECRET)["metadata"][

@@ -13,7 +13,7 @@ of two installs stops before it has overwritten anything that the first one need
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -26,11 +26,13 @@ from gpusharectl.install.context import Context
 from gpusharectl.install.manifests import BY_CERT_MANAGER
 from gpusharectl.install.progress import Step, Trouble, Waiting
 from gpusharectl.install.rollout import wait_for_rollout
-from gpusharectl.install.survey import resource, served
+from gpusharectl.install.survey import may_get, served
 from gpusharectl.install.webhook.objects import (
+    CONFIGURATIONS,
     DEPLOYMENT,
     SECRET,
     SECRETS,
+    STAMP,
     bundle_of,
     files_of,
     is_configuration,
@@ -39,13 +41,11 @@ from gpusharectl.install.webhook.objects import (
     with_stamp,
 )
 from gpusharectl.install.webhook.probe import REACHED_WITHIN_S, Result, narrowed, probed
+from gpusharectl.output import ObjectChange
 from gpusharectl.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
 
-_AUTHORITY = f"{AUTHORITY}.crt"
-_CERTIFICATE = f"{WEBHOOK.name}.crt"
 _TRIES = 5
 """Others write to these objects too, for example labels, which is no conflict."""
-Mark = Mapping[str, bytes] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class WebhookPlan:
 
     asking: tuple[Json, ...]
     """The configurations, which make the API server ask."""
-    trusting: tuple[Json, ...] = ()
-    """The existing configurations with both authorities, for a new certificate."""
+    there: Mapping[Ref, Json | None]
+    """The present configurations."""
     secret: Json | None = None
     """A new certificate; None while the old one is good."""
-    there: Mapping[Ref, Json | None] = field(default_factory=dict)
-    """The present configurations."""
+    trusting: tuple[Json, ...] = ()
+    """The existing configurations with both authorities, for a new certificate."""
     seen: Mapping[Ref, Json | None] = field(default_factory=dict)
     """The objects on which the plan is based, None if absent; empty if cert-manager
     makes the certificate."""
@@ -77,85 +77,73 @@ class WebhookPlan:
 
 
 def split(
-    objects: Objects, manifests: Iterable[Json], now: datetime, *, ours: bool
+    objects: Objects, manifests: Sequence[Json], now: datetime, *, ours: bool
 ) -> tuple[tuple[Json, ...], WebhookPlan]:
     """Split the manifests into those to apply first, and a plan for the webhook.
 
     ``ours``: the installer makes the certificate, not cert-manager. The only Secret
     that is read is the webhook's own.
     """
-    bodies = tuple(manifests)
-    others = tuple(body for body in bodies if not is_configuration(body))
-    asking = tuple(body for body in bodies if is_configuration(body))
+    others = tuple(body for body in manifests if not is_configuration(body))
+    asking = tuple(body for body in manifests if is_configuration(body))
     there = {ref: objects.get(ref) for ref in map(Ref.of, asking)}
+    present = bundle_of(body for body in there.values() if body)
     if not ours:
-        return others, WebhookPlan(
-            tuple(_with_present_bundle(one, there) for one in asking), there=there
-        )
+        # Applied without the caBundle of cert-manager, one that was once ours would
+        # be removed.
+        kept = (_with_present_bundle(body, there[Ref.of(body)]) for body in asking)
+        return others, WebhookPlan(tuple(kept), there)
     secret = objects.get(SECRET)
-    held = files_of(secret)
-    made = plan_webhook(held, now)
-    files = made or held
-    newest = files[_AUTHORITY]
-    both = bundle(newest, bundle_of(body for body in there.values() if body), now)
+    made = plan_webhook(files_of(secret), now)
+    files = made or files_of(secret)
+    newest = files[f"{AUTHORITY}.crt"]
     plan = WebhookPlan(
         tuple(with_bundle(body, newest) for body in asking),
-        secret=secret_of(made) if made else None,
-        there=there,
+        there,
+        secret_of(made) if made else None,
         seen={**there, SECRET: secret},
     )
     if made:
-        trusting = [with_bundle(body, both) for body in asking]
-        old = tuple(body for body in trusting if Ref.of(body) not in plan.new)
-        plan = replace(plan, trusting=old)
-    stamp = hashlib.sha256(files[_CERTIFICATE]).hexdigest()
-    return with_stamp(others, stamp), plan
+        both = bundle(newest, present, now)
+        old = (body for body in asking if Ref.of(body) not in plan.new)
+        plan = replace(plan, trusting=tuple(with_bundle(body, both) for body in old))
+    digest = hashlib.sha256(files[f"{WEBHOOK.name}.crt"]).hexdigest()
+    return with_stamp(others, DEPLOYMENT, STAMP, digest), plan
 
 
-def _with_present_bundle(body: Json, there: Mapping[Ref, Json | None]) -> Json:
-    """Keep the caBundle that cert-manager has written."""
-    old = there[Ref.of(body)]
-    authorities = bundle_of([old] if old else [])
-    # Applied without it, a caBundle that was once ours would be removed.
+def _with_present_bundle(body: Json, present: Json | None) -> Json:
+    authorities = bundle_of([present] if present else [])
     return with_bundle(body, authorities) if authorities else body
-
-
-class OvertakenError(Exception):
-    """Somebody else has changed the object since; the text names it."""
 
 
 @dataclass
 class GuardedWriter:
-    """Writes only over what was seen; ``seen`` has a mark of each object."""
+    """Writes only over what was ``seen``; None is an object that was absent."""
 
     objects: Objects
-    seen: dict[Ref, Mark] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, objects: Objects, there: Iterable[tuple[Ref, Json | None]]
-    ) -> "GuardedWriter":
-        """Begin with objects as they were read; None if there is none."""
-        return cls(objects, {ref: _mark(ref, body) for ref, body in there})
+    seen: dict[Ref, Json | None]
 
     def put(self, body: Json) -> None:
-        """Apply an object; ``OvertakenError`` if it is no longer what was seen.
+        """Apply an object; ``Trouble`` if another install has changed it since.
 
         From then on, what was written is what was seen.
         """
         ref = Ref.of(body)
         for _ in range(_TRIES):
             now = self.objects.get(ref)
-            if _mark(ref, now) != self.seen[ref]:
+            if _mark(ref, now) != _mark(ref, self.seen[ref]):
                 break
             try:
                 self._write(body, now)
             except Conflict:
                 # Somebody wrote between our read and our write; read again.
                 continue
-            self.seen[ref] = _mark(ref, body)
+            self.seen[ref] = body
             return
-        raise OvertakenError(str(ref))
+        raise Trouble(
+            f"another install has changed {ref} meanwhile; its changes were not "
+            "overwritten"
+        )
 
     def _write(self, body: Json, now: Json | None) -> None:
         if now is None and Ref.of(body) == SECRET:
@@ -167,7 +155,7 @@ class GuardedWriter:
         self.objects.apply({**body, "metadata": metadata})
 
 
-def _mark(ref: Ref, body: Json | None) -> Mark:
+def _mark(ref: Ref, body: Json | None) -> Mapping[str, bytes] | None:
     """Return the part of an object that only one install may change at a time."""
     if body is None:
         return None
@@ -178,53 +166,47 @@ class WebhookSteps:
     """The steps of one plan; ``again`` is the command that goes on."""
 
     def __init__(
-        self, context: Context, plan: WebhookPlan, changing: frozenset[Ref], again: str
+        self,
+        context: Context,
+        plan: WebhookPlan,
+        changes: Sequence[ObjectChange],
+        again: str,
     ) -> None:
         self._context = context
         self._plan = plan
-        self._changing = changing
+        self._changing = {change.ref for change in changes}
         self._again = again
-        self._writer = GuardedWriter.of(context.objects, plan.seen.items())
+        self._writer = GuardedWriter(context.objects, dict(plan.seen))
 
     def before(self) -> list[Step]:
         """Return what comes before its Deployment, whose pods mount the certificate."""
-        if self._plan.secret is None:
-            return []
-        return [_guarded("the webhook's certificate", self.certify)]
+        step = Step("the webhook's certificate", self.certify, "TLS")
+        return [step] if self._plan.secret else []
 
     def after(self) -> list[Step]:
-        """Return what comes after its Deployment."""
+        """Return what comes after its Deployment: every replica is as it is now."""
+        context = self._context
+        run = lambda: wait_for_rollout(context, [DEPLOYMENT])  # noqa: E731
         return [
-            Step("the webhook's rollout", self.run),
-            _guarded("the webhook's configurations", self.ask),
+            Step("the webhook's rollout", run, "Waiting"),
+            Step("the webhook's configurations", self.ask, "Webhook"),
         ]
 
-    def certify(self) -> Trouble | None:
+    def certify(self) -> None:
         """Write a new certificate, after the caBundle has its authority."""
-        self._context.screen.begin("TLS")
         for body in self._plan.trusting:
             self._writer.put(body)
         if self._plan.secret:
             self._writer.put(self._plan.secret)
         self._context.screen.say(f"written: {SECRET}")
-        return None
 
-    def run(self) -> Trouble | None:
-        """Wait until every replica runs with the present settings and certificate."""
-        self._context.screen.begin("Waiting")
-        context = self._context
-        return wait_for_rollout(
-            context.objects, [DEPLOYMENT], context.screen, context.patience
-        )
-
-    def ask(self) -> Trouble | None:
+    def ask(self) -> None:
         """Let the API server ask the webhook, and trust no former authority.
 
         If it has not asked before, it asks about the probe pod only, until that proves
         that it reaches the webhook.
         """
         plan, screen = self._plan, self._context.screen
-        screen.begin("Webhook")
         new = [body for body in plan.asking if Ref.of(body) in plan.new]
         due = [
             body
@@ -234,7 +216,21 @@ class WebhookSteps:
         self._apply([*due, *map(narrowed, new)])
         result = self._probe()
         if result.reached is False:
-            return self._unreachable(result, new)
+            for body in new:
+                self._context.objects.delete(Ref.of(body))
+            stays = (
+                "The API server was not told to ask it, so pods are created as before"
+                if len(new) == len(plan.asking)
+                else "The API server still asks it, so no pod with cards is created "
+                "until it is reached; install --no-webhook would let them through"
+            )
+            raise Trouble(
+                "the webhook's pods are Ready, but the API server cannot reach them: "
+                f"{result.words}. {stays}. The usual cause is a firewall between the "
+                "two",
+                f"open port {WEBHOOK_PORT} of the pods to the control plane, then: "
+                f"{self._again}",
+            )
         self._apply(new)
         if result.reached is None:
             screen.say(
@@ -243,7 +239,6 @@ class WebhookSteps:
             )
         told = "from now on," if new or due else "as before,"
         screen.say(f"{told} the API server asks the webhook about pods with cards")
-        return None
 
     def _probe(self) -> Result:
         """Try until the API server reaches the webhook, or time is up."""
@@ -255,25 +250,8 @@ class WebhookSteps:
             what = f"its connection to the webhook: {last.words}"
             return [Waiting("the API server", what)] if last.reached is False else []
 
-        self._context.patience.until(look, self._context.screen, REACHED_WITHIN_S)
+        self._context.until(look, REACHED_WITHIN_S)
         return last
-
-    def _unreachable(self, result: Result, new: Sequence[Json]) -> Trouble:
-        """Remove the new configurations, and say what to look at."""
-        for body in new:
-            self._context.objects.delete(Ref.of(body))
-        stays = (
-            "The API server was not told to ask it, so pods are created as before"
-            if len(new) == len(self._plan.asking)
-            else "The API server still asks it, so no pod with cards is created until "
-            "it is reached; install --no-webhook would let them through"
-        )
-        return Trouble(
-            "the webhook's pods are Ready, but the API server cannot reach them: "
-            f"{result.words}. {stays}. The usual cause is a firewall between the two",
-            f"open port {WEBHOOK_PORT} of the pods to the control plane, then: "
-            f"{self._again}",
-        )
 
     def _apply(self, bodies: Iterable[Json]) -> None:
         for body in bodies:
@@ -284,57 +262,27 @@ class WebhookSteps:
                 self._context.objects.apply(body)
 
 
-def _guarded(name: str, act: Callable[[], Trouble | None]) -> Step:
-    """Return a step that stops if another install was faster."""
-
-    def careful() -> Trouble | None:
-        try:
-            return act()
-        except OvertakenError as error:
-            return Trouble(
-                f"another install has changed {error} meanwhile; its changes were not "
-                "overwritten"
-            )
-
-    return Step(name, careful)
-
-
 def still_there(context: Context) -> tuple[Ref, ...]:
     """Return the existing objects of a webhook in the order in which they are deleted.
 
-    Each object is looked for, since an earlier removal may have been interrupted. If
-    anything exists, objects that we may not read count as existing, so that the right
-    to them is asked for.
+    The configurations are first. Each object is looked for, since an earlier removal
+    may have been interrupted. If anything exists, objects that we may not read count as
+    existing, so that the right to them is asked for.
     """
-    whole = served(context.objects, context.load(BY_CERT_MANAGER))
-    found = {ref: _exists(context.objects, ref) for ref in leaving(whole)}
-    if not any(found.values()):
-        return ()
-    return tuple(ref for ref, there in found.items() if there is not False)
-
-
-def leaving(manifests: Sequence[Json]) -> list[Ref]:
-    """Return all of the webhook in the order of deletion, the configurations first."""
-    first = [Ref.of(body) for body in manifests if is_configuration(body)]
-    rest = [Ref.of(body) for body in reversed(manifests) if not is_configuration(body)]
-    return [*first, *rest, *SECRETS]
+    objects = context.objects
+    rest = map(Ref.of, reversed(served(objects, context.load(BY_CERT_MANAGER))))
+    refs = list(dict.fromkeys([*CONFIGURATIONS, *rest, *SECRETS]))
+    unknown = [ref for ref in refs if not may_get(objects, ref)]
+    there = [ref for ref in refs if ref not in unknown and objects.get(ref)]
+    return tuple(ref for ref in refs if ref in (*there, *unknown)) if there else ()
 
 
 def removal(context: Context, refs: Sequence[Ref]) -> Step:
     """Return the step that deletes these."""
 
-    def act() -> Trouble | None:
-        context.screen.begin("Webhook")
+    def act() -> None:
         gone = [ref for ref in refs if context.objects.delete(ref)]
         told = f"{len(gone)} objects deleted" if gone else "nothing was left to delete"
         context.screen.say(told)
-        return None
 
-    return Step("the removal of the webhook", act)
-
-
-def _exists(objects: Objects, ref: Ref) -> bool | None:
-    """Return whether an object exists; None if we may not read it."""
-    if not objects.may("get", resource(ref.api_version, ref.kind), ref.namespace):
-        return None
-    return objects.get(ref) is not None
+    return Step("the removal of the webhook", act, "Webhook")

@@ -1,7 +1,6 @@
 """The webhook's objects: reading what is installed, and adding settings. Pure."""
 
 import base64
-import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ def with_settings(
         if each["name"] != container:
             return each
         kept = [one for one in each["env"] if one["name"] not in settings]
-        new = [{"name": key, "value": settings[key]} for key in settings]
+        new = [{"name": key, "value": value} for key, value in settings.items()]
         return {**each, "env": [*kept, *new]}
 
     return tuple(with_containers(body, put) for body in manifests)
@@ -119,17 +118,20 @@ def with_runtime_classes(
     return with_settings(manifests, "webhook", {CARD_CLASSES: named} if named else {})
 
 
-def with_stamp(manifests: Iterable[Json], stamp: str) -> tuple[Json, ...]:
-    """Annotate the webhook's pods; a changed stamp replaces them."""
+def with_stamp(
+    manifests: Iterable[Json], workload: Ref, key: str, stamp: str
+) -> tuple[Json, ...]:
+    """Annotate a workload's pods; a changed stamp replaces them."""
 
     def put(body: Json) -> Json:
-        if Ref.of(body) != DEPLOYMENT:
+        if Ref.of(body) != workload:
             return body
         found = deepcopy(body)
-        found["spec"]["template"]["metadata"]["annotations"][STAMP] = stamp
+        metadata = found["spec"]["template"]["metadata"]
+        metadata.setdefault("annotations", {})[key] = stamp
         return found
 
-    return tuple(put(body) for body in manifests)
+    return tuple(map(put, manifests))
 
 
 def with_bundle(configuration: Json, authorities: bytes) -> Json:
@@ -178,5 +180,5 @@ def files_of(secret: Json | None) -> Mapping[str, bytes]:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""

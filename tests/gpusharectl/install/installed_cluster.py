@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import OURS
+from gpushare.kube.facts import OURS, SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install import install, uninstall
 from gpusharectl.install.context import Context, SchedulerTarget
@@ -133,6 +133,13 @@ class InstalledCluster:
     def label(self, name: str) -> str | None:
         body = self.objects.get(Ref("v1", "Node", name)) or {}
         found: str | None = body["metadata"].get("labels", {}).get("baidu.com/vcuda")
+        return found
+
+    def spec(self, name: str, kind: str = "DaemonSet") -> Json:
+        """The spec of a workload's pods."""
+        body = self.objects.get(Ref("apps/v1", kind, name, SYSTEM))
+        assert body is not None, name
+        found: Json = body["spec"]["template"]["spec"]
         return found
 
     def ours(self) -> list[Ref]:

@@ -13,8 +13,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.progress import NoAnswerError, Waiting
-from gpusharectl.install.rollout import Patience
+from gpusharectl.install.progress import Patience, Trouble, Waiting, no_terminal
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from tests.gpusharectl.install.trust_checking_objects import READY, serve
 
@@ -186,22 +185,22 @@ class Listener:
     def settle(self) -> None:
         pass
 
-    def ask(self, question: str, default: str) -> str:
+    def ask(self, question: str, default: str, option: str) -> str:
         self.asked.append(f"{question} [{default}]")
-        answer = self._answer()
-        return answer or default
+        return self._answer(option) or default
 
-    def confirm(self, question: str) -> bool:
+    def confirm(self, question: str, remedy: str = "") -> None:
         self.asked.append(question)
-        return self._answer() == "y"
+        if self._answer("--yes") != "y":
+            raise Trouble("you said no; nothing was changed", remedy)
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def _answer(self) -> str:
+    def _answer(self, option: str) -> str:
         if not self.answers:
-            raise NoAnswerError
+            raise no_terminal(option)
         return self.answers.pop(0)
 
 
@@ -273,6 +272,15 @@ def node(
                 "architecture": "amd64",
             },
         },
+    }
+
+
+def runtime_class(name: str, handler: str) -> Json:
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": name},
+        "handler": handler,
     }
 
 

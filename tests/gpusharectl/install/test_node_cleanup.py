@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpushare.kube.objects import Ref
 from gpusharectl.install.command import host_clean
 from gpusharectl.install.node_cleanup import clean, clean_nodes, cleaning_pod
 from tests.gpusharectl.install.fake_objects import FakeObjects
-from tests.gpusharectl.install.stand_ins import Clock, Listener, Nodes, node
+from tests.gpusharectl.install.installed_cluster import InstalledCluster
 
 PLUGINS = "kubelet/device-plugins"
 
@@ -38,15 +37,10 @@ def test_a_link_goes_and_not_what_it_leads_to(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     lib.mkdir()
     (lib / "vcuda").symlink_to(target)
-    clean(lib)
+    ran = CliRunner().invoke(host_clean, [str(lib)])
+    assert (ran.exit_code, ran.output) == (0, f"removed {lib}/vcuda\n")
     assert not (lib / "vcuda").is_symlink()
     assert (target / "precious").exists()
-
-
-def test_the_command_of_the_pod(tmp_path: Path) -> None:
-    (tmp_path / "vcuda").mkdir()
-    ran = CliRunner().invoke(host_clean, [str(tmp_path)])
-    assert (ran.exit_code, ran.output) == (0, f"removed {tmp_path}/vcuda\n")
 
 
 def test_the_pod_sees_one_folder_and_no_account() -> None:
@@ -60,52 +54,39 @@ def test_the_pod_sees_one_folder_and_no_account() -> None:
 
 
 @pytest.fixture
-def objects() -> FakeObjects:
-    found = FakeObjects()
-    found.create(node("gpu-1", "10.0.0.2"))
-    found.create(node("gpu-2", "10.0.0.3"))
+def world(tmp_path: Path) -> InstalledCluster:
+    return InstalledCluster(FakeObjects(), tmp_path).populate()
+
+
+def run(world: InstalledCluster) -> dict[str, str]:
+    found = clean_nodes(world.context(), ["cp", "gpu-1"], "gpushare:1")
+    assert world.objects.list("v1", "Pod") == []
     return found
 
 
-def run(objects: FakeObjects, *, played: bool = True) -> dict[str, str]:
-    clock = Clock(Nodes(objects if played else FakeObjects()))
-    screen = Listener()
-    return clean_nodes(
-        objects, ["gpu-1", "gpu-2"], "gpushare:1", screen, clock.patience(5.0)
-    )
-
-
-def test_all_nodes_at_once_and_no_pod_left(objects: FakeObjects) -> None:
-    assert run(objects) == {}
-    assert not [ref for ref in objects.kept if ref.kind == "Pod"]
-
-
-def test_a_pod_that_does_not_end_is_told_and_removed(objects: FakeObjects) -> None:
-    left = run(objects, played=False)
-    assert sorted(left) == ["gpu-1", "gpu-2"]
-    assert not [ref for ref in objects.kept if ref.kind == "Pod"]
-
-
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-def test_an_earlier_runs_pod_does_not_count(objects: FakeObjects, phase: str) -> None:
+def test_an_earlier_runs_pod_does_not_count(
+    world: InstalledCluster, phase: str
+) -> None:
     """Between it and this one somebody may have installed again."""
     old = cleaning_pod("gpu-1", "gpushare:0")
-    objects.create({**old, "status": {"phase": phase}})
-    objects.writes.clear()
-    assert run(objects) == {}
-    assert "create Pod kube-system/gpushare-clean-gpu-1" in objects.writes
+    world.objects.create({**old, "status": {"phase": phase}})
+    assert run(world) == {}
+    calls = world.objects.calls
+    assert "create Pod kube-system/gpushare-clean-gpu-1" in calls
 
 
-def test_a_failed_pod_says_its_last_words(objects: FakeObjects) -> None:
-    create = objects.create
+def test_a_pod_that_does_not_end_is_told_and_removed(world: InstalledCluster) -> None:
+    world.nodes.step = lambda: None
+    assert sorted(run(world)) == ["cp", "gpu-1"]
 
-    def failing(body: dict[str, object]) -> dict[str, object]:
-        made = create(body)
-        ended = {"exitCode": 1, "message": "Read-only\n file system"}
-        status = {"phase": "Failed", "containerStatuses": [{"state": {}}]}
-        status["containerStatuses"] = [{"state": {"terminated": ended}}]
-        objects.merge(Ref.of(made), {"status": status}, subresource="status")
-        return made
 
-    objects.create = failing
-    assert run(objects) == dict.fromkeys(("gpu-1", "gpu-2"), "Read-only file system")
+def test_a_failed_pod_says_its_last_words(world: InstalledCluster) -> None:
+    create = world.objects.create
+    ended = {"exitCode": 1, "message": "Read-only\n file system"}
+    status = {
+        "phase": "Failed",
+        "containerStatuses": [{"state": {"terminated": ended}}],
+    }
+    world.objects.create = lambda body: create({**body, "status": status})
+    assert run(world) == dict.fromkeys(("cp", "gpu-1"), "Read-only file system")

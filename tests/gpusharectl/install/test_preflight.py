@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpusharectl.install.cluster_facts import NodeView, minor, node_view
-from gpusharectl.install.options import InstallOptions
+from gpusharectl.install.cluster_facts import NodeView, node_view
+from gpusharectl.install.options import (
+    CommonOptions,
+    InstallOptions,
+    UninstallOptions,
+)
 from gpusharectl.install.preflight import (
-    Finding,
     Weight,
     judge_cluster,
     judge_host,
     judge_nodes,
 )
-from gpusharectl.install.survey import Facts, Right, resource
+from gpusharectl.install.survey import Facts
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.stand_ins import CARDS, CONTROL_PLANE, node
 
@@ -29,10 +32,6 @@ def view(name: str = "cp", *, labels: Json | None = None, **status: Any) -> Node
 def facts(*nodes: NodeView, **more: Any) -> Facts:
     wanted = {"here": "cp", "driver_here": True, **more}
     return replace(Facts("v1.36.3", Flavour.KUBEADM, nodes or (view(),)), **wanted)
-
-
-def told(found: list[Finding], weight: Weight = Weight.REFUSAL) -> list[str]:
-    return [one.text for one in found if one.weight is weight]
 
 
 @pytest.mark.parametrize(
@@ -54,73 +53,50 @@ def told(found: list[Finding], weight: Weight = Weight.REFUSAL) -> list[str]:
     ],
 )
 def test_versions(version: str, weight: Weight, words: str) -> None:
-    first = judge_cluster(replace(facts(), version=version), InstallOptions())[0]
+    first, *_ = judge_cluster(replace(facts(), version=version), InstallOptions())
     assert first.weight is weight
     assert first.text.startswith(words)
 
 
-def test_a_good_cluster_has_no_refusal() -> None:
-    found = judge_cluster(facts(), InstallOptions())
-    assert [one.weight for one in found] == [Weight.OK, Weight.OK]
+SECOND, HERE = InstallOptions(second_scheduler=True), InstallOptions()
 
 
-def test_missing_rights_are_one_finding() -> None:
-    lacking = (Right("list", "nodes"), Right("create", "pods", "kube-system"))
-    found = judge_cluster(facts(missing=lacking), InstallOptions())
-    assert told(found) == ["you may not list nodes, create pods in kube-system"]
-
-
-SECOND = InstallOptions(second_scheduler=True)
+LEAVING = UninstallOptions()
+BARE = facts(node_view(node("cp", "10.0.0.1")))
+MANAGED = facts(flavour=Flavour.MANAGED, here="")
 
 
 @pytest.mark.parametrize(
     ("given", "choice", "words"),
     [
         (facts(extended=True), SECOND, "the default scheduler calls our extender"),
-        (
-            facts(second=True),
-            InstallOptions(),
-            "the second scheduler is installed here",
-        ),
+        (facts(second=True), HERE, "the second scheduler is installed here"),
         (facts(second=True), SECOND, ""),
-        (facts(extended=True), InstallOptions(), ""),
+        (facts(extended=True), HERE, ""),
+        (MANAGED, HERE, "this host runs no kube-scheduler"),
         (
-            facts(flavour=Flavour.MANAGED, here=""),
-            InstallOptions(),
-            "this host runs no kube-scheduler",
-        ),
-        (
-            facts(flavour=Flavour.MANAGED, here="", schedulers=("cp-1", "cp-2")),
-            InstallOptions(),
+            replace(MANAGED, schedulers=("cp-1", "cp-2")),
+            HERE,
             "the cluster's kube-scheduler runs on cp-1, cp-2",
         ),
-        (facts(flavour=Flavour.MANAGED, here=""), SECOND, ""),
-        (facts(here=""), InstallOptions(), "is this the right context?"),
+        (MANAGED, SECOND, ""),
+        (facts(here=""), HERE, "is this the right context?"),
         (facts(here=""), SECOND, ""),
-        (
-            facts(node_view(node("cp", "10.0.0.1"))),
-            InstallOptions(),
-            "node cp lacks the label node-role.kubernetes.io/control-plane",
-        ),
+        (BARE, HERE, "node cp lacks the label node-role.kubernetes.io/control-plane"),
+        (BARE, LEAVING, ""),
+        (MANAGED, LEAVING, ""),
+        (replace(MANAGED, extended=True), LEAVING, "this host runs no kube-scheduler"),
     ],
 )
-def test_who_schedules(given: Facts, choice: InstallOptions, words: str) -> None:
-    found = told(judge_cluster(given, choice))
-    assert bool(found) == bool(words)
-    assert all(words in one for one in found)
-
-
-def test_leaving_needs_no_label_but_the_host() -> None:
-    bare = facts(node_view(node("cp", "10.0.0.1")))
-    assert judge_host(bare, leaving=True) == []
-    elsewhere = facts(flavour=Flavour.MANAGED, extended=True)
-    assert len(judge_host(elsewhere, leaving=True)) == 1
-    assert judge_host(replace(elsewhere, extended=False), leaving=True) == []
-
-
-def test_without_policies_it_warns() -> None:
-    found = judge_cluster(facts(guard=False), InstallOptions())
-    assert "can forge a placement" in told(found, Weight.WARNING)[0]
+def test_who_schedules(given: Facts, choice: CommonOptions, words: str) -> None:
+    found = (
+        judge_cluster(given, choice)
+        if isinstance(choice, InstallOptions)
+        else judge_host(given, leaving=True)
+    )
+    refused = [one.text for one in found if one.weight is Weight.REFUSAL]
+    assert bool(refused) == bool(words)
+    assert all(words in one for one in refused)
 
 
 NVIDIA = {"runtimeHandlers": [{"name": ""}, {"name": "nvidia"}]}
@@ -158,6 +134,12 @@ NODES = {
         {},
         Weight.REFUSAL,
         "node cp: another device plugin already offers baidu.com/vcuda-core",
+    ),
+    "ours by our own": (
+        view(allocatable={"baidu.com/vcuda-core": "100"}),
+        {"plugin": True},
+        Weight.OK,
+        "node cp",
     ),
     "the same cards": (
         view(allocatable={"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"}),
@@ -220,12 +202,6 @@ def test_a_second_scheduler_wants_a_node_without_cards(
     assert ("kubectl label node cp baidu.com/vcuda-scheduler=true" in first.remedy) is (
         refused
     )
-    assert told(judge_nodes(seen, ["cp"])) == []
-
-
-def test_our_own_plugin_is_no_stranger() -> None:
-    offered = view(allocatable={"baidu.com/vcuda-core": "100"})
-    assert told(judge_nodes(facts(offered, plugin=True), ["cp"])) == []
 
 
 def test_a_resource_at_zero_is_nobodys() -> None:
@@ -246,30 +222,3 @@ def test_cards_that_cannot_be_read_are_unknown_and_not_none() -> None:
     assert node_view(body).cards is None
     body["metadata"]["annotations"] = {"baidu.com/vcuda-cards": CARDS}
     assert (node_view(body).cards, node_view(body).units) == (1, 29)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("v1.36.3", (1, 36)), ("1.9+", (1, 9)), ("v2", None), ("", None)],
-)
-def test_minor_versions(text: str, number: tuple[int, int] | None) -> None:
-    assert minor(text) == number
-
-
-@pytest.mark.parametrize(
-    ("api_version", "kind", "name"),
-    [
-        ("v1", "Pod", "pods"),
-        ("apps/v1", "DaemonSet", "daemonsets.apps"),
-        ("node.k8s.io/v1", "RuntimeClass", "runtimeclasses.node.k8s.io"),
-        (
-            "admissionregistration.k8s.io/v1",
-            "ValidatingAdmissionPolicy",
-            "validatingadmissionpolicies.admissionregistration.k8s.io",
-        ),
-    ],
-)
-def test_resources_by_the_name_that_rights_have(
-    api_version: str, kind: str, name: str
-) -> None:
-    assert resource(api_version, kind) == name

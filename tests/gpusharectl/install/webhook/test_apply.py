@@ -18,11 +18,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import ClusterError, Unavailable
+from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.options import WebhookOptions
-from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.apply import GuardedWriter, OvertakenError
+from gpusharectl.install.progress import Exit, Trouble
+from gpusharectl.install.webhook.apply import GuardedWriter
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
@@ -316,7 +316,7 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
         "data": {"ca.crt": "eA=="},
     }
     objects.create(secret)
-    writes = GuardedWriter.of(objects, [(SECRET, objects.get(SECRET))])
+    writes = GuardedWriter(objects, {SECRET: objects.get(SECRET)})
     get = objects.get
 
     def labelled(ref: Ref) -> Json | None:
@@ -330,7 +330,6 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
     assert objects.kept[SECRET]["data"] == {"ca.crt": "eQ=="}
     assert objects.kept[SECRET]["metadata"]["labels"] == {"a": "b"}
     objects.merge(SECRET, {"data": {"ca.crt": "eg=="}})
-    with pytest.raises(OvertakenError, match="Secret kube-system/gpushare-webhook-tls"):
+    with pytest.raises(Trouble, match="Secret kube-system/gpushare-webhook-tls"):
         writes.put(secret)
     assert objects.kept[SECRET]["data"] == {"ca.crt": "eg=="}
-    assert not issubclass(OvertakenError, ClusterError)

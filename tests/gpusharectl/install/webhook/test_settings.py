@@ -215,10 +215,10 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None
     assert "+++ Deployment kube-system/gpushare-webhook" in text
     assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
     assert text.endswith(
-        "gpusharectl install --nodes gpu-1 --yes --with-webhook --void "
+        "gpusharectl install --nodes gpu-1 --with-webhook --void "
         "--set-scheduler vcuda-scheduler --set-runtime-class nvidia --env-from deny "
         "--quotas --bitfusion-card-mib auto --bitfusion-shell /bin/sh "
-        "--bitfusion-strict --bitfusion-quota"
+        "--bitfusion-strict --bitfusion-quota --yes"
     )
 
 
@@ -231,7 +231,7 @@ def test_one_that_does_not_start_is_asked_nothing(
     assert not set(CONFIGURATIONS) & set(objects.kept)
     text = world.screen.text
     assert "Not done: the webhook's rollout, the webhook's configurations, " in text
-    assert "gpusharectl install --nodes gpu-1 --yes --with-webhook" in text
+    assert "gpusharectl install --nodes gpu-1 --with-webhook" in text
 
 
 def test_uninstalling_takes_all_of_it(
