@@ -189,16 +189,6 @@ def test_an_answer_older_than_the_journal_is_judged_again(
     assert judge.seen == ["a"]
 
 
-@pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
-def test_several_claims_are_judged_by_placing_them(chosen: Policy) -> None:
-    ledger = Ledger()
-    ledger.set_cards(NodeName("two"), cards(29, 29))
-    ledger.set_cards(NodeName("one"), cards(29))
-    answer = Fitting(ledger).answer(apart("p", 20, 20), chosen)
-    assert answer.fits == {"two"}
-    assert answer.refused == {Refusal(Reason.MEMORY): {"one"}}
-
-
 @pytest.fixture
 def ledger() -> Ledger:
     """Four nodes: full, half full, empty, and one without cards."""

@@ -61,20 +61,11 @@ def test_a_card_is_healthy_unless_it_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("{", "vcuda-cards: is not JSON"),
-        ("[]", "vcuda-cards: must be an object"),
-        ('{"cards": []}', "vcuda-cards.v: must be a whole number"),
         (cards_text(v=2), "vcuda-cards.v: is 2; this program knows 1"),
-        (cards_text(v="1"), "vcuda-cards.v: must be a whole number"),
         ('{"v": 1}', "vcuda-cards.cards: is missing"),
-        ('{"v": 1, "cards": {"a": 1}}', "vcuda-cards.cards: must be a list"),
-        (cards_text("GPU-0"), "vcuda-cards.cards[0]: must be an object"),
         (cards_text(one_card(uuid="")), "cards[0].uuid: is missing or empty"),
-        (cards_text(one_card(uuid=7)), "cards[0].uuid: must be a string"),
         (cards_text(one_card(index=-1)), "cards[0].index: must be a whole number"),
-        (cards_text(one_card(units=-1)), "cards[0].units: must be a whole number"),
         (cards_text(one_card(units=2.5)), "cards[0].units: must be a whole number"),
-        (cards_text(one_card(units="29")), "cards[0].units: must be a whole number"),
         (cards_text(one_card(healthy="no")), "cards[0].healthy: must be true or"),
         (cards_text(one_card(model=4)), "cards[0].model: must be a string"),
         (cards_text(one_card(), one_card(index=1)), "vcuda-cards.cards: has GPU-0 tw"),
@@ -110,24 +101,17 @@ def test_a_placement_with_another_pods_uid_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("nope", "key: is not JSON"),
-        ('"x"', "key: must be an object"),
         (placement_text(v=3), "key.v: is 3; this program knows 1"),
-        ('{"v": 1, "shares": []}', "key.uid: is missing or empty"),
         (placement_text(uid=7), "key.uid: must be a string"),
         ('{"v": 1, "uid": "uid-pod"}', "key.shares: is missing"),
-        ('{"v":1,"uid":"uid-pod","shares":3}', "key.shares: must be a list"),
-        (placement_text("x"), "key.shares[0]: must be an object"),
         (placement_text({"cores": 1, "units": 1}), "shares[0].card: is missing"),
-        (placement_text({"card": "x", "units": 1}), "shares[0].cores: must be a wh"),
         (placement_text(one_share(units=-4)), "shares[0].units: must be a whole"),
         (placement_text(one_share(cores=True)), "shares[0].cores: must be a whole"),
         (placement_text(one_share(containers=[])), ".containers: must be an object"),
-        (placement_text(one_share(containers={"a": [1]})), ".containers.a: must be ["),
-        (placement_text(one_share(containers={"a": 1})), ".containers.a: must be ["),
-        (placement_text(one_share(containers={"a": [-1, 1]})), "containers.a: must"),
-        (placement_text(one_share(containers={"a": [1, "1"]})), "containers.a: must"),
-        (placement_text(one_share(containers={"a": [True, 1]})), "containers.a: must"),
+        *(
+            (placement_text(one_share(containers={"a": held})), "containers.a: must be")
+            for held in ([1], 1, [-1, 1], [1, "1"], [True, 1])
+        ),
     ],
 )
 def test_broken_placements_are_named(text: str, complaint: str) -> None:

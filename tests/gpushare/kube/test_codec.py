@@ -23,6 +23,9 @@ from tests.builders import (
     ref,
 )
 
+MAIN = "spec.containers.0"
+APART = {names.CONTAINERS: names.APART}
+
 
 def asked(pod: Json) -> PodRequest:
     found = codec.pod_request(pod, codec.pod_ref(pod))
@@ -107,49 +110,36 @@ def test_either_requests_or_limits_may_stand_alone(resources: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "words"),
+    ("asks", "words"),
     [
-        (pod_json(units="1.5"), "baidu.com/vcuda-memory is 1.5; it must be whole"),
-        (pod_json(units="500m"), "baidu.com/vcuda-memory is 500m; it must be whole"),
-        (pod_json(cores="0.5"), "baidu.com/vcuda-core is 0.5; it must be whole"),
-        (
-            pod_json(units="16Gi"),
-            "baidu.com/vcuda-memory is 16Gi, but it counts units of 256 MiB; ask 64",
+        ({"units": "1.5"}, "baidu.com/vcuda-memory is 1.5; it must be whole"),
+        ({"units": "500m"}, "baidu.com/vcuda-memory is 500m; it must be whole"),
+        ({"cores": "0.5"}, "baidu.com/vcuda-core is 0.5; it must be whole"),
+        *(
+            (
+                {"units": size},
+                f"{names.MEMORY} is {size}, but it counts units of 256 MiB; ask {n}",
+            )
+            for size, n in (("16Gi", 64), ("257Mi", 2))
         ),
+        ({"cores": "1Ki"}, "baidu.com/vcuda-core is 1Ki; it must be a plain num"),
+        ({"cores": 150}, "150 cores are neither a share of one card (1 to 99)"),
         (
-            pod_json(units="257Mi"),
-            "baidu.com/vcuda-memory is 257Mi, but it counts units of 256 MiB; ask 2",
-        ),
-        (pod_json(cores="1Ki"), "baidu.com/vcuda-core is 1Ki; it must be a plain num"),
-        (pod_json(cores=150), "150 cores are neither a share of one card (1 to 99)"),
-        (
-            pod_json(units=4, annotations={names.CONTAINERS: "a%s\npart"}),
+            {"units": 4, "annotations": {names.CONTAINERS: "a%s\npart"}},
             'baidu.com/vcuda-containers is "aspart"; the only value is "apart"',
         ),
         (
-            pod_json(
-                units=4,
-                init=[container_json("i", 1)],
-                annotations={names.CONTAINERS: "apart"},
-            ),
+            {"init": [container_json("i", 1)], "annotations": APART},
             "containers cannot be apart when an init container asks",
         ),
-    ],
-    ids=[
-        "fraction",
-        "thousandths",
-        "fraction of a core",
-        "bytes",
-        "bytes are rounded up",
-        "bytes of cores",
-        "neither share nor whole",
-        "unknown word",
-        "apart with init",
+        ({"units": 1, "annotations": {names.UUIDS: ","}}, f"{names.UUIDS} names noth"),
     ],
 )
-def test_requests_that_no_card_can_meet(pod: Json, words: str) -> None:
-    assert detail(pod).startswith(words)
-    assert "%" not in detail(pod)
+def test_requests_that_no_card_can_meet(asks: Json, words: str) -> None:
+    """Refused with what is wrong and, where there is one, the remedy."""
+    found = detail(pod_json(**asks))
+    assert found.startswith(words)
+    assert "%" not in found
 
 
 def test_an_absurd_request_is_refused_in_few_words() -> None:
@@ -158,60 +148,35 @@ def test_an_absurd_request_is_refused_in_few_words() -> None:
     assert len(detail(pod_json(containers=containers))) < 500
 
 
-_NO_QUANTITIES: tuple[object, ...] = ("-4", "x", "", 1.5, True, [], {}, "9" * 100)
-
-
 @pytest.mark.parametrize(
-    ("path", "value", "field"),
+    ("path", "value", "below"),
     [
-        ("metadata", None, "metadata"),
-        ("metadata", [], "metadata"),
-        ("metadata.uid", "", "metadata.uid"),
-        ("metadata.uid", 7, "metadata.uid"),
-        ("metadata.name", None, "metadata.name"),
-        ("metadata.namespace", {}, "metadata.namespace"),
-        ("metadata.annotations", "x", "metadata.annotations"),
+        *(("metadata", None, ""), ("metadata", [], ""), ("metadata.uid", "", "")),
+        *(("metadata.uid", 7, ""), ("metadata.name", None, "")),
+        *(("metadata.namespace", {}, ""), ("metadata.annotations", "x", "")),
+        ("metadata.annotations", {names.POLICY: 3}, f".{names.POLICY}"),
+        *(("spec", None, ""), ("spec", "x", ""), ("spec.priority", "high", "")),
+        *(("spec.containers", {"a": 1}, ""), ("spec.containers", "", "")),
+        *(("spec.containers", ["x"], "[0]"), ("spec.initContainers", 3, "")),
+        ("spec.initContainers", [{}], "[0].name"),
         (
-            "metadata.annotations",
-            {names.POLICY: 3},
-            f"metadata.annotations.{names.POLICY}",
+            *("spec.initContainers", [{"name": "i", "restartPolicy": 1}]),
+            "[0].restartPolicy",
         ),
-        ("spec", None, "spec"),
-        ("spec", "x", "spec"),
-        ("spec.priority", "high", "spec.priority"),
-        ("spec.containers", {"a": 1}, "spec.containers"),
-        ("spec.containers", "", "spec.containers"),
-        ("spec.containers", ["x"], "spec.containers[0]"),
-        ("spec.initContainers", 3, "spec.initContainers"),
-        ("spec.initContainers", [{}], "spec.initContainers[0].name"),
-        (
-            "spec.initContainers",
-            [{"name": "i", "restartPolicy": 1}],
-            "spec.initContainers[0].restartPolicy",
-        ),
-        ("spec.containers.0.name", "", "spec.containers[0].name"),
-        ("spec.containers.0.resources", [], "spec.containers[0].resources"),
-        (
-            "spec.containers.0.resources.requests",
-            "x",
-            "spec.containers[0].resources.requests",
-        ),
+        *((f"{MAIN}.name", "", ""), (f"{MAIN}.resources", [], "")),
+        (f"{MAIN}.resources.requests", "x", ""),
         *(
-            (
-                "spec.containers.0.resources.requests",
-                {names.MEMORY: wrong},
-                f"spec.containers[0].resources.requests.{names.MEMORY}",
-            )
-            for wrong in _NO_QUANTITIES
+            (f"{MAIN}.resources.requests", {names.MEMORY: wrong}, f".{names.MEMORY}")
+            for wrong in ("-4", "x", "", 1.5, True, [], {}, "9" * 100)
         ),
     ],
 )
-def test_malformed_pods_name_the_field(path: str, value: object, field: str) -> None:
+def test_malformed_pods_name_the_field(path: str, value: object, below: str) -> None:
     """What no API server would send is the sender's mistake, not the pod's."""
     pod = changed(pod_json(units=4), path, value)
     with pytest.raises(Malformed) as caught:
         codec.pod_request(pod, codec.pod_ref(pod))
-    assert caught.value.field == field
+    assert caught.value.field == path.replace(".0", "[0]") + below
 
 
 def test_a_bound_pods_record() -> None:
@@ -224,12 +189,11 @@ def test_a_bound_pods_record() -> None:
     assert (asked(wish).policy, asked(wish).pod) == ("spread", ref(priority=7))
     null = changed(pod_json(), "metadata.deletionTimestamp", None)
     assert not codec.pod_record(null).terminating
-
-
-def test_a_pod_on_its_way_out_and_one_that_waits_for_it() -> None:
-    assert codec.pod_record(pod_json(terminating=True)).terminating
-    assert codec.pod_record(pod_json(nominated="n")).nominated == "n"
-    assert codec.pod_record(pod_json(labels={"app": "x"})).labels == {"app": "x"}
+    waits = pod_json(terminating=True, nominated="n", labels={"app": "x"})
+    found = codec.pod_record(waits)
+    assert (found.terminating, found.nominated, found.labels) == (
+        *(True, "n", {"app": "x"}),
+    )
 
 
 def test_a_placement_on_an_unbound_pod_counts_for_nothing() -> None:

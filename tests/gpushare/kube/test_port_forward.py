@@ -5,7 +5,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
@@ -22,91 +21,73 @@ from gpushare.kube.port_forward import Link, TlsLink, page
 from gpusharectl.pki import SERVER_NAME
 from tests.testbed.certificates import Certificates, certificates
 
-PAGE = b'{"nodes": []}' * 20_000
+
+def head(status: int, *lines: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status} x", *lines, "", ""]).encode()
 
 
-class Pages(BaseHTTPRequestHandler):
-    """As gunicorn does: HTTP/1.1, with a length or in chunks."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        assert self.headers["Connection"] == "close"
-        if self.path == "/chunks":
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for half in (PAGE[:100_000], PAGE[100_000:]):
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(half), half))
-            self.wfile.write(b"0\r\n\r\n")
-        elif self.path == "/snapshot":
-            self._send(200, PAGE)
-        elif self.path == "/host":
-            self._send(200, self.headers["Host"].encode())
-        elif self.path == "/readyz":
-            self._send(503, b"pods have not\nbeen listed yet")
-        else:
-            self._send(404, b"x" * 10_000)
-
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+def chunked(*parts: bytes) -> bytes:
+    whole = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (*parts, b""))
+    return head(200, "Transfer-Encoding: chunked") + whole
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Pages) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+@pytest.mark.parametrize(
+    "answer",
+    [
+        head(200, "Content-Length: 4") + b"page",
+        chunked(b"pa", b"ge"),
+        head(200) + b"page",
+    ],
+    ids=["length", "chunks", "until the end"],
+)
+def test_a_page_comes_whole(answer: bytes) -> None:
+    """It is asked of loopback, as whoever is on the host would."""
+    with saying(answer) as (near, far):
+        assert page(near, 39999, "/snapshot") == b"page"
+        asked = far.recv(1 << 16)
+    assert asked.startswith(b"GET /snapshot HTTP/1.1\r\nHost: 127.0.0.1:39999\r\n")
+    assert b"Connection: close\r\n" in asked
 
 
-def ask(port: int, path: str) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 10) as link:
-        return page(link, port, path)
-
-
-@pytest.mark.parametrize("path", ["/snapshot", "/chunks"])
-def test_a_page_comes_whole(port: int, path: str) -> None:
-    assert ask(port, path) == PAGE
-
-
-def test_the_page_is_asked_of_loopback(port: int) -> None:
-    assert ask(port, "/host") == f"127.0.0.1:{port}".encode()
-
-
-def test_a_refusal_is_told_with_its_words(port: int) -> None:
-    with pytest.raises(Unavailable, match=r"^/readyz answers 503: pods have not been"):
-        ask(port, "/readyz")
-    with pytest.raises(NotFound, match=r"^/none answers 404: x{200}$"):
-        ask(port, "/none")
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (
+            head(503) + b"not\nlisted yet",
+            Unavailable,
+            r"^/a answers 503: not listed yet",
+        ),
+        (head(404) + b"x" * 10_000, NotFound, r"^/a answers 404: x{200}$"),
+    ],
+)
+def test_a_refusal_is_told_with_its_words(
+    answer: bytes, error: type[Exception], words: str
+) -> None:
+    """On one line, and not without end."""
+    with saying(answer) as (near, _), pytest.raises(error, match=words):
+        page(near, 39999, "/a")
 
 
 @contextmanager
-def saying(words: bytes) -> Iterator[socket.socket]:
-    """The near end of a connection whose far end says this, and no more."""
+def saying(words: bytes) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection whose far end says this, and no more."""
     near, far = socket.socketpair()
     with near, far:
         far.sendall(words)
         far.shutdown(socket.SHUT_WR)
-        yield near
+        yield near, far
 
 
 @pytest.mark.parametrize(
-    "words",
-    [b"", b"SSH-2.0-none\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"],
-    ids=["nothing", "no-http", "half"],
+    "words", [b"", b"SSH-2.0-none\r\n", head(200, "Content-Length: 9") + b"half"]
 )
 def test_what_is_no_answer(words: bytes) -> None:
-    with saying(words) as link, pytest.raises((OSError, http.client.HTTPException)):
-        page(link, 39999, "/snapshot")
+    """``fetched`` makes a sentence of these two."""
+    with (
+        saying(words) as (near, _),
+        pytest.raises((OSError, http.client.HTTPException)),
+    ):
+        page(near, 39999, "/snapshot")
 
 
 class Frames:
@@ -140,11 +121,6 @@ def test_a_page_out_of_frames(end: list[tuple[int, bytes]]) -> None:
     frames = Frames(*BEGINNING, *parts, *end)
     assert page(Link(frames), 8080, "/a") == b"page"
     assert b"".join(frames.sent).startswith(b"\0GET /a HTTP/1.1\r\n")
-
-
-def test_a_page_without_a_length() -> None:
-    text = b"\0HTTP/1.1 200 OK\r\n\r\npage"
-    assert page(Link(Frames(*BEGINNING, (BINARY, text))), 80, "/") == b"page"
 
 
 def test_kubelets_own_words() -> None:
