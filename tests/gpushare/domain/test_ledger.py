@@ -30,7 +30,13 @@ def now(ledger: Ledger) -> int:
 
 
 def test_reserve_decides_and_writes_down() -> None:
+    """A refused one leaves nothing, and no word in the journal."""
     ledger = ledger_of()
+    position = now(ledger)
+    assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
+    assert ledger.placement(ref("a").uid) is None
+    assert not ledger.reservations()
+    assert changes(ledger, position) == set()
     decision = ledger.reserve(request("a", 20), N, FIRST_FIT)
     assert decision == placement("a", 0, 20)
     assert ledger.placement(ref("a").uid) == decision
@@ -65,15 +71,6 @@ def test_a_plan_for_a_pod_that_is_there_already_counts_for_nothing() -> None:
             ledger.reserve(request("a", 20), N, FIRST_FIT)
         found = ledger.reserve(request("b", 20), N, FIRST_FIT, [placement("a", 1, 20)])
         assert found == (Refusal(Reason.MEMORY) if unplaced else placement("b", 1, 20))
-
-
-def test_a_refused_reserve_leaves_nothing() -> None:
-    ledger = ledger_of()
-    position = now(ledger)
-    assert ledger.reserve(request("a", 30), N, FIRST_FIT) == Refusal(Reason.MEMORY)
-    assert ledger.placement(ref("a").uid) is None
-    assert not ledger.reservations()
-    assert changes(ledger, position) == set()
 
 
 def test_what_is_asked_of_an_unknown_node_does_not_make_it_known() -> None:
@@ -122,21 +119,16 @@ def test_a_placement_that_moves_to_another_node() -> None:
     assert changes(ledger, position) == {N, M}
 
 
-def test_cards_may_change_under_placements() -> None:
-    ledger = ledger_of()
-    ledger.record(placement("a", 0, 20))
-    ledger.set_cards(N, [card(units=16)])
-    assert left(ledger.node(N)).units == -4
-
-
 def test_pods_may_outlast_their_node() -> None:
     """They stay charged, nothing is placed there, and the node may come back."""
     ledger = ledger_of()
     ledger.record(placement("a", 0, 20))
+    ledger.nominate(N, {ref("kept").uid: placement("kept", 0, 2)})
     ledger.forget(N)
+    assert ledger.nominated() == frozenset()
     assert ledger.reserve(request("b", 1), N, FIRST_FIT) == Refusal(Reason.NO_CARDS)
-    ledger.set_cards(N, [card()])
-    assert left(ledger.node(N)).units == 9
+    ledger.set_cards(N, [card(units=16)])
+    assert left(ledger.node(N)).units == -4
 
 
 def test_a_node_that_is_gone_leaves_no_page() -> None:
@@ -170,26 +162,17 @@ def test_a_nomination_keeps_room_from_others() -> None:
 
 
 def test_nominations_of_a_node_are_replaced_together() -> None:
+    """They go with the node."""
     ledger = ledger_of()
     kept = placement("kept", 0, 20)
-    ledger.nominate(N, {kept.pod.uid: kept})
-    position = now(ledger)
-    ledger.nominate(N, {kept.pod.uid: kept})
-    assert changes(ledger, position) == set()
-    ledger.nominate(N, {})
-    assert changes(ledger, position) == {N}
-    assert ledger.nominated() == frozenset()
+    for end in (lambda: ledger.nominate(N, {}), lambda: ledger.forget(N)):
+        ledger.set_cards(N, [card()])
+        ledger.nominate(N, {kept.pod.uid: kept})
+        assert left(ledger.node(N)).units == 9
+        end()
+        assert ledger.nominated() == frozenset()
+    ledger.set_cards(N, [card()])
     assert left(ledger.node(N)).units == 29
-
-
-@pytest.mark.parametrize("with_pods", [True, False], ids=["pods left", "empty"])
-def test_a_node_that_is_gone_keeps_room_for_nobody(with_pods: bool) -> None:
-    ledger = ledger_of()
-    if with_pods:
-        ledger.record(placement("a", 0, 1))
-    ledger.nominate(N, {ref("kept").uid: placement("kept", 0, 20)})
-    ledger.forget(N)
-    assert ledger.nominated() == frozenset()
 
 
 def test_the_journals_older_half_goes_when_it_gets_long(
@@ -213,27 +196,21 @@ def room(ledger: Ledger, name: NodeName = N) -> list[int]:
 
 
 def test_a_pod_on_no_card_is_charged_on_every_card_of_its_node() -> None:
+    """Until a placement is recorded or it ends; each change is in the journal."""
     ledger = ledger_of(*cards(29, 16))
-    position = now(ledger)
-    ledger.record_unplaced(request("a", 9), N)
-    assert room(ledger) == [20, 7]
-    assert changes(ledger, position) == {N}
-    position = now(ledger)
-    ledger.record(placement("a", 1, 9))
-    assert room(ledger) == [29, 7]
-    assert changes(ledger, position) == {N}
-    ledger.release(ref("a").uid)
-    assert room(ledger) == [29, 16]
-
-
-def test_a_pod_on_no_card_frees_all_when_it_ends() -> None:
-    ledger = ledger_of(*cards(29, 16))
-    ledger.record_unplaced(request("a", 9), N)
-    assert ledger.holders() == {ref("a").uid}
-    assert ledger.placement(ref("a").uid) is None
-    assert ledger.release(ref("a").uid) is None
-    assert room(ledger) == [29, 16]
-    assert ledger.holders() == frozenset()
+    for found, rooms in ((True, [29, 7]), (False, [20, 7])):
+        position = now(ledger)
+        ledger.record_unplaced(request("a", 9), N)
+        assert room(ledger) == [20, 7]
+        assert ledger.holders() == {ref("a").uid}
+        assert ledger.placement(ref("a").uid) is None
+        if found:
+            ledger.record(placement("a", 1, 9))
+        assert room(ledger) == rooms
+        assert changes(ledger, position) == {N}
+        ledger.release(ref("a").uid)
+        assert room(ledger) == [29, 16]
+        assert ledger.holders() == frozenset()
 
 
 def test_what_a_pod_holds_goes_before_what_is_unknown() -> None:

@@ -1,5 +1,6 @@
 """Which cards a pod gets on a node, or why none; who has what of whole cards."""
 
+import re
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -68,18 +69,24 @@ def arrive(
 
 
 @pytest.mark.parametrize(
-    ("pods", "where"),
+    ("sizes", "pods", "where"),
     [
-        ({"a": 8, "b": 8}, {"GPU-0": {"a", "b"}}),
-        ({"a": 8, "b": 12}, {"GPU-0": {"a"}, "GPU-1": {"b"}}),
+        ((16, 16), "a=8 b=8", {"GPU-0": "ab"}),
+        ((16, 16), "a=8 b=12", {"GPU-0": "a", "GPU-1": "b"}),
+        ((94,), "a=50 b=40 c=1", {"GPU-0": "abc"}),
+        ((94,), "a=50 b=40 c=10", {"GPU-0": "ab", "memory": "c"}),
+        ((94,), "a=50 b=40 c=4", {"GPU-0": "abc"}),
+        ((94,), "a=94", {"GPU-0": "a"}),
+        ((94,), "a=95", {"memory": "a"}),
     ],
-    ids=["2 + 2 GiB share card 1", "2 + 3 GiB use both"],
 )
-def test_the_card_that_fits_first(
-    pods: dict[str, int], where: dict[str, set[str]]
+def test_the_seeds_cards_fill_up(
+    sizes: tuple[int, ...], pods: str, where: dict[str, str]
 ) -> None:
-    """Seed 001, two cards of 4 GiB: the next card only when the first is too full."""
-    assert arrive(cards(16, 16), pods) == where
+    """Seed 001: the next card only when the first is too full; 94 of 94 is full."""
+    asked = dict(pod.split("=") for pod in pods.split())
+    found = arrive(cards(*sizes), {name: int(size) for name, size in asked.items()})
+    assert found == {place: set(names) for place, names in where.items()}
 
 
 @pytest.mark.parametrize("order", list(permutations(["a", "b", "c"])), ids="".join)
@@ -96,21 +103,6 @@ def test_the_seeds_own_cards() -> None:
     pods = {"app-1": 4, "app-2": 20, "app-3": 20}
     where = arrive(pair, pods, ("app-1", "app-3", "app-2"), policy(order="uuid"))
     assert where == {SEED_GPU_1: {"app-1", "app-3"}, SEED_GPU_0: {"app-2"}}
-
-
-@pytest.mark.parametrize(
-    ("pods", "where"),
-    [
-        ({"a": 50, "b": 40, "c": 1}, {"GPU-0": {"a", "b", "c"}}),
-        ({"a": 50, "b": 40, "c": 10}, {"GPU-0": {"a", "b"}, "memory": {"c"}}),
-        ({"a": 50, "b": 40, "c": 4}, {"GPU-0": {"a", "b", "c"}}),
-        ({"a": 94}, {"GPU-0": {"a"}}),
-        ({"a": 95}, {"memory": {"a"}}),
-    ],
-    ids=["91 of 94", "100 of 94", "94 of 94", "all", "more than all"],
-)
-def test_the_seeds_one_card(pods: dict[str, int], where: dict[str, set[str]]) -> None:
-    assert arrive(cards(94), pods) == where
 
 
 @pytest.mark.parametrize("chosen", [FIRST_FIT, BEST_FIT, SPREAD], ids=lambda p: p.name)
@@ -154,6 +146,7 @@ def test_why_a_node_cannot_take_a_pod(
 ) -> None:
     assert place(asked, page, FIRST_FIT) == Refusal(reason)
     assert refusal(asked, page, FIRST_FIT) == Refusal(reason)
+    assert schedule(asked, [page], FIRST_FIT) == {page.name: Refusal(reason)}
 
 
 @pytest.mark.parametrize(
@@ -200,17 +193,14 @@ def test_memory_alone_fits_beside_used_up_cores() -> None:
     assert refusal(request("c", 28), page, FIRST_FIT) is None
 
 
-def test_apart_containers_spread_over_cards() -> None:
+def test_apart_containers_have_one_share_of_each_card() -> None:
+    """20 + 20 units do not fit on one card of 29; 4 + 20 are one share of one."""
     page = node(*cards(29, 29))
     assert refusal(request(units=40), page, FIRST_FIT) == Refusal(Reason.MEMORY)
     decision = place(apart("p", 20, 20), page, FIRST_FIT)
     assert isinstance(decision, Placement)
     assert decision.cards() == ("GPU-0", "GPU-1")
-
-
-def test_apart_containers_on_one_card_are_one_share() -> None:
-    """A pod has one share of a card, which says which container has what."""
-    decision = place(apart("p", 4, 20), node(), FIRST_FIT)
+    decision = place(apart("p", 4, 20), page, FIRST_FIT)
     assert isinstance(decision, Placement)
     (held,) = decision.shares
     assert held.amount == Amount(0, 24)
@@ -229,26 +219,27 @@ def test_taste_does_not_decide_whether_several_claims_fit(chosen: Policy) -> Non
         assert left(page.with_placement(decision), 1) == Amount(100, 5)
 
 
-def test_a_share_does_not_take_a_card_that_a_whole_claim_needs() -> None:
-    page = node(*cards(29, 29), holds=[placement("a", 1, 1)])
-    asked = request("p", claims=[claim(5, container="s"), claim(0, 100, container="w")])
-    decision = place(asked, page, FIRST_FIT)
-    assert isinstance(decision, Placement)
-    assert {one.card: one.amount for one in decision.shares} == {
-        "GPU-0": Amount(100, 29),
-        "GPU-1": Amount(0, 5),
-    }
-
-
-@pytest.mark.parametrize("share_first", [True, False], ids=["share", "whole"])
-def test_a_whole_claim_leaves_the_large_card_to_a_share_that_needs_it(
-    share_first: bool,
+@pytest.mark.parametrize(
+    ("page", "units", "found"),
+    [
+        (node(*cards(94, 29)), 60, {"GPU-0": 60, "GPU-1": 29}),
+        (
+            node(*cards(29, 29), holds=[placement("a", 1, 1)]),
+            5,
+            {"GPU-0": 29, "GPU-1": 5},
+        ),
+    ],
+    ids=["the large one", "the untouched one"],
+)
+def test_a_share_and_a_whole_card_leave_each_other_the_card_they_need(
+    page: Node, units: int, found: dict[str, int]
 ) -> None:
-    claims = [claim(60, container="s"), claim(0, 100, container="w")]
-    asked = request("p", claims=claims if share_first else claims[::-1])
-    decision = place(asked, node(*cards(94, 29)), FIRST_FIT)
-    assert isinstance(decision, Placement)
-    assert set(decision.cards()) == {"GPU-0", "GPU-1"}
+    """Which card is best is a matter of taste; whether the pod fits is not."""
+    claims = [claim(units, container="s"), claim(0, 100, container="w")]
+    for ordered in (claims, claims[::-1]):
+        decision = place(request("p", claims=ordered), page, FIRST_FIT)
+        assert isinstance(decision, Placement)
+        assert {one.card: one.amount.units for one in decision.shares} == found
 
 
 def test_a_pod_without_claims_is_placed_with_no_shares() -> None:
@@ -273,80 +264,35 @@ def test_schedule_takes_the_best_node(chosen: Policy, name: str) -> None:
     assert decision.node == name
 
 
-def test_schedule_gives_each_nodes_refusal() -> None:
-    nodes = [node(name="a"), node(card(healthy=False), name="b")]
-    assert schedule(request(units=30), nodes, FIRST_FIT) == {
-        "a": Refusal(Reason.MEMORY),
-        "b": Refusal(Reason.NO_CARDS),
-    }
-
-
-def whole(
-    *containers: tuple[str, int, int], passing: tuple[str, ...] = (), cores: int = 0
-) -> Claim:
-    """A claim of whole cards by containers of (name, cores, units)."""
-    held = tuple(ContainerAmount(n, Amount(c, u)) for n, c, u in containers)
-    total = Amount(cores or sum(c for _, c, _ in containers))
-    return Claim(total, held, frozenset(passing))
-
-
-def carved(asked: Claim, *units: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """What each container has of each card, as (cores, units)."""
-    return {
-        one.card: {
-            held.name: (held.amount.cores, held.amount.units) for held in one.containers
-        }
-        for one in whole_shares(asked, cards(*units))
-    }
-
-
 @pytest.mark.parametrize(
-    ("asked", "units", "held"),
+    ("containers", "sizes", "held"),
     [
-        (
-            whole(("a", 200, 40)),
-            (29, 29),
-            {"GPU-0": {"a": (100, 29)}, "GPU-1": {"a": (100, 11)}},
-        ),
-        (
-            whole(("a", 100, 5), ("b", 100, 5)),
-            (29, 29),
-            {"GPU-0": {"a": (100, 5)}, "GPU-1": {"b": (100, 5)}},
-        ),
-        (
-            whole(("a", 50, 5), ("b", 150, 30)),
-            (29, 29),
-            {"GPU-0": {"a": (50, 5), "b": (50, 24)}, "GPU-1": {"b": (100, 6)}},
-        ),
-        (
-            whole(("a", 100, 40), ("b", 100, 0)),
-            (29, 29),
-            {"GPU-0": {"a": (100, 29)}, "GPU-1": {"a": (0, 11), "b": (100, 0)}},
-        ),
-        (
-            whole(("i", 100, 29), ("a", 100, 29), passing=("i",), cores=100),
-            (29,),
-            {"GPU-0": {"i": (100, 29), "a": (100, 29)}},
-        ),
-        (
-            whole(("m", 0, 7), ("a", 100, 5)),
-            (29,),
-            {"GPU-0": {"m": (0, 7), "a": (100, 5)}},
-        ),
+        ("a=200/40", "29 29", "0:a=100/29 1:a=100/11"),
+        ("a=100/5 b=100/5", "29 29", "0:a=100/5 1:b=100/5"),
+        ("a=50/5 b=150/30", "29 29", "0:a=50/5 0:b=50/24 1:b=100/6"),
+        ("a=100/40 b=100/0", "29 29", "0:a=100/29 1:a=0/11 1:b=100/0"),
+        ("init=100/29 a=100/29", "29", "0:init=100/29 0:a=100/29"),
+        ("m=0/7 a=100/5", "29", "0:m=0/7 0:a=100/5"),
     ],
-    ids=[
-        "one container on both",
-        "one each",
-        "a card divided",
-        "units beyond its own card",
-        "init gives back",
-        "memory alone beside",
-    ],
+    ids=["both", "one each", "a card divided", "beyond its card", "init", "memory"],
 )
 def test_containers_share_out_whole_cards(
-    asked: Claim, units: tuple[int, ...], held: dict[str, dict[str, tuple[int, int]]]
+    containers: str, sizes: str, held: str
 ) -> None:
-    assert carved(asked, *units) == held
+    """Cores in kubelet's order of admission, units from the container's own cards.
+
+    What an init container had, later ones may have again.
+    """
+    asked = re.findall(r"(\w+)=(\d+)/(\d+)", containers)
+    amounts = [ContainerAmount(n, Amount(int(c), int(u))) for n, c, u in asked]
+    page = cards(*map(int, sizes.split()))
+    whole = Claim(Amount(100 * len(page)), tuple(amounts), frozenset({"init"}))
+    found = [
+        f"{number}:{one.name}={one.amount.cores}/{one.amount.units}"
+        for number, share in enumerate(whole_shares(whole, page))
+        for one in share.containers
+    ]
+    assert found == held.split()
 
 
 def test_spots_are_what_is_left_the_least_first() -> None:

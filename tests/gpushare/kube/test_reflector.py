@@ -62,18 +62,9 @@ class Script:
         self._answers = list(answers)
 
     def list_page(
-        self,
-        kind: Kind,
-        *,
-        limit: int,
-        continue_token: str = "",
-        field_selector: str = "",
+        self, kind: Kind, *, limit: int, continue_token: str, field_selector: str
     ) -> Page:
-        self.asked.append(f"list {kind} {limit} {continue_token}".strip())
-        self.selectors.add(field_selector)
-        answer = self._next()
-        if isinstance(answer, ClusterError):
-            raise answer
+        answer = self._next(f"list {kind} {limit} {continue_token}", field_selector)
         assert isinstance(answer, Page)
         return answer
 
@@ -83,13 +74,9 @@ class Script:
         *,
         resource_version: str,
         timeout_s: float,
-        field_selector: str = "",
+        field_selector: str,
     ) -> Iterator[WatchEvent]:
-        self.asked.append(f"watch {kind} {resource_version}")
-        self.selectors.add(field_selector)
-        answer = self._next()
-        if isinstance(answer, ClusterError):
-            raise answer
+        answer = self._next(f"watch {kind} {resource_version}", field_selector)
         assert isinstance(answer, list)
         return self._stream(answer)
 
@@ -105,10 +92,14 @@ class Script:
         finally:
             self.closed += 1
 
-    def _next(self) -> Page | ClusterError | Stream:
+    def _next(self, asked: str, selector: str) -> Page | Stream:
+        self.asked.append(asked.strip())
+        self.selectors.add(selector)
         answer = self._answers.pop(0)
         if not self._answers:
             self.stop.set()
+        if isinstance(answer, ClusterError):
+            raise answer
         return answer
 
 
@@ -175,13 +166,6 @@ def test_changes_go_to_the_sink_and_bookmarks_do_not() -> None:
     _, notes = follow(script)
     assert notes.changes == ["ADDED a", "DELETED a"]
     assert script.asked[1:] == ["watch pods 1", "watch pods 3", "watch pods 9"]
-
-
-def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
-    script = Script(page(version="1"), [added("a", "2")], [added("b", "3")])
-    _, notes = follow(script)
-    assert script.stop.waits == []
-    assert notes.lists == [[]]
 
 
 @pytest.mark.parametrize(
@@ -256,30 +240,31 @@ def test_waits_begin_anew_after_a_word_from_the_server() -> None:
     assert script.stop.waits[5] <= 0.2
 
 
-def test_a_watch_that_ends_at_once_is_no_hot_loop() -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [page(version="1"), *([] for _ in range(6))],
+        [page(version="1"), Gone("old")] * 6,
+    ],
+    ids=["a watch that ends at once", "a list that always leads to gone"],
+)
+def test_no_hot_loop(answers: list[Page | ClusterError | Stream]) -> None:
     """Ending without a word within a second counts as a failure."""
-    script = Script(page(version="1"), *[[] for _ in range(6)])
+    script = Script(*answers)
     follow(script)
     assert len(script.stop.waits) == 6
     assert all(later > earlier / 2 for earlier, later in pairwise(script.stop.waits))
     assert sum(script.stop.waits) > 3
 
 
-def test_a_list_that_always_leads_to_gone_is_no_hot_loop() -> None:
-    """A lone list that works does not end the back-off."""
-    answers: list[Page | ClusterError] = [page(version="1"), Gone("too old")] * 5
-    script = Script(*answers)
-    follow(script)
-    assert len(script.stop.waits) == 5
-    assert sum(script.stop.waits) > 3
-
-
-def test_a_quiet_watch_that_lasts_is_no_failure() -> None:
-    script = Script(page(version="1"), [], [])
-    script._answers[1] = [lambda: script.clock.pass_by(30)]
+def test_a_watch_that_ends_well_is_begun_anew_without_a_wait() -> None:
+    """With a change, or after a quiet time as long as was asked; nothing is listed."""
+    script = Script(page(version="1"), [added("a", "2")], [], [])
     script._answers[2] = [lambda: script.clock.pass_by(30)]
-    reflector, _ = follow(script)
+    script._answers[3] = [lambda: script.clock.pass_by(30)]
+    reflector, notes = follow(script)
     assert script.stop.waits == []
+    assert notes.lists == [[]]
     assert reflector.age_s() == 0
 
 
