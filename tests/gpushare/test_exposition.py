@@ -107,7 +107,3 @@ def test_labels_do_not_outlive_their_metric(ours: Writer) -> None:
     lines = ours(one_by_one()).decode().splitlines()
     told = [line for line in lines if line.startswith("m{")]
     assert told == [f'm{{number="{number}"}} 1.0' for number in range(200)]
-
-
-def test_nothing_is_an_empty_page() -> None:
-    assert (text([]), openmetrics([])) == (b"", b"# EOF\n")

@@ -70,9 +70,13 @@ def ask(
         link.close()
 
 
+def linked(at: Address) -> socket.socket:
+    return socket.create_connection((at.host, at.port), WITHIN_S)
+
+
 def say(at: Address, words: bytes) -> bytes:
     """Send these bytes, and give all that comes until the end."""
-    with socket.create_connection((at.host, at.port), WITHIN_S) as link:
+    with linked(at) as link:
         # It may have heard enough already, and have hung up.
         with suppress(ConnectionError):
             link.sendall(words)
@@ -101,9 +105,7 @@ def hanging(at: Address, count: int, words: bytes = b"") -> Iterator[None]:
     """So many who have connected, have said this, and do nothing any more."""
     with ExitStack() as stack:
         for _ in range(count):
-            link = stack.enter_context(
-                socket.create_connection((at.host, at.port), WITHIN_S)
-            )
+            link = stack.enter_context(linked(at))
             link.sendall(words)
         yield
 
@@ -152,7 +154,7 @@ def test_nonsense_is_a_bad_request(at: Address, words: bytes, status: int) -> No
 
 
 def test_a_request_may_come_in_pieces(at: Address) -> None:
-    with socket.create_connection((at.host, at.port), WITHIN_S) as link:
+    with linked(at) as link:
         for piece in (b"GET /pie", b"ces HTTP/1.1\r\nHost:", b" x\r\n\r", b"\n"):
             link.sendall(piece)
             assert ask(at)[0] == HTTPStatus.OK
@@ -177,9 +179,7 @@ def test_those_who_hang_hold_nobody_up(at: Address, words: bytes) -> None:
 def test_the_one_that_hangs_longest_goes_first() -> None:
     at = free_address()
     with Listener({at: echo}, within_s=3600.0), ExitStack() as stack:
-        first = stack.enter_context(
-            socket.create_connection((at.host, at.port), WITHIN_S)
-        )
+        first = stack.enter_context(linked(at))
         assert ask(at)[0] == HTTPStatus.OK
         stack.enter_context(hanging(at, MOST_CONNECTIONS))
         assert first.recv(1) == b""
@@ -195,14 +195,10 @@ def test_who_waits_for_us_does_not_give_way() -> None:
         return echo(environ, start)
 
     with Listener({at: pages}), ExitStack() as stack:
-        first = stack.enter_context(
-            socket.create_connection((at.host, at.port), WITHIN_S)
-        )
+        first = stack.enter_context(linked(at))
         first.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert entered.wait(WITHIN_S)
-        second = stack.enter_context(
-            socket.create_connection((at.host, at.port), WITHIN_S)
-        )
+        second = stack.enter_context(linked(at))
         stack.enter_context(hanging(at, MOST_CONNECTIONS))
         assert second.recv(1) == b""
         held.set()
@@ -234,7 +230,7 @@ def test_who_drips_is_cut_off() -> None:
     drips = 0
     with (
         Listener({address: echo}, within_s=0.5),
-        socket.create_connection((address.host, address.port), WITHIN_S) as link,
+        linked(address) as link,
     ):
         link.settimeout(0.1)
         with suppress(ConnectionError):
@@ -252,7 +248,7 @@ def test_who_sips_is_cut_off() -> None:
     address = free_address()
     with (
         Listener({address: echo}, within_s=0.5),
-        socket.create_connection((address.host, address.port), WITHIN_S) as link,
+        linked(address) as link,
     ):
         link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
         seen = 0
@@ -276,7 +272,7 @@ def test_who_reads_nothing_is_cut_off() -> None:
     address = free_address()
     with Listener({address: echo}, within_s=0.2):
         before = descriptors()
-        with socket.create_connection((address.host, address.port), WITHIN_S) as link:
+        with linked(address) as link:
             link.sendall(b"GET /long HTTP/1.1\r\n\r\n")
             assert link.recv(12) == b"HTTP/1.1 200"
             wait_until(lambda: descriptors() <= before + 1, "end of its connection")
@@ -333,12 +329,7 @@ def test_it_ends_while_others_hang() -> None:
     address = free_address()
     with ExitStack() as stack:
         with Listener({address: echo}):
-            links = [
-                stack.enter_context(
-                    socket.create_connection((address.host, address.port), WITHIN_S)
-                )
-                for _ in range(3)
-            ]
+            links = [stack.enter_context(linked(address)) for _ in range(3)]
             links[0].sendall(b"GET /long HTTP/1.1\r\n\r\n")
             assert ask(address)[0] == HTTPStatus.OK
         assert links[1].recv(1) == b""

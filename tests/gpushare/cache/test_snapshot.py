@@ -78,34 +78,21 @@ def test_a_node_shows_its_cards_and_who_holds_what() -> None:
 
 
 def test_pods_that_wait_for_a_card_are_pending() -> None:
+    """Not those that are bound or ask nothing; one that never fits has its refusal."""
     wishes = {"baidu.com/vcuda-policy": "spread", "baidu.com/vcuda-models": "T4, A10"}
-    records = [
-        pod_record(pod)
-        for pod in (
-            pod_json("waits", units=4, cores=1, annotations=wishes, priority=7),
-            pod_json("bound", units=4, node="n"),
-            pod_json("plain"),
-        )
-    ]
-    assert snapshot([], records, Choice())["pending"] == [
-        {
-            "uid": "uid-waits",
-            "namespace": "default",
-            "name": "waits",
-            "priority": 7,
-            "claims": [{"cores": 1, "units": 4}],
-            "policy": "spread",
-            "models": ("a10", "t4"),
-            "uuids": None,
-        }
-    ]
-
-
-def test_pods_that_can_never_be_placed_are_pending_with_their_refusal() -> None:
-    """The shape has room for it: ``claims | refusal``."""
-    record = pod_record(pod_json("odd", cores=150))
-    (shown,) = snapshot([], [record], Choice())["pending"]
-    assert shown["refusal"].startswith("Invalid vcuda request: 150 cores")
+    pods = (
+        pod_json("a", units=4, cores=1, annotations=wishes, priority=3),
+        *(pod_json("bound", units=4, node="n"), pod_json("plain")),
+        pod_json("odd", cores=150),
+    )
+    choice = Choice("spread", "uuid")
+    told = snapshot([], [pod_record(pod) for pod in pods], choice)
+    waits, odd = told["pending"]
+    claims = [{"cores": 1, "units": 4}]
+    lists = {"policy": "spread", "models": ("a10", "t4"), "uuids": None}
+    assert waits == {**A, "claims": claims, **lists}
+    assert odd["refusal"].startswith("Invalid vcuda request: 150 cores")
+    assert read_snapshot(orjson.dumps(told)).choice == choice
 
 
 def served(*pages: Node, choice: Choice | None = None) -> bytes:
@@ -125,11 +112,6 @@ def test_what_is_told_is_what_the_extender_has(page: Node) -> None:
     assert served(back) == served(page)
     assert back.free == page.free
     assert back.summary == page.summary
-
-
-def test_the_cluster_has_its_own_choice() -> None:
-    choice = Choice("spread", "uuid")
-    assert read_snapshot(served(choice=choice)).choice == choice
 
 
 @pytest.mark.parametrize(

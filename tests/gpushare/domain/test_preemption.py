@@ -213,30 +213,20 @@ def test_pods_under_a_budget_go_last(
 @pytest.mark.parametrize(
     ("budgets", "beyond"),
     [
-        ([], set()),
-        ([budget(2, "a", "b")], set()),
-        ([budget(1, "a", "b")], {"uid-b"}),
-        ([budget(0, "a", "b")], {"uid-a", "uid-b"}),
-        ([budget(0, "other")], set()),
-        ([budget(1, "a", "c"), budget(0, "b")], {"uid-b", "uid-c"}),
-        ([budget(-1, "c")], {"uid-c"}),
-        ([budget(1, "a"), budget(1, "a"), budget(0, "a")], {"uid-a"}),
-    ],
-    ids=[
-        "no budgets",
-        "enough",
-        "the later one",
-        "none may go",
-        "of others",
-        "two budgets",
-        "overdrawn",
-        "twice covered",
+        ([], ""),
+        ([budget(2, "a", "b")], ""),
+        ([budget(1, "a", "b")], "b"),
+        ([budget(0, "a", "b")], "a b"),
+        ([budget(0, "other")], ""),
+        ([budget(1, "a", "c"), budget(0, "b")], "b c"),
+        ([budget(-1, "c")], "c"),
+        ([budget(1, "a"), budget(1, "a"), budget(0, "a")], "a"),
     ],
 )
-def test_evictions_beyond_a_budget(budgets: list[Budget], beyond: set[str]) -> None:
+def test_evictions_beyond_a_budget(budgets: list[Budget], beyond: str) -> None:
     """Counted in order; a pod under several budgets is one breach."""
     uids = [PodUID(f"uid-{name}") for name in "abc"]
-    assert violating(uids, budgets) == beyond
+    assert violating(uids, budgets) == {f"uid-{name}" for name in beyond.split()}
 
 
 @pytest.mark.parametrize(

@@ -19,32 +19,28 @@ def sidecar(units: int, cores: int = 0, name: str = "side") -> ContainerSpec:
 @pytest.mark.parametrize(
     ("containers", "amount"),
     [
-        ([], Amount()),
-        ([spec()], Amount()),
-        ([spec("a", 1), spec("b", 3)], Amount(0, 4)),
-        ([spec("a", 1, 10), spec("b", 0, 5)], Amount(15, 1)),
-        ([init(1), init(3), spec("a", 2)], Amount(0, 3)),
-        ([init(1), spec("a", 2)], Amount(0, 2)),
-        ([init(9, 1), spec("a", 2, 30)], Amount(30, 9)),
-        ([sidecar(2), spec("a", 3)], Amount(0, 5)),
-        ([sidecar(2), init(5), spec("a", 3)], Amount(0, 7)),
-        ([init(5), sidecar(2), spec("a", 3)], Amount(0, 5)),
-        ([sidecar(2), init(1), sidecar(4, name="s2"), spec("a", 1)], Amount(0, 7)),
-        ([sidecar(2), init(6), sidecar(4, name="s2"), spec("a", 1)], Amount(0, 8)),
-    ],
-    ids=[
-        "no containers",
-        "nothing asked",
-        "containers add up",
-        "cores and units apart",
-        "init containers take turns",
-        "containers outweigh init",
-        "each part has its own peak",
-        "sidecar stays beside containers",
-        "init runs beside earlier sidecar",
-        "init ends before later sidecar",
-        "sidecars add up",
-        "init between sidecars sees the first only",
+        pytest.param([], Amount(), id="no containers"),
+        pytest.param([spec("a", 1), spec("b", 3, 5)], Amount(5, 4), id="they add up"),
+        pytest.param(
+            [init(1), init(3), spec("a", 2)], Amount(0, 3), id="init in turns"
+        ),
+        pytest.param([init(1), spec("a", 2)], Amount(0, 2), id="more than init"),
+        pytest.param(
+            [init(9, 1), spec("a", 2, 30)], Amount(30, 9), id="a peak of each"
+        ),
+        pytest.param([sidecar(2), spec("a", 3)], Amount(0, 5), id="sidecar beside"),
+        pytest.param(
+            [sidecar(2), init(5), spec("a", 3)], Amount(0, 7), id="earlier sidecar"
+        ),
+        pytest.param(
+            [init(5), sidecar(2), spec("a", 3)], Amount(0, 5), id="later sidecar"
+        ),
+        pytest.param(
+            [sidecar(2), init(1), sidecar(4), spec("a", 1)], Amount(0, 7), id="sidecars"
+        ),
+        pytest.param(
+            [sidecar(2), init(6), sidecar(4), spec("a", 1)], Amount(0, 8), id="between"
+        ),
     ],
 )
 def test_the_effective_request(containers: list[ContainerSpec], amount: Amount) -> None:
@@ -86,11 +82,6 @@ def test_only_so_many_containers_may_be_apart() -> None:
     assert isinstance(found, Refusal)
     assert found.detail.startswith("17 containers ask and are to be apart; at most 16")
     assert not isinstance(claims([*many, spec("more", 1)], apart=False), Refusal)
-
-
-@pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
-def test_who_asks_nothing_has_no_claims(apart: bool) -> None:
-    assert claims([spec("a"), init(0)], apart=apart) == ()
 
 
 @pytest.mark.parametrize(

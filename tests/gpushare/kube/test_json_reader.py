@@ -42,45 +42,36 @@ def test_missing_and_null_are_the_empty_value(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "field", "problem"),
+    ("read", "fields", "problem"),
     [
-        (lambda r: r.text("absent"), "absent", "missing or empty"),
-        (lambda r: r.text("empty"), "empty", "missing or empty"),
-        (lambda r: r.text("number"), "number", "must be a string"),
-        (lambda r: r.optional_text("yes"), "yes", "must be a string"),
-        (lambda r: r.texts(""), "number", "must be a string"),
-        (lambda r: r.integer("absent"), "absent", "whole number of 0 or more"),
-        (lambda r: r.integer("minus"), "minus", "whole number of 0 or more"),
-        (lambda r: r.integer("yes"), "yes", "whole number of 0 or more"),
-        (lambda r: r.integer("text"), "text", "whole number of 0 or more"),
-        (lambda r: r.optional_integer("yes"), "yes", "whole number"),
-        (lambda r: r.optional_integer("text"), "text", "whole number"),
-        (lambda r: r.optional_boolean("text", default=True), "text", "true or false"),
-        (lambda r: r.optional_boolean("number", default=True), "number", "true or"),
-        (lambda r: r.object("absent"), "absent", "is missing"),
-        (lambda r: r.object("null"), "null", "is missing"),
-        (lambda r: r.object("text"), "text", "must be an object"),
-        (lambda r: r.object("list"), "list", "must be an object"),
-        (lambda r: r.optional_object("text"), "text", "must be an object"),
-        (lambda r: r.optional_object("empty"), "empty", "must be an object"),
-        (lambda r: r.objects("absent"), "absent", "is missing"),
-        (lambda r: r.objects("text"), "text", "must be a list"),
-        (lambda r: r.objects("inner"), "inner", "must be a list"),
-        (lambda r: r.optional_objects("number"), "number", "must be a list"),
-        (lambda r: r.optional_objects("mixed"), "mixed[1]", "must be an object"),
-        (lambda r: r.object("inner").text("deep"), "inner.deep", "must be a string"),
-        (lambda r: r.objects("list")[1].text("a"), "list[1].a", "must be a string"),
+        (lambda r, k: r.text(k), "absent empty", "missing or empty"),
+        (lambda r, k: r.text(k), "number", "must be a string"),
+        (lambda r, k: r.optional_text(k), "yes", "must be a string"),
+        (lambda r, _: r.texts(""), "number", "must be a string"),
+        (lambda r, k: r.integer(k), "absent minus yes text", "number of 0 or more"),
+        (lambda r, k: r.optional_integer(k), "yes text", "whole number"),
+        (lambda r, k: r.optional_boolean(k, default=True), "text number", "true or fa"),
+        (lambda r, k: r.object(k), "absent null", "is missing"),
+        (lambda r, k: r.object(k), "text list", "must be an object"),
+        (lambda r, k: r.optional_object(k), "text empty", "must be an object"),
+        (lambda r, k: r.objects(k), "absent", "is missing"),
+        (lambda r, k: r.objects(k), "text inner", "must be a list"),
+        (lambda r, k: r.optional_objects(k), "number", "must be a list"),
+        (lambda r, _: r.optional_objects("mixed"), "mixed[1]", "must be an object"),
+        (lambda r, _: r.object("inner").text("deep"), "inner.deep", "must be a string"),
+        (lambda r, _: r.objects("list")[1].text("a"), "list[1].a", "must be a string"),
     ],
 )
 def test_what_is_wrong_is_named(
-    read: Callable[[Reader], object], field: str, problem: str
+    read: Callable[[Reader, str], object], fields: str, problem: str
 ) -> None:
     """The path to the field, and what it must be."""
-    with pytest.raises(Malformed) as caught:
-        read(reader())
-    assert caught.value.field == field
-    assert problem in caught.value.problem
-    assert str(caught.value) == f"{field}: {caught.value.problem}"
+    for field in fields.split():
+        with pytest.raises(Malformed) as caught:
+            read(reader(), field)
+        assert caught.value.field == field
+        assert problem in caught.value.problem
+        assert str(caught.value) == f"{field}: {caught.value.problem}"
 
 
 @pytest.mark.parametrize("wrong", ["", 0, False, {}], ids=repr)

@@ -55,17 +55,6 @@ def test_whatever_was_seen_there_are_tables(seen: dict[Shape, int], pool: Pool) 
         assert math.isfinite(tables.charge(model, tables.gauge(free).worth, (0, 0)))
 
 
-def test_the_order_of_the_pods_is_all_one() -> None:
-    seen = [
-        (share(60 * n, 100 * n, n, *"ab"[: n % 3]), 1 + 7 * n % 19)
-        for n in range(1, 17)
-    ]
-    seen += [(whole(n, 1000 * n), n) for n in range(2, 9)]
-    tables = learn(dict(seen), POOL)
-    Random(5).shuffle(seen)
-    assert learn(dict(seen), POOL) == tables
-
-
 def test_each_number_of_cards_has_its_part_of_the_demand() -> None:
     tables = learn({whole(2): 1, whole(8): 1, share(500): 4, no_card(9): 9}, POOL)
     assert tables.shares == {2: 2 / 12, 8: 8 / 12}
