@@ -9,7 +9,7 @@ again only at nodes that changed. A trace has ten thousand pods and a thousand n
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
@@ -20,13 +20,14 @@ from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRef, PodRequest
+from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal, schedule, score
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.refusal import Refusal
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.codec import refusal_text
 from gpusharectl.simulate.node_filters import (
     Constraints,
@@ -40,17 +41,6 @@ from gpusharectl.simulate.node_filters import (
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_S = 200e9
 """About 6,000 years; the calendar of Python ends a little later."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """The time of a simulation, in seconds since its beginning."""
-
-    now_s: float = 0.0
-
-    def moment(self) -> datetime:
-        """Return the time of day for timestamps, at most the calendar's last."""
-        return _BEGINNING + timedelta(seconds=min(self.now_s, _MOST_S))
 
 
 _MOST_KINDS = 512
@@ -84,18 +74,6 @@ class _Kept:
         self.refused.pop(name, None)
         for alike in self.liked.values():
             alike.pop(name, None)
-
-    def put(self, name: NodeName, judged: tuple[str, ...] | int) -> None:
-        """Put in a node: the reasons why it is refused, or its score."""
-        if isinstance(judged, int):
-            self.liked.setdefault(judged, {})[name] = None
-        else:
-            self.refused[name] = judged
-
-    def best(self) -> Iterator[NodeName]:
-        """Return the nodes that have the highest score."""
-        scores = [score for score, alike in self.liked.items() if alike]
-        return iter(self.liked[max(scores)] if scores else ())
 
 
 class Candidates:
@@ -155,11 +133,12 @@ class Candidates:
         the highest score, and of nodes that look alike the first by name. The others
         are left out.
         """
-        kept = self._mended(needs)
+        liked = self._mended(needs).liked
         if needs.policy.chooser is None:
-            names: Iterable[NodeName] = kept.best()
+            scores = [score for score, alike in liked.items() if alike]
+            names: Iterable[NodeName] = liked[max(scores)] if scores else ()
         else:
-            names = chain.from_iterable(kept.liked.values())
+            names = chain.from_iterable(liked.values())
         cards = needs.request.cards
         if cards is not None and cards.uuids:
             # A pod that names UUIDs sees a difference between all nodes.
@@ -180,11 +159,9 @@ class Candidates:
         lacking = lacks(needs.constraints, self._hosts.free(name), slots)
         if lacking or not needs.request.claims:
             return lacking
-        page = self._ledger.node(name)
-        if page is None:
-            return ()
-        found = refusal(needs.request, page, needs.policy)
-        return () if found is None else (refusal_text(found),)
+        node = self._ledger.node(name)
+        found = node and refusal(needs.request, node, needs.policy)
+        return (refusal_text(found),) if found else ()
 
     def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
         looks = self._looks
@@ -200,26 +177,20 @@ class Candidates:
 
     def _look(self, name: NodeName) -> int:
         """Return a number that is equal for nodes that no policy can tell apart."""
-        page = self._ledger.node(name)
-        cards: tuple[object, ...] = ()
-        if page is not None:
-            untouched = {card.uuid for card in page.untouched}
-            cards = tuple(
-                (
-                    page.free.get(card.uuid),
-                    card.uuid in untouched,
-                    card.index,
-                    card.units,
-                    card.model,
-                )
-                for card in page.cards
+        node = self._ledger.node(name) or Node(name)
+        untouched = {card.uuid for card in node.untouched}
+        cards = tuple(
+            (
+                node.free.get(card.uuid),
+                card.uuid in untouched,
+                card.index,
+                card.units,
+                card.model,
             )
+            for card in node.cards
+        )
         look = (cards, self._hosts.free(name), self._hosts.allocatable(name))
         return self._numbers.setdefault(look, len(self._numbers))
-
-    def _liking(self, needs: PodNeeds, name: NodeName) -> int:
-        page = self._ledger.node(name)
-        return 0 if page is None else score(page, needs.policy)
 
     def _mended(self, needs: PodNeeds) -> _Kept:
         kind = needs.kind
@@ -231,9 +202,14 @@ class Candidates:
         self._kinds.move_to_end(kind)
         for name in self.changed_since(kept.position):
             kept.drop(name)
-            if name in self._properties:
-                no = self.judge(needs, name)
-                kept.put(name, no or self._liking(needs, name))
+            if name not in self._properties:
+                continue
+            if reasons := self.judge(needs, name):
+                kept.refused[name] = reasons
+            else:
+                node = self._ledger.node(name)
+                likes = 0 if node is None else score(node, needs.policy)
+                kept.liked.setdefault(likes, {})[name] = None
         kept.position = len(self._changed)
         return kept
 
@@ -251,19 +227,12 @@ class Refused:
     """How many nodes there are; one may have several reasons."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPod:
-    """A pod that is not placed yet, and what it needs."""
-
-    ref: PodRef
-    needs: PodNeeds
-
-
 class SimulatedCluster:
     """Nodes, pods and the decisions about them; for one thread."""
 
     def __init__(self, choice: Choice) -> None:
-        self.clock = Clock()
+        self.now_s = 0.0
+        """Seconds since the beginning."""
         self.learns = True
         """Whether the policy ``frag`` learns from new pods."""
         self.hosts = Hosts()
@@ -274,19 +243,18 @@ class SimulatedCluster:
         self._uids = (f"simulated-{number}" for number in count(1))
         self._uid = ""
         self.api = Embedded(
-            now=self.clock.moment,
+            now=self._moment,
             clock=lambda: 0.0,
             new_uid=self._new_uid,
             bookmark_every_s=0.0,
         )
-        self._pods = PodBook(
-            self.ledger, self.choice, hosts=self.hosts, on_new=self._see
-        )
-        self._nodes = NodeBook(
-            self.ledger, set_cards=self._pods.set_cards, hosts=self.hosts
-        )
-        self._node_watch = self._watch(Kind.NODES)
-        self._pod_watch = self._watch(Kind.PODS)
+        ledger, hosts = self.ledger, self.hosts
+        pods = PodBook(ledger, self.choice, hosts=hosts, on_new=self._see)
+        nodes = NodeBook(ledger, set_cards=pods.set_cards, hosts=hosts)
+        self._streams = [
+            (self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S), book)
+            for kind, book in ((Kind.NODES, nodes), (Kind.PODS, pods))
+        ]
         self._catch_up()
 
     def add_node(self, node: Json) -> None:
@@ -310,9 +278,9 @@ class SimulatedCluster:
 
     def untouched(self) -> int:
         """Count the cards that hold nothing, on nodes that accept pods."""
-        pages = self.ledger.nodes()
         takes = self.candidates.takes
-        return sum(len(page.untouched) for page in pages if takes(page.name))
+        nodes = (node for node in self.ledger.nodes() if takes(node.name))
+        return sum(len(node.untouched) for node in nodes)
 
     def add_bound(self, pod: Json) -> PodRef:
         """Add a pod that already runs, by its own UID, which its placement names."""
@@ -322,29 +290,38 @@ class SimulatedCluster:
         self.candidates.count(NodeName(pod["spec"]["nodeName"]), 1)
         return codec.pod_ref(made)
 
-    def add(self, pod: Json) -> PendingPod | Refusal:
+    def add(self, pod: Json) -> tuple[PodRef, PodNeeds | Refusal]:
         """Add a pending pod; a refusal if no node can ever take it."""
         made = self.api.create(Kind.PODS, pod)
         self._catch_up()
         ref = codec.pod_ref(made)
         request = codec.pod_request(made, ref)
         if isinstance(request, Refusal):
-            return request
+            return ref, request
         policy = self.choice.policy(request.policy)
         if isinstance(policy, Refusal):
-            return policy
-        self._learn()
-        return PendingPod(ref, self._question(request, policy, made))
+            return ref, policy
+        if self._packer.due:
+            self._packer.learn()
+        return ref, PodNeeds(request, policy, constraints_of(made, request.host))
 
-    def place(self, pending: PendingPod) -> Placement | Refused:
+    def place(self, ref: PodRef, needs: PodNeeds) -> Placement | Refused:
         """Decide where the pod goes and bind it there, or return why it must wait."""
-        needs = pending.needs
-        fitting = self.candidates.offered(needs)
-        decided = self._decided(needs, fitting)
+        found = map(self.ledger.node, self.candidates.offered(needs))
+        nodes = [node for node in found if node is not None]
+        decided = schedule(needs.request, nodes, needs.policy)
         if not isinstance(decided, Placement):
             reasons = self.candidates.reasons(needs)
             return Refused(reasons, len(self.candidates.names()))
-        self._bind(pending.ref, decided)
+        note = encode_placement(decided, self._moment().isoformat())
+        self.api.bind(
+            Target(ref.namespace, ref.name, ref.uid),
+            decided.node,
+            {names.PLACEMENT: note} if decided.shares else {},
+            timeout_s=_DEADLINE_S,
+        )
+        self._catch_up()
+        self.candidates.count(decided.node, 1)
         return decided
 
     def take_away(self, ref: PodRef, node: NodeName | None) -> None:
@@ -356,49 +333,21 @@ class SimulatedCluster:
         if node is not None:
             self.candidates.count(node, -1)
 
-    def _decided(
-        self, needs: PodNeeds, fitting: tuple[NodeName, ...]
-    ) -> Placement | Mapping[NodeName, Refusal]:
-        pages = (self.ledger.node(name) for name in fitting)
-        found = [page for page in pages if page is not None]
-        return schedule(needs.request, found, needs.policy)
-
-    def _bind(self, ref: PodRef, decided: Placement) -> None:
-        at = self.clock.moment().isoformat()
-        told = {names.PLACEMENT: encode_placement(decided, at)}
-        self.api.bind(
-            Target(ref.namespace, ref.name, ref.uid),
-            decided.node,
-            told if decided.shares else {},
-            timeout_s=_DEADLINE_S,
-        )
-        self._catch_up()
-        self.candidates.count(decided.node, 1)
-
-    def _question(self, request: PodRequest, policy: Policy, pod: Json) -> PodNeeds:
-        return PodNeeds(request, policy, constraints_of(pod, request.host))
+    def _moment(self) -> datetime:
+        """Return the time of day for timestamps, at most the calendar's last."""
+        return _BEGINNING + timedelta(seconds=min(self.now_s, _MOST_S))
 
     def _see(self, request: PodRequest) -> None:
         if self.learns:
             self._packer.see(request)
 
-    def _learn(self) -> None:
-        if self._packer.due:
-            self._packer.learn()
-
     def _new_uid(self) -> str:
         uid, self._uid = self._uid, ""
         return uid or next(self._uids)
 
-    def _watch(self, kind: Kind) -> Iterator[WatchEvent]:
-        return self.api.watch(kind, resource_version="0", timeout_s=_FOREVER_S)
-
     def _catch_up(self) -> None:
         """Apply all outstanding watch events to the cache."""
-        for stream, book in (
-            (self._node_watch, self._nodes),
-            (self._pod_watch, self._pods),
-        ):
+        for stream, book in self._streams:
             # Bookmarks come without a pause, so the first one means that all is read.
             for event in stream:
                 if event.type == "BOOKMARK":

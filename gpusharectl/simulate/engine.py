@@ -12,149 +12,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
-from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
-from gpusharectl.simulate.cluster import PendingPod, PodNeeds, SimulatedCluster
+from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
 from gpusharectl.simulate.scenario import (
     Arrive,
     Drain,
     Event,
     Join,
     Leave,
+    PodName,
     Scenario,
     request_text,
     whole_ms,
 )
 from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, named_after
 
-_TYPICAL = 0.95
-"""The most frequent kinds of pods are used, up to this share of all pods."""
-_MOST_KINDS = 60
-
-
-@dataclass(slots=True)
-class _Sums:
-    by_node: dict[NodeName, int] = field(default_factory=dict)
-    total: int = 0
-
-    def put(self, name: NodeName, value: int) -> None:
-        self.total += value - self.by_node.get(name, 0)
-        self.by_node[name] = value
-
-
-@dataclass(slots=True)
-class _Kind:
-    needs: PodNeeds
-    position: int = 0
-    useless: _Sums = field(default_factory=_Sums)
-
-
-class Gauge:
-    """Units and cores held and free over all nodes, kept up to date."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self._cluster = cluster
-        self._position = 0
-        self._held, self._units = _Sums(), _Sums()
-        self._held_cores, self._cores = _Sums(), _Sums()
-        self._free = _Sums()
-        self._seen: Counter[object] = Counter()
-        self._kinds: dict[object, _Kind] = {}
-
-    def see(self, needs: PodNeeds) -> None:
-        """Count a new pod, if it asks for cards."""
-        if needs.request.claims:
-            kind = needs.kind
-            self._seen[kind] += 1
-            if kind not in self._kinds:
-                self._kinds[kind] = _Kind(needs)
-
-    def full(self) -> tuple[int, int, int, int]:
-        """Return units held, all units, cores held and all cores."""
-        cluster = self._cluster
-        for name in cluster.candidates.changed_since(self._position):
-            page = cluster.ledger.node(name)
-            self._put(name, page or Node(name))
-        self._position = cluster.candidates.position()
-        return (
-            self._held.total,
-            self._units.total,
-            self._held_cores.total,
-            self._cores.total,
-        )
-
-    def fragmented(self) -> float | None:
-        """Return the share of the free units that a typical pod cannot use, 0 to 1."""
-        self.full()
-        typical = self._typical()
-        if not self._free.total or not typical:
-            return None
-        lost = sum(number * self._useless(kind) for kind, number in typical)
-        pods = sum(number for _, number in typical)
-        return lost / pods / self._free.total
-
-    def units_a_card(self) -> int:
-        """Return the units of an average card: a whole card counts as many."""
-        cards = self._cores.total // CORES_PER_CARD
-        return self._units.total // cards if cards else 0
-
-    def _put(self, name: NodeName, page: Node) -> None:
-        charged = page.charged.values()
-        self._held.put(name, sum(units for _, units in charged))
-        self._held_cores.put(name, sum(cores for cores, _ in charged))
-        self._units.put(name, sum(card.units for card in page.cards))
-        self._cores.put(name, CORES_PER_CARD * len(page.cards))
-        self._free.put(name, sum(max(0, room.units) for room in page.free.values()))
-
-    def _typical(self) -> list[tuple[_Kind, int]]:
-        """Return the most frequent kinds with the number of their pods."""
-        left = _TYPICAL * self._seen.total()
-        found = []
-        for kind, number in self._seen.most_common(_MOST_KINDS):
-            if left <= 0:
-                break
-            found.append((self._kinds[kind], number))
-            left -= number
-        return found
-
-    def _useless(self, kind: _Kind) -> int:
-        candidates = self._cluster.candidates
-        for name in candidates.changed_since(kind.position):
-            page = self._cluster.ledger.node(name)
-            value = 0
-            if page is not None and page.cards and candidates.knows(name):
-                fits = not candidates.judge(kind.needs, name)
-                value = useless(kind.needs, page, fits=fits)
-            kind.useless.put(name, value)
-        kind.position = candidates.position()
-        return kind.useless.total
-
-
-def useless(needs: PodNeeds, page: Node, *, fits: bool) -> int:
-    """Return the free units of a node that the pod cannot use; all unless it fits."""
-    request = needs.request
-    free = {uuid: room for uuid, room in page.free.items() if room.units > 0}
-    if not fits:
-        return sum(room.units for room in free.values())
-    whole = any(claim.whole_cards for claim in request.claims)
-    least = min(request.claims, key=lambda claim: claim.amount.units).amount
-    untouched = {card.uuid for card in page.untouched}
-    lost = 0
-    for card in page.cards:
-        room = free.get(card.uuid)
-        if room is None:
-            continue
-        usable = card.uuid in untouched if whole else least.fits(room)
-        if not usable or request.limits(card):
-            lost += room.units
-    return lost
+LOOKS = 200
+"""How often fragmentation is measured in a long run; it takes time."""
+OnStep = Callable[[int, int], None]
+"""Called with the number of steps done and the number of all steps."""
 
 
 class Outcome(StrEnum):
@@ -193,24 +75,20 @@ class PodOutcome:
     """The name of the first pod, if this one replaces a pod of a drained node."""
 
     @property
-    def came_as(self) -> tuple[str, str]:
+    def key(self) -> PodName:
+        """Namespace and name."""
+        return (self.pod.namespace, self.pod.name)
+
+    @property
+    def came_as(self) -> PodName:
         """Namespace and first name: the same for all pods that replace one another."""
         return (self.pod.namespace, self.first or self.pod.name)
 
     @property
-    def waited_s(self) -> float | None:
-        """Seconds until it was placed; None if it never was."""
-        if self.placed_s is None:
-            return None
-        return whole_ms(self.placed_s - self.came_s)
-
-    @property
     def place(self) -> str:
         """Where it is: ``node-1 card 0``, ``node-2 cards 0, 1`` or ``nowhere``."""
-        if not self.node:
-            return "nowhere"
-        if not self.cards:
-            return self.node
+        if not self.node or not self.cards:
+            return self.node or "nowhere"
         several = "s" if len(self.cards) > 1 else ""
         return f"{self.node} card{several} {', '.join(map(str, self.cards))}"
 
@@ -219,16 +97,16 @@ class PodOutcome:
 class Moment:
     """How full the cluster is at one moment.
 
-    ``arrived`` are the units that all pods so far asked for, ``held`` those of running
-    pods, ``asked`` those of running and pending pods. ``fragmented`` is the share (0 to
-    1) of the free units that a typical pod cannot use; None if it was not measured or
-    nothing is free.
+    ``arrived_units`` are what all pods so far asked for, ``held_units`` what running
+    pods have, ``asked_units`` what running and pending pods ask for. ``fragmented`` is
+    the share (0 to 1) of the free units that a typical pod cannot use; None if it was
+    not measured or nothing is free.
     """
 
     at_s: float
-    arrived: int
-    asked: int
-    held: int
+    arrived_units: int
+    asked_units: int
+    held_units: int
     units: int
     held_cores: int
     cores: int
@@ -238,235 +116,12 @@ class Moment:
     @property
     def allotted(self) -> float | None:
         """The share of all units that is held, 0 to 1; None without any units."""
-        return self.held / self.units if self.units else None
+        return self.held_units / self.units if self.units else None
 
     @property
     def load(self) -> float | None:
         """What has arrived, as a share of all units; may be above 1."""
-        return self.arrived / self.units if self.units else None
-
-
-_MOST_NAME = 200
-"""Characters of a name, so that a number fits behind it."""
-
-
-@dataclass(slots=True)
-class PlayedPod:
-    """A pod of the scenario while it runs or is pending."""
-
-    result: PodOutcome
-    arrive: Arrive
-    pending: PendingPod
-    units: int
-
-
-@dataclass(slots=True)
-class State:
-    """Who runs, who is pending, and what became of everybody so far."""
-
-    cluster: SimulatedCluster
-    gauge: Gauge
-    waits: bool
-    outcomes: list[PodOutcome] = field(default_factory=list)
-    running: dict[tuple[str, str], PlayedPod] = field(default_factory=dict)
-    waiting: dict[PodUID, PlayedPod] = field(default_factory=dict)
-    ends: list[tuple[float, int, PodUID, PlayedPod]] = field(default_factory=list)
-    there: dict[tuple[str, str], tuple[PodRef, Json]] = field(default_factory=dict)
-    arrived: int = 0
-    asked: int = 0
-    taken: set[tuple[str, str]] = field(default_factory=set)
-    """Names that no new pod may get: all pods that exist or will come."""
-    called: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    """The present name of a pod that moved, by its first name."""
-    moved: int = 0
-    numbers: "count[int]" = field(default_factory=count)
-
-
-def apply(state: State, what: Event) -> None:
-    """Apply one event of the scenario."""
-    match what:
-        case Arrive():
-            _arrive(state, what)
-        case Leave():
-            _leave(state, what)
-        case Join():
-            state.cluster.add_node(what.node)
-            try_again(state)
-        case Drain():
-            _drain(state, what)
-
-
-def _arrive(state: State, arrive: Arrive, first: str = "") -> None:
-    """Add a pod; ``first`` is the first name of the pod that it replaces, if any."""
-    cluster = state.cluster
-    found = cluster.add(arrive.pod)
-    metadata = arrive.pod["metadata"]
-    if isinstance(found, Refusal):
-        ref = PodRef(PodUID(""), metadata["namespace"], metadata["name"])
-        reasons = {refusal_text(found): 0}
-        never = PodOutcome(
-            ref, "n/a", cluster.clock.now_s, reasons=reasons, first=first
-        )
-        state.outcomes.append(never)
-        return
-    state.gauge.see(found.needs)
-    result = PodOutcome(
-        found.ref, request_text(found.needs), cluster.clock.now_s, first=first
-    )
-    pod = PlayedPod(result, arrive, found, _units(state, found))
-    state.outcomes.append(result)
-    state.arrived += 0 if first else pod.units
-    state.asked += pod.units
-    if _place(state, pod, Outcome.PLACED):
-        return
-    if state.waits:
-        state.waiting[found.ref.uid] = pod
-    else:
-        cluster.take_away(found.ref, None)
-        state.asked -= pod.units
-
-
-def _place(state: State, pod: PlayedPod, outcome: Outcome) -> bool:
-    cluster, result = state.cluster, pod.result
-    decided = cluster.place(pod.pending)
-    if not isinstance(decided, Placement):
-        result.reasons, result.nodes = decided.reasons, decided.nodes
-        return False
-    result.outcome, result.placed_s = outcome, cluster.clock.now_s
-    result.node, result.cards = str(decided.node), _indexes(cluster, decided)
-    result.reasons = {}
-    state.running[result.pod.namespace, result.pod.name] = pod
-    if pod.arrive.lasts_s is not None:
-        end = whole_ms(cluster.clock.now_s + pod.arrive.lasts_s)
-        heapq.heappush(state.ends, (end, next(state.numbers), result.pod.uid, pod))
-    return True
-
-
-def try_again(state: State) -> None:
-    """Try pending pods by priority; of those alike that are refused, only one."""
-    hopeless: dict[object, PodOutcome] = {}
-    order = sorted(state.waiting.values(), key=lambda pod: -pod.result.pod.priority)
-    for pod in order:
-        kind = pod.pending.needs.kind
-        if kind in hopeless:
-            alike = hopeless[kind]
-            pod.result.reasons, pod.result.nodes = alike.reasons, alike.nodes
-        elif _place(state, pod, Outcome.WAITED):
-            del state.waiting[pod.result.pod.uid]
-        else:
-            hopeless[kind] = pod.result
-
-
-def take_away(state: State, key: tuple[str, str]) -> None:
-    """Delete a running pod of the scenario."""
-    pod = state.running.pop(key)
-    state.cluster.take_away(pod.result.pod, NodeName(pod.result.node))
-    pod.result.left_s = state.cluster.clock.now_s
-    state.asked -= pod.units
-
-
-def _leave(state: State, leave: Leave) -> None:
-    first = (leave.namespace, leave.name)
-    key = state.called.get(first, first)
-    if key in state.running:
-        take_away(state, key)
-    elif key in state.there:
-        ref, body = state.there.pop(key)
-        state.cluster.take_away(ref, NodeName(body["spec"]["nodeName"]))
-    else:
-        waits = (pod for pod in state.waiting.values() if _key(pod) == key)
-        pod = next(waits, None)
-        if pod is None:
-            return
-        del state.waiting[pod.result.pod.uid]
-        state.cluster.take_away(pod.result.pod, None)
-        pod.result.outcome, pod.result.left_s = Outcome.LEFT, state.cluster.clock.now_s
-        state.asked -= pod.units
-    try_again(state)
-
-
-def _drain(state: State, drain: Drain) -> None:
-    """Close a node. Its pods are deleted and created again, by priority.
-
-    Pending pods are tried again, because the reasons why they wait have changed.
-    """
-    name = NodeName(drain.node)
-    state.cluster.close_node(name)
-    again: list[tuple[Arrive, str]] = []
-    for key, (ref, body) in list(state.there.items()):
-        if body["spec"]["nodeName"] == name and not is_bound_to_node(body):
-            del state.there[key]
-            state.cluster.take_away(ref, name)
-            if not is_leaving(body):
-                again.append(_anew(state, Arrive(body), str(ref.name)))
-    for key, pod in list(state.running.items()):
-        if pod.result.node == name:
-            take_away(state, key)
-            again.append(_anew(state, pod.arrive, pod.result.came_as[1]))
-    if drain.gone:
-        for key, (ref, body) in list(state.there.items()):
-            if body["spec"]["nodeName"] == name:
-                del state.there[key]
-                state.cluster.take_away(ref, name)
-        state.cluster.remove_node(name)
-    for arrive, first in sorted(again, key=lambda one: -one[0].priority):
-        _arrive(state, arrive, first)
-    try_again(state)
-
-
-def _anew(state: State, arrive: Arrive, first: str) -> tuple[Arrive, str]:
-    """Return the pod that replaces a drained one, under a free name."""
-    pod = before_it_ran(arrive.pod)
-    space = pod["metadata"]["namespace"]
-    while True:
-        state.moved += 1
-        key = (space, f"{first[:_MOST_NAME]}-moved-{state.moved}")
-        if key not in state.taken:
-            break
-    state.taken.add(key)
-    state.called[space, first] = key
-    return replace(arrive, pod=named_after(pod, *key)), first
-
-
-def moment_of(state: State, *, look: bool) -> Moment:
-    """Measure how full the cluster is; ``look``: fragmentation, too."""
-    held, units, held_cores, cores = state.gauge.full()
-    return Moment(
-        state.cluster.clock.now_s,
-        state.arrived,
-        state.asked,
-        held,
-        units,
-        held_cores,
-        cores,
-        len(state.waiting),
-        state.gauge.fragmented() if look else None,
-    )
-
-
-def _units(state: State, pending: PendingPod) -> int:
-    """Return what a pod asks for in units; a whole card counts as an average card."""
-    a_card = state.gauge.units_a_card()
-    return sum(
-        max(claim.amount.units, claim.whole_cards * a_card)
-        for claim in pending.needs.request.claims
-    )
-
-
-def _key(pod: PlayedPod) -> tuple[str, str]:
-    return (pod.result.pod.namespace, pod.result.pod.name)
-
-
-def _indexes(cluster: SimulatedCluster, decided: Placement) -> tuple[int, ...]:
-    page = cluster.ledger.node(decided.node)
-    index = {card.uuid: card.index for card in page.cards} if page else {}
-    return tuple(sorted(index[uuid] for uuid in decided.cards() if uuid in index))
-
-
-LOOKS = 200
-"""How often fragmentation is measured in a long run; it takes time."""
-OnStep = Callable[[int, int], None]
-"""Called with the number of steps done and the number of all steps."""
+        return self.arrived_units / self.units if self.units else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,57 +155,343 @@ def play(
     ``looks`` is how often fragmentation is measured on the way, 0 for never. ``at_end``
     is called after the last step and must leave the cluster as it was.
     """
-    state = _begun(scenario, choice)
-    moments = [moment_of(state, look=bool(looks))]
+    game = _Game(scenario, choice)
+    cluster, moments = game.cluster, game.moments
+    game.look(fragmented=bool(looks))
     total = len(scenario.steps)
     every = max(1, total // looks) if looks else total + 1
     for number, step in enumerate(scenario.steps):
-        _end_until(state, step.at_s, moments)
-        state.cluster.clock.now_s = step.at_s
-        apply(state, step.what)
-        moments.append(moment_of(state, look=number % every == every - 1))
+        game.end_until(step.at_s)
+        cluster.now_s = step.at_s
+        game.apply(step.what)
+        game.look(fragmented=number % every == every - 1)
         progress(number + 1, total)
-    end, untouched = moment_of(state, look=bool(looks)), state.cluster.untouched()
-    moments.append(end)
-    at_end(state.cluster)
-    _end_until(state, None, moments)
+    game.look(fragmented=bool(looks))
+    end, untouched = moments[-1], cluster.untouched()
+    at_end(cluster)
+    game.end_until(None)
     if moments[-1] is not end:
-        moments.append(moment_of(state, look=bool(looks)))
-    return Played(
-        choice.default, state.outcomes, moments, end, untouched, state.cluster
-    )
+        game.look(fragmented=bool(looks))
+    return Played(choice.default, game.outcomes, moments, end, untouched, cluster)
 
 
-def _begun(scenario: Scenario, choice: Choice) -> State:
-    cluster = SimulatedCluster(choice)
-    for node in scenario.nodes:
-        cluster.add_node(node)
-    state = State(cluster, Gauge(cluster), scenario.waits, taken=_names(scenario))
-    for pod in scenario.there:
-        ref = cluster.add_bound(pod)
-        state.there[ref.namespace, ref.name] = (ref, pod)
-    return state
+_MOST_NAME = 200
+"""Characters of a name, so that a number fits behind it."""
 
 
-def _names(scenario: Scenario) -> set[tuple[str, str]]:
-    """Return namespace and name of all pods that exist or will come."""
-    arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
-    every = (pod["metadata"] for pod in (*scenario.there, *arriving))
-    return {(one["namespace"], one["name"]) for one in every}
+@dataclass(slots=True)
+class _Pod:
+    """A pod of the scenario while it runs or is pending."""
+
+    result: PodOutcome
+    arrive: Arrive
+    needs: PodNeeds
+    units: int
 
 
-def _end_until(state: State, at_s: float | None, moments: list[Moment]) -> None:
-    """End the pods whose time is over at ``at_s``; None: while others are pending."""
-    while state.ends and (at_s is None or state.ends[0][0] <= at_s):
-        end, _, uid, pod = heapq.heappop(state.ends)
-        key = (pod.result.pod.namespace, pod.result.pod.name)
-        found = state.running.get(key)
-        if found is None or found.result.pod.uid != uid:
+class _Game:
+    """Who runs, who is pending, and what became of everybody so far."""
+
+    def __init__(self, scenario: Scenario, choice: Choice) -> None:
+        self.cluster = SimulatedCluster(choice)
+        self.outcomes: list[PodOutcome] = []
+        self.moments: list[Moment] = []
+        self._gauge = Gauge(self.cluster)
+        self._waits = scenario.waits
+        self._running: dict[PodName, _Pod] = {}
+        self._waiting: dict[PodUID, _Pod] = {}
+        self._ends: list[tuple[float, int, _Pod]] = []
+        self._there: dict[PodName, tuple[PodRef, Arrive]] = {}
+        self._arrived = self._asked = self._moved = self._numbers = 0
+        self._called: dict[PodName, PodName] = {}
+        """The present name of a pod that moved, by its first name."""
+        for node in scenario.nodes:
+            self.cluster.add_node(node)
+        arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
+        every = (pod["metadata"] for pod in (*scenario.there, *arriving))
+        self._taken = {(one["namespace"], one["name"]) for one in every}
+        """Names that no new pod may get: of all pods that exist or will come."""
+        for pod in scenario.there:
+            ref = self.cluster.add_bound(pod)
+            self._there[ref.namespace, ref.name] = (ref, Arrive(pod))
+
+    def apply(self, what: Event) -> None:
+        """Apply one event of the scenario."""
+        match what:
+            case Arrive():
+                self._arrive(what)
+            case Leave():
+                self._leave((what.namespace, what.name))
+            case Join():
+                self.cluster.add_node(what.node)
+                self._try_again()
+            case Drain():
+                self._drain(what)
+
+    def look(self, *, fragmented: bool = False) -> None:
+        """Measure how full the cluster is."""
+        held, units, held_cores, cores, _ = self._gauge.full()
+        moment = Moment(
+            self.cluster.now_s,
+            self._arrived,
+            self._asked,
+            held,
+            units,
+            held_cores,
+            cores,
+            len(self._waiting),
+            self._gauge.fragmented() if fragmented else None,
+        )
+        self.moments.append(moment)
+
+    def end_until(self, at_s: float | None) -> None:
+        """End the pods whose time is over at ``at_s``; None: while others wait."""
+        while self._ends and (at_s is None or self._ends[0][0] <= at_s):
+            end, _, pod = heapq.heappop(self._ends)
+            if self._running.get(pod.result.key) is not pod:
+                continue
+            if at_s is None and not self._waiting:
+                # Nobody waits for its room, so the rest of its life does not matter.
+                continue
+            self.cluster.now_s = end
+            self._take_away(pod)
+            self._try_again()
+            self.look()
+
+    def _arrive(self, arrive: Arrive, first: str = "") -> None:
+        """Add a pod; ``first``: the first name of the pod that it replaces, if any."""
+        now_s = self.cluster.now_s
+        ref, needs = self.cluster.add(arrive.pod)
+        if isinstance(needs, Refusal):
+            reasons = {refusal_text(needs): 0}
+            never = PodOutcome(ref, "n/a", now_s, reasons=reasons, first=first)
+            self.outcomes.append(never)
+            return
+        self._gauge.see(needs)
+        result = PodOutcome(ref, request_text(needs), now_s, first=first)
+        pod = _Pod(result, arrive, needs, self._gauge.units_of(needs))
+        self.outcomes.append(result)
+        self._arrived += 0 if first else pod.units
+        self._asked += pod.units
+        if self._place(pod, Outcome.PLACED):
+            return
+        if self._waits:
+            self._waiting[ref.uid] = pod
+        else:
+            self.cluster.take_away(ref, None)
+            self._asked -= pod.units
+
+    def _place(self, pod: _Pod, outcome: Outcome) -> bool:
+        result, now_s = pod.result, self.cluster.now_s
+        decided = self.cluster.place(result.pod, pod.needs)
+        if not isinstance(decided, Placement):
+            result.reasons, result.nodes = decided.reasons, decided.nodes
+            return False
+        result.outcome, result.placed_s, result.reasons = outcome, now_s, {}
+        result.node = str(decided.node)
+        node, chosen = self.cluster.ledger.node(decided.node), decided.cards()
+        cards = node.cards if node else ()
+        result.cards = tuple(sorted(one.index for one in cards if one.uuid in chosen))
+        self._running[result.key] = pod
+        if pod.arrive.lasts_s is not None:
+            self._numbers += 1
+            end = whole_ms(now_s + pod.arrive.lasts_s)
+            heapq.heappush(self._ends, (end, self._numbers, pod))
+        return True
+
+    def _try_again(self) -> None:
+        """Try pending pods by priority; of those alike that are refused, only one."""
+        hopeless: dict[object, PodOutcome] = {}
+        order = sorted(self._waiting.values(), key=lambda pod: -pod.result.pod.priority)
+        for pod in order:
+            result, kind = pod.result, pod.needs.kind
+            if kind in hopeless:
+                alike = hopeless[kind]
+                result.reasons, result.nodes = alike.reasons, alike.nodes
+            elif self._place(pod, Outcome.WAITED):
+                del self._waiting[result.pod.uid]
+            else:
+                hopeless[kind] = result
+
+    def _take_away(self, pod: _Pod) -> None:
+        """Delete a pod of the scenario, whether it runs or is pending."""
+        result = pod.result
+        if result.node:
+            del self._running[result.key]
+        else:
+            del self._waiting[result.pod.uid]
+            result.outcome = Outcome.LEFT
+        self.cluster.take_away(result.pod, NodeName(result.node) or None)
+        result.left_s = self.cluster.now_s
+        self._asked -= pod.units
+
+    def _leave(self, first: PodName) -> None:
+        key = self._called.get(first, first)
+        if key in self._there:
+            ref, bound = self._there.pop(key)
+            self.cluster.take_away(ref, NodeName(bound.pod["spec"]["nodeName"]))
+        else:
+            waits = (pod for pod in self._waiting.values() if pod.result.key == key)
+            pod = self._running.get(key) or next(waits, None)
+            if pod is None:
+                return
+            self._take_away(pod)
+        self._try_again()
+
+    def _drain(self, drain: Drain) -> None:
+        """Close a node. Its pods are deleted and created again, by priority.
+
+        Pending pods are tried again, because the reasons why they wait have changed.
+        """
+        name = NodeName(drain.node)
+        self.cluster.close_node(name)
+        again: list[tuple[Arrive, str]] = []
+        for key, (ref, bound) in list(self._there.items()):
+            stays = is_bound_to_node(bound.pod)
+            if bound.pod["spec"]["nodeName"] != name or (stays and not drain.gone):
+                continue
+            del self._there[key]
+            self.cluster.take_away(ref, name)
+            if not stays and not is_leaving(bound.pod):
+                again.append((self._anew(bound, ref.name), ref.name))
+        for pod in [pod for pod in self._running.values() if pod.result.node == name]:
+            self._take_away(pod)
+            first = pod.result.came_as[1]
+            again.append((self._anew(pod.arrive, first), first))
+        if drain.gone:
+            self.cluster.remove_node(name)
+        for arrive, first in sorted(again, key=lambda one: -one[0].priority):
+            self._arrive(arrive, first)
+        self._try_again()
+
+    def _anew(self, arrive: Arrive, first: str) -> Arrive:
+        """Return the pod that replaces a drained one, under a free name."""
+        pod = before_it_ran(arrive.pod)
+        space = pod["metadata"]["namespace"]
+        key = (space, first)
+        while key in self._taken:
+            self._moved += 1
+            key = (space, f"{first[:_MOST_NAME]}-moved-{self._moved}")
+        self._taken.add(key)
+        self._called[space, first] = key
+        return replace(arrive, pod=named_after(pod, *key))
+
+
+_TYPICAL = 0.95
+"""The most frequent kinds of pods are used, up to this share of all pods."""
+_MOST_KINDS = 60
+
+
+class _Sums:
+    """Totals over all nodes of several figures of each, kept up to date."""
+
+    def __init__(self, figures: int) -> None:
+        self.totals = self._none = (0,) * figures
+        self._by_node: dict[NodeName, tuple[int, ...]] = {}
+
+    def put(self, name: NodeName, *values: int) -> None:
+        before = self._by_node.get(name, self._none)
+        changes = zip(self.totals, before, values, strict=True)
+        self.totals = tuple(total - old + new for total, old, new in changes)
+        self._by_node[name] = values
+
+
+@dataclass(slots=True)
+class _Kind:
+    needs: PodNeeds
+    position: int = 0
+    unusable: _Sums = field(default_factory=lambda: _Sums(1))
+
+
+class Gauge:
+    """Units and cores held and free over all nodes, kept up to date."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._position = 0
+        self._sums = _Sums(5)
+        self._seen: Counter[object] = Counter()
+        self._kinds: dict[object, _Kind] = {}
+
+    def see(self, needs: PodNeeds) -> None:
+        """Count a new pod, if it asks for cards."""
+        if needs.request.claims:
+            self._seen[needs.kind] += 1
+            self._kinds.setdefault(needs.kind, _Kind(needs))
+
+    def full(self) -> tuple[int, ...]:
+        """Return units held, all units, cores held, all cores and units free."""
+        candidates = self._cluster.candidates
+        for name in candidates.changed_since(self._position):
+            node = self._cluster.ledger.node(name) or Node(name)
+            charged = node.charged.values()
+            self._sums.put(
+                name,
+                sum(units for _, units in charged),
+                sum(card.units for card in node.cards),
+                sum(cores for cores, _ in charged),
+                CORES_PER_CARD * len(node.cards),
+                sum(max(0, room.units) for room in node.free.values()),
+            )
+        self._position = candidates.position()
+        return self._sums.totals
+
+    def fragmented(self) -> float | None:
+        """Return the share of the free units that a typical pod cannot use, 0 to 1."""
+        free = self.full()[-1]
+        typical = self._typical()
+        if not free or not typical:
+            return None
+        lost = sum(number * self._unusable(kind) for kind, number in typical)
+        return lost / sum(number for _, number in typical) / free
+
+    def units_of(self, needs: PodNeeds) -> int:
+        """Return the units that a pod asks for; a whole card is an average one."""
+        _, units, _, cores, _ = self._sums.totals
+        cards = cores // CORES_PER_CARD
+        each = units // cards if cards else 0
+        claims = needs.request.claims
+        return sum(max(one.amount.units, one.whole_cards * each) for one in claims)
+
+    def _typical(self) -> list[tuple[_Kind, int]]:
+        """Return the most frequent kinds with the number of their pods."""
+        left = _TYPICAL * self._seen.total()
+        found = []
+        for kind, number in self._seen.most_common(_MOST_KINDS):
+            if left <= 0:
+                break
+            found.append((self._kinds[kind], number))
+            left -= number
+        return found
+
+    def _unusable(self, kind: _Kind) -> int:
+        candidates = self._cluster.candidates
+        for name in candidates.changed_since(kind.position):
+            node = self._cluster.ledger.node(name)
+            value = 0
+            if node is not None and node.cards and candidates.knows(name):
+                fits = not candidates.judge(kind.needs, name)
+                value = unusable_units(kind.needs, node, fits=fits)
+            kind.unusable.put(name, value)
+        kind.position = candidates.position()
+        return kind.unusable.totals[0]
+
+
+def unusable_units(needs: PodNeeds, node: Node, *, fits: bool) -> int:
+    """Return the free units of a node that the pod cannot use; all unless it fits."""
+    request = needs.request
+    free = {uuid: room for uuid, room in node.free.items() if room.units > 0}
+    if not fits:
+        return sum(room.units for room in free.values())
+    whole = any(claim.whole_cards for claim in request.claims)
+    least = min(request.claims, key=lambda claim: claim.amount.units).amount
+    untouched = {card.uuid for card in node.untouched}
+    lost = 0
+    for card in node.cards:
+        room = free.get(card.uuid)
+        if room is None:
             continue
-        if at_s is None and not state.waiting:
-            # Nobody waits for its room, so the rest of its life does not matter.
-            continue
-        state.cluster.clock.now_s = end
-        take_away(state, key)
-        try_again(state)
-        moments.append(moment_of(state, look=False))
+        usable = card.uuid in untouched if whole else least.fits(room)
+        if not usable or request.limits(card):
+            lost += room.units
+    return lost

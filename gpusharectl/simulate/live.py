@@ -21,15 +21,103 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
 from gpusharectl.access import Access
 from gpusharectl.simulate import synthetic
-from gpusharectl.simulate.scenario import Arrive, Drain, Event, Join, Scenario, Step
+from gpusharectl.simulate.scenario import (
+    Arrive,
+    Drain,
+    Event,
+    Join,
+    NotPlayable,
+    Scenario,
+    Step,
+)
 from gpusharectl.simulate.synthetic import before_it_ran, is_bound_to_node, playable
 from gpusharectl.state.read import configured_choice, everything
 
 _POLICY = "GPUSHARE_POLICY"
+_HOSTNAME = "kubernetes.io/hostname"
+_PASSING = "node.kubernetes.io/"
+"""Prefix of the taints of a node in trouble; a new node has none."""
 _MOST_NAMES = 5
+_MOST_NODES = 10
+_MOST_NAME = 200
+"""Characters of a name, so that a number fits behind it."""
 
 
-def whose_policy(extender: Json | None, choice: Choice) -> str:
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """How the simulation differs from the running cluster.
+
+    ``add`` has the number of new nodes by the node they are like. ``more`` has name,
+    template and number of further pods. ``afresh``: the running pods with cards are
+    placed again, in the order of their creation.
+    """
+
+    add: Mapping[str, int] = field(default_factory=dict)
+    drain: Sequence[str] = ()
+    more: Sequence[tuple[str, Json, int]] = ()
+    afresh: bool = False
+
+
+def read_live(access: Access, what: WhatIf, more: Sequence["MorePods"]) -> Scenario:
+    """Read the cluster once for a scenario; ``NotPlayable`` says what is wrong."""
+    host = access.objects.host
+    try:
+        templates = [(str(one), _template(access, one), one.number) for one in more]
+        nodes = list(everything(access.cluster, Kind.NODES))
+        pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
+    except Forbidden as error:
+        raise NotPlayable(without_rights(access, more, error)) from error
+    except ClusterError as error:
+        raise NotPlayable(f"{host}: {error}") from error
+    return live_scenario(nodes, pods, replace(what, more=templates), host)
+
+
+def live_scenario(
+    nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
+) -> Scenario:
+    """Make a scenario of nodes and unfinished pods, or raise ``NotPlayable``.
+
+    Nodes are added, then pending pods are tried by priority, then nodes are drained,
+    and further pods come last. The policy is the extender's.
+    """
+    by_name = {facts.name_of(node): node for node in nodes}
+    for name in (*what.add, *what.drain):
+        if name not in by_name:
+            known = words.listed(sorted(by_name), _MOST_NODES) or "none"
+            raise NotPlayable(f'there is no node "{name}"; there are: {known}')
+    there = [pod for pod in pods if facts.node_of(pod) in by_name]
+    again: list[Json] = []
+    if what.afresh:
+        again = sorted(filter(_moves, there), key=_came)
+        there = [pod for pod in there if not _moves(pod)]
+    pending = [pod for pod in pods if not (facts.node_of(pod) or facts.is_leaving(pod))]
+    ours = [pod for pod in pending if codec.is_ours(pod)]
+    tried = sorted((pod for pod in ours if not facts.gates(pod)), key=_queued)
+    taken = frozenset(map(facts.full_name, pods))
+    happenings: list[Event] = [
+        *(Join(node) for node in _added(by_name, what.add)),
+        *(Arrive(_unbound(pod)) for pod in (*again, *tried)),
+        *(Drain(name) for name in what.drain),
+        *(Arrive(pod) for pod in _further(what.more, taken)),
+    ]
+    extender = next(filter(facts.is_extender, pods), None)
+    choice = configured_choice({} if extender is None else facts.settings_of(extender))
+    return Scenario(
+        name=host,
+        nodes=tuple(nodes),
+        steps=tuple(Step(0.0, one) for one in happenings),
+        there=tuple(there),
+        choice=choice,
+        remarks=(
+            _whose_policy(extender, choice),
+            *_played(what, len(again), len(tried)),
+            *_unknown(nodes, pods),
+            *_not_tried(len(ours) - len(tried), len(pending) - len(ours)),
+        ),
+    )
+
+
+def _whose_policy(extender: Json | None, choice: Choice) -> str:
     """Say which policy is used, and whether it is known to be the extender's."""
     taken = choice.default
     if extender is None:
@@ -38,7 +126,12 @@ def whose_policy(extender: Json | None, choice: Choice) -> str:
     if told and told not in POLICIES:
         own = users_words(told)
         return f'The extender\'s policy "{own}" is not known here; {taken} is used.'
-    if not told and _set_elsewhere(extender):
+    containers = (extender.get("spec") or {}).get("containers") or ()
+    if not told and any(
+        container.get("envFrom")
+        or any(one.get("name") == _POLICY for one in container.get("env") or ())
+        for container in containers
+    ):
         return (
             f"The extender's policy is not known: {_POLICY} may come from a ConfigMap "
             f"or a Secret, which are not read; {taken} is used."
@@ -46,34 +139,27 @@ def whose_policy(extender: Json | None, choice: Choice) -> str:
     return f"The policy is the extender's: {taken}."
 
 
-def played(
-    add: Mapping[str, int],
-    counts: tuple[int, int],
-    drain: Sequence[str],
-    more: Sequence[tuple[str, int]],
-) -> Iterator[str]:
-    """Say what is played, in order; ``counts``: pods placed afresh, pods pending."""
-    afresh, waiting = counts
+def _played(what: WhatIf, afresh: int, waiting: int) -> Iterator[str]:
+    """Say what is played, in order."""
     steps = [
-        f"{_are(each, 'node', f'like {like}')} added" for like, each in add.items()
+        f"{_are(each, 'node', f'like {like}')} added" for like, each in what.add.items()
     ]
     if afresh:
         steps.append(f"{_are(afresh, 'pod', 'with cards')} placed afresh")
     if waiting:
         waits = "that waits" if waiting == 1 else "that wait"
         steps.append(f"{_are(waiting, 'pod', waits)} tried")
-    steps += [f"{name} is drained" for name in drain]
+    steps += [f"{name} is drained" for name in what.drain]
     steps += [
         f"{each} more of {name} {'comes' if each == 1 else 'come'}"
-        for name, each in more
+        for name, _, each in what.more
     ]
     if steps:
         order = ", in this order" if len(steps) > 1 else ""
         yield f"Played{order}: {'; '.join(steps)}."
 
 
-def unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
-    """Say what is not known of the cluster, and which pods are left out."""
+def _unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
     dark = [facts.name_of(node) for node in nodes if is_dark(node)]
     if dark:
         told = words.listed(dark, _MOST_NAMES)
@@ -87,33 +173,17 @@ def unknown(nodes: Sequence[Json], pods: Sequence[Json]) -> Iterator[str]:
             "Card not known, so room is kept on every card of the node and nothing is "
             f"counted as allotted, for: {words.listed(astray, _MOST_NAMES)}."
         )
-    yield from _not_tried([pod for pod in pods if _remarks_waits(pod)])
 
 
-def _not_tried(waiting: Sequence[Json]) -> Iterator[str]:
-    gated = [pod for pod in waiting if codec.is_ours(pod) and facts.gates(pod)]
-    plain = [pod for pod in waiting if not codec.is_ours(pod)]
+def _not_tried(gated: int, plain: int) -> Iterator[str]:
     found = []
     if gated:
-        found.append(f"{words.counted(len(gated), 'pod')} with scheduling gates")
+        found.append(f"{words.counted(gated, 'pod')} with scheduling gates")
     if plain:
-        verb = "asks" if len(plain) == 1 else "ask"
-        found.append(f"{words.counted(len(plain), 'pod')} that {verb} for no card")
+        verb = "asks" if plain == 1 else "ask"
+        found.append(f"{words.counted(plain, 'pod')} that {verb} for no card")
     if found:
         yield f"Not tried: {'; '.join(found)}."
-
-
-def _remarks_waits(pod: Json) -> bool:
-    return not facts.node_of(pod) and not facts.is_leaving(pod)
-
-
-def _set_elsewhere(extender: Json) -> bool:
-    containers = (extender.get("spec") or {}).get("containers") or ()
-    return any(
-        container.get("envFrom")
-        or any(one.get("name") == _POLICY for one in container.get("env") or ())
-        for container in containers
-    )
 
 
 def is_dark(node: Json) -> bool:
@@ -139,90 +209,12 @@ def _astray(pod: Json) -> bool:
 
 
 def _are(number: int, thing: str, which: str) -> str:
-    verb = "is" if number == 1 else "are"
-    return f"{words.counted(number, thing)} {which} {verb}"
-
-
-_HOSTNAME = "kubernetes.io/hostname"
-_MOST_NODES = 10
-_MOST_NAME = 200
-"""Characters of a name, so that a number fits behind it."""
-_PASSING = "node.kubernetes.io/"
-"""Prefix of the taints of a node in trouble; a new node has none."""
-
-
-class LiveError(ValueError):
-    """The question cannot be answered for this cluster; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """How the simulation differs from the running cluster.
-
-    ``add`` has the number of new nodes by the node they are like. ``more`` has name,
-    template and number of further pods. ``afresh``: the running pods with cards are
-    placed again, in the order of their creation.
-    """
-
-    add: Mapping[str, int] = field(default_factory=dict)
-    drain: Sequence[str] = ()
-    more: Sequence[tuple[str, Json, int]] = ()
-    afresh: bool = False
-
-
-def live_scenario(
-    nodes: Sequence[Json], pods: Sequence[Json], what: WhatIf, host: str
-) -> Scenario:
-    """Make a scenario of nodes and unfinished pods; ``LiveError`` if it is impossible.
-
-    Nodes are added, then pending pods are tried by priority, then nodes are drained,
-    and further pods come last. The policy is the extender's.
-    """
-    by_name = {facts.name_of(node): node for node in nodes}
-    for name in (*what.add, *what.drain):
-        if name not in by_name:
-            known = words.listed(sorted(by_name), _MOST_NODES) or "none"
-            raise LiveError(f'there is no node "{name}"; there are: {known}')
-    there = [pod for pod in pods if facts.node_of(pod) in by_name]
-    again: list[Json] = []
-    if what.afresh:
-        again = sorted(filter(_moves, there), key=_came)
-        there = [pod for pod in there if not _moves(pod)]
-    waiting = sorted(filter(_waits, pods), key=_queued)
-    taken = frozenset(map(facts.full_name, pods))
-    happenings: list[Event] = [
-        *(Join(node) for node in _added(by_name, what.add)),
-        *(Arrive(_unbound(pod)) for pod in (*again, *waiting)),
-        *(Drain(name) for name in what.drain),
-        *(Arrive(pod) for pod in _further(what.more, taken)),
-    ]
-    extender = next(filter(facts.is_extender, pods), None)
-    choice = configured_choice({} if extender is None else facts.settings_of(extender))
-    counts = (len(again), len(waiting))
-    further = [(name, each) for name, _, each in what.more]
-    return Scenario(
-        name=host,
-        nodes=tuple(nodes),
-        steps=tuple(Step(0.0, one) for one in happenings),
-        there=tuple(there),
-        choice=choice,
-        remarks=(
-            whose_policy(extender, choice),
-            *played(what.add, counts, what.drain, further),
-            *unknown(nodes, pods),
-        ),
-    )
+    return f"{words.counted(number, thing)} {which} {'is' if number == 1 else 'are'}"
 
 
 def _moves(pod: Json) -> bool:
     stays = is_bound_to_node(pod) or facts.is_leaving(pod)
     return codec.is_ours(pod) and not stays
-
-
-def _waits(pod: Json) -> bool:
-    if facts.node_of(pod) or facts.is_leaving(pod):
-        return False
-    return codec.is_ours(pod) and not facts.gates(pod)
 
 
 def _queued(pod: Json) -> tuple[int, str, str]:
@@ -250,7 +242,8 @@ def _further(
         try:
             pod = playable(template)
         except Malformed as error:
-            raise LiveError(f"no more pods of {name} can be added: {error}") from error
+            problem = f"no more pods of {name} can be added: {error}"
+            raise NotPlayable(problem) from error
         space, _, plain = name.rpartition("/")
         begun = f"{plain[:_MOST_NAME]}-more-{number}"
         told = (f"{begun}-{index}" for index in itertools.count())
@@ -261,17 +254,16 @@ def _further(
 
 def _added(by_name: Mapping[str, Json], add: Mapping[str, int]) -> Iterator[Json]:
     for like, count in add.items():
-        taken = 0
-        for _ in range(count):
-            taken += 1
-            while (name := f"{like}-new-{taken}") in by_name:
-                taken += 1
+        told = (f"{like}-new-{number}" for number in itertools.count(1))
+        free = (name for name in told if name not in by_name)
+        for name in itertools.islice(free, count):
             yield _like(by_name[like], name)
 
 
 def _like(node: Json, name: str) -> Json:
     """Return a new node like an existing one: empty, healthy, with cards of its own."""
     metadata: dict[str, Any] = node["metadata"]
+    wrong = f"a node like {metadata['name']} cannot be added"
     try:
         cards = [
             replace(
@@ -280,23 +272,15 @@ def _like(node: Json, name: str) -> Json:
             for card in codec.cards(node)
         ]
     except Malformed as error:
-        like = metadata["name"]
-        raise LiveError(f"a node like {like} cannot be added: {error}") from error
+        raise NotPlayable(f"{wrong}: {error}") from error
     if is_dark(node):
-        like = metadata["name"]
-        raise LiveError(
-            f"a node like {like} cannot be added: it has not reported its cards; "
-            "gpusharectl inspect says why"
-        )
+        problem = "it has not reported its cards; gpusharectl inspect says why"
+        raise NotPlayable(f"{wrong}: {problem}")
     labels = dict(metadata.get("labels") or {})
     if _HOSTNAME in labels:
         labels[_HOSTNAME] = name
-    spec = node.get("spec") or {}
-    taints = [
-        taint
-        for taint in spec.get("taints") or ()
-        if not str(taint.get("key", "")).startswith(_PASSING)
-    ]
+    taints = (node.get("spec") or {}).get("taints") or ()
+    kept = [one for one in taints if not str(one.get("key", "")).startswith(_PASSING)]
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -305,7 +289,7 @@ def _like(node: Json, name: str) -> Json:
             "labels": labels,
             "annotations": {names.CARDS: encode_cards(cards)} if cards else {},
         },
-        "spec": {"taints": taints},
+        "spec": {"taints": kept},
         "status": {"allocatable": (node.get("status") or {}).get("allocatable") or {}},
     }
 
@@ -325,47 +309,35 @@ class MorePods:
     """Further pods from a controller's template, as the command line names it."""
 
     def __init__(self, text: str) -> None:
-        """Parse ``edge/app=10``, or ``statefulset/edge/db=3``; ``LiveError``."""
+        """Parse ``edge/app=10``, or ``statefulset/edge/db=3``; ``NotPlayable``."""
         what, equals, number = text.rpartition("=")
         parts = what.split("/")
         kind = parts[0].lower() if len(parts) == _WITH_KIND else "deployment"
         wrong = f'"{users_words(text)}" does not name pods'
         counts = number.isdecimal() and len(number) <= len(str(_MOST_MORE))
         if not equals or not counts or not 0 < int(number) <= _MOST_MORE:
-            raise LiveError(
+            raise NotPlayable(
                 f"{wrong}; give NAMESPACE/NAME=N, such as edge/app=10, with N of 1 to "
                 f"{_MOST_MORE}"
             )
         if len(parts) not in (2, _WITH_KIND) or not all(parts):
-            raise LiveError(
+            raise NotPlayable(
                 f"{wrong}; give NAMESPACE/NAME=N for a Deployment, or KIND before it"
             )
         if kind not in _KINDS:
-            raise LiveError(f"{wrong}; a kind is one of {', '.join(_KINDS)}")
+            raise NotPlayable(f"{wrong}; a kind is one of {', '.join(_KINDS)}")
         version, kind_name, self.resource = _KINDS[kind]
         self.ref = Ref(version, kind_name, parts[-1], parts[-2])
         self.number = int(number)
 
-
-def read_live(
-    access: Access, what: WhatIf, more: Sequence[MorePods], name: str
-) -> Scenario:
-    """Read the cluster once for a scenario; ``LiveError``, ``ClusterError``."""
-    templates = [(str(_path(one)), _template(access, one), one.number) for one in more]
-    nodes = list(everything(access.cluster, Kind.NODES))
-    pods = list(everything(access.cluster, Kind.PODS, UNFINISHED))
-    asked = WhatIf(what.add, what.drain, templates, what.afresh)
-    return live_scenario(nodes, pods, asked, name)
-
-
-def _path(one: MorePods) -> str:
-    return f"{one.ref.namespace}/{one.ref.name}"
+    def __str__(self) -> str:
+        return f"{self.ref.namespace}/{self.ref.name}"
 
 
 def _template(access: Access, one: MorePods) -> Json:
     found = access.objects.get(one.ref)
     if found is None:
-        raise LiveError(f"there is no {one.ref}; kubectl get {one.resource} -A")
+        raise NotPlayable(f"there is no {one.ref}; kubectl get {one.resource} -A")
     template: Json = found if one.ref.kind == "Pod" else found["spec"]["template"]
     return template
 
@@ -381,36 +353,28 @@ _WHO = {
 }
 
 
-def without_rights(
-    access: Access, gets: Sequence[tuple[str, Ref]], error: Forbidden
-) -> str:
+def without_rights(access: Access, more: Sequence[MorePods], error: Forbidden) -> str:
     """Say in one sentence who lacks which rights, all of them, and what to do.
 
-    ``gets`` are the single objects that are read, with the resource names that rights
-    use. If all of it can be read by now, ``error`` is told instead.
+    If all of it can be read by now, ``error`` is told instead.
     """
-    missing = ", ".join(_missing(access, gets))
+    list_one, get = partial(access.cluster.list_page, limit=1), access.objects.get
+    reads: list[tuple[str, Callable[[], object]]] = [
+        ("list nodes", partial(list_one, Kind.NODES)),
+        ("list pods in all namespaces", partial(list_one, Kind.PODS)),
+        *(
+            (f"get {one.resource} in {one.ref.namespace}", partial(get, one.ref))
+            for one in more
+        ),
+    ]
+    missing = ", ".join(dict.fromkeys(right for right, read in reads if _refused(read)))
+    host = access.objects.host
     if not missing:
-        return f"{access.objects.host}: {error}; {_MEND}"
-    who = _who(access)
-    if not who:
-        # The refusal of the API server names the account, too.
-        return f"{access.objects.host} does not let you {missing} ({error}); {_MEND}"
-    return f'{access.objects.host} does not let "{who}" {missing}; {_MEND}'
-
-
-def _missing(access: Access, gets: Sequence[tuple[str, Ref]]) -> Iterator[str]:
-    list_one = partial(access.cluster.list_page, limit=1)
-    if _refused(partial(list_one, Kind.NODES)):
-        yield "list nodes"
-    if _refused(partial(list_one, Kind.PODS)):
-        yield "list pods in all namespaces"
-    seen = set()
-    for resource, ref in gets:
-        right = f"get {resource} in {ref.namespace}"
-        if right not in seen and _refused(partial(access.objects.get, ref)):
-            seen.add(right)
-            yield right
+        return f"{host}: {error}; {_MEND}"
+    if who := _who(access):
+        return f'{host} does not let "{who}" {missing}; {_MEND}'
+    # The refusal of the API server names the account, too.
+    return f"{host} does not let you {missing} ({error}); {_MEND}"
 
 
 def _refused(read: Callable[[], object]) -> bool:

@@ -20,7 +20,7 @@ from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube.cluster import Json
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.engine import Outcome, Played
-from gpusharectl.simulate.scenario import Arrive, Scenario, Step
+from gpusharectl.simulate.scenario import Arrive, NotPlayable, Scenario, Step
 
 WHOLE = 1000
 """Milli of one whole card."""
@@ -158,7 +158,7 @@ _POD_FIELDS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _MOST = 10**12
 
 
-class TraceError(ValueError):
+class TraceError(NotPlayable):
     """A trace that cannot be replayed; the message names file, line and field."""
 
 

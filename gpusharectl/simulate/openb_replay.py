@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from rich.console import Console
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpusharectl.output import Words
-from gpusharectl.simulate.engine import OnStep, Outcome, play
+from gpusharectl.simulate.engine import Outcome, play
 from gpusharectl.simulate.openb import (
     Meter,
     Trace,
@@ -24,6 +24,7 @@ from gpusharectl.simulate.openb import (
 )
 from gpusharectl.simulate.plot import check, save, styled, subplots
 from gpusharectl.simulate.render import Figures, side_by_side
+from gpusharectl.simulate.result import Began
 
 LOADS = (100, 130)
 """The loads, in percent of all cards, of the figures in the paper."""
@@ -52,52 +53,40 @@ class Replay:
         return [(load, fmean(curve[load] for curve in curves)) for load in loads]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to replay."""
+def replays(
+    folder: Path,
+    lists: Sequence[str],
+    seeds: tuple[int, ...],
+    choices: Sequence[Choice],
+    began: Began,
+) -> Iterator[Replay]:
+    """Replay list by list, policy by policy; ``TraceError`` says what is wrong.
 
-    folder: Path
-    lists: tuple[str, ...]
-    seeds: tuple[int, ...]
-    choices: tuple[Choice, ...]
-
-
-def replays(wanted: Wanted, began: Callable[[str], OnStep]) -> Iterator[Replay]:
-    """Replay list by list, policy by policy; ``ValueError`` says what is wrong.
-
-    All lists are read before the first replay. ``began`` is called with the name of
-    each replay.
+    All lists are read before the first replay.
     """
-    traces = [read_trace(wanted.folder, pod_list) for pod_list in wanted.lists]
-    for pod_list, trace in zip(wanted.lists, traces, strict=True):
-        for choice in wanted.choices:
-            yield _replay(trace, pod_list, choice, wanted.seeds, began)
+    traces = [read_trace(folder, pod_list) for pod_list in lists]
+    for pod_list, trace in zip(lists, traces, strict=True):
+        for choice in choices:
+            yield _replay(trace, pod_list, choice, seeds, began)
 
 
 def _replay(
     trace: Trace,
     pod_list: str,
     choice: Choice,
-    seeds: Sequence[int],
-    began: Callable[[str], OnStep],
+    seeds: tuple[int, ...],
+    began: Began,
 ) -> Replay:
-    meters, placed, pods = [], [], []
+    meters, outcomes = [], []
     for seed in seeds:
         scenario = trace_scenario(trace, pod_list, seed)
         progress = began(f"{pod_list} · {choice.default} · seed {seed}")
         played = play(scenario, choice, progress, looks=0)
         meters.append(metered(trace, seed, played))
-        outcomes = played.outcomes
-        placed.append(sum(result.outcome is Outcome.PLACED for result in outcomes))
-        pods.append(len(outcomes))
-    return Replay(
-        pod_list,
-        choice.default,
-        tuple(seeds),
-        tuple(meters),
-        tuple(placed),
-        tuple(pods),
-    )
+        outcomes.append([result.outcome for result in played.outcomes])
+    placed = tuple(one.count(Outcome.PLACED) for one in outcomes)
+    pods = tuple(map(len, outcomes))
+    return Replay(pod_list, choice.default, seeds, tuple(meters), placed, pods)
 
 
 def replay_data(found: Sequence[Replay]) -> dict[str, Any]:
@@ -193,7 +182,7 @@ def replays_csv(found: Sequence[Replay]) -> str:
 
 
 def plot_replays(found: Sequence[Replay], path: Path) -> None:
-    """Draw a curve for each policy, a panel for each list; ``PlotError``."""
+    """Draw a curve for each policy, a panel for each list; ``NotPlayable``."""
     check(path)
     lists = list(dict.fromkeys(one.pod_list for one in found))
     figure, panels = subplots(len(lists))

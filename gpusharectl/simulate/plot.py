@@ -11,7 +11,7 @@ from typing import Any
 from gpushare.kube import words
 from gpusharectl.simulate.engine import Moment
 from gpusharectl.simulate.result import Report, is_timed, thinned
-from gpusharectl.simulate.scenario import stretch
+from gpusharectl.simulate.scenario import NotPlayable, stretch
 
 _KINDS = (".png", ".svg")
 _MISSING = (
@@ -23,16 +23,12 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _STYLES = ("-", "--", "-.", ":")
 
 
-class PlotError(ValueError):
-    """No picture can be made; the message says why and what to do."""
-
-
 def check(path: Path) -> None:
-    """Raise ``PlotError`` if nothing could be drawn: called before a long run."""
+    """Raise ``NotPlayable`` if nothing could be drawn: called before a long run."""
     if path.suffix.lower() not in _KINDS:
-        raise PlotError(f"--plot {path}: the name must end in {' or '.join(_KINDS)}")
+        raise NotPlayable(f"--plot {path}: the name must end in {' or '.join(_KINDS)}")
     if not path.absolute().parent.is_dir():
-        raise PlotError(f"--plot {path}: there is no folder {path.absolute().parent}")
+        raise NotPlayable(f"--plot {path}: there is no folder {path.absolute().parent}")
     if path.is_dir():
         raise _unwritten(path, "a folder has that name")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
@@ -43,7 +39,7 @@ def check(path: Path) -> None:
 def subplots(
     rows: int, *, shared: bool = False, heights: tuple[int, ...] | None = None
 ) -> tuple[Any, list[Any]]:
-    """Return a new picture and its panels, one below the other; ``PlotError``."""
+    """Return a new picture and its panels, one below the other; ``NotPlayable``."""
     figure = _figure()(figsize=(8, 5 if shared else 4 * rows), layout="constrained")
     found = figure.subplots(
         rows, 1, sharex=shared, squeeze=False, height_ratios=heights
@@ -70,7 +66,7 @@ def styled(number: int, label: str) -> dict[str, Any]:
 
 
 def save(figure: Any, path: Path) -> None:  # noqa: ANN401
-    """Write the picture; the same run gives the same file. ``PlotError``."""
+    """Write the picture; the same run gives the same file. ``NotPlayable``."""
     from matplotlib import rc_context  # noqa: PLC0415 - an extra
 
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
@@ -82,15 +78,15 @@ def save(figure: Any, path: Path) -> None:  # noqa: ANN401
         raise _unwritten(path, str(error)) from error
 
 
-def _unwritten(path: Path, why: str) -> PlotError:
-    return PlotError(f"--plot {path}: cannot be written: {why}")
+def _unwritten(path: Path, why: str) -> NotPlayable:
+    return NotPlayable(f"--plot {path}: cannot be written: {why}")
 
 
 def _figure() -> Any:  # noqa: ANN401
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise PlotError(_MISSING) from error
+        raise NotPlayable(_MISSING) from error
     return Figure
 
 
@@ -100,14 +96,14 @@ _HOUR_S = 3600
 def plot_report(report: Report, path: Path) -> None:
     """Draw allotted share and fragmentation over time, or over the load without times.
 
-    Raises ``PlotError``.
+    Raises ``NotPlayable``.
     """
     check(path)
     save(picture(report), path)
 
 
 def picture(report: Report) -> Any:  # noqa: ANN401
-    """Return the picture as a matplotlib figure; ``PlotError`` if that is missing."""
+    """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
     figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
     timed = is_timed(report.scenario)
     for number, run in enumerate(report.runs):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
-from gpushare.domain.policies import POLICIES
+from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.quantity import NotAQuantity
 from gpushare.domain.refusal import Refusal, users_words
 from gpushare.kube import names, words
@@ -16,17 +16,30 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.cluster import SimulatedCluster
-from gpusharectl.simulate.engine import Moment, Outcome, Played, PodOutcome
+from gpusharectl.simulate.engine import (
+    Moment,
+    OnStep,
+    Outcome,
+    Played,
+    PodOutcome,
+    play,
+)
 from gpusharectl.simulate.scenario import (
     NOWHERE,
     Arrive,
     Drain,
     Expected,
     Join,
+    NotPlayable,
+    PodName,
     Scenario,
     request_text,
+    whole_ms,
 )
 from gpusharectl.simulate.synthetic import check_amount
+
+Began = Callable[[str], OnStep]
+"""Called with the name of a run; returns what to call after each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +99,29 @@ class Run:
         return self.counts[Outcome.PLACED] + self.counts[Outcome.WAITED]
 
 
-def summed(scenario: Scenario, played: Played) -> Run:
-    """Sum up what was played."""
+def run(
+    scenario: Scenario,
+    choice: Choice,
+    sizes: Sequence[synthetic.PodSpec] = (),
+    began: Began = lambda _name: lambda _done, _total: None,
+) -> Run:
+    """Play it under one policy, and count how many more of each size fit at the end."""
+    rooms: list[Room] = []
+
+    def count(cluster: SimulatedCluster) -> None:
+        cluster.learns = False
+        tell = began(f"{choice.default}, room for more")
+        rooms.extend(room(cluster, asked, tell) for asked in sizes)
+        cluster.learns = True
+
+    played = play(scenario, choice, began(choice.default), at_end=count)
     last = {result.came_as: result for result in played.outcomes}
     moved = {result.came_as for result in played.outcomes if result.first}
     counts = Counter(result.outcome for result in last.values())
-    moments = played.moments
     waits = [
-        result.waited_s
+        whole_ms(result.placed_s - result.came_s)
         for result in played.outcomes
-        if result.outcome is Outcome.WAITED
+        if result.outcome is Outcome.WAITED and result.placed_s is not None
     ]
     # The scenario's expectation holds for the policy that it names.
     expected = played.policy == scenario.choice.default
@@ -104,13 +130,14 @@ def summed(scenario: Scenario, played: Played) -> Run:
         played=played,
         counts={outcome: counts[outcome] for outcome in Outcome},
         not_placed=_not_placed(played.outcomes),
-        fullest=max(moments, key=lambda moment: moment.allotted or 0.0),
+        fullest=max(played.moments, key=lambda moment: moment.allotted or 0.0),
         end=played.end,
-        longest_wait_s=max((one for one in waits if one is not None), default=None),
+        longest_wait_s=max(waits, default=None),
         untouched=played.untouched,
         moved=len(moved),
         rehoused=sum(bool(last[pod].node) for pod in moved),
-        wrong=_wrong(scenario.expected, tuple(last.values())) if expected else (),
+        wrong=tuple(_wrong(scenario.expected, last)) if expected else (),
+        rooms=tuple(rooms),
     )
 
 
@@ -148,26 +175,18 @@ def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
     return tuple(sorted(found, key=lambda one: (-len(one.pods), one.asks)))
 
 
-def _wrong(expected: Expected, outcomes: Sequence[PodOutcome]) -> tuple[str, ...]:
-    by_name = {result.came_as: result for result in outcomes}
-    found = []
-    gone = (Outcome.REFUSED,)
-    for what, wanted, number in (
-        ("placed", expected.placed, sum(bool(result.node) for result in outcomes)),
-        (
-            "refused",
-            expected.refused,
-            sum(result.outcome in gone for result in outcomes),
-        ),
-    ):
-        if wanted is not None and wanted != number:
-            found.append(f"pods {what}: {number}; expected: {wanted}")
+def _wrong(expected: Expected, last: Mapping[PodName, PodOutcome]) -> Iterator[str]:
+    placed = sum(bool(result.node) for result in last.values())
+    refused = sum(result.outcome is Outcome.REFUSED for result in last.values())
+    if expected.placed not in (None, placed):
+        yield f"pods placed: {placed}; expected: {expected.placed}"
+    if expected.refused not in (None, refused):
+        yield f"pods refused: {refused}; expected: {expected.refused}"
     for pod, place in expected.where.items():
-        result = by_name.get(pod)
+        result = last.get(pod)
         came = NOWHERE if result is None else result.place
         if place not in (came, result.node if result else ""):
-            found.append(f"{'/'.join(pod)}: {came}; expected: {place}")
-    return tuple(found)
+            yield f"{'/'.join(pod)}: {came}; expected: {place}"
 
 
 NOT_PLAYED = (
@@ -187,22 +206,20 @@ _MOST_NAMES = 5
 def not_played(scenario: Scenario) -> Iterator[str]:
     """Yield what a real cluster has and this simulation left out, as sentences."""
     yield from NOT_PLAYED
-    drains = any(isinstance(step.what, Drain) for step in scenario.steps)
-    if drains:
+    events = [step.what for step in scenario.steps]
+    pods = [one.pod for one in events if isinstance(one, Arrive)]
+    if any(isinstance(one, Drain) for one in events):
         yield _DRAINED
-    joins = any(isinstance(step.what, Join) for step in scenario.steps)
+        pods += scenario.there
+    joins = any(isinstance(one, Join) for one in events)
     if joins and any(map(_is_daemon, scenario.there)):
         yield _DAEMONS
-    others: set[str] = set()
-    lacks_cores = False
-    for spec in _specs(scenario, drains=drains):
-        for container in _containers(spec):
-            asked = _asked(container)
-            others |= asked - _PLAYED
-            lacks_cores |= names.MEMORY in asked and names.CORE not in asked
-    if lacks_cores:
+    # Pods that are alike share one spec.
+    specs = {id(pod["spec"]): pod["spec"] for pod in pods}
+    asked = [_asked(one) for spec in specs.values() for one in _containers(spec)]
+    if any(names.MEMORY in one and names.CORE not in one for one in asked):
         yield _WEBHOOK
-    if others:
+    if others := set[str]().union(*asked) - _PLAYED:
         told = words.listed(sorted(others), _MOST_NAMES)
         yield f"other resources that pods ask for, on whatever nodes: {told}"
 
@@ -210,15 +227,6 @@ def not_played(scenario: Scenario) -> Iterator[str]:
 def _is_daemon(pod: Json) -> bool:
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(owner.get("kind") == "DaemonSet" for owner in owners)
-
-
-def _specs(scenario: Scenario, *, drains: bool) -> Iterator[Json]:
-    """Yield the specs of pods to be placed; one that several pods share, once."""
-    seen: dict[int, Json] = {}
-    arriving = (s.what.pod for s in scenario.steps if isinstance(s.what, Arrive))
-    for pod in (*arriving, *(scenario.there if drains else ())):
-        seen.setdefault(id(pod["spec"]), pod["spec"])
-    yield from seen.values()
 
 
 def _containers(spec: Json) -> Iterator[Json]:
@@ -286,123 +294,90 @@ _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
 
-Told = Callable[[int, int], None]
-"""Called with the number of pods placed and the most that are tried."""
-
-
-class SizeError(ValueError):
-    """A size of a pod that cannot be read; the message has the fix."""
-
-
 def read_size(text: str) -> synthetic.PodSpec:
     """Parse ``20`` (units, with one core) or ``units=20,cpu=4,memory=8Gi,cards=2``.
+
+    Raises ``NotPlayable``, also for what the extender would refuse.
 
     >>> read_size("20").units, read_size("cards=2").cores
     (20, 200)
     """
-    if text.isdecimal():
-        units = _number(text, "units", text)
-        asked = synthetic.PodSpec(units=units, cores=1 if units else 0)
-    else:
-        asked = _asked_of_size(text, _told(text))
-    _check(text, asked)
+
+    def number(key: str, default: int = 0) -> int:
+        value = told.get(key, str(default))
+        most = MOST * CORES_PER_CARD
+        short = value.isdecimal() and len(value) <= _MOST_DIGITS
+        if short and int(value) <= most:
+            return int(value)
+        problem = f"{key} must be a whole number of 0 to {most}"
+        raise _wrong_size(text, f": {problem}; {_EXAMPLE}")
+
+    told = _told(text)
+    units, cards = number("units"), number("cards")
+    if cards and "cores" in told:
+        raise _wrong_size(text, ": cards are whole ones; leave the cores out")
+    asked = synthetic.PodSpec(
+        units=units,
+        # The webhook does the same: memory comes with one core at least.
+        cores=CORES_PER_CARD * cards or number("cores", min(units, 1)),
+        cpu=told.get("cpu", ""),
+        memory=told.get("memory", ""),
+        models=(told["model"],) if "model" in told else (),
+        policy=told.get("policy", ""),
+    )
+    if problem := synthetic.refused(synthetic.pod(_NAMESPACE, "more", asked)):
+        raise _wrong_size(text, f": {problem}")
+    if not (asked.units or asked.cores or asked.cpu or asked.memory):
+        raise _wrong_size(text, f" asks for nothing; {_EXAMPLE}")
     return asked
 
 
 def _told(text: str) -> dict[str, str]:
     told: dict[str, str] = {}
-    for part in text.split(","):
+    for part in (f"units={text}" if text.isdecimal() else text).split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if key not in _KNOWN or not equals or not value:
-            raise SizeError(f'"{text}" is not the size of a pod; {_EXAMPLE}')
+            raise _wrong_size(text, f" is not the size of a pod; {_EXAMPLE}")
         if key in told:
-            raise SizeError(f'"{text}" has {key} twice')
+            raise _wrong_size(text, f" has {key} twice")
         told[key] = value
+        try:
+            check_amount(value if key in ("cpu", "memory") else "0")
+        except NotAQuantity as error:
+            problem = f': {key} is "{users_words(value)}"; {_EXAMPLE}'
+            raise _wrong_size(text, problem) from error
+    if (policy := told.get("policy", "")) and policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise _wrong_size(
+            text, f': no policy "{users_words(policy)}"; known are {known}'
+        )
+    if "cards" in told and "cores" in told:
+        raise _wrong_size(text, ": cards are whole ones; leave the cores out")
     return told
 
 
-def _asked_of_size(text: str, told: dict[str, str]) -> synthetic.PodSpec:
-    for key in ("cpu", "memory"):
-        _check_quantity(text, key, told.get(key, "0"))
-    policy = told.get("policy", "")
-    if policy and policy not in POLICIES:
-        known = ", ".join(POLICIES)
-        raise SizeError(f'"{text}": no policy "{policy}"; known are {known}')
-    units = _number(text, "units", told.get("units", "0"))
-    cards = _number(text, "cards", told.get("cards", "0"))
-    return synthetic.PodSpec(
-        units=units,
-        cores=_cores(text, told, units, cards),
-        cpu=told.get("cpu", ""),
-        memory=told.get("memory", ""),
-        models=(told["model"],) if "model" in told else (),
-        policy=policy,
-    )
+def _wrong_size(text: str, problem: str) -> NotPlayable:
+    return NotPlayable(f'"{users_words(text)}"{problem}')
 
 
-def rooms(
-    cluster: SimulatedCluster,
-    sizes: Sequence[synthetic.PodSpec],
-    told: Told = lambda _done, _most: None,
-) -> list[Room]:
-    """Count for each size alone how many more fit; the cluster is left as it was."""
-    cluster.learns = False
-    found = [_room(cluster, asked, told) for asked in sizes]
-    cluster.learns = True
-    return found
-
-
-def _room(cluster: SimulatedCluster, asked: synthetic.PodSpec, told: Told) -> Room:
+def room(cluster: SimulatedCluster, asked: synthetic.PodSpec, told: OnStep) -> Room:
+    """Count how many more pods fit; the cluster is left as it was."""
     placed: list[tuple[PodRef, NodeName]] = []
     said = ""
     for number in range(MOST + 1):
-        found = cluster.add(synthetic.pod(_NAMESPACE, f"more-{number}", asked))
-        if isinstance(found, Refusal):
+        pod = synthetic.pod(_NAMESPACE, f"more-{number}", asked)
+        ref, needs = cluster.add(pod)
+        if isinstance(needs, Refusal):
             # read_size has refused such a size before.
-            raise SizeError(refusal_text(found))
-        said = request_text(found.needs)
-        decided = cluster.place(found)
+            raise NotPlayable(refusal_text(needs))
+        said = request_text(needs)
+        decided = cluster.place(ref, needs)
         if not isinstance(decided, Placement):
-            cluster.take_away(found.ref, None)
+            cluster.take_away(ref, None)
             break
-        placed.append((found.ref, decided.node))
+        placed.append((ref, decided.node))
         told(len(placed), MOST)
     told(MOST, MOST)
     for ref, node in reversed(placed):
         cluster.take_away(ref, node)
     return Room(said, min(len(placed), MOST), more=len(placed) > MOST)
-
-
-def _cores(text: str, told: dict[str, str], units: int, cards: int) -> int:
-    if cards and "cores" in told:
-        raise SizeError(f'"{text}": cards are whole ones; leave the cores out')
-    if cards:
-        return CORES_PER_CARD * cards
-    # The webhook does the same: memory comes with one core at least.
-    return _number(text, "cores", told.get("cores", "1" if units else "0"))
-
-
-def _number(text: str, key: str, value: str) -> int:
-    most = MOST * CORES_PER_CARD
-    fits = value.isdecimal() and len(value) <= _MOST_DIGITS and int(value) <= most
-    if not fits:
-        raise SizeError(
-            f'"{users_words(text)}": {key} must be a whole number of 0 to {most}; '
-            f"{_EXAMPLE}"
-        )
-    return int(value)
-
-
-def _check(text: str, asked: synthetic.PodSpec) -> None:
-    """Check a pod of this size as the extender would, before anything is played."""
-    if problem := synthetic.refused(synthetic.pod(_NAMESPACE, "more", asked)):
-        raise SizeError(f'"{users_words(text)}": {problem}')
-    if not (asked.units or asked.cores or asked.cpu or asked.memory):
-        raise SizeError(f'"{users_words(text)}" asks for nothing; {_EXAMPLE}')
-
-
-def _check_quantity(text: str, key: str, value: str) -> None:
-    try:
-        check_amount(value)
-    except NotAQuantity as error:
-        raise SizeError(f'"{text}": {key} is "{value}"; {_EXAMPLE}') from error

@@ -16,6 +16,12 @@ from gpusharectl.simulate.cluster import PodNeeds
 
 NOWHERE = "nowhere"
 """The place of a pod that is expected to be refused."""
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+class NotPlayable(ValueError):
+    """What is asked for cannot be simulated; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from gpusharectl.simulate.scenario import (
     Expected,
     Join,
     Leave,
+    PodName,
     Scenario,
     Step,
     seconds,
@@ -47,8 +48,6 @@ _MIB = {"MiB": 1, "GiB": 1024}
 _LEAST_PRIORITY = -(2**31)
 """Kubernetes has 32 bits for it; a user's may be 1,000,000,000 at most."""
 _MOST_SPACES = 3
-PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 def _name(text: str) -> str:

@@ -26,16 +26,16 @@ known, or it does not apply::
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gpusharectl.simulate.engine import Moment, Outcome, PodOutcome
-from gpusharectl.simulate.result import NotPlaced, Report, Room, Run, thinned
+from gpusharectl.simulate.result import Report, Run, thinned
 
 VERSION = 1
-_COLUMNS = (
-    *("policy", "at_s", "load", "asked_units", "held_units", "units", "held_cores"),
-    *("cores", "allotted", "waiting", "fragmented", "arrived_units"),
+_MOMENT = (
+    *("at_s", "load", "asked_units", "held_units", "units", "held_cores", "cores"),
+    *("allotted", "waiting", "fragmented", "arrived_units"),
 )
 
 
@@ -55,20 +55,17 @@ def report_data(report: Report) -> dict[str, Any]:
     }
 
 
-def report_csv(runs: Sequence[Run]) -> str:
+def report_csv(report: Report) -> str:
     """Return the curves, a line for each moment; what is not known is left empty."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for run in runs:
+    writer.writerow(("policy", *_MOMENT))
+    for run in report.runs:
         for moment in thinned(run.played.moments):
-            told = {"policy": run.policy, **_moment(moment)}
-            writer.writerow([_cell(told[column]) for column in _COLUMNS])
+            told = (run.policy, *_moment(moment).values())
+            cells = (f"{x:.15g}" if isinstance(x, float) else x for x in told)
+            writer.writerow(cells)
     return page.getvalue()
-
-
-def _cell(value: object) -> object:
-    return f"{value:.15g}" if isinstance(value, float) else value
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -85,50 +82,32 @@ def _run(run: Run) -> dict[str, Any]:
         "untouched_cards": run.untouched,
         "fullest": _moment(run.fullest),
         "end": _moment(run.end),
-        "not_placed": [_not_placed(one) for one in run.not_placed],
-        "room": [_room(one) for one in run.rooms],
+        "not_placed": [
+            {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
+            for one in run.not_placed
+        ],
+        "room": [asdict(room) for room in run.rooms],
         "curve": [_moment(moment) for moment in thinned(run.played.moments)],
-        "pods": list(_pods(run.played.outcomes)),
+        "pods": [_pod(result) for result in run.played.outcomes],
         "unexpected": list(run.wrong),
     }
 
 
 def _moment(moment: Moment) -> dict[str, Any]:
+    return {column: getattr(moment, column) for column in _MOMENT}
+
+
+def _pod(result: PodOutcome) -> dict[str, Any]:
     return {
-        "at_s": moment.at_s,
-        "load": moment.load,
-        "asked_units": moment.asked,
-        "held_units": moment.held,
-        "units": moment.units,
-        "held_cores": moment.held_cores,
-        "cores": moment.cores,
-        "allotted": moment.allotted,
-        "waiting": moment.waiting,
-        "fragmented": moment.fragmented,
-        "arrived_units": moment.arrived,
+        "namespace": result.pod.namespace,
+        "name": result.pod.name,
+        "asks": result.asks,
+        "outcome": result.outcome.value,
+        "came_s": result.came_s,
+        "placed_s": result.placed_s,
+        "left_s": result.left_s,
+        "node": result.node or None,
+        "cards": list(result.cards),
+        "reasons": dict(result.reasons),
+        "first": result.first or None,
     }
-
-
-def _not_placed(one: NotPlaced) -> dict[str, Any]:
-    return {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
-
-
-def _room(room: Room) -> dict[str, Any]:
-    return {"asks": room.asks, "number": room.number, "more": room.more}
-
-
-def _pods(outcomes: Sequence[PodOutcome]) -> Iterator[dict[str, Any]]:
-    for result in outcomes:
-        yield {
-            "namespace": result.pod.namespace,
-            "name": result.pod.name,
-            "asks": result.asks,
-            "outcome": result.outcome.value,
-            "came_s": result.came_s,
-            "placed_s": result.placed_s,
-            "left_s": result.left_s,
-            "node": result.node or None,
-            "cards": list(result.cards),
-            "reasons": dict(result.reasons),
-            "first": result.first or None,
-        }

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from gpushare.domain.model import NodeName, Placement
+from gpushare.domain.model import NodeName, Placement, PodRef
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import POLICIES, Choice
 from gpushare.domain.refusal import Refusal
-from gpushare.kube.cluster import Kind
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
-from gpusharectl.simulate.cluster import PendingPod, SimulatedCluster
+from gpusharectl.simulate.cluster import PodNeeds, SimulatedCluster
 from tests.gpusharectl.simulate.building import node, pod
 
 
@@ -22,10 +22,10 @@ def cluster(policy: str = "first-fit") -> SimulatedCluster:
     return found
 
 
-def pending(of: SimulatedCluster, body: dict[str, object]) -> PendingPod:
-    found = of.add(body)
-    assert not isinstance(found, Refusal)
-    return found
+def pending(of: SimulatedCluster, body: Json) -> tuple[PodRef, PodNeeds]:
+    ref, needs = of.add(body)
+    assert not isinstance(needs, Refusal)
+    return ref, needs
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -40,15 +40,15 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
     for number in range(60):
         units, cpu = dice.choice([2, 5, 11, 20]), dice.choice(["500m", "1", ""])
         cores = dice.choice([1, 1, 1, 100])
-        asked = pending(here, pod(f"p-{number}", units, cores, cpu=cpu))
+        ref, needs = pending(here, pod(f"p-{number}", units, cores, cpu=cpu))
         of = here.candidates
-        judged = {name: of.judge(asked.needs, name) for name in of.names()}
+        judged = {name: of.judge(needs, name) for name in of.names()}
         nodes = [here.ledger.node(name) for name, no in judged.items() if not no]
         found = [node for node in nodes if node is not None]
-        wanted = schedule(asked.needs.request, found, asked.needs.policy)
-        got = here.place(asked)
-        stored = pod_record(here.api.get(Kind.PODS, "default", asked.ref.name))
-        assert stored.placement == here.ledger.placement(asked.ref.uid)
+        wanted = schedule(needs.request, found, needs.policy)
+        got = here.place(ref, needs)
+        stored = pod_record(here.api.get(Kind.PODS, "default", ref.name))
+        assert stored.placement == here.ledger.placement(ref.uid)
         if isinstance(wanted, Placement):
             assert got == wanted == stored.placement
             there.append(wanted)
@@ -57,7 +57,7 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
             assert stored.placement is None
             reasons = [no for no in judged.values() if no]
             assert got.nodes == len(reasons) == 4
-            here.take_away(asked.ref, None)
+            here.take_away(ref, None)
         if there and number % 3 == 0:
             gone = there.pop(dice.randrange(len(there)))
             here.take_away(gone.pod, gone.node)
@@ -67,11 +67,11 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
 def test_no_more_pods_than_a_node_takes() -> None:
     here = SimulatedCluster(Choice())
     here.add_node(node("n", 29, pods=1))
-    first = pending(here, pod("a", 1))
-    assert isinstance(here.place(first), Placement)
-    assert not isinstance(here.place(pending(here, pod("b", 1))), Placement)
-    here.take_away(first.ref, NodeName("n"))
-    assert isinstance(here.place(pending(here, pod("c", 1))), Placement)
+    first, needs = pending(here, pod("a", 1))
+    assert isinstance(here.place(first, needs), Placement)
+    assert not isinstance(here.place(*pending(here, pod("b", 1))), Placement)
+    here.take_away(first, NodeName("n"))
+    assert isinstance(here.place(*pending(here, pod("c", 1))), Placement)
 
 
 def test_the_same_twice() -> None:
@@ -80,7 +80,7 @@ def test_the_same_twice() -> None:
     for _ in range(2):
         here = cluster("spread")
         placed = [
-            here.place(pending(here, pod(f"p-{number}", 5))) for number in range(9)
+            here.place(*pending(here, pod(f"p-{number}", 5))) for number in range(9)
         ]
         found.append(placed)
     assert found[0] == found[1]

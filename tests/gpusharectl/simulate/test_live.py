@@ -18,7 +18,6 @@ from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.simulate.engine import Played, play
 from gpusharectl.simulate.live import (
-    LiveError,
     MorePods,
     WhatIf,
     live_scenario,
@@ -26,7 +25,7 @@ from gpusharectl.simulate.live import (
     without_rights,
 )
 from gpusharectl.simulate.result import not_played
-from gpusharectl.simulate.scenario import Scenario
+from gpusharectl.simulate.scenario import NotPlayable, Scenario
 from tests.builders import bound_json, card, container_json, placement, pod_json
 from tests.gpusharectl.cluster_states import MADE, extender, node_of
 from tests.gpusharectl.conftest import put
@@ -138,7 +137,7 @@ WRONG_CONTAINER = {"containers": [container_json("main", 8, 1)], "tolerations": 
     ids=["node", "no node", "broken", "silent", "template"],
 )
 def test_what_cannot_be_played(of: list[Json], what: Json, words: str) -> None:
-    with pytest.raises(LiveError, match=words):
+    with pytest.raises(NotPlayable, match=words):
         live(of, **what)
 
 
@@ -179,9 +178,11 @@ def test_how_many_more_fit(cluster: Embedded, kubeconfig: str) -> None:
 
 
 def test_a_deployment_of_the_cluster(cluster: Embedded) -> None:
-    objects = SimpleNamespace(get=lambda _: {"spec": {"template": TEMPLATE}})
+    objects = SimpleNamespace(
+        host="here", get=lambda _: {"spec": {"template": TEMPLATE}}
+    )
     access: Any = SimpleNamespace(cluster=cluster, objects=objects)
-    found = read_live(access, WhatIf(), [MorePods("edge/app=2")], "here")
+    found = read_live(access, WhatIf(), [MorePods("edge/app=2")])
     assert found.arrivals == 2
 
 
@@ -366,8 +367,7 @@ MEND = (
     "; take an administrator's kubeconfig by --kubeconfig, or have what is missing "
     "granted: docs/simulator.md has a ClusterRole"
 )
-APP = ("deployments.apps", Ref("apps/v1", "Deployment", "app", "edge"))
-OTHER = ("deployments.apps", Ref("apps/v1", "Deployment", "other", "edge"))
+APPS = [MorePods("edge/app=1"), MorePods("edge/other=1")]
 
 
 class Guarded:
@@ -428,5 +428,5 @@ def test_whose_rights_are_missing(
 ) -> None:
     server = Guarded(fails, who)
     access = SimpleNamespace(cluster=server, objects=server)
-    told = without_rights(access, [APP, OTHER], FIRST)  # type: ignore[arg-type]
+    told = without_rights(access, APPS, FIRST)  # type: ignore[arg-type]
     assert told == f"{words}{MEND}"

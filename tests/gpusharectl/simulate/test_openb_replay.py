@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from gpushare.domain.policies import Choice
 from gpusharectl.__main__ import main
 from gpusharectl.simulate.openb import NODE_FILE
-from gpusharectl.simulate.openb_replay import Wanted, replays
+from gpusharectl.simulate.openb_replay import replays
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
     f"made-up-{number},16000,65536,2,{model}\n"
@@ -67,9 +67,9 @@ def test_all_lists_are_read_before_the_first_is_played(
     path = folder / "openb_pod_list_empty.csv"
     path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,0,0\n")
     began: list[str] = []
-    wanted = Wanted(folder, ("default", wrong), (42,), (Choice(),))
+    lists = ("default", wrong)
     with pytest.raises(ValueError, match=f"{wrong}.csv: "):
-        list(replays(wanted, began.append))  # type: ignore[arg-type]
+        list(replays(folder, lists, (42,), [Choice()], began.append))  # type: ignore[arg-type]
     assert began == []
     done = ran(folder, "--list", wrong)
     assert done.exit_code == 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpusharectl.simulate.plot import PlotError, check, picture, plot_report
+from gpusharectl.simulate.plot import check, picture, plot_report
 from gpusharectl.simulate.result import Report
+from gpusharectl.simulate.scenario import NotPlayable
 from tests.gpusharectl.simulate.test_screens import compared, nothing, seeds
 
 
@@ -34,7 +35,7 @@ def test_complaints_come_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, words: str) -> None:
-        with pytest.raises(PlotError, match=words):
+        with pytest.raises(NotPlayable, match=words):
             check(path)
 
     path = tmp_path / "a.svg"

@@ -4,9 +4,8 @@ import pytest
 
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.policies import Choice
-from gpusharectl.simulate.command import run
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Report, Run, read_size, reported
+from gpusharectl.simulate.result import Report, Run, read_size, reported, run
 from gpusharectl.simulate.scenario import Drain, Scenario
 from gpusharectl.simulate.serialize import report_data
 from tests.gpusharectl.golden import drawn
@@ -37,7 +36,7 @@ def test_the_end_is_the_last_step(policy: str) -> None:
     """Pods that wait by then change nothing of the figures."""
     found = ran(told(TWO_ENDS), "2", policy=policy)
     assert found.end.at_s == 180
-    assert found.end.held == 64 + (64 if policy != "spread" else 0)
+    assert found.end.held_units == 64 + (64 if policy != "spread" else 0)
     assert found.end.waiting == (policy == "spread")
     assert found.untouched == 0
     assert found.rooms[0].number == (32 if policy == "spread" else 0)

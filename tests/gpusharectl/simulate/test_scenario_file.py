@@ -9,7 +9,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError
 from gpusharectl.simulate.engine import Outcome, play
-from gpusharectl.simulate.result import Run, read_size, reported, rooms, summed
+from gpusharectl.simulate.result import Run, read_size, reported, room, run
 from gpusharectl.simulate.scenario import Arrive, Drain, Join, Leave
 from gpusharectl.simulate.scenario_file import read_scenario
 from tests.gpusharectl.simulate.building import outcomes, places
@@ -341,14 +341,14 @@ def test_what_cannot_happen_then(events: str, words: str) -> None:
 
 def ran(text: str) -> Run:
     scenario = read_scenario(text, "f.yaml")
-    return summed(scenario, play(scenario, scenario.choice))
+    return run(scenario, scenario.choice)
 
 
 def test_a_removed_node_may_come_back() -> None:
     events = "- {at: 1, remove: a}\n- {at: 2, add: {name: a, cards: 1x8GiB}}"
-    run = ran(TWO_NODES + events)
-    assert places(run.played) == {"p": "a card 0"}
-    assert run.end.units == 64
+    done = ran(TWO_NODES + events)
+    assert places(done.played) == {"p": "a card 0"}
+    assert done.end.units == 64
 
 
 def test_a_pod_is_followed_by_its_first_name() -> None:
@@ -360,19 +360,19 @@ def test_a_pod_is_followed_by_its_first_name() -> None:
 - {at: 7, delete: p}
 """
     text = TWO_NODES + events + "expect: {placed: 1, refused: 0, pods: {p: a card 0}}"
-    run = ran(text)
-    found = outcomes(run.played)
+    done = ran(text)
+    found = outcomes(done.played)
     assert list(found) == ["p", "p-moved-1", "p-moved-2"]
     assert (found["p-moved-2"].left_s, found["p-moved-2"].first) == (7, "p")
-    assert (run.pods, run.placed, run.moved, run.wrong) == (1, 1, 1, ())
-    assert run.end.held == 0
-    assert run.end.arrived == 20
+    assert (done.pods, done.placed, done.moved, done.wrong) == (1, 1, 1, ())
+    assert done.end.held_units == 0
+    assert done.end.arrived_units == 20
 
 
 def test_a_moved_pod_without_room_is_not_placed() -> None:
     text = TWO_NODES + "- {at: 4, drain: a}\n- {at: 4, drain: b}\n"
-    run = ran(text + "expect: {placed: 0, refused: 1, pods: {p: nowhere}}")
-    assert (run.pods, run.placed, run.moved, run.wrong) == (1, 0, 1, ())
+    done = ran(text + "expect: {placed: 0, refused: 1, pods: {p: nowhere}}")
+    assert (done.pods, done.placed, done.moved, done.wrong) == (1, 0, 1, ())
     text += "- {at: 9, delete: p}"
     assert ran(text).counts[Outcome.LEFT] == 1, "deleted while it waited"
 
@@ -388,12 +388,12 @@ pods:
 - {name: more-1, namespace: room, units: 2, at: 9}
 events: [{at: 1, remove: a}]
 """
-    run = ran(text)
-    assert list(outcomes(run.played)) == [
+    done = ran(text)
+    assert list(outcomes(done.played)) == [
         *("p", "more-0", "p-moved-2", "more-0-moved-3", "p-moved-1", "more-1"),
     ]
-    (room,) = rooms(run.played.cluster, [read_size("2")])
-    assert room.number == 3
+    cluster = done.played.cluster
+    assert room(cluster, read_size("2"), lambda _done, _most: None).number == 3
 
 
 def test_no_time_is_too_late() -> None:

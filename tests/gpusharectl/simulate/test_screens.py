@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from gpushare.domain.policies import Choice
-from gpusharectl.simulate.command import run
 from gpusharectl.simulate.render import draw_report
-from gpusharectl.simulate.result import Report, read_size, reported
+from gpusharectl.simulate.result import Report, read_size, reported, run
 from gpusharectl.simulate.scenario import Arrive, Drain, Scenario, Step
 from gpusharectl.simulate.scenario_file import read_scenario
 from tests.gpusharectl.golden import assert_as_kept, drawn

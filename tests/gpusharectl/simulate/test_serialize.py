@@ -35,7 +35,7 @@ def test_all_of_it_is_json() -> None:
 
 
 def lines(of: Report) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(report_csv(of.runs))))
+    return list(csv.DictReader(io.StringIO(report_csv(of))))
 
 
 def test_what_is_not_known_is_null_and_never_0() -> None:
