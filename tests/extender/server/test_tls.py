@@ -18,7 +18,6 @@ from extender.server.tls import (
     expires_at,
     server_context,
 )
-from extender.settings import ExtenderSettings
 from gpusharectl.pki import read_pair
 from tests.testbed.certificates import Certificates, certificates
 
@@ -32,8 +31,13 @@ def files(held: Certificates) -> TlsFiles:
     return TlsFiles(*held.settings.values())
 
 
+@pytest.fixture
+def context(held: Certificates) -> ssl.SSLContext:
+    return server_context(files(held))
+
+
 def serve(link: socket.socket, context: ssl.SSLContext) -> bytes:
-    """Take one client's word, as gunicorn would; empty when it is not let in."""
+    """Read from one client; empty if it is not let in."""
     with link, suppress(OSError), context.wrap_socket(link, server_side=True) as tls:
         return bytes(tls.recv(10))
     return b""
@@ -72,23 +76,21 @@ def serial(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
         return x509.load_der_x509_certificate(shown).serial_number
 
 
-def test_kube_schedulers_certificate_is_let_in(held: Certificates) -> None:
-    """The one that the authority signed for a client."""
-    assert heard(server_context(files(held)), held.client()) == b"bind"
-
-
-@pytest.mark.parametrize("who", [None, "expired", "stranger", "server"])
-def test_nobody_else_is(held: Certificates, who: str | None) -> None:
-    """Not without, not too late, not another authority's, not the extender's own."""
+@pytest.mark.parametrize("who", ["client", None, "expired", "stranger", "server"])
+def test_a_client_needs_a_certificate(
+    held: Certificates, context: ssl.SSLContext, who: str | None
+) -> None:
+    """The one that the authority signed for a client, not the extender's own."""
     held.expired()
     held.stranger()
-    assert heard(server_context(files(held)), held.client(who)) == b""
+    client = held.client() if who == "client" else held.client(who)
+    assert heard(context, client) == (b"bind" if who == "client" else b"")
 
 
 @pytest.mark.parametrize("words", [b"POST /scheduler/bind HTTP/1.1\r\n\r\n", b"\x16"])
-def test_plain_words_are_not_heard(held: Certificates, words: bytes) -> None:
+def test_plain_words_are_not_heard(context: ssl.SSLContext, words: bytes) -> None:
     """HTTP without TLS, and half a beginning of it."""
-    with meeting(server_context(files(held))) as (near, answer):
+    with meeting(context) as (near, answer):
         near.sendall(words)
         # It may have hung up on us already.
         with suppress(OSError):
@@ -98,14 +100,15 @@ def test_plain_words_are_not_heard(held: Certificates, words: bytes) -> None:
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @pytest.mark.parametrize("version", ["TLSv1_1", "TLSv1_2", "TLSv1_3"])
-def test_old_versions_are_not_spoken(held: Certificates, version: str) -> None:
+def test_old_versions_are_not_spoken(
+    held: Certificates, context: ssl.SSLContext, version: str
+) -> None:
     """From 1.2 on, which is what kube-scheduler begins with."""
     client = held.client()
-    client.set_ciphers("DEFAULT:@SECLEVEL=0")
     client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
-    server = server_context(files(held))
-    server.set_ciphers("DEFAULT:@SECLEVEL=0")
-    assert heard(server, client) == (b"" if version == "TLSv1_1" else b"bind")
+    for end in (client, context):
+        end.set_ciphers("DEFAULT:@SECLEVEL=0")
+    assert heard(context, client) == (b"" if version == "TLSv1_1" else b"bind")
 
 
 def test_new_certificates_are_shown_on_new_connections(held: Certificates) -> None:
@@ -141,11 +144,9 @@ def test_the_last_good_ones_stay_while_the_files_are_not(
     text = held.read()["server.key"]
     if harm == "missing":
         Path(held.path("server.key")).unlink()
-    elif harm == "nonsense":
-        held.replace("server.key", b"nonsense")
     else:
-        client = held.read()["client.key"]
-        held.replace("server.key", client)
+        other = b"nonsense" if harm == "nonsense" else held.read()["client.key"]
+        held.replace("server.key", other)
     assert [tls.context(None, None) for _ in range(3)] == [good] * 3
     (record,) = caplog.records
     assert "cannot be used" in record.message
@@ -163,57 +164,64 @@ def test_there_is_none_before_the_first_good_one(held: Certificates) -> None:
         tls.context(None, None)
 
 
-def test_good_files_give_no_complaint(held: Certificates) -> None:
-    """As an installer writes them."""
-    assert complaints(files(held)) == []
+SERVER = ("server.crt", "server.key")
 
 
 @pytest.mark.parametrize(
-    ("file", "setting", "content", "words"),
+    ("paths", "content", "told"),
     [
-        ("server.crt", "TLS_CERT", b"", "has no certificate"),
-        ("server.key", "TLS_KEY", b"nonsense", "has no key"),
-        ("ca.crt", "TLS_CLIENT_CA", b"", "has no CA certificate"),
+        pytest.param(SERVER, {}, {}, id="without-client-certificates"),
+        pytest.param((*SERVER, "ca.crt"), {}, {}, id="good"),
+        pytest.param(
+            SERVER, {"server.crt": b""}, {"CERT": "has no certificate; give"}, id="none"
+        ),
+        pytest.param(
+            SERVER, {"server.key": b"x"}, {"KEY": "has no key; give"}, id="no-key"
+        ),
+        pytest.param(
+            (*SERVER, "ca.crt"),
+            {"server.crt": b"", "server.key": b"", "ca.crt": b""},
+            {"CERT": "has no cert", "CLIENT_CA": "has no CA certificate; give"},
+            id="all-at-once-but-a-key-that-cannot-be-compared",
+        ),
+        pytest.param(
+            ("no.crt", ".", "ca.crt"),
+            {},
+            {
+                "CERT": "no.crt cannot be read (No such",
+                "KEY": "cannot be read (Is a directory",
+            },
+            id="not-readable",
+        ),
+        pytest.param(
+            ("server.crt", "client.key"),
+            {},
+            {"KEY": "not the key of the certificate in"},
+            id="another-key",
+        ),
+        pytest.param(
+            (*SERVER, "client.crt"), {}, {"CLIENT_CA": ""}, id="not-an-authority"
+        ),
     ],
 )
-def test_a_file_that_is_none(
-    held: Certificates, file: str, setting: str, content: bytes, words: str
+def test_files_that_cannot_be_used(
+    held: Certificates,
+    paths: tuple[str, ...],
+    content: dict[str, bytes],
+    told: dict[str, str],
 ) -> None:
-    """Each is named by its setting, alone."""
-    held.replace(file, content)
-    (complaint,) = complaints(files(held))
-    assert complaint.startswith(f"GPUSHARE_{setting}: {held.path(file)} {words}; give")
-
-
-def test_all_that_is_wrong_is_said_at_once(held: Certificates) -> None:
-    """A key tells nothing while there is no certificate to hold it against."""
-    for name in ("server.crt", "server.key", "ca.crt"):
-        held.replace(name, b"")
-    named = [text.partition(":")[0] for text in complaints(files(held))]
-    assert named == ["GPUSHARE_TLS_CERT", "GPUSHARE_TLS_CLIENT_CA"]
-
-
-def test_a_file_that_cannot_be_read(held: Certificates) -> None:
-    """The reason is the system's own; a folder is no file either."""
-    missing, folder = held.path("no.crt"), str(held.folder)
-    first, second = complaints(TlsFiles(missing, folder, held.path("ca.crt")))
-    assert first.startswith(f"GPUSHARE_TLS_CERT: {missing} cannot be read (No such")
-    assert second.startswith(f"GPUSHARE_TLS_KEY: {folder} cannot be read (Is a dir")
-    assert "that uid" in first
-
-
-def test_a_key_of_another_certificate(held: Certificates) -> None:
-    """A slip of a path that would otherwise be seen at the first connection."""
-    swapped = TlsFiles(
-        held.path("server.crt"), held.path("client.key"), held.path("ca.crt")
-    )
-    (complaint,) = complaints(swapped)
-    assert complaint.startswith("GPUSHARE_TLS_KEY: ")
-    assert f"not the key of the certificate in {held.path('server.crt')}" in complaint
+    """Each is named by its setting; a slip would show at the first connection only."""
+    for name, text in content.items():
+        held.replace(name, text)
+    found = complaints(TlsFiles(*(held.path(path) for path in paths)))
+    assert [text.partition(":")[0] for text in found] == [
+        f"GPUSHARE_TLS_{setting}" for setting in told
+    ]
+    for text, words in zip(found, told.values(), strict=True):
+        assert words in text
 
 
 def test_a_key_with_a_password(held: Certificates) -> None:
-    """Nobody is there to type it, and nobody is asked."""
     pair = read_pair(held.read(), "server")
     assert pair
     locked = pair.key.private_bytes(
@@ -226,48 +234,9 @@ def test_a_key_with_a_password(held: Certificates) -> None:
     assert "without a password" in complaint
 
 
-def test_a_clients_certificate_is_no_authority(held: Certificates) -> None:
-    """With it, nobody would be let in."""
-    swapped = TlsFiles(
-        held.path("server.crt"), held.path("server.key"), held.path("client.crt")
-    )
-    (complaint,) = complaints(swapped)
-    assert complaint.startswith("GPUSHARE_TLS_CLIENT_CA: ")
-
-
 def test_the_first_of_several_ends_first(held: Certificates) -> None:
     """In a file with a chain or two authorities, the soonest end counts."""
     both = held.read()["ca.crt"] + held.read()["server.crt"]
     held.replace("both.crt", both)
     assert expires_at(held.path("both.crt")) == expires_at(held.path("server.crt"))
     assert expires_at(held.path("ca.crt")) > expires_at(held.path("server.crt"))
-
-
-def complained(**environ: str) -> list[str]:
-    _, found = ExtenderSettings.read(
-        {f"GPUSHARE_{key}": value for key, value in environ.items()}
-    )
-    return found
-
-
-def test_settings_give_all_files_or_none() -> None:
-    """What is missing is named; nothing is demanded by half."""
-    all_three = {"TLS_CERT": "/a", "TLS_KEY": "/b", "TLS_CLIENT_CA": "/c"}
-    assert complained(**all_three) == []
-    for name in all_three:
-        others = {key: path for key, path in all_three.items() if key != name}
-        (complaint,) = complained(**others)
-        assert complaint == (
-            f"GPUSHARE_{name}: is missing; TLS needs it together with "
-            + " and ".join(f"GPUSHARE_{key}" for key in others)
-        )
-        assert len(complained(**{name: "/x"})) == 2
-
-
-def test_with_tls_the_verbs_may_listen_anywhere() -> None:
-    """Whoever reaches them can bind nothing without a certificate."""
-    all_three = {"TLS_CERT": "/a", "TLS_KEY": "/b", "TLS_CLIENT_CA": "/c"}
-    assert complained(LISTEN="10.0.0.1:1", **all_three) == []
-    found = complained(LISTEN="10.0.0.1:1", TLS_CERT="/a", TLS_KEY="/b")
-    assert len(found) == 2
-    assert any("is not on loopback" in complaint for complaint in found)
