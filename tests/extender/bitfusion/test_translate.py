@@ -24,6 +24,7 @@ from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json
 from tests.controlplane.bitfusionpods import BY_MEMORY, BY_PERCENT, DEPLOYMENT
 from tests.extender.bitfusion_pods import ALL, HALF, pod, rules
+from tests.extender.random_pods import PODS, RIGHT
 
 HERE = Path(__file__).parents[2]
 TABLE = yaml.safe_load((HERE / "cases" / "bitfusion.yaml").read_text())
@@ -60,34 +61,26 @@ def assert_told(told: Sequence[str], expected: Sequence[str]) -> None:
     "case", CASES, ids=[f"{one['row']}: {one['what']}" for one in CASES]
 )
 def test_a_row(case: Json) -> None:
-    """The whole pod is compared; the one that came is never changed."""
+    """The whole pod is compared; a second time nothing happens, and no rule denies."""
     came = pod(case["pod"])
-    before = copy.deepcopy(came)
     found = answer(case, came)
     assert_told(found.denials, case.get("denied", []))
     assert_told(found.warnings, case.get("warned", []))
-    expected = pod(case["becomes"]) if "becomes" in case else before
-    assert found.pod == expected
-    assert came == before
-
-
-@pytest.mark.parametrize("case", CASES, ids=[one["what"] for one in CASES])
-def test_a_second_time_nothing_happens(case: Json) -> None:
-    """As with a webhook that is called again after another one."""
-    once = answer(case, pod(case["pod"]))
-    if once.denials or case.get("unchanged"):
+    assert_readable(found)
+    assert len([key for key in ("becomes", "denied", "unchanged") if key in case]) == 1
+    assert found.pod == pod(case.get("becomes", case["pod"]))
+    assert came == pod(case["pod"])
+    if "becomes" not in case:
         return
-    again = answer(case, once.pod)
-    assert again.pod == once.pod
-    assert again.denials == ()
+    again = answer(case, found.pod)
+    assert (again.pod, again.denials) == (found.pod, ())
+    common: Json = {"namespace": "apps", "mode": "", "pool": Pool()}
+    assert review(found.pod, mutating=False, rules=Rules(), **common).denials == ()
 
 
-@pytest.mark.parametrize("case", CASES, ids=[one["what"] for one in CASES])
-def test_what_is_told_is_fit_to_be_read(case: Json) -> None:
+def assert_readable(found: Translation) -> None:
     """A denial is one line; of a warning the API server may show no more than this."""
-    found = answer(case, pod(case["pod"]))
-    for text in (*found.denials, *found.warnings):
-        assert text.isprintable()
+    assert all(text.isprintable() for text in (*found.denials, *found.warnings))
     assert all(len(text) <= WARNING for text in found.warnings)
 
 
@@ -95,116 +88,18 @@ def test_no_row_is_forgotten() -> None:
     assert {one["row"] for one in CASES} >= ROWS
 
 
-def test_every_case_says_what_becomes_of_it() -> None:
-    """Else a case whose outcome was forgotten would pass as an unchanged pod."""
-    for case in CASES:
-        outcomes = [key for key in ("becomes", "denied", "unchanged") if key in case]
-        assert len(outcomes) == 1, case["what"]
+@st.composite
+def asking_pods(draw: st.DrawFn) -> Json:
+    """Pods of which most are indeed rewritten."""
+    made: Json = draw(PODS)
+    chosen = draw(st.sampled_from(["all", "ALL", "Yes", "injection", "none", "al"]))
+    notes = made["metadata"].get("annotations") or {}
+    made["metadata"]["annotations"] = notes | {"auto-management/bitfusion": chosen}
+    for one in made["spec"].setdefault("containers", [{"name": "a"}]):
+        one["resources"] = draw(RIGHT | RIGHT | st.just(one.get("resources")))
+    return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=[one["what"] for one in CASES])
-def test_what_comes_out_no_rule_denies(case: Json) -> None:
-    """Those of all pods look at it next: at cores, units and annotations."""
-    if "becomes" not in case:
-        return
-    verdict = review(
-        answer(case, pod(case["pod"])).pod,
-        namespace="apps",
-        mutating=False,
-        mode="",
-        rules=Rules(),
-        pool=Pool(),
-    )
-    assert verdict.denials == ()
-
-
-AMOUNTS = st.one_of(
-    st.none(),
-    st.integers(-3, 300),
-    st.sampled_from(
-        ["1", "50", "100", "8000M", "8Gi", "8000", "0", "-1", "1.5", "2e1"]
-    ),
-    st.text(max_size=8),
-)
-NAMES = st.sampled_from(
-    [
-        "bitfusion.io/gpu-amount",
-        "bitfusion.io/gpu-percent",
-        "bitfusion.io/gpu-memory",
-        "bitfusion.io/gpu",
-        "bitfusion.io/other",
-        "baidu.com/vcuda-core",
-        "cpu",
-    ]
-)
-PARTS = st.dictionaries(NAMES, AMOUNTS, max_size=4)
-RIGHT = st.sampled_from(
-    [
-        None,
-        {"limits": {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-percent": 50}},
-        {"limits": {"bitfusion.io/gpu-amount": "2", "cpu": 1}},
-        {"limits": {"bitfusion.io/gpu-amount": 1, "bitfusion.io/gpu-memory": "8Gi"}},
-    ]
-)
-"""Most of what is asked, so that most pods are indeed rewritten."""
-PIECES = st.sampled_from(
-    ["bitfusion", "run", "-n", "1", "-p", "0.5", "--", "--filter=a.b=c", "python a.py"]
-)
-WORDS = st.lists(
-    st.one_of(
-        PIECES,
-        st.text(max_size=12),
-        st.lists(PIECES, max_size=8).map(" ".join),
-        st.text(alphabet="bitfusion run-np1'\"\\\n;$(", max_size=40),
-    ),
-    max_size=8,
-)
-WRONG = st.fixed_dictionaries(
-    {},
-    optional={
-        "limits": st.one_of(st.none(), PARTS),
-        "requests": st.one_of(st.none(), PARTS),
-    },
-)
-CONTAINERS = st.fixed_dictionaries(
-    {"resources": st.one_of(RIGHT, RIGHT, RIGHT, WRONG)},
-    optional={
-        "command": st.one_of(st.none(), WORDS),
-        "args": st.one_of(st.none(), WORDS),
-        "restartPolicy": st.sampled_from(["Always", None]),
-        "env": st.just([{"name": "A"}, {"name": "B", "value": None}]),
-    },
-)
-VALUES = st.one_of(
-    st.sampled_from(["server.hostname=a device.name=b", "ubuntu18", "450"]),
-    st.text(max_size=20),
-)
-ANNOTATIONS = st.fixed_dictionaries(
-    {
-        "auto-management/bitfusion": st.sampled_from(
-            ["all", "ALL", "Yes", "injection", "none", "al"]
-        )
-    },
-    optional={
-        "auto-management/status": st.sampled_from(["", "x", "Injected"]),
-        "bitfusion-client/os": VALUES,
-        "bitfusion-client/version": VALUES,
-        "bitfusion-client/filter": VALUES,
-        "mine": VALUES,
-    },
-)
-PODS = st.fixed_dictionaries(
-    {
-        "annotations": ANNOTATIONS,
-        "containers": st.lists(CONTAINERS, min_size=1, max_size=3),
-    },
-    optional={
-        "init": st.lists(CONTAINERS, max_size=2),
-        "volumes": st.none(),
-        "affinity": st.sampled_from([None, {}, {"nodeAffinity": None}]),
-        "nodeSelector": st.none(),
-    },
-).map(pod)
 RULES = st.builds(
     rules,
     st.sampled_from(["", "16000"]),
@@ -219,20 +114,18 @@ MODES = st.sampled_from(["", "all", "injection"])
 
 
 @settings(deadline=None)
-@given(PODS, RULES, POOLS, MODES)
+@given(asking_pods(), RULES, POOLS, MODES)
 def test_any_pod(a_pod: Json, chosen: BitfusionRules, pool: Pool, mode: str) -> None:
     """Never an error; what came stays as it came; a second time changes nothing."""
     before = copy.deepcopy(a_pod)
-    found = translate(a_pod, namespace="apps", mode=mode, rules=chosen, pool=pool)
+    how: Json = {"namespace": "apps", "mode": mode, "rules": chosen, "pool": pool}
+    found = translate(a_pod, **how)
     assert a_pod == before
-    if found.denials:
+    assert all(text.isprintable() for text in (*found.denials, *found.warnings))
+    if found.denials or found.pod == before:
         assert found.pod == before
-    for text in (*found.denials, *found.warnings):
-        assert text.isprintable()
-    if found.pod == before:
         return
-    again = translate(found.pod, namespace="apps", mode=mode, rules=chosen, pool=pool)
-    assert again.pod == found.pod
+    assert translate(found.pod, **how).pod == found.pod
     assert_kept(before, found.pod)
 
 
@@ -255,21 +148,14 @@ def assert_kept(before: Json, after: Json) -> None:
 FILTER = "bitfusion-client/filter"
 
 
-@pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {}}])
+@pytest.mark.parametrize("metadata", [{}, {"metadata": None}])
 @pytest.mark.parametrize("mode", ["all", "injection"])
 def test_without_metadata(metadata: Json, mode: str) -> None:
     """A namespace's label translates it all the same, and the patch holds."""
     spec = pod({"containers": [{"command": ["a b"], "resources": HALF}]})["spec"]
     came = {**metadata, "spec": spec}
     before = copy.deepcopy(came)
-    found = review(
-        came,
-        namespace="apps",
-        mutating=True,
-        mode=mode,
-        rules=Rules(bitfusion=rules()),
-        pool=Pool(),
-    )
+    found = answer({"mode": mode, "review": True}, came)
     assert found.denials == ()
     assert found.pod["metadata"]["annotations"]["auto-management/status"] == "injected"
     assert apply_patch(came, patch_between(came, found.pod)) == found.pod
@@ -278,37 +164,18 @@ def test_without_metadata(metadata: Json, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "annotation"),
-    [
-        ("device.name", "T{}", names.MODELS),
-        ("device.id", "GPU-{:08x}", names.UUIDS),
-    ],
+    [("device.name", "T{}", names.MODELS), ("device.id", "GPU-{:08x}", names.UUIDS)],
 )
-@pytest.mark.parametrize("strict", [False, True])
-def test_more_cards_than_a_list_may_name(
-    key: str, value: str, annotation: str, *, strict: bool
-) -> None:
+def test_more_cards_than_a_list_may_name(key: str, value: str, annotation: str) -> None:
     """Told by the word that the user wrote, and not by our annotation."""
     words = [f"{key}={value.format(n)}" for n in range(MOST_ENTRIES + 1)]
     told = f"Filters by {key} after the first 32 are left out"
-    came = pod(
-        {
-            "annotations": {**ALL, FILTER: " ".join(words)},
-            "containers": [{"resources": HALF}],
-        }
-    )
-    found = review(
-        came,
-        namespace="apps",
-        mutating=True,
-        mode="",
-        rules=Rules(bitfusion=rules(strict=strict)),
-        pool=Pool(),
-    )
-    if strict:
-        assert found.denials == (told,)
-        return
-    assert found.warnings == (told,)
-    assert found.denials == ()
+    notes = {**ALL, FILTER: " ".join(words)}
+    came = pod({"annotations": notes, "containers": [{"resources": HALF}]})
+    strict = answer({"set": {"strict": True}, "review": True}, came)
+    assert strict.denials == (told,)
+    found = answer({"review": True}, came)
+    assert (found.warnings, found.denials) == ((told,), ())
     listed = found.pod["metadata"]["annotations"][annotation].split(",")
     assert len(listed) == MOST_ENTRIES
 
@@ -380,10 +247,3 @@ def test_a_workload(text: str, cores: str, units: str, tmp_path: Path) -> None:
         is_now["command"], env=env, check=True, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == CALLED
-
-
-def test_two_halves_fit_one_card() -> None:
-    """Cores and units of the first workload, twice, on a card of 16000 MB."""
-    limits = seeded(BY_PERCENT).pod["spec"]["containers"][0]["resources"]["limits"]
-    assert 2 * int(limits["baidu.com/vcuda-core"]) <= 100
-    assert 2 * int(limits["baidu.com/vcuda-memory"]) <= 16_000_000_000 // (256 << 20)
