@@ -62,15 +62,12 @@ def test_run_runs_the_rest(client: Path, options: list[str]) -> None:
 
 def test_run_becomes_the_program(client: Path) -> None:
     """Its exit code, its input and its signals are the program's own."""
-    assert call(client, "run", "-n", "1", "--", "sh", "-c", "exit 7").returncode == 7
-    assert call(client, "run", "-n", "1", "cat", stdin="in").stdout == "in"
-    killed = call(client, "run", "--", "sh", "-c", "kill -TERM $$")
-    assert killed.returncode == -15
-
-
-def test_a_program_in_one_line(client: Path) -> None:
-    done = call(client, "run", "-n", "1", "echo a; echo b")
-    assert done.stdout == "a\nb\n"
+    run = ("run", "-n", "1", "--")
+    assert call(client, *run, "sh", "-c", "exit 7").returncode == 7
+    assert call(client, *run, "no-such-program").returncode == 127
+    assert call(client, *run, "cat", stdin="in").stdout == "in"
+    assert call(client, *run, "sh", "-c", "kill -TERM $$").returncode == -15
+    assert call(client, "run", "-n", "1", "echo a; echo b").stdout == "a\nb\n"
 
 
 def test_a_program_whose_name_has_blanks(client: Path) -> None:
@@ -114,10 +111,6 @@ def test_the_other_words(client: Path, words: list[str], prints: str) -> None:
     done = call(client, *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout == prints
-
-
-def test_a_program_that_is_not_there(client: Path) -> None:
-    assert call(client, "run", "-n", "1", "--", "no-such-program").returncode == 127
 
 
 def test_it_is_small_and_plain() -> None:
@@ -164,38 +157,23 @@ def test_where_the_containers_own_words_look_for_it() -> None:
     ]
 
 
-def test_an_unknown_client_lies_at_the_usual_place() -> None:
-    found = injected({"auto-management/bitfusion": "injection"})
-    assert paths(found) == [USUAL]
-
-
 def test_a_file_of_the_pods_own_stays() -> None:
     """Two mounts at one place the API server refuses."""
     own = {"name": "tools", "mountPath": USUAL}
-    found = injected(volumeMounts=[own])
+    found = injected({"auto-management/bitfusion": "injection"}, volumeMounts=[own])
     (one,) = found["spec"]["containers"]
-    assert one["volumeMounts"][0] == own
-    assert paths(found) == [USUAL, PACKED]
+    assert one["volumeMounts"] == [own]
 
 
 def test_a_volume_of_that_name_stays() -> None:
-    """Ours takes the next name."""
     taken: Json = {"name": "vcuda-bitfusion-client", "emptyDir": {}}
     one = {"resources": HALF}
-    found = translated(
-        {"annotations": INJECTION, "volumes": [taken], "containers": [one]}
-    )
-    first, second = found.pod["spec"]["volumes"]
-    assert first == taken
-    assert second["name"] == "vcuda-bitfusion-client-2"
-    (made,) = found.pod["spec"]["containers"]
-    assert {mount["name"] for mount in made["volumeMounts"]} == {second["name"]}
-
-
-def test_only_ours_is_laid_there() -> None:
-    """Whatever a user writes into the annotation before."""
-    found = injected({**INJECTION, CLIENT: "#!/bin/sh\nexec evil"})
-    assert found["metadata"]["annotations"][CLIENT] == SCRIPT
+    short = {"annotations": INJECTION, "volumes": [taken], "containers": [one]}
+    spec = translated(short).pod["spec"]
+    assert spec["volumes"][0] == taken
+    assert spec["volumes"][1]["name"] == "vcuda-bitfusion-client-2"
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert {mount["name"] for mount in mounts} == {"vcuda-bitfusion-client-2"}
 
 
 def test_in_mode_all_only_where_it_is_called() -> None:
@@ -209,22 +187,20 @@ def test_in_mode_all_only_where_it_is_called() -> None:
     assert paths(calling) == [USUAL, PACKED]
 
 
-def test_lists_of_the_pods_own_stay() -> None:
-    """A filter never widens nor replaces what the pod says in our words."""
-    own = {"baidu.com/vcuda-models": "A10"}
+@pytest.mark.parametrize(
+    ("own", "then"),
+    [
+        ({"baidu.com/vcuda-models": "A10"}, "A10"),
+        ({"baidu.com/vcuda-containers": "together"}, "together"),
+        ({CLIENT: "#!/bin/sh\nexec evil"}, SCRIPT),
+    ],
+    ids=["models", "containers", "client"],
+)
+def test_annotations_of_the_pods_own_stay(own: dict[str, str], then: str) -> None:
+    """A filter never widens nor replaces them; only the stand-in is always ours."""
     wish = {"bitfusion-client/filter": "device.name=T4 device.id=GPU-9f12f917"}
-    found = translated(
-        {"annotations": {**ALL, **own, **wish}, "containers": [{"resources": HALF}]}
-    )
-    annotations = found.pod["metadata"]["annotations"]
-    assert annotations["baidu.com/vcuda-models"] == "A10"
-    assert annotations["baidu.com/vcuda-uuids"] == "GPU-9f12f917"
-
-
-def test_apart_as_the_pod_says() -> None:
-    """An annotation that stands there is not ours to change."""
-    annotations = {**ALL, "baidu.com/vcuda-containers": "together"}
     containers = [{"resources": HALF}, {"name": "b", "resources": HALF}]
-    found = translated({"annotations": annotations, "containers": containers})
-    kept = found.pod["metadata"]["annotations"]["baidu.com/vcuda-containers"]
-    assert kept == "together"
+    short = {"annotations": INJECTION | own | wish, "containers": containers}
+    annotations = translated(short).pod["metadata"]["annotations"]
+    assert annotations[next(iter(own))] == then
+    assert annotations["baidu.com/vcuda-uuids"] == "GPU-9f12f917"

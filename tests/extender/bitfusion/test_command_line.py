@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.bitfusion.command_line import Command, command_of
+from extender.bitfusion.command_line import Command, Run, command_of
 from tests.extender.bitfusion_pods import ALL, HALF, translated
 
 BASH = "/bin/bash"
@@ -39,17 +39,7 @@ def test_left_alone(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "python a.py",
-        " python",
-        "python\ta.py",
-        "a;b",
-        "$HOME/run.sh",
-        "a&&b",
-        "./*.sh",
-        "python a.py --x='1 2' | tee log",
-    ],
+    "line", ["python a.py", " python", "a;b", "$HOME/run.sh", "./*.sh", "a --x='1' |b"]
 )
 def test_one_line_goes_to_a_shell(line: str) -> None:
     assert rewritten([line]).command == (BASH, "-c", line)
@@ -139,16 +129,14 @@ def test_unclear_calls_stay(line: str) -> None:
 
 
 def test_what_the_options_were() -> None:
-    """Each in the words in which it stood."""
     line = (
         "bitfusion run -n 2 -p 0.25 --filter 'device.name=A100 PCIe' -- a; "
         "bitfusion run -m 8000 --filter=server.addr=10.0.0.1 -- b"
     )
-    first, second = rewritten([line]).runs
-    assert (first.cards, first.part, first.memory) == ("2", "0.25", None)
-    assert first.filters == ["device.name=A100 PCIe"]
-    assert (second.cards, second.memory) == (None, "8000")
-    assert second.filters == ["server.addr=10.0.0.1"]
+    assert rewritten([line]).runs == (
+        Run("2", "0.25", None, ["device.name=A100 PCIe"]),
+        Run(None, None, "8000", ["server.addr=10.0.0.1"]),
+    )
 
 
 CORE, MEMORY = "baidu.com/vcuda-core", "baidu.com/vcuda-memory"
@@ -203,12 +191,9 @@ def test_of_several_calls_the_most_counts(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("calls", "says"),
     [
-        (
-            "-n 0",
-            "gpuNum.Value() Error (spec.containers[0].command, bitfusion run -n is",
-        ),
+        ("-n 0", "gpuNum.Value() Error (spec.containers[0].command, bitfusion run -n"),
         ("-n $N", "gpuNum.Value() Error "),
         ("-p 0", "Invalid bitfusion.io/gpu-percent quantity: 0 "),
         ("-p 50", "a number above 0 and up to 1; write 0.5 for half of it"),
@@ -217,11 +202,12 @@ def test_of_several_calls_the_most_counts(
         ("-m 0", "Memory value Error "),
         ("-m 99999", "Memory value Error "),
         ("-n 2 -p 0.5", "2 cards with 50 percent of each are not possible"),
+        ("-n 2 -p 0.5 -- a; bitfusion run -n 4", "2 cards with 50 percent of each"),
     ],
 )
-def test_denials(options: str, says: str) -> None:
+def test_denials(calls: str, says: str) -> None:
     """In the same words as for resources, with the option that is wrong."""
-    line = f"bitfusion run {options} -- python a.py"
+    line = f"bitfusion run {calls} -- python a.py"
     found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
     (told,) = found.denials
     assert says in told
@@ -235,14 +221,6 @@ def test_of_two_kinds_without_a_cards_size() -> None:
     assert told.startswith("Invalid bitfusion.io/gpu-percent quantity: 50 ")
 
 
-def test_a_call_that_cannot_be_had_beside_one_that_can() -> None:
-    """It is not hidden by the one that asks more."""
-    line = "bitfusion run -n 2 -p 0.5 -- a; bitfusion run -n 4 -- b"
-    found = translated({"annotations": ALL, "containers": [{"command": [line]}]})
-    (told,) = found.denials
-    assert "2 cards with 50 percent of each are not possible" in told
-
-
 def test_of_wrong_calls_resources_make_right_ones() -> None:
     """What the resources say is what counts; the call's numbers are not looked at."""
     one = {"command": ["bitfusion run -n $N -p 7 -- python a.py"], "resources": HALF}
@@ -253,7 +231,7 @@ def test_of_wrong_calls_resources_make_right_ones() -> None:
     assert made["resources"]["limits"] == {CORE: "50", MEMORY: "29"}
 
 
-MANY = 300_000
+MANY = 100_000
 
 
 @pytest.mark.parametrize(
