@@ -5,7 +5,9 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.processes
 THREADS = 2
 SLOW = 200
 NAME = "localhost"
+HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01"
 FILTER = orjson.dumps({"Pod": pod_json(units=4), "NodeNames": ["n"]})
 REQUEST = (
     b"POST /scheduler/filter HTTP/1.1\r\nHost: localhost\r\n"
@@ -70,8 +73,17 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+def connect(port: int, stack: ExitStack, says: bytes = b"") -> socket.socket:
+    """Connect, say this, and stay."""
+    link = socket.create_connection(("127.0.0.1", port), timeout=30)
+    stack.enter_context(closing(link)).sendall(says)
+    return link
+
+
+def ask(port: int) -> None:
+    """Be answered as a new client."""
+    with ExitStack() as stack:
+        assert ANSWERED in answers(connect(port, stack, REQUEST))
 
 
 def answers(link: socket.socket, count: int = 1) -> bytes:
@@ -86,9 +98,10 @@ def answers(link: socket.socket, count: int = 1) -> bytes:
 
 def test_one_answer_for_each_question(port: int) -> None:
     """At once, after a pause longer than a thread waits, and two in one breath."""
-    with closing(connect(port)) as link:
+    with ExitStack() as stack:
+        link = connect(port, stack)
         for pause_s in (0.0, 0.0, 0.2, 0.0):
-            threading.Event().wait(pause_s)
+            time.sleep(pause_s)
             link.sendall(REQUEST)
             assert answers(link).count(ANSWERED) == 1
         link.sendall(REQUEST * 2)
@@ -97,67 +110,50 @@ def test_one_answer_for_each_question(port: int) -> None:
 
 def test_the_busy_keep_nobody_waiting(port: int) -> None:
     """As many clients as threads ask without a pause; others are answered meanwhile."""
-    stop, rounds = threading.Event(), [0] * THREADS
+    stop = threading.Event()
 
-    def hammer(number: int) -> None:
-        with closing(connect(port)) as link:
+    def hammer() -> int:
+        rounds = 0
+        with ExitStack() as stack:
+            link = connect(port, stack)
             while not stop.is_set():
                 link.sendall(REQUEST)
                 answers(link)
-                rounds[number] += 1
+                rounds += 1
+        return rounds
 
-    busy = [threading.Thread(target=hammer, args=(n,)) for n in range(THREADS)]
-    for each in busy:
-        each.start()
-    try:
-        with ExitStack() as stack:
+    with ThreadPoolExecutor(THREADS) as pool:
+        busy = [pool.submit(hammer) for _ in range(THREADS)]
+        try:
             for _ in range(3 * THREADS):
-                link = stack.enter_context(closing(connect(port)))
-                link.sendall(REQUEST)
-                assert ANSWERED in answers(link)
-    finally:
-        stop.set()
-        for each in busy:
-            each.join()
-    assert all(rounds)
+                ask(port)
+        finally:
+            stop.set()
+        assert all(each.result() for each in busy)
 
 
-def come(stack: ExitStack, port: int, says: bytes) -> None:
-    """Connect, say this, and stay."""
-    link = stack.enter_context(closing(connect(port)))
-    link.sendall(says)
-
-
-@pytest.mark.parametrize(
-    "says",
-    [b"", b"POST /sched", REQUEST[:-1]],
-    ids=["nothing", "half a head", "half a body"],
-)
-def test_the_slow_keep_nobody_waiting(port: int, says: bytes) -> None:
-    """A hundred for each thread; a thread gets a request that is whole."""
-    with ExitStack() as stack, closing(connect(port)) as before:
-        before.sendall(REQUEST)
+def test_the_slow_keep_nobody_waiting(port: int) -> None:
+    """With nothing, half a head and half a body; a thread gets whole requests."""
+    with ExitStack() as stack:
+        before = connect(port, stack, REQUEST)
         answers(before)
-        for _ in range(SLOW):
-            come(stack, port, says)
+        for number in range(SLOW):
+            says = (b"", b"POST /sched", REQUEST[:-1])[number % 3]
+            connect(port, stack, says)
         for _ in range(3):
             before.sendall(REQUEST)
             assert ANSWERED in answers(before)
-            with closing(connect(port)) as new:
-                new.sendall(REQUEST)
-                assert ANSWERED in answers(new)
+            ask(port)
 
 
 def test_half_a_request_after_a_whole_one(port: int) -> None:
     """A thread that lingers does not wait for the rest, and nothing of it is lost."""
     with ExitStack() as stack:
-        slow = [stack.enter_context(closing(connect(port))) for _ in range(SLOW)]
+        both = REQUEST + REQUEST[:100]
+        slow = [connect(port, stack, both) for _ in range(SLOW)]
         for link in slow:
-            link.sendall(REQUEST + REQUEST[:100])
             assert ANSWERED in answers(link)
-        with closing(connect(port)) as new:
-            new.sendall(REQUEST)
-            assert ANSWERED in answers(new)
+        ask(port)
         slow[-1].sendall(REQUEST[100:])
         assert ANSWERED in answers(slow[-1])
 
@@ -167,16 +163,14 @@ def test_the_slow_keep_nobody_waiting_over_tls(tmp_path: Path) -> None:
     held = certificates(tmp_path / "tls")
     with serving(tmp_path, THREADS, held) as (port, _), ExitStack() as stack:
         for number in range(SLOW):
-            come(stack, port, b"\x16\x03\x01\x02\x00\x01" if number % 2 else b"")
+            connect(port, stack, HALF_A_HELLO if number % 2 else b"")
         stranger = held.client(None)
         for _ in range(3 * THREADS):
-            link = stack.enter_context(closing(connect(port)))
+            link = connect(port, stack)
             with suppress(OSError):
                 stack.enter_context(stranger.wrap_socket(link, server_hostname=NAME))
-        with (
-            closing(connect(port)) as link,
-            held.client().wrap_socket(link, server_hostname=NAME) as safe,
-        ):
+        link = connect(port, stack)
+        with held.client().wrap_socket(link, server_hostname=NAME) as safe:
             for _ in range(3):
                 safe.sendall(REQUEST)
                 assert ANSWERED in answers(safe)
@@ -190,34 +184,22 @@ def test_the_silent_do_not_take_all_descriptors(tmp_path: Path) -> None:
         _, most = resource.prlimit(worker, resource.RLIMIT_NOFILE)
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (1024 - 64 - 40, most))
         for _ in range(940):
-            stack.enter_context(connect(port))
-        with connect(port) as link:
-            link.sendall(REQUEST)
-            assert ANSWERED in answers(link)
+            connect(port, stack)
+        ask(port)
         assert int(children.read_text().split()[0]) == worker
 
 
-def test_it_ends_with_a_client_at_its_desk(tmp_path: Path) -> None:
-    """Told to stop while a client asks on and on, it says so and goes."""
-    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
-        link.sendall(REQUEST)
-        answers(link)
-        ending = threading.Thread(target=process.stop)
-        ending.start()
-        heard = b""
-        while b"connection: close" not in heard.lower():
-            link.sendall(REQUEST)
-            heard = answers(link)
-        ending.join()
-
-
-def test_it_does_not_outlive_its_master(tmp_path: Path) -> None:
-    """A new one would start a second worker: two books for the same cards."""
-    with serving(tmp_path, 16) as (port, process), closing(connect(port)) as link:
-        link.sendall(REQUEST)
-        answers(link)
-        os.kill(process.pid, signal.SIGKILL)
-        heard = b""
+@pytest.mark.parametrize("how", ["stopped", "master-killed"])
+def test_it_ends_with_a_client_that_asks_on(tmp_path: Path, how: str) -> None:
+    """A worker that outlives its master would be a second ledger for the same cards."""
+    with serving(tmp_path, 16) as (port, process), ExitStack() as stack:
+        link = connect(port, stack, REQUEST)
+        heard, ending = answers(link), threading.Thread(target=process.stop)
+        if how == "stopped":
+            ending.start()
+            stack.callback(ending.join)
+        else:
+            os.kill(process.pid, signal.SIGKILL)
         while b"connection: close" not in heard.lower():
             link.sendall(REQUEST)
             heard = answers(link)
