@@ -1,13 +1,13 @@
 """What a new pod is given that it did not say."""
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.webhook import mutate
+from extender.webhook.pod import PARTS
 from gpushare.domain.model import Amount
 from gpushare.domain.request import effective
 from gpushare.kube import names
@@ -22,18 +22,19 @@ def every(pod: Json) -> list[Json]:
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
-def cores(pod: Json) -> list[tuple[Any, Any]]:
-    """Each container's cores, as it asks and as it is limited."""
+def cores(pod: Json) -> list[str | None]:
+    """Each container's cores, the same as it asks and as it is limited."""
     found = []
     for one in every(pod):
         asked = one.get("resources", {})
-        parts = (asked.get("requests", {}), asked.get("limits", {}))
-        found.append(tuple(part.get(names.CORE) for part in parts))
+        parts = [asked.get(part, {}).get(names.CORE) for part in PARTS if part in asked]
+        assert len(set(parts)) <= 1
+        found.append(parts[0] if parts else None)
     return found
 
 
-def defaulted(pod: Json) -> list[tuple[Any, Any]]:
-    mutate.default_cores(pod)
+def defaulted(pod: Json, *, even_zero: bool = False) -> list[str | None]:
+    mutate.default_cores(pod, even_zero=even_zero)
     return cores(pod)
 
 
@@ -49,22 +50,15 @@ def test_one_core_where_memory_is_asked_alone() -> None:
             container_json("e"),
         ],
     )
-    assert defaulted(pod) == [
-        ("1", "1"),
-        (None, None),
-        ("1", "1"),
-        ("7", "7"),
-        ("0", "0"),
-        ("5", "5"),
-        (None, None),
-    ]
-
-
-def test_a_pod_that_limits_only_is_limited_only() -> None:
-    """The API server makes requests of limits, and nothing of requests alone."""
-    pod = pod_json(units=4)
-    del pod["spec"]["containers"][0]["resources"]["requests"]
-    assert defaulted(pod) == [(None, "1")]
+    assert defaulted(pod) == ["1", None, "1", "7", "0", "5", None]
+    limited = pod_json(units=4)
+    del limited["spec"]["containers"][0]["resources"]["requests"]
+    assert defaulted(limited) == ["1"]
+    first = pod_json(init=[container_json("i", 4)], units=4, cores=99)
+    assert defaulted(first) == ["1", "99"]
+    zero = pod_json(init=[container_json("i", 4, 0)], units=4, cores=0)
+    assert defaulted(zero) == ["0", "0"]
+    assert defaulted(zero, even_zero=True) == ["1", "1"]
 
 
 @pytest.mark.parametrize("cores_beside", [99, 100, 200])
@@ -72,30 +66,14 @@ def test_a_share_is_not_made_a_whole_card(cores_beside: int) -> None:
     """99 and 1 would be a card of its own, 100 and 1 neither this nor that."""
     beside = container_json("a", 4, cores_beside)
     pod = pod_json(containers=[beside, container_json("b", 4)])
-    assert defaulted(pod)[1] == (None, None)
+    assert defaulted(pod)[1] is None
     pod["metadata"]["annotations"] = {names.CONTAINERS: names.APART}
-    assert defaulted(pod)[1] == ("1", "1")
-
-
-def test_init_containers_run_before_the_others() -> None:
-    """So theirs do not add up with what comes after."""
-    pod = pod_json(init=[container_json("i", 4)], containers=[container_json("a", 4)])
-    pod["spec"]["containers"][0]["resources"]["limits"][names.CORE] = "99"
-    pod["spec"]["containers"][0]["resources"]["requests"][names.CORE] = "99"
-    assert defaulted(pod) == [("1", "1"), ("99", "99")]
+    assert defaulted(pod)[1] == "1"
 
 
 def amount(pod: Json) -> Amount:
     """What quotas count of a pod."""
     return effective(containers(pod))
-
-
-def test_quotas_count_who_asks_no_core_in_words() -> None:
-    """0 is left alone without the option, and is 1 with it."""
-    pod = pod_json(init=[container_json("i", 4, 0)], units=4, cores=0)
-    assert defaulted(pod) == [("0", "0"), ("0", "0")]
-    mutate.default_cores(pod, even_zero=True)
-    assert cores(pod) == [("1", "1"), ("1", "1")]
 
 
 @pytest.mark.parametrize("said", [None, 0])
@@ -167,10 +145,9 @@ def test_quotas_count_what_a_pod_holds(
     assert amount(pod) == Amount(after.cores, max(after.units, least))
 
 
-@pytest.mark.parametrize("units", ["1.5", "16Gi", "many"])
+@pytest.mark.parametrize("units", ["1.5", "many"])
 def test_what_is_out_of_order_is_left_for_the_rules(units: str) -> None:
-    """They deny it."""
-    assert defaulted(pod_json(units=units)) == [(None, None)]
+    assert defaulted(pod_json(units=units)) == [None]
 
 
 def under(runtime: str | None, *containers: Json, key: str = "containers") -> Json:
@@ -183,39 +160,45 @@ def under(runtime: str | None, *containers: Json, key: str = "containers") -> Js
 def voided(
     pod: Json, runtime_class: str = "", key: str = "containers"
 ) -> list[list[Json]]:
-    mutate.void(pod, [runtime_class], None)
+    assert mutate.void(pod, [runtime_class], None) == []
     return [one.get("env") or [] for one in pod["spec"][key]]
 
 
+@pytest.mark.parametrize("key", ["containers", "initContainers"])
 @pytest.mark.parametrize(
     ("runtime", "given"),
-    [("nvidia", [VOID]), ("nvidia-cdi", [VOID]), ("gpu", [VOID]), ("kata", [])],
+    [
+        ("nvidia", [VOID]),
+        ("nvidia-cdi", [VOID]),
+        ("gpu", [VOID]),
+        ("kata", []),
+        (None, []),
+    ],
 )
-def test_who_asks_for_nothing_sees_nothing(runtime: str, given: list[Json]) -> None:
+def test_who_asks_for_nothing_sees_nothing(
+    runtime: str | None, given: list[Json], key: str
+) -> None:
     """Under nvidia's RuntimeClass, and the one that operators give our pods."""
-    assert voided(under(runtime, container_json("a")), "gpu") == [given]
-    assert voided(under(None, container_json("a")), "gpu") == [[]]
+    pod = under(runtime, container_json("a"), key=key)
+    assert voided(pod, "gpu", key) == [given]
 
 
 def test_who_asks_for_a_card_keeps_it() -> None:
-    """Of us, of NVIDIA's own plugin, or by a claim of its driver."""
+    """Of us, of NVIDIA's own plugin, or by a claim of its driver.
+
+    To ask for 0 is to ask for nothing: kubelet calls no plugin then. In a pod that asks
+    for a card a variable of its own is left for the rules, which deny it.
+    """
+
+    def limited(**limits: str) -> Json:
+        return container_json("b") | {"resources": {"limits": limits}}
+
     claim = container_json("c") | {"resources": {"claims": [{"name": "gpu"}]}}
-    theirs = container_json("b") | {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    pod = under("nvidia", container_json("a", 4), theirs, claim, container_json("d"))
-    assert voided(pod) == [[], [], [], [VOID]]
-
-
-@pytest.mark.parametrize("name", ["nvidia.com/gpu", names.MEMORY])
-def test_to_ask_for_none_of_it_is_to_ask_for_nothing(name: str) -> None:
-    """kubelet asks no plugin then, so the image's own word would hold."""
-    zero = container_json("a") | {"resources": {"limits": {name: "0"}}}
-    assert voided(under("nvidia", zero)) == [[VOID]]
-
-
-def test_init_containers_too() -> None:
-    """They run under the same class."""
-    pod = under("nvidia", container_json("a"), key="initContainers")
-    assert voided(pod, key="initContainers") == [[VOID]]
+    zeros = [limited(**{name: "0"}) for name in ("nvidia.com/gpu", names.MEMORY)]
+    bold = container_json("b") | {"env": [VOID | {"value": "all"}]}
+    theirs = limited(**{"nvidia.com/gpu": "1"})
+    pod = under("nvidia", container_json("a", 4), theirs, claim, bold, *zeros)
+    assert voided(pod) == [[], [], [], bold["env"], [VOID], [VOID]]
 
 
 @pytest.mark.parametrize(
@@ -231,53 +214,41 @@ def test_a_variable_of_its_own_is_written_over(own: Json) -> None:
     assert mutate.void(pod, (), None) == []
 
 
-def test_in_a_pod_that_asks_it_is_left_for_the_rules() -> None:
-    """They deny it; the others of the pod are voided all the same."""
-    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    bold = container_json("b") | {"env": env}
-    pod = under("nvidia", container_json("a", 4), bold, container_json("c"))
-    assert mutate.void(pod, (), None) == []
-    assert voided(pod) == [[], env, [VOID]]
-
-
 def test_of_a_pod_that_runs_only_the_new_debugging_container_changes() -> None:
-    """All else of it is not to be changed any more."""
     pod = under("nvidia", container_json("a"))
     before = deepcopy(pod)
     before["spec"]["ephemeralContainers"] = [{"name": "x"}]
     pod["spec"]["ephemeralContainers"] = [{"name": "x"}, {"name": "y"}]
     assert mutate.void(pod, (), before) == []
     assert pod["spec"]["containers"] == before["spec"]["containers"]
-    assert pod["spec"]["ephemeralContainers"] == [
-        {"name": "x"},
-        {"name": "y", "env": [VOID]},
-    ]
+    voided = [{"name": "x"}, {"name": "y", "env": [VOID]}]
+    assert pod["spec"]["ephemeralContainers"] == voided
 
 
-@pytest.mark.parametrize("own", [None, "", "default-scheduler"])
-def test_the_scheduler_is_set_where_none_was_chosen(own: str | None) -> None:
-    """The API server writes its usual one before anybody asks us."""
+@pytest.mark.parametrize(
+    ("own", "then"),
+    [
+        (None, "vcuda"),
+        ("", "vcuda"),
+        ("default-scheduler", "vcuda"),
+        ("volcano", "volcano"),
+    ],
+)
+def test_the_scheduler_is_set_where_none_was_chosen(own: str | None, then: str) -> None:
+    """The API server writes its usual one before; another one knows no cards."""
     pod = pod_json(units=1)
     pod["spec"]["schedulerName"] = own
-    assert mutate.scheduler(pod, "vcuda") == []
-    assert pod["spec"]["schedulerName"] == "vcuda"
-    assert mutate.scheduler(pod, "vcuda") == []
-
-
-def test_a_scheduler_of_the_pods_own_stays_and_is_told() -> None:
-    """It knows totals, and no cards."""
-    pod = pod_json(units=1)
-    pod["spec"]["schedulerName"] = "volcano"
-    (warning,) = mutate.scheduler(pod, "vcuda")
-    assert "only vcuda knows which cards have room" in warning
-    assert pod["spec"]["schedulerName"] == "volcano"
+    for _ in range(2):
+        warnings = mutate.scheduler(pod, "vcuda")
+        assert pod["spec"]["schedulerName"] == then
+        assert bool(warnings) is (then == "volcano")
+        assert all("only vcuda knows which cards have" in text for text in warnings)
 
 
 @pytest.mark.parametrize(("own", "then"), [(None, "gpu"), ("", "gpu"), ("x", "x")])
 def test_the_runtime_class_is_set_where_there_is_none(
     own: str | None, then: str
 ) -> None:
-    """Who names one knows why."""
     pod = under(own, container_json("a", 1))
     mutate.runtime_class(pod, "gpu")
     assert pod["spec"]["runtimeClassName"] == then

@@ -22,39 +22,31 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def judged(
-    pod: Json,
-    rules: Rules | None = None,
-    *,
-    namespace: str = "default",
-    mutating: bool = True,
-    mode: str = "",
-    pool: Pool = UNKNOWN,
-    user: str = "somebody",
-    old: Json | None = None,
+    pod: Json, rules: Rules | None = None, *, mutating: bool = True, **more: Any
 ) -> Verdict:
     """Review it, and see that what arrived is as it was."""
     kept = deepcopy(pod)
-    verdict = review(
-        pod,
-        namespace=namespace,
-        mutating=mutating,
-        mode=mode,
-        rules=rules or Rules(),
-        pool=pool,
-        user=user,
-        old=old,
-    )
+    usual: Json = {"namespace": "default", "mode": "", "pool": UNKNOWN, "user": "me"}
+    how = usual | more | {"rules": rules or Rules(), "mutating": mutating}
+    verdict = review(pod, **how)
     assert pod == kept
     return verdict
 
 
-def for_bitfusion(**asked: str) -> Json:
+EVERYTHING = Rules(
+    void=True,
+    set_scheduler="vcuda",
+    set_runtime_class="nvidia",
+    bitfusion=BitfusionRules(total_bytes=16_000_000_000),
+)
+
+
+def for_bitfusion(percent: str) -> Json:
     """A pod as seed 004 has it."""
     pod = pod_json(annotations={"auto-management/bitfusion": "all"})
-    limits = {f"bitfusion.io/gpu-{what}": value for what, value in asked.items()}
+    limits = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": percent}
     main = pod["spec"]["containers"][0]
     main |= {"command": ["python a.py"], "resources": {"limits": limits}}
-    main["resources"]["requests"] = dict(limits)
     return pod
 
 
@@ -63,85 +55,52 @@ def test_a_pod_in_order_is_left_as_it_is() -> None:
     for pod in (pod_json(units=4, cores=1), pod_json()):
         assert judged(pod) == Verdict(pod)
         assert judged(pod, mutating=False) == Verdict(pod)
+    assert judged(pod_json(), EVERYTHING) == Verdict(pod_json())
 
 
 def test_what_a_pod_did_not_say() -> None:
     """One core, the scheduler, the RuntimeClass, and no card for the sidecar."""
-    rules = Rules(void=True, set_scheduler="vcuda", set_runtime_class="gpu")
     pod = pod_json(containers=[container_json("a", 4), container_json("b")])
-    spec = judged(pod, rules).pod["spec"]
-    assert spec["schedulerName"] == "vcuda"
-    assert spec["runtimeClassName"] == "gpu"
+    spec = judged(pod, EVERYTHING).pod["spec"]
+    assert (spec["schedulerName"], spec["runtimeClassName"]) == ("vcuda", "nvidia")
     assert spec["containers"][0]["resources"]["limits"][names.CORE] == "1"
     assert spec["containers"][1]["env"] == [ALL[0] | {"value": "void"}]
 
 
-def test_pods_that_ask_nothing_keep_their_scheduler() -> None:
-    """Nor is their RuntimeClass any business of ours."""
-    rules = Rules(void=True, set_scheduler="vcuda", set_runtime_class="gpu")
-    assert judged(pod_json(), rules) == Verdict(pod_json())
-
-
-def test_a_second_look_finds_nothing_more_to_do() -> None:
-    """The API server asks again when another webhook has changed the pod."""
-    rules = Rules(
-        void=True,
-        set_scheduler="vcuda",
-        set_runtime_class="nvidia",
-        bitfusion=BitfusionRules(total_bytes=16_000_000_000),
-    )
-    pods = [
+@pytest.mark.parametrize(
+    "pod",
+    [
         pod_json(containers=[container_json("a", 4), container_json("b")]),
-        for_bitfusion(amount="1", percent="50"),
-    ]
-    for pod in pods:
-        first = judged(pod, rules)
-        assert not first.denials
-        assert first.pod != pod
-        assert judged(first.pod, rules).pod == first.pod
-        assert judged(first.pod, rules, mutating=False).denials == ()
-
-
-def test_a_pod_for_bitfusion_becomes_one_of_ours() -> None:
-    """And the general rules are for it too."""
-    rules = Rules(
-        set_scheduler="vcuda", bitfusion=BitfusionRules(total_bytes=16_000_000_000)
-    )
-    after = judged(for_bitfusion(amount="1", percent="50"), rules).pod["spec"]
-    limits = after["containers"][0]["resources"]["limits"]
-    assert limits == {names.CORE: "50", names.MEMORY: "29"}
-    assert after["schedulerName"] == "vcuda"
-
-
-def test_what_is_wrong_with_it_is_said_with_the_rest() -> None:
-    """Both kinds of rules, in one answer."""
-    pod = for_bitfusion(amount="1", percent="101")
-    pod["metadata"]["annotations"][names.PLACEMENT] = "{}"
-    verdict = judged(pod)
-    texts = " ".join(verdict.denials)
-    assert len(verdict.denials) == 2
-    assert "Invalid bitfusion.io/gpu-percent quantity: 101" in texts
-    assert names.PLACEMENT in texts
-    assert verdict.pod == pod
+        for_bitfusion("50"),
+    ],
+    ids=["ours", "bitfusion"],
+)
+def test_a_second_look_finds_nothing_more_to_do(pod: Json) -> None:
+    """The API server asks again when another webhook has changed the pod."""
+    first = judged(pod, EVERYTHING)
+    assert not first.denials
+    assert first.pod["spec"]["schedulerName"] == "vcuda"
+    assert judged(first.pod, EVERYTHING).pod == first.pod
+    assert judged(first.pod, EVERYTHING, mutating=False).denials == ()
 
 
 def test_all_denials_at_once() -> None:
     """So that a person mends a pod in one go; the pod stays as it came."""
-    pod = pod_json(
-        containers=[
-            container_json("a", "1.5") | {"env": ALL},
-            container_json("b", 4),
-        ],
-        annotations={names.ACTUAL: "{}", names.POLICY: "x"},
-    )
+    wrong = [container_json("a", "1.5") | {"env": ALL}, container_json("b", 4)]
+    notes = {names.ACTUAL: "{}", names.POLICY: "x"}
+    pod = pod_json(containers=wrong, annotations=notes)
     verdict = judged(pod)
     assert len(verdict.denials) == 4
     assert verdict.pod == pod
     assert judged(pod, mutating=False).denials == verdict.denials
+    pod = for_bitfusion("101")
+    pod["metadata"]["annotations"][names.PLACEMENT] = "{}"
+    (ours, theirs) = sorted(judged(pod).denials, reverse=True)
+    assert names.PLACEMENT in ours
+    assert "Invalid bitfusion.io/gpu-percent quantity: 101" in theirs
 
 
 def test_a_thousand_wrong_containers_do_not_make_a_book() -> None:
-    """The rest is counted."""
     wrong = [container_json(f"c{i}", "1.5") for i in range(1000)]
     denials = judged(pod_json(containers=wrong)).denials
     assert len(denials) == MOST_DENIALS + 1
@@ -158,30 +117,25 @@ def test_the_clusters_own_namespaces(namespace: str, mutating: bool) -> None:
     assert judged(pod, mutating=mutating).denials
 
 
-def test_warnings_where_it_may_yet_work() -> None:
+@pytest.mark.parametrize(
+    ("pod", "pool", "told"),
+    [
+        (pod_json(units=30, cores=1), Pool(29, has_resource=True), ["30 units are"]),
+        (pod_json(units="1.5"), Pool(has_resource=False), []),
+        (
+            pod_json(units=1, annotations={"baidu.com/vcuda-model": "Tesla P4"}),
+            UNKNOWN,
+            ["did you mean baidu.com/vcuda-models?"],
+        ),
+    ],
+    ids=["too-large", "beside-a-denial", "unknown-annotation"],
+)
+def test_warnings_where_it_may_yet_work(pod: Json, pool: Pool, told: list[str]) -> None:
     """By the one who may change pods alone, or people would read them twice."""
-    pool = Pool(largest_units=29, has_resource=True)
-    pod = pod_json(units=30, cores=1)
-    (warning,) = judged(pod, pool=pool).warnings
-    assert "30 units are asked, but the largest card has 29" in warning
+    found = judged(pod, pool=pool).warnings
+    assert len(found) == len(told)
+    assert all(words in text for words, text in zip(told, found, strict=True))
     assert judged(pod, pool=pool, mutating=False).warnings == ()
-
-
-def test_an_annotation_that_means_nothing_is_warned_of() -> None:
-    """Else the pod would be placed as if it had not said it, and nobody told."""
-    pod = pod_json(units=1, cores=1, annotations={"baidu.com/vcuda-model": "Tesla P4"})
-    (warning,) = judged(pod).warnings
-    assert warning == (
-        "the annotation baidu.com/vcuda-model is unknown here; did you mean "
-        "baidu.com/vcuda-models?"
-    )
-    assert judged(pod, mutating=False).warnings == ()
-
-
-def test_no_warnings_beside_a_denial_of_the_same() -> None:
-    """What cannot be is not also late."""
-    pool = Pool(has_resource=False)
-    assert judged(pod_json(units="1.5"), pool=pool).warnings == ()
 
 
 def test_a_warning_is_short_and_said_once() -> None:
@@ -250,10 +204,5 @@ def test_a_debugging_container(mutating: bool) -> None:
     assert judged(debugged(ALL), old=old, mutating=mutating).denials
     fine = judged(debugged([]), old=old, mutating=mutating)
     assert fine == Verdict(debugged([]))
-
-
-def test_a_debugging_container_is_voided_too() -> None:
-    """It asks for nothing, since it cannot."""
-    old = pod_json(units=4, node="n")
     after = judged(debugged([]), Rules(void=True), old=old).pod
     assert after == debugged([ALL[0] | {"value": "void"}])
