@@ -88,7 +88,6 @@ def test_a_pod_in_order_passes() -> None:
     ],
 )
 def test_what_is_wrong_is_named(path: list[Any], value: Any, field: str) -> None:
-    """By its path in the pod."""
     pod = deepcopy(WHOLE)
     at: Any = pod
     for key in path[:-1]:
@@ -100,7 +99,6 @@ def test_what_is_wrong_is_named(path: list[Any], value: Any, field: str) -> None
 
 
 def test_spots_say_where_a_container_stands() -> None:
-    """Init containers first, as kubelet admits them."""
     pod = pod_json(
         containers=[container_json("a", units=1), container_json("b")],
         init=[container_json("i", cores=0)],
