@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Protocol, Self
+from typing import Self
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import click
@@ -18,6 +18,7 @@ import orjson
 
 from gpushare.addresses import LOOPBACK, free_address
 from gpushare.kube import facts
+from gpushare.kube.api import ApiObjects
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.names import EXTENDER_PORT
@@ -30,30 +31,9 @@ from gpusharectl.pki import SERVER_NAME
 FOLDERS = (Path("/etc/kubernetes/vcuda/tls"), Path("/etc/rancher/k3s/vcuda/tls"))
 """Where ``install --tls`` puts a control-plane host's certificates."""
 FILES = ("ca.crt", "client.crt", "client.key")
-SWITCH_ON = "gpusharectl install --ui"
+_SWITCH_ON = "gpusharectl install --ui"
 Tls = tuple[ssl.SSLContext, str]
 _SELECTOR = f"{facts.PART_NAME} in ({facts.EXTENDER},{facts.SECOND_SCHEDULER})"
-
-
-class Fetching(Protocol):
-    """The part of ``ApiObjects`` that is needed here."""
-
-    def list(
-        self,
-        api_version: str,
-        kind: str,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-    ) -> Sequence[Json]:
-        """Read objects; ``ClusterError``s only."""
-        ...
-
-    def fetch(
-        self, namespace: str, pod: str, port: int, path: str, *, tls: Tls | None = None
-    ) -> bytes:
-        """GET a page from a pod's loopback; ``ClusterError``s only."""
-        ...
 
 
 class Extenders:
@@ -62,7 +42,7 @@ class Extenders:
     ``tls`` is for extenders that require a client certificate.
     """
 
-    def __init__(self, objects: Fetching, tls: Tls | None = None) -> None:
+    def __init__(self, objects: ApiObjects, tls: Tls | None = None) -> None:
         self._objects = objects
         self._tls = tls
         self._last = ""
@@ -79,8 +59,9 @@ class Extenders:
                 raise
             except ClusterError as error:
                 because = f"{name}: {error}"
-                if isinstance(error, NotFound) and not _shows_a_page(pod):
-                    because = f"{name} has no page; enable it with {SWITCH_ON}"
+                on = facts.settings_of(pod).get("GPUSHARE_UI") == "on"
+                if isinstance(error, NotFound) and not on:
+                    because = f"{name} has no page; enable it with {_SWITCH_ON}"
             else:
                 self._last = name
                 return body
@@ -105,14 +86,15 @@ class Extenders:
         return sorted(ready, key=lambda pod: facts.name_of(pod) != self._last)
 
     def _ask(self, pod: Json, path: str) -> bytes:
-        guarded = _is_guarded(pod)
-        if guarded and self._tls is None:
-            raise Unavailable(
-                "requires a client certificate; run this as root on its control-plane "
-                "host, or name a folder with "
-                f"{', '.join(FILES)} with --certificates"
-            )
-        tls = self._tls if guarded else None
+        tls = None
+        if facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"):
+            tls = self._tls
+            if tls is None:
+                raise Unavailable(
+                    "requires a client certificate; run this as root on its "
+                    "control-plane host, or name a folder with "
+                    f"{', '.join(FILES)} with --certificates"
+                )
         name = facts.name_of(pod)
         return self._objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, path, tls=tls)
 
@@ -125,10 +107,8 @@ def tls_from(folder: Path | None, usual: Sequence[Path] = FOLDERS) -> Tls | None
     if folder is not None:
         return _read(folder)
     for place in usual:
-        try:
+        with suppress(OSError):
             return _read(place)
-        except OSError:
-            continue
     return None
 
 
@@ -143,18 +123,7 @@ def _read(folder: Path) -> Tls:
     return context, SERVER_NAME
 
 
-def _is_guarded(pod: Json) -> bool:
-    return bool(facts.settings_of(pod).get("GPUSHARE_TLS_CLIENT_CA"))
-
-
-def _shows_a_page(pod: Json) -> bool:
-    return facts.settings_of(pod).get("GPUSHARE_UI") == "on"
-
-
 PAGE, STATE = "/ui", "/ui/state"
-_JSON = ("Content-Type", "application/json")
-_NAMES = frozenset({LOOPBACK, "localhost"})
-_SECRET_BYTES = 12
 
 
 class PageServer:
@@ -167,7 +136,7 @@ class PageServer:
 
     def __init__(self, port: int, get: Callable[[str], bytes]) -> None:
         self._get = get
-        self.place = f"/{secrets.token_urlsafe(_SECRET_BYTES)}"
+        self.place = f"/{secrets.token_urlsafe(12)}"
         self.address = Address(LOOPBACK, port) if port else free_address()
         self._listener = Listener({self.address: self._answer})
 
@@ -186,16 +155,18 @@ class PageServer:
     def _answer(
         self, environ: WSGIEnvironment, start: StartResponse
     ) -> Iterable[bytes]:
-        status, headers = "200 OK", [*STATE_HEADERS.items(), _JSON]
+        status = "200 OK"
+        headers = [*STATE_HEADERS.items(), ("Content-Type", "application/json")]
         if not self._is_for_us(environ):
-            body = _error("not found: use the address that gpusharectl ui has printed")
-            status = "404 Not Found"
+            text = "not found: use the address that gpusharectl ui has printed"
+            status, body = "404 Not Found", orjson.dumps({"error": text})
         else:
             path = environ["PATH_INFO"].removeprefix(self.place)
             try:
                 body = self._get(path)
             except ClusterError as error:
-                status, body = "502 Bad Gateway", _error(str(error))
+                body = orjson.dumps({"error": str(error)})
+                status = "502 Bad Gateway"
             else:
                 if path == PAGE:
                     headers = [*page_headers(body).items()]
@@ -204,19 +175,16 @@ class PageServer:
 
     def _is_for_us(self, environ: WSGIEnvironment) -> bool:
         # Against DNS rebinding: a foreign page whose host name now points here.
-        if environ.get("HTTP_HOST", "").partition(":")[0] not in _NAMES:
+        if environ.get("HTTP_HOST", "").partition(":")[0] not in (
+            LOOPBACK,
+            "localhost",
+        ):
             return False
         asked = environ["PATH_INFO"].encode()
         ours = ((self.place + path).encode() for path in (PAGE, STATE))
         return any(secrets.compare_digest(asked, path) for path in ours)
 
 
-def _error(text: str) -> bytes:
-    return orjson.dumps({"error": text})
-
-
-_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-_HIGHEST_PORT = 65535
 _CODES = (
     "Exit codes: 0 it was shown, until Ctrl-C; 1 it could not be shown; 2 wrong "
     "command line."
@@ -226,7 +194,7 @@ _CODES = (
 @click.command(epilog=_CODES)
 @click.option(
     "--port",
-    type=click.IntRange(0, _HIGHEST_PORT),
+    type=click.IntRange(0, 65535),
     default=0,
     metavar="N",
     help="The port on this machine; default: a free one.",
@@ -254,11 +222,24 @@ def ui(
     The page comes from the extender by port-forward and is read-only. It is served on
     this machine only, until Ctrl-C.
     """
-    tls = _tls(certificates)
+    try:
+        tls = tls_from(certificates)
+    except OSError as error:
+        raise click.ClickException(
+            f"--certificates: {certificates} cannot be used ({error}); name a folder "
+            f"with {', '.join(FILES)}"
+        ) from error
     with reached(kubeconfig, context) as access:
         extenders = Extenders(access.objects, tls)
         extenders.get(PAGE)
-        with _server(port, extenders.get) as server:
+        try:
+            server = PageServer(port, extenders.get)
+        except OSError as error:
+            raise click.ClickException(
+                f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); "
+                "choose another port, or none"
+            ) from error
+        with server:
             browse = None if no_open else webbrowser.open
             for line in announced(server, browse, os.environ):
                 click.echo(line)
@@ -286,26 +267,5 @@ def announced(
 
 def _has_screen(environ: Mapping[str, str]) -> bool:
     """Return whether a browser would open a window, not use the terminal."""
-    if sys.platform in ("darwin", "win32"):
-        return True
-    return any(environ.get(name) for name in _SCREENS)
-
-
-def _tls(folder: Path | None) -> Tls | None:
-    try:
-        return tls_from(folder)
-    except OSError as error:
-        raise click.ClickException(
-            f"--certificates: {folder} cannot be used ({error}); name a folder with "
-            f"{', '.join(FILES)}"
-        ) from error
-
-
-def _server(port: int, get: Callable[[str], bytes]) -> PageServer:
-    try:
-        return PageServer(port, get)
-    except OSError as error:
-        raise click.ClickException(
-            f"--port: cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose "
-            "another port, or none"
-        ) from error
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform in ("darwin", "win32") or any(map(environ.get, names))

@@ -38,15 +38,6 @@ def test_inspect(kubeconfig: str) -> None:
     assert "\x1b" not in found.output
 
 
-@pytest.mark.parametrize("output", ["json", "yaml"])
-def test_inspect_as_data(kubeconfig: str, output: str) -> None:
-    """The same in both; nothing else on standard output."""
-    found = ran(kubeconfig, "inspect", "-o", output)
-    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
-    assert data["totals"]["allotted_units"] == 131
-    assert data["books"]["from"] == "pods and nodes"
-
-
 def test_inspect_one_node(kubeconfig: str) -> None:
     """Or a sentence with those that there are."""
     assert "node-1" not in ran(kubeconfig, "inspect", "--node", "node-2").output
@@ -79,14 +70,25 @@ def test_why(kubeconfig: str, words: Sequence[str], code: int, said: str) -> Non
     assert said in " ".join(found.output.split())
 
 
-@pytest.mark.parametrize("pod", ["big", "app-1", "plain", "zzz"])
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_why_as_data(kubeconfig: str, pod: str, output: str) -> None:
-    """The code in it is the exit code."""
-    found = ran(kubeconfig, "why", pod, "-o", output)
-    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
-    assert data["code"] == found.exit_code
-    assert data["pod"] == f"default/{pod}"
+def test_as_data(kubeconfig: str, output: str) -> None:
+    """The same in both; nothing else on standard output."""
+
+    def data(*words: str) -> tuple[Any, int]:
+        found = ran(kubeconfig, *words, "-o", output)
+        load: Any = orjson.loads if output == "json" else yaml.safe_load
+        return load(found.stdout), found.exit_code
+
+    seen, _ = data("inspect")
+    assert seen["totals"]["allotted_units"] == 131
+    assert seen["books"]["from"] == "pods and nodes"
+    for pod in ("big", "app-1", "plain", "zzz"):
+        answer, code = data("why", pod)
+        assert (answer["pod"], answer["code"]) == (f"default/{pod}", code)
+    seen, _ = data("top", "--sort", "sm")
+    assert seen["totals"]["used_mib"] is None
+    assert [pod["name"] for pod in seen["pods"]][:2] == ["app-1", "app-2"]
+    assert [node["told"] for node in seen["nodes"]] == [False, False]
 
 
 def test_cordon_and_back(cluster: Embedded, kubeconfig: str) -> None:
@@ -165,6 +167,9 @@ def offered(kubeconfig: str, *words: str) -> list[str]:
         (["why", "default/b"], ["default/big"]),
         (["why", "-n", "edge", ""], ["lonely"]),
         (["inspect", "--node", ""], ["node-1", "node-2"]),
+        (["top", "-n", ""], ["default", "edge"]),
+        (["top", "--namespace", "e"], ["edge"]),
+        (["top", "--sort", "s"], ["sm"]),
         (["cordon-card", "node-"], ["node-1", "node-2"]),
         (["cordon-card", "node-2", ""], ["0", A, "1", B]),
         (["cordon-card", "node-2", "GPU-7"], [B]),
@@ -174,7 +179,7 @@ def offered(kubeconfig: str, *words: str) -> list[str]:
 def test_the_shell_offers_names(
     kubeconfig: str, words: Sequence[str], found: list[str]
 ) -> None:
-    """Of pods, nodes, and that node's cards."""
+    """Of pods, nodes, that node's cards, and namespaces of pods with our resources."""
     assert offered(kubeconfig, *words) == found
 
 

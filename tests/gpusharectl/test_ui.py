@@ -18,7 +18,7 @@ from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.pki import SERVER_NAME
-from gpusharectl.ui import Extenders, PageServer, Tls, announced, tls_from
+from gpusharectl.ui import Extenders, PageServer, announced, tls_from
 from tests.gpusharectl.cluster_states import extender
 from tests.gpusharectl.conftest import put
 from tests.testbed.certificates import Certificates, certificates
@@ -78,49 +78,25 @@ def test_the_page_and_its_state_come_through(
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("method", "status", "paths"),
     [
-        "/",
-        "/ui",
-        "/ui/state",
-        "/snapshot",
-        "/scheduler/bind",
-        "/x/ui",
+        # Whoever else has a login here may find the port.
+        ("GET", 404, "/ /ui /ui/state /snapshot /scheduler/bind /x/ui"),
+        # With the secret there is the page alone.
+        ("GET", 404, "SECRET SECRET/ SECRET/snapshot SECRET/metrics SECRET/ui/"),
+        ("GET", 404, "SECRET/ui/../snapshot"),
+        # Nothing that could bind a pod goes through.
+        ("POST", 405, "/scheduler/bind SECRET/scheduler/bind SECRET/ui"),
+        ("PUT", 405, "SECRET/ui"),
+        ("DELETE", 405, "SECRET/ui"),
+        ("OPTIONS", 405, "SECRET/ui"),
     ],
 )
-def test_without_the_secret_there_is_nothing(
-    window: PageServer, asked: FakeExtender, path: str
+def test_nothing_else_reaches_the_extender(
+    window: PageServer, asked: FakeExtender, method: str, status: int, paths: str
 ) -> None:
-    """Whoever else has a login here may find the port."""
-    answer, _ = call(window, path)
-    assert answer.status == 404
-    assert asked.paths == []
-
-
-@pytest.mark.parametrize(
-    "path", ["", "/", "/snapshot", "/metrics", "/ui/", "/ui/../snapshot"]
-)
-def test_with_it_there_is_the_page_alone(
-    window: PageServer, asked: FakeExtender, path: str
-) -> None:
-    """No other path of the extender's."""
-    answer, _ = call(window, window.place + path)
-    assert answer.status == 404
-    assert asked.paths == []
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_it_is_only_to_be_looked_at(
-    window: PageServer, asked: FakeExtender, method: str
-) -> None:
-    """Nothing that could bind a pod goes through."""
-    for path in (
-        "/scheduler/bind",
-        f"{window.place}/scheduler/bind",
-        f"{window.place}/ui",
-    ):
-        answer, _ = call(window, path, method)
-        assert answer.status == 405
+    for path in paths.replace("SECRET", window.place).split():
+        assert call(window, path, method)[0].status == status, path
     assert asked.paths == []
 
 
@@ -143,26 +119,29 @@ def test_a_name_from_elsewhere_is_not_answered(
     assert answer.status == status
 
 
-def test_an_extender_that_does_not_answer_is_told(asked: FakeExtender) -> None:
+def test_an_extender_that_does_not_answer_is_told(
+    window: PageServer, asked: FakeExtender
+) -> None:
     """In its words, for the page to show."""
     asked.pages = {}
-    with PageServer(0, asked.get) as window:
-        answer, body = call(window, f"{window.place}/ui/state")
+    answer, body = call(window, f"{window.place}/ui/state")
     assert answer.status == 502
     assert json.loads(body) == {"error": "ext-1: connection refused"}
 
 
-def test_the_secret_is_another_each_time(asked: FakeExtender) -> None:
-    """And long."""
-    with PageServer(0, asked.get) as one, PageServer(0, asked.get) as two:
-        assert one.place != two.place
-        assert len(one.place) > 16
+def test_the_port(asked: FakeExtender) -> None:
+    """A taken one is an error; a free one can be had again at once, with a new secret.
 
-
-def test_a_taken_port_is_an_error(window: PageServer, asked: FakeExtender) -> None:
-    """The command says which option helps."""
-    with pytest.raises(OSError, match="in use"):
-        PageServer(window.address.port, asked.get)
+    Connections that have just ended do not keep it.
+    """
+    with PageServer(0, asked.get) as first:
+        port = first.address.port
+        assert call(first, f"{first.place}/ui")[1] == PAGES["/ui"]
+        with pytest.raises(OSError, match="in use"):
+            PageServer(port, asked.get)
+    with PageServer(port, asked.get) as again:
+        assert again.place != first.place
+        assert len(again.place) > 16
 
 
 @pytest.mark.parametrize(
@@ -215,20 +194,13 @@ class FakeObjects:
         self.pods = pods or [extender(name) for name in answers]
         self.asked: list[tuple[str, bool]] = []
 
-    def list(
-        self,
-        api_version: str,
-        kind: str,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-    ) -> Sequence[Json]:
-        assert (api_version, kind, namespace) == ("v1", "Pod", "kube-system")
+    def list(self, *kind: str, namespace: str, label_selector: str) -> Sequence[Json]:
+        assert (*kind, namespace) == ("v1", "Pod", "kube-system")
         assert "gpushare-extender,gpushare-scheduler" in label_selector
         return self.pods
 
     def fetch(
-        self, namespace: str, pod: str, port: int, path: str, *, tls: Tls | None = None
+        self, namespace: str, pod: str, port: int, path: str, *, tls: object
     ) -> bytes:
         assert (namespace, port, path) == ("kube-system", 39999, "/ui")
         self.asked.append((pod, tls is not None))
@@ -250,50 +222,46 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return certificates(tmp_path_factory.mktemp("ui") / "tls")
 
 
-def test_the_first_that_answers_and_then_it_again() -> None:
-    """One that does not is passed over, and whoever answered is asked first."""
+def test_the_one_that_answered_last_is_asked_first() -> None:
+    """If it ends, another takes over."""
     objects = FakeObjects({"x": Unavailable("connection refused"), "y": b"page"})
     found = Extenders(objects)
     assert found.get("/ui") == b"page"
     assert found.get("/ui") == b"page"
-    assert [name for name, _ in objects.asked] == ["x", "y", "y"]
-
-
-def test_another_takes_over_when_it_goes() -> None:
-    """Whoever looks at the page sees no more than a late answer."""
-    objects = FakeObjects({"x": b"page", "y": b"other"})
-    found = Extenders(objects)
-    assert found.get("/ui") == b"page"
-    objects.answers["x"] = Unavailable("gone")
+    objects.answers = {"x": b"other", "y": Unavailable("gone")}
     assert found.get("/ui") == b"other"
+    assert [name for name, _ in objects.asked] == ["x", "y", "y", "y", "x"]
 
 
 @pytest.mark.parametrize(
-    ("objects", "words"),
+    ("objects", "error", "words"),
     [
-        (FakeObjects({}), "there is no extender pod in kube-system"),
+        (FakeObjects({}), Unavailable, "there is no extender pod in kube-system"),
         (
             FakeObjects({"x": b""}, [extender("x", ready=False)]),
+            Unavailable,
             "is ready; see kubectl -n",
         ),
         (
-            FakeObjects({"x": NotFound("/ui answers 404")}),
+            FakeObjects({"x": NotFound("404")}),
+            Unavailable,
             "x has no page; .*install --ui",
         ),
-        (FakeObjects({"x": Unavailable("reset")}), "^x: reset"),
+        (FakeObjects({"x": Unavailable("reset")}), Unavailable, "^x: reset"),
+        # The next extender would need the same right.
+        (FakeObjects({"x": Forbidden("no p"), "y": b"page"}), Forbidden, "no p"),
+        (
+            FakeObjects({"x": b"page"}, [guarded("x")]),
+            Unavailable,
+            r"as root .* with --certificates",
+        ),
     ],
-    ids=["none", "not-ready", "switched-off", "silent"],
+    ids=["none", "not-ready", "switched-off", "silent", "forbidden", "certificates"],
 )
-def test_what_to_do_when_nobody_answers(objects: FakeObjects, words: str) -> None:
-    """One sentence."""
-    with pytest.raises(Unavailable, match=words):
-        Extenders(objects).get("/ui")
-
-
-def test_a_right_that_is_missing_is_told_as_it_is() -> None:
-    """The next extender would be behind the same door."""
-    objects = FakeObjects({"x": Forbidden("no pods/portforward"), "y": b"page"})
-    with pytest.raises(Forbidden, match="portforward"):
+def test_what_to_do_when_nobody_answers(
+    objects: FakeObjects, error: type[ClusterError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
         Extenders(objects).get("/ui")
 
 
@@ -304,14 +272,6 @@ def test_certificates_are_for_those_that_want_them(held: Certificates) -> None:
     )
     assert Extenders(objects, tls_from(held.folder)).get("/ui") == b"page"
     assert objects.asked == [("x", True), ("y", False)]
-
-
-def test_without_certificates_nobody_guarded_is_asked() -> None:
-    """What would help is said."""
-    objects = FakeObjects({"x": b"page"}, [guarded("x")])
-    with pytest.raises(Unavailable, match=r"as root .* with --certificates"):
-        Extenders(objects).get("/ui")
-    assert objects.asked == []
 
 
 def test_the_hosts_own_certificates_are_found(held: Certificates) -> None:
@@ -337,45 +297,27 @@ def test_a_folder_that_was_named_must_have_them(
         tls_from(tmp_path)
 
 
-@pytest.fixture
-def cluster() -> Embedded:
-    return Embedded()
-
-
-@pytest.fixture
-def kubeconfig(cluster: Embedded, tmp_path: Path) -> Iterator[str]:
+def ran(cluster: Embedded, tmp_path: Path, *words: str) -> Result:
     with ApiServerOnLoopback(cluster) as server:
-        yield str(server.kubeconfig(tmp_path / "kubeconfig"))
+        kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        given = ["ui", "--no-open", *words, "--kubeconfig", kubeconfig]
+        return CliRunner().invoke(main, given)
 
 
-def ran(kubeconfig: str, *words: str) -> Result:
-    given = ["ui", "--no-open", *words, "--kubeconfig", kubeconfig]
-    return CliRunner().invoke(main, given)
-
-
-def test_a_cluster_without_an_extender(kubeconfig: str) -> None:
-    """One sentence, with what to do, and nothing is opened."""
-    found = ran(kubeconfig)
+def test_the_command_says_what_to_do(tmp_path: Path) -> None:
+    """Without an extender; if it cannot be reached; without certificates."""
+    cluster = Embedded()
+    found = ran(cluster, tmp_path)
     assert found.exit_code == 1
-    assert (
-        "there is no extender pod in kube-system; gpusharectl install" in found.output
-    )
+    assert "extender pod in kube-system; gpusharectl install" in found.output
     assert "The page is at" not in found.output
-
-
-def test_an_extender_that_cannot_be_reached(cluster: Embedded, kubeconfig: str) -> None:
-    """It is named."""
     pod = extender("ext-1")
     pod["spec"]["containers"][0]["env"] = [{"name": "GPUSHARE_UI", "value": "on"}]
     put(cluster, pod)
-    found = ran(kubeconfig)
+    found = ran(cluster, tmp_path)
     assert found.exit_code == 1
     assert "ext-1: " in found.output
-
-
-def test_a_folder_without_certificates(kubeconfig: str, tmp_path: Path) -> None:
-    """Before the cluster is asked anything."""
-    found = ran(kubeconfig, "--certificates", str(tmp_path))
+    found = ran(cluster, tmp_path, "--certificates", str(tmp_path))
     assert found.exit_code == 1
     assert f"--certificates: {tmp_path} cannot be used" in found.output
     assert "ca.crt" in found.output

@@ -4,12 +4,8 @@ import io
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import orjson
 import pytest
-import yaml
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.text import Text
@@ -97,16 +93,6 @@ def test_on_a_terminal_it_stays(terminal: Terminal, number: signal.Signals) -> N
     assert "Traceback" not in terminal.said
 
 
-@pytest.mark.parametrize("output", ["json", "yaml"])
-def test_as_data(kubeconfig: str, output: str) -> None:
-    """The same in both; nothing else on standard output."""
-    found = ran(kubeconfig, "-o", output, "--sort", "sm")
-    data: Any = (orjson.loads if output == "json" else yaml.safe_load)(found.stdout)
-    assert data["totals"]["used_mib"] is None
-    assert [pod["name"] for pod in data["pods"]][:2] == ["app-1", "app-2"]
-    assert [node["told"] for node in data["nodes"]] == [False, False]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -125,26 +111,6 @@ def test_what_cannot_be(
     found = ran(kubeconfig, *words)
     assert found.exit_code == code
     assert said in " ".join(found.output.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["-n", ""], ["default", "edge"]),
-        (["--namespace", "e"], ["edge"]),
-        (["--node", "node-"], ["node-1", "node-2"]),
-        (["--by", ""], ["pod", "card"]),
-        (["--sort", "s"], ["sm"]),
-    ],
-)
-def test_the_shell_offers_names(
-    kubeconfig: str, words: Sequence[str], found: list[str]
-) -> None:
-    """Of namespaces with pods that name our resources, and of nodes with cards."""
-    shell = ShellComplete(main, {}, "gpusharectl", "")
-    *before, begun = words
-    where = ["top", "--kubeconfig", kubeconfig, *before]
-    assert [one.value for one in shell.get_completions(where, begun)] == found
 
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
