@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import SystemRandom
 from threading import Lock
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -42,117 +41,6 @@ CHANCE = SystemRandom()
 
 class NotAdmittedError(Exception):
     """A container cannot get its devices; says why in kubelet's words."""
-
-
-class Admission:
-    """Gives devices to containers, one pod after the other."""
-
-    def __init__(self, registry: Registry, holdings: Holdings) -> None:
-        self._registry = registry
-        self._holdings = holdings
-
-    def admit(self, uid: str, containers: Iterable[ContainerLimits]) -> None:
-        """Give each container its devices, in this order; ``NotAdmittedError``.
-
-        Later containers take over those of an init container that ends.
-        """
-        reusable: dict[str, set[str]] = {}
-        for container in containers:
-            self._allocate(uid, container, reusable)
-            for resource, held in self._holdings.of(uid, container.name).items():
-                left = reusable.setdefault(resource, set())
-                if container.ends:
-                    left |= held.ids
-                else:
-                    left -= held.ids
-
-    def knows(self, resource: str) -> bool:
-        """Tell whether devices of this resource are offered, or ever were taken."""
-        return (
-            self._registry.healthy(resource) is not None
-            or self._holdings.in_use(resource) is not None
-        )
-
-    def _allocate(
-        self, uid: str, container: ContainerLimits, reusable: dict[str, set[str]]
-    ) -> None:
-        known = [name for name in shuffled(container.amounts) if self.knows(name)]
-        if known:
-            self._holdings.sweep()
-        for resource in known:
-            size = container.amounts[resource]
-            if self._has_all(uid, container.name, resource, size):
-                continue
-            ids = self._choose(resource, size, reusable.get(resource, set()))
-            held = self._give(resource, ids)
-            self._holdings.record(uid, container.name, resource, held)
-
-    def _has_all(self, uid: str, container: str, resource: str, size: int) -> bool:
-        """Tell whether a container needs no more devices.
-
-        Raises ``NotAdmittedError`` if no device is healthy, even if the container asks
-        for none, as kubelet does (contracts 2.4).
-        """
-        before = self._holdings.of(uid, container).get(resource)
-        ids = before.ids if before else frozenset()
-        if before and len(ids) != size:
-            raise NotAdmittedError(
-                f'pod "{uid}" container "{container}" changed request for resource '
-                f'"{resource}" from {len(ids)} to {size}'
-            )
-        healthy = self._registry.healthy(resource)
-        if healthy is None:
-            raise NotAdmittedError(f"cannot allocate unregistered device {resource}")
-        sick = f"cannot allocate unhealthy devices {resource}"
-        if not healthy:
-            raise NotAdmittedError(f"no healthy devices present; {sick}")
-        if not ids <= healthy:
-            text = "previously allocated devices are no longer healthy"
-            raise NotAdmittedError(f"{text}; {sick}")
-        return len(ids) == size
-
-    def _choose(self, resource: str, size: int, reusable: set[str]) -> frozenset[str]:
-        chosen = set(_some(reusable, size))
-        self._holdings.take(resource, chosen)
-        if len(chosen) == size:
-            return frozenset(chosen)
-        healthy = self._registry.healthy(resource) or frozenset()
-        available = healthy - (self._holdings.in_use(resource) or frozenset())
-        needed = size - len(chosen)
-        if len(available) < needed:
-            raise NotAdmittedError(
-                f"requested number of devices unavailable for {resource}. "
-                f"Requested: {needed}, Available: {len(available)}"
-            )
-        preferred = self._preferred(resource, available | chosen, chosen, size)
-        for source in (preferred & available, available):
-            chosen |= _some(source - chosen, size - len(chosen))
-        self._holdings.take(resource, chosen)
-        return frozenset(chosen)
-
-    def _preferred(
-        self, resource: str, available: Collection[str], must: set[str], size: int
-    ) -> frozenset[str]:
-        endpoint = self._registry.endpoint(resource)
-        if endpoint is None:
-            text = "endpoint not found in cache for a registered resource"
-            raise NotAdmittedError(f"{text}: {resource}")
-        if not endpoint.options.get_preferred_allocation_available:
-            return frozenset()
-        try:
-            return endpoint.preferred(shuffled(available), shuffled(must), size)
-        except CallFailedError as error:
-            raise NotAdmittedError(str(error)) from error
-
-    def _give(self, resource: str, ids: frozenset[str]) -> Held:
-        endpoint = self._registry.endpoint(resource)
-        try:
-            if endpoint is None:
-                raise NotAdmittedError(f"unknown Device Plugin {resource}")
-            return Held(ids, endpoint.allocate(shuffled(ids)))
-        except CallFailedError as error:
-            self._holdings.untake()
-            raise NotAdmittedError(str(error)) from error
 
 
 def shuffled(names: Iterable[str]) -> list[str]:
@@ -238,7 +126,6 @@ class Devices:
         self.pod_resources = folder / "pod-resources"
         self._registry = Registry(self.plugins)
         self._holdings = Holdings()
-        self._admission = Admission(self._registry, self._holdings)
         self._turn = Lock()
         self._servers: list[grpc.Server] = []
 
@@ -295,10 +182,19 @@ class Devices:
         self, pod: Json, containers: Sequence[ContainerLimits]
     ) -> Mapping[str, ContainerConfig] | Rejection:
         uid = pod["metadata"]["uid"]
+        reusable: dict[str, set[str]] = {}
         with self._turn:
             self._holdings.begin(pod)
             try:
-                self._admission.admit(uid, containers)
+                for container in containers:
+                    self._allocate(uid, container, reusable)
+                    held = self._holdings.of(uid, container.name)
+                    for resource, its in held.items():
+                        left = reusable.setdefault(resource, set())
+                        # Others take over what an init container that ends has had.
+                        (left.update if container.ends else left.difference_update)(
+                            its.ids
+                        )
             except NotAdmittedError as error:
                 self._holdings.end(uid)
                 because = f"Allocate failed due to {error}, which is unexpected"
@@ -329,25 +225,106 @@ class Devices:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _asked(self, uid: str, container: str) -> list[str]:
-        found: list[ContainerLimits] = []
-        for pod in self._holdings.active():
-            if pod["metadata"]["uid"] == uid:
-                found = [one for one in limits_of(Reader(pod)) if one.name == container]
         return [
             resource
-            for one in found
+            for pod in self._holdings.active()
+            if pod["metadata"]["uid"] == uid
+            for one in limits_of(Reader(pod))
+            if one.name == container
             for resource, amount in one.amounts.items()
-            if amount and self._admission.knows(resource)
+            if amount and self._knows(resource)
         ]
+
+    def _knows(self, resource: str) -> bool:
+        return (
+            self._registry.healthy(resource) is not None
+            or self._holdings.in_use(resource) is not None
+        )
+
+    def _allocate(
+        self, uid: str, container: ContainerLimits, reusable: dict[str, set[str]]
+    ) -> None:
+        known = [name for name in shuffled(container.amounts) if self._knows(name)]
+        if known:
+            self._holdings.sweep()
+        for resource in known:
+            size = container.amounts[resource]
+            if self._has_all(uid, container.name, resource, size):
+                continue
+            ids = self._choose(resource, size, reusable.get(resource, set()))
+            held = self._give(resource, ids)
+            self._holdings.record(uid, container.name, resource, held)
+
+    def _has_all(self, uid: str, container: str, resource: str, size: int) -> bool:
+        """Tell whether a container needs no more devices.
+
+        Raises ``NotAdmittedError`` if no device is healthy, even if the container asks
+        for none, as kubelet does (contracts 2.4).
+        """
+        before = self._holdings.of(uid, container).get(resource)
+        ids = before.ids if before else frozenset()
+        if before and len(ids) != size:
+            raise NotAdmittedError(
+                f'pod "{uid}" container "{container}" changed request for resource '
+                f'"{resource}" from {len(ids)} to {size}'
+            )
+        healthy = self._registry.healthy(resource)
+        if healthy is None:
+            raise NotAdmittedError(f"cannot allocate unregistered device {resource}")
+        sick = f"cannot allocate unhealthy devices {resource}"
+        if not healthy:
+            raise NotAdmittedError(f"no healthy devices present; {sick}")
+        if not ids <= healthy:
+            text = "previously allocated devices are no longer healthy"
+            raise NotAdmittedError(f"{text}; {sick}")
+        return len(ids) == size
+
+    def _choose(self, resource: str, size: int, reusable: set[str]) -> frozenset[str]:
+        chosen = set(_some(reusable, size))
+        self._holdings.take(resource, chosen)
+        if len(chosen) == size:
+            return frozenset(chosen)
+        healthy = self._registry.healthy(resource) or frozenset()
+        available = healthy - (self._holdings.in_use(resource) or frozenset())
+        needed = size - len(chosen)
+        if len(available) < needed:
+            raise NotAdmittedError(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed}, Available: {len(available)}"
+            )
+        preferred = self._preferred(resource, available | chosen, chosen, size)
+        for source in (preferred & available, available):
+            chosen |= _some(source - chosen, size - len(chosen))
+        self._holdings.take(resource, chosen)
+        return frozenset(chosen)
+
+    def _preferred(
+        self, resource: str, available: Collection[str], must: set[str], size: int
+    ) -> frozenset[str]:
+        endpoint = self._registry.endpoint(resource)
+        if endpoint is None:
+            text = "endpoint not found in cache for a registered resource"
+            raise NotAdmittedError(f"{text}: {resource}")
+        if not endpoint.options.get_preferred_allocation_available:
+            return frozenset()
+        try:
+            return endpoint.preferred(shuffled(available), shuffled(must), size)
+        except CallFailedError as error:
+            raise NotAdmittedError(str(error)) from error
+
+    def _give(self, resource: str, ids: frozenset[str]) -> Held:
+        endpoint = self._registry.endpoint(resource)
+        try:
+            if endpoint is None:
+                raise NotAdmittedError(f"unknown Device Plugin {resource}")
+            return Held(ids, endpoint.allocate(shuffled(ids)))
+        except CallFailedError as error:
+            self._holdings.untake()
+            raise NotAdmittedError(str(error)) from error
 
     def _pre_start(self, uid: str, container: str, resource: str) -> None:
         endpoint = self._registry.endpoint(resource)
