@@ -1,8 +1,8 @@
 """The stand-in for kubelet's device manager, against a plugin that a test plays."""
 
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,11 @@ class Node:
         with self._lister() as lister:
             return _containers(lister.Get(asked).pod_resources)
 
-    def _lister(self) -> Any:
+    @contextmanager
+    def _lister(self) -> Iterator[Any]:
         path = self.devices.pod_resources / "kubelet.sock"
-        return _Lister(f"unix:{path}")
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            yield PodResourcesListerStub(channel)
 
     def _plugin(self, stack: ExitStack, resource: str) -> FakePlugin:
         plugin = FakePlugin(self.devices.plugins, resource)
@@ -77,17 +79,6 @@ class Node:
             f"{resource} {wanted}",
             accept=lambda seen: seen == wanted,
         )
-
-
-class _Lister:
-    def __init__(self, target: str) -> None:
-        self._channel = grpc.insecure_channel(target)
-
-    def __enter__(self) -> Any:
-        return PodResourcesListerStub(self._channel)
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
 
 
 def _containers(pod: Any) -> dict[str, set[str]]:
@@ -111,10 +102,6 @@ def node(tmp_path: Path, stack: ExitStack) -> Node:
     return Node(tmp_path, stack)
 
 
-def of(ids: Sequence[str], letter: str) -> set[str]:
-    return {one for one in ids if one.startswith(letter)}
-
-
 def test_it_clears_the_folder_as_kubelet_does(tmp_path: Path) -> None:
     """All sockets go, whoever made them; other files stay."""
     folder = tmp_path / "device-plugins"
@@ -128,15 +115,8 @@ def test_it_clears_the_folder_as_kubelet_does(tmp_path: Path) -> None:
 
 
 def test_a_path_too_long_is_a_sentence(tmp_path: Path) -> None:
-    """And nothing stays open."""
     with pytest.raises(ValueError, match="at most"), Devices(tmp_path / ("x" * 100)):
         pass
-
-
-def test_registration_asks_for_options_before_it_answers(node: Node) -> None:
-    """So that a plugin must serve first (contracts 2.1)."""
-    assert node.memory.names_of_calls() == ["options"]
-    assert node.devices.capacity() == {M: 20, C: 20}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +128,6 @@ def test_registration_asks_for_options_before_it_answers(node: Node) -> None:
     ],
 )
 def test_wrong_registrations(node: Node, wrong: dict[str, str], words: str) -> None:
-    """The plugin hears why."""
     with pytest.raises(grpc.RpcError) as failed:
         node.memory.register(**wrong)
     assert words in failed.value.details()  # type: ignore[attr-defined]
@@ -167,11 +146,12 @@ def test_a_stream_that_ends_makes_all_devices_sick(node: Node) -> None:
     """Capacity stays; a new registration brings them back."""
     node.memory.hang_up()
     node.until(M, 0)
-    refused = node.refuse(units=1)
-    assert refused.because == (
-        "Allocate failed due to no healthy devices present; "
-        f"cannot allocate unhealthy devices {M}, which is unexpected"
-    )
+    for units in (1, 0):
+        # Also a pod that asks for none (contracts 2.4).
+        assert node.refuse(units=units).because == (
+            "Allocate failed due to no healthy devices present; "
+            f"cannot allocate unhealthy devices {M}, which is unexpected"
+        )
     node.memory.register()
     node.memory.offer(*ids_of(M, 20))
     node.until(M, 20)
@@ -181,7 +161,7 @@ def test_a_stream_that_ends_makes_all_devices_sick(node: Node) -> None:
 def test_a_plugin_that_left_before_its_first_list_offered_nothing(
     tmp_path: Path,
 ) -> None:
-    """Its resource stays unknown, so a pod that asks for it is passed over."""
+    """A resource without plugin is unknown: a pod runs without it (contracts 2.4)."""
     with Devices(tmp_path) as devices:
         plugin = FakePlugin(devices.plugins)
         with plugin.served():
@@ -205,7 +185,6 @@ def test_overlapping_registrations_end_the_newer_one(node: Node) -> None:
 
 
 def test_the_plugin_is_asked_and_obeyed(node: Node) -> None:
-    """Options, preference, Allocate; what is free falls by what is held."""
     node.memory.prefer = lambda _: ["m007", "m003", "m011"]
     node.admit("a", units=3)
     assert node.memory.names_of_calls() == ["options", "prefer", "allocate"]
@@ -221,29 +200,26 @@ def test_the_plugin_is_asked_and_obeyed(node: Node) -> None:
     assert node.devices.allocatable()[M] == 20
 
 
-def test_a_short_preference_is_filled_up_and_a_foreign_one_left_out(
-    node: Node,
+@pytest.mark.parametrize(
+    ("prefer", "least", "most"),
+    [
+        (["m001", "m999"], {"m001"}, ids_of(M, 20)),
+        (ids_of(M, 6), set(), ids_of(M, 6)),
+    ],
+    ids=["too short, and foreign", "too long"],
+)
+def test_another_number_is_preferred(
+    node: Node, prefer: list[str], least: set[str], most: list[str]
 ) -> None:
-    """At random, from what is there."""
-    node.memory.prefer = lambda _: ["m001", "m999"]
+    """It is filled up or cut at random."""
+    node.memory.prefer = lambda _: prefer
     node.admit(units=4)
     chosen = set(node.memory.last("allocate"))
     assert len(chosen) == 4
-    assert "m001" in chosen
-    assert chosen <= set(ids_of(M, 20))
-
-
-def test_a_long_preference_is_cut_at_random(node: Node) -> None:
-    """The plugin has no say in which of them."""
-    node.memory.prefer = lambda _: ids_of(M, 6)
-    node.admit(units=4)
-    chosen = node.memory.last("allocate")
-    assert len(chosen) == 4
-    assert set(chosen) <= set(ids_of(M, 6))
+    assert least <= chosen <= set(most)
 
 
 def test_a_plugin_without_options_is_not_asked(tmp_path: Path) -> None:
-    """Neither for its preference nor before a start."""
     with Devices(tmp_path) as devices:
         plugin = FakePlugin(devices.plugins)
         plugin.options = pb.DevicePluginOptions()
@@ -273,25 +249,11 @@ def test_containers_come_in_order_and_resources_by_chance(node: Node) -> None:
 
 
 def test_nothing_asked_nothing_given(node: Node) -> None:
-    """A pod that asks no resource of ours, and one that asks for none of it."""
     assert node.admit("plain") == {"main": ContainerConfig()}
     assert node.admit("zero", units=0) == {"main": ContainerConfig()}
     node.devices.start("uid-zero", "main")
     assert node.memory.names_of_calls() == ["options"]
     assert node.listed() == {"plain": {"main": set()}, "zero": {"main": set()}}
-
-
-def test_none_of_it_is_refused_where_no_device_is_well(node: Node) -> None:
-    """As kubelet does (contracts 2.4)."""
-    node.memory.hang_up()
-    node.until(M, 0)
-    assert "no healthy devices present" in node.refuse(units=0).because
-
-
-def test_a_resource_without_plugin_is_passed_over(tmp_path: Path) -> None:
-    """In silence: the container runs without it (contracts 2.4)."""
-    with Devices(tmp_path) as devices:
-        assert devices.admit(pod_json(units=4)) == {"main": ContainerConfig()}
 
 
 def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:
@@ -301,27 +263,24 @@ def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:
     assert node.listed() == {}
 
 
-def test_a_failed_allocate_is_the_pods_end(node: Node) -> None:
-    """Word for word, and its devices are free again."""
-    node.memory.errors = {"allocate": "no turn explains these ids"}
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("allocate", ""),
+        ("prefer", "device plugin GetPreferredAllocation rpc failed with err: "),
+    ],
+)
+def test_a_failed_call_is_the_pods_end(node: Node, call: str, words: str) -> None:
+    node.memory.errors = {call: "no turn explains these ids"}
     refused = node.refuse("a", units=20)
     assert refused.reason == "UnexpectedAdmissionError"
     assert refused.message == (
-        "Pod was rejected: Allocate failed due to rpc error: code = Internal "
+        f"Pod was rejected: Allocate failed due to {words}rpc error: code = Internal "
         "desc = no turn explains these ids, which is unexpected"
     )
     node.memory.errors = {}
     node.admit("b", units=20)
     assert set(node.listed()) == {"b"}
-
-
-def test_a_failed_preference_is_the_pods_end(node: Node) -> None:
-    """Unlike a short one."""
-    node.memory.errors = {"prefer": "no"}
-    assert node.refuse(units=1).because == (
-        "Allocate failed due to device plugin GetPreferredAllocation rpc failed with "
-        "err: rpc error: code = Internal desc = no, which is unexpected"
-    )
 
 
 def test_too_few_devices(node: Node) -> None:
@@ -351,7 +310,7 @@ def test_init_containers_leave_their_devices(node: Node) -> None:
     assert node.core.names_of_calls().count("prefer") == 1
     held = node.listed()["pod"]
     assert list(held) == ["a", "b"]
-    assert of(sorted(held["a"]), "m") == set(a)
+    assert {one for one in held["a"] if one.startswith("m")} == set(a)
 
 
 def test_a_sidecar_keeps_its_devices(node: Node) -> None:
@@ -364,7 +323,6 @@ def test_a_sidecar_keeps_its_devices(node: Node) -> None:
 
 
 def test_answers_are_merged_and_the_first_wins(node: Node) -> None:
-    """Which one is first is chance."""
     node.memory.answer = pb.ContainerAllocateResponse(
         envs={"CARDS": "x", "MEMORY": "1"},
         mounts=[pb.Mount(container_path="/etc/vcuda", host_path="/m")],
@@ -395,22 +353,7 @@ def test_before_each_start_both_plugins_are_asked(node: Node) -> None:
         assert set(plugin.last("start")) == set(plugin.last("allocate"))
 
 
-def test_a_plugin_may_say_not_yet(node: Node) -> None:
-    """And is asked again."""
-    node.admit(uid="u", units=3)
-    node.memory.errors = {"start": "no room yet"}
-    with pytest.raises(CannotStartYetError) as waits:
-        node.devices.start("u", "main")
-    assert str(waits.value) == (
-        "device plugin PreStartContainer rpc failed with err: "
-        "rpc error: code = Internal desc = no room yet"
-    )
-    node.memory.errors = {}
-    node.devices.start("u", "main")
-
-
 def test_a_plugin_that_left_cannot_be_asked_before_a_start(node: Node) -> None:
-    """The container waits for it."""
     node.admit(uid="u", units=3)
     node.memory.hang_up()
     node.until(M, 0)
@@ -418,21 +361,16 @@ def test_a_plugin_that_left_cannot_be_asked_before_a_start(node: Node) -> None:
         node.devices.start("u", "main")
 
 
-def test_what_runs_is_not_admitted_again(tmp_path: Path) -> None:
+def test_what_runs_is_not_admitted_again(node: Node) -> None:
     """A restarted kubelet without its checkpoint lists it without devices."""
-    with ExitStack() as stack:
-        node = Node(tmp_path, stack)
-        two = [container_json("x", 2), container_json("y", 2)]
-        pod = pod_json("a", containers=two)
-        pod["status"]["containerStatuses"] = [
-            {"name": "x", "state": {"running": {}}},
-            {"name": "y", "state": {"terminated": {"exitCode": 1}}},
-        ]
-        given = node.devices.readmit(pod)
-        assert not isinstance(given, Rejection)
-        assert set(given) == {"y"}
-        listed = node.listed()["a"]
-        assert (listed["x"], len(listed["y"])) == (set(), 2)
+    pod = pod_json("a", containers=[container_json("x", 2), container_json("y", 2)])
+    pod["status"]["containerStatuses"] = [
+        {"name": "x", "state": {"running": {}}},
+        {"name": "y", "state": {"terminated": {"exitCode": 1}}},
+    ]
+    assert set(node.devices.readmit(pod)) == {"y"}
+    listed = node.listed()["a"]
+    assert (listed["x"], len(listed["y"])) == (set(), 2)
 
 
 def test_what_is_listed_while_a_pod_is_being_admitted(node: Node) -> None:
@@ -452,7 +390,6 @@ def test_what_is_listed_while_a_pod_is_being_admitted(node: Node) -> None:
 
 
 def test_get_knows_active_pods_alone(node: Node) -> None:
-    """By name; an ended one is not found."""
     node.admit("a", units=2)
     assert len(node.get("a")["main"]) == 2
     node.devices.release("uid-a")

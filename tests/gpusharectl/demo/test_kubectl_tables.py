@@ -58,6 +58,5 @@ def test_deleted_pod(phase: str, word: str) -> None:
 
 
 def test_counts() -> None:
-    """Ready ones of all, and restarts added up."""
     found = pod(RUNS, container(restarts=2), container(restarts=1))
     assert (ready_of(found), restarts_of(found)) == ("1/3", "3")

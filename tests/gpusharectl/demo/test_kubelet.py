@@ -117,23 +117,14 @@ def test_a_node_has_nothing_until_a_plugin_registers(town: Town) -> None:
     assert metadata["labels"][names.GPU_NODE_LABEL] == "true"
     assert "annotations" not in metadata
     assert set(town.amounts("allocatable")) == {"cpu", "memory", "pods"}
-    town.plugin()
-    assert town.amounts("capacity")[M] == "20"
-
-
-def test_the_nodes_status_follows_the_devices(town: Town) -> None:
-    """Sick ones stay in the capacity (contracts 2.2)."""
     plugin = town.plugin()
-    ids = ids_of(M, 20)
-    plugin.offer(*ids[:5], sick=ids[5:])
-    town.until_offered(M, 5)
+    assert town.amounts("capacity")[M] == "20"
     plugin.hang_up()
     town.until_offered(M, 0)
     assert town.amounts("capacity")[M] == "20"
 
 
 def test_a_bound_pod_gets_its_devices_and_runs(town: Town) -> None:
-    """Admission, the question before the start, Running, and what it was given."""
     plugin = town.plugin()
     plugin.answer = pb.ContainerAllocateResponse(envs={"CARDS": "x"})
     town.bound(units=4)
@@ -141,18 +132,10 @@ def test_a_bound_pod_gets_its_devices_and_runs(town: Town) -> None:
     assert plugin.names_of_calls() == ["options", "prefer", "allocate", "start"]
     assert status["containerStatuses"][0]["ready"] is True
     assert town.given()["main"].envs == {"CARDS": "x"}
-
-
-def test_a_pod_that_asks_nothing_just_runs(town: Town) -> None:
-    """Whether or not there is a plugin."""
-    town.bound()
-    town.until_phase("Running")
-    assert town.given() == {"main": ContainerConfig()}
     assert town.kubelet.given("nobody") == {}
 
 
 def test_a_rejected_pod_fails_for_good(town: Town) -> None:
-    """With kubelet's reason, message and event (contracts 2.4)."""
     plugin = town.plugin()
     plugin.errors = {"allocate": "unknown ids"}
     town.bound(units=4)
@@ -170,7 +153,6 @@ def test_a_rejected_pod_fails_for_good(town: Town) -> None:
 
 
 def test_a_pod_no_api_server_would_store_fails(town: Town) -> None:
-    """And kubelet goes on."""
     town.plugin()
     town.bound(units="1.5")
     assert town.until_phase("Failed")["reason"] == "InvalidPod"
@@ -203,7 +185,6 @@ def test_a_container_that_may_not_start_yet_waits(town: Town) -> None:
 
 
 def test_one_that_may_not_start_does_not_keep_its_neighbour(town: Town) -> None:
-    """Of two containers, the one that asks no cards runs."""
     town.plugin().errors = {"start": "no"}
     town.bound(containers=[container_json("a", 4), container_json("b")])
     assert [set(state) for state in town.until_waiting()] == [{"waiting"}, {"running"}]
@@ -267,7 +248,6 @@ def test_a_deleted_pod_holds_its_devices_while_it_ends(town: Town) -> None:
 
 @pytest.mark.parametrize("how", ["forced", "finished"])
 def test_other_ends_free_devices_too(town: Town, how: str) -> None:
-    """A pod that vanished, and one whose containers ended by themselves."""
     town.plugin()
     town.bound("old", units=20)
     town.until_phase("Running", "old")
@@ -284,7 +264,6 @@ def test_other_ends_free_devices_too(town: Town, how: str) -> None:
 
 
 def test_a_node_that_leaves_hangs_up(town: Town) -> None:
-    """Its plugin notices, and may end or wait for another kubelet."""
     plugin = town.plugin()
     town.bound(units=4)
     town.until_phase("Running")

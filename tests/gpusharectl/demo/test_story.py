@@ -40,14 +40,12 @@ def look(
 
 
 def test_what_was_promised(tmp_path: Path) -> None:
-    """Variables and file agree with the placement."""
     assert look(tmp_path) == ContainerView("GPU-0", "1024")
 
 
 @pytest.mark.parametrize("name", ENVS)
 @pytest.mark.parametrize("value", ["7", None])
 def test_wrong_variables(tmp_path: Path, name: str, value: str | None) -> None:
-    """Another value, or none."""
     envs = {key: told for key, told in ENVS.items() if key != name}
     if value is not None:
         envs[name] = value
@@ -70,13 +68,11 @@ def test_wrong_variables(tmp_path: Path, name: str, value: str | None) -> None:
     ],
 )
 def test_a_wrong_file(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """Another's, or another amount."""
     with pytest.raises(NotAsPromisedError, match=r"default/pod: allocation\.json"):
         look(tmp_path, file=FILE | wrong)
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """It must be there before the container starts."""
     with pytest.raises(NotAsPromisedError, match="No such file"):
         look(tmp_path, file=None)
     with pytest.raises(NotAsPromisedError, match="nothing is mounted on /etc/vcuda"):
@@ -84,6 +80,5 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_not_started(tmp_path: Path) -> None:
-    """A pod that runs without kubelet's having started it."""
     with pytest.raises(NotAsPromisedError, match="main was never started"):
         look(tmp_path, given={})
