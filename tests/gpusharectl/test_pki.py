@@ -23,63 +23,71 @@ from gpusharectl.pki import (
     Purpose,
     TlsFile,
     Wanted,
+    bundle,
     due,
+    issue,
+    make_authority,
     not_after,
     plan,
+    plan_webhook,
     read_pair,
     scheduler_stamp,
 )
 
 NOW = datetime(2026, 11, 21, 18, tzinfo=UTC)
 DAY = timedelta(days=1)
-AUTHORITY = {"ca.crt", "ca.key"}
 SERVER = {"server.crt", "server.key"}
 CLIENT = {"client.crt", "client.key"}
-ALL = AUTHORITY | SERVER | CLIENT
+ALL = {"ca.crt", "ca.key"} | SERVER | CLIENT
+Files = Mapping[str, bytes]
 
 
-def written(
-    planned: Mapping[str, TlsFile], before: Mapping[str, bytes] | None = None
-) -> dict[str, bytes]:
-    return {
-        **(before or {}),
-        **{name: file.content for name, file in planned.items()},
-    }
+def written(planned: Mapping[str, TlsFile], before: Files | None = None) -> Files:
+    new = {name: file.content for name, file in planned.items()}
+    return {**(before or {}), **new}
 
 
 @pytest.fixture(scope="module")
-def files() -> Mapping[str, bytes]:
+def files() -> Files:
     return written(plan({}, NOW))
 
 
-def certificate(files: Mapping[str, bytes], name: str) -> x509.Certificate:
+def certificate(files: Files, name: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(files[f"{name}.crt"])
 
 
-def policy(files: Mapping[str, bytes], now: datetime) -> PolicyBuilder:
+def policy(files: Files, now: datetime) -> PolicyBuilder:
     return PolicyBuilder().store(Store([certificate(files, "ca")])).time(now)
 
 
-def as_client(files: Mapping[str, bytes], name: str, now: datetime = NOW) -> None:
+def as_client(files: Files, name: str = "client", now: datetime = NOW) -> bool:
     # The web wants names in every certificate; kube-scheduler has none.
     nameless = ExtensionPolicy.webpki_defaults_ee().may_be_present(
         x509.SubjectAlternativeName, Criticality.AGNOSTIC, None
     )
-    verifier = (
-        policy(files, now)
-        .extension_policies(
-            ca_policy=ExtensionPolicy.webpki_defaults_ca(), ee_policy=nameless
-        )
-        .build_client_verifier()
-    )
-    verifier.verify(certificate(files, name), [])
+    ca = ExtensionPolicy.webpki_defaults_ca()
+    builder = policy(files, now).extension_policies(ca_policy=ca, ee_policy=nameless)
+    try:
+        builder.build_client_verifier().verify(certificate(files, name), [])
+    except VerificationError:
+        return False
+    return True
 
 
 def as_server(
-    files: Mapping[str, bytes], host: x509.GeneralName, now: datetime = NOW
-) -> None:
-    verifier = policy(files, now).build_server_verifier(host)  # type: ignore[arg-type]
-    verifier.verify(certificate(files, "server"), [])
+    files: Files, host: str = "localhost", now: datetime = NOW, name: str = "server"
+) -> bool:
+    try:
+        subject: x509.IPAddress | x509.DNSName
+        subject = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    verifier = policy(files, now).build_server_verifier(subject)
+    try:
+        verifier.verify(certificate(files, name), [])
+    except VerificationError:
+        return False
+    return True
 
 
 def test_from_nothing_come_three_pairs() -> None:
@@ -93,99 +101,56 @@ def test_from_nothing_come_three_pairs() -> None:
         "client.crt": (0o644, 0),
         "client.key": (0o600, 0),
     }
-    for name in ("ca", "server", "client"):
-        assert read_pair(written(planned), name)
 
 
-@pytest.mark.parametrize("host", ["localhost", SERVER_NAME])
-def test_the_server_is_known_by_its_names(
-    files: Mapping[str, bytes], host: str
-) -> None:
-    """Under each a client that trusts the authority alone takes it."""
-    as_server(files, x509.DNSName(host))
-    with pytest.raises(VerificationError):
-        as_server(files, x509.DNSName("example.org"))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_server_is_known_by_its_addresses(
-    files: Mapping[str, bytes], host: str
-) -> None:
-    """Its loopback ones, and no other."""
-    as_server(files, x509.IPAddress(ipaddress.ip_address(host)))
-    with pytest.raises(VerificationError):
-        as_server(files, x509.IPAddress(ipaddress.ip_address("10.0.0.1")))
-
-
-def test_neither_side_can_stand_in_for_the_other(files: Mapping[str, bytes]) -> None:
-    """What the extender holds does not let anybody bind."""
-    as_client(files, "client")
-    with pytest.raises(VerificationError):
-        as_client(files, "server")
-
-
-def test_another_hosts_client_is_nobody_here(files: Mapping[str, bytes]) -> None:
-    """Authorities of the same name differ by their keys."""
+def test_who_believes_whom(files: Files) -> None:
+    for host in ("localhost", SERVER_NAME, "127.0.0.1", "::1"):
+        assert as_server(files, host)
+    assert not as_server(files, "example.org")
+    assert not as_server(files, "10.0.0.1")
+    assert as_client(files)
+    # What the extender holds does not let anybody bind.
+    assert not as_client(files, "server")
+    # Authorities of the same name differ by their keys.
     other = written(plan({}, NOW))
-    stranger = {"ca.crt": files["ca.crt"], "client.crt": other["client.crt"]}
-    with pytest.raises(VerificationError):
-        as_client(stranger, "client")
+    assert not as_client({"ca.crt": files["ca.crt"], "client.crt": other["client.crt"]})
 
 
-def test_keys_are_for_one_thing(files: Mapping[str, bytes]) -> None:
+def test_keys_are_for_one_thing(files: Files) -> None:
     """The authority signs certificates, of no further authority; the others speak."""
-    basic = certificate(files, "ca").extensions.get_extension_for_class(
-        x509.BasicConstraints
-    )
+    found = certificate(files, "ca").extensions
+    basic = found.get_extension_for_class(x509.BasicConstraints)
     assert basic.critical
     assert basic.value == x509.BasicConstraints(ca=True, path_length=0)
     for name, signs in (("ca", True), ("server", False), ("client", False)):
-        usage = (
-            certificate(files, name)
-            .extensions.get_extension_for_class(x509.KeyUsage)
-            .value
-        )
+        found = certificate(files, name).extensions
+        usage = found.get_extension_for_class(x509.KeyUsage).value
         assert (usage.key_cert_sign, usage.digital_signature) == (signs, not signs)
 
 
-def test_they_end(files: Mapping[str, bytes]) -> None:
-    """After a year and ten; nobody takes them later."""
+def test_they_end(files: Files) -> None:
     assert not_after(files["server.crt"]) == NOW + 365 * DAY
     assert not_after(files["client.crt"]) == NOW + 365 * DAY
     assert not_after(files["ca.crt"]) == NOW + 3652 * DAY
-    as_client(files, "client", NOW + 364 * DAY)
-    with pytest.raises(VerificationError):
-        as_client(files, "client", NOW + 366 * DAY)
-
-
-def test_what_is_no_certificate_has_no_end(files: Mapping[str, bytes]) -> None:
-    """Unknown is not a date."""
-    assert not_after(b"") is None
     assert not_after(files["client.key"]) is None
+    assert as_client(files, now=NOW + 364 * DAY)
+    assert not as_client(files, now=NOW + 366 * DAY)
 
 
-def test_a_second_call_changes_nothing(files: Mapping[str, bytes]) -> None:
-    """While two thirds of the year have not passed."""
-    assert plan(files, NOW) == {}
-    assert plan(files, NOW + 243 * DAY) == {}
-
-
-def test_renewal_keeps_the_authority(files: Mapping[str, bytes]) -> None:
-    """Who trusts it goes on trusting what it signs anew."""
+def test_renewal_keeps_the_authority(files: Files) -> None:
+    """When two thirds of the year have passed."""
+    assert plan(files, NOW) == plan(files, NOW + 243 * DAY) == {}
     later = NOW + 244 * DAY
     planned = plan(files, later)
     assert planned.keys() == SERVER | CLIENT
     renewed = written(planned, files)
     assert not_after(renewed["client.crt"]) == later + 365 * DAY
-    as_client(renewed, "client", later)
-    as_server(renewed, x509.DNSName("localhost"), later)
+    assert as_client(renewed, now=later)
+    assert as_server(renewed, now=later)
     assert renewed["client.key"] != files["client.key"]
-    assert plan(renewed, later) == {}
 
 
-def test_an_authority_that_ends_is_made_anew_with_all_it_signed(
-    files: Mapping[str, bytes],
-) -> None:
+def test_an_authority_that_ends_is_made_anew_with_all_it_signed(files: Files) -> None:
     """Long before its end, so that it outlives what it signs."""
     early, late = NOW + 2434 * DAY, NOW + 2436 * DAY
     assert plan(files, early).keys() == SERVER | CLIENT
@@ -195,7 +160,7 @@ def test_an_authority_that_ends_is_made_anew_with_all_it_signed(
     assert end > early + 365 * DAY
 
 
-def test_one_that_is_not_valid_yet_is_due(files: Mapping[str, bytes]) -> None:
+def test_one_that_is_not_valid_yet_is_due(files: Files) -> None:
     """The clock was wrong when it was made; an hour's correction does no harm."""
     client = certificate(files, "client")
     assert not due(client, NOW - timedelta(minutes=59))
@@ -206,42 +171,33 @@ def test_one_that_is_not_valid_yet_is_due(files: Mapping[str, bytes]) -> None:
 @pytest.mark.parametrize("part", ["crt", "key"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "another"])
 def test_what_is_broken_is_made_anew(
-    files: Mapping[str, bytes], name: str, part: str, damage: str
+    files: Files, name: str, part: str, damage: str
 ) -> None:
     """And only that, but for the authority: with it, all that it signed."""
     file = f"{name}.{part}"
-    broken = dict(files)
-    if damage == "missing":
-        del broken[file]
-    elif damage == "empty":
-        broken[file] = b""
-    elif damage == "cut":
-        broken[file] = files[file][:100]
-    else:
-        broken[file] = plan({}, NOW)[file].content
+    broken = {key: text for key, text in files.items() if key != file}
+    if damage != "missing":
+        other = plan({}, NOW)[file].content if damage == "another" else b""
+        broken[file] = files[file][:100] if damage == "cut" else other
     planned = plan(broken, NOW)
     assert planned.keys() == (ALL if name == "ca" else {f"{name}.crt", f"{name}.key"})
     mended = written(planned, broken)
     assert plan(mended, NOW) == {}
-    as_client(mended, "client")
-    as_server(mended, x509.DNSName("localhost"))
+    assert as_client(mended)
+    assert as_server(mended)
 
 
-def test_a_key_of_another_kind_is_made_anew(files: Mapping[str, bytes]) -> None:
+def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
     """With a password or of RSA it is none that we made."""
     pair = read_pair(files, "client")
     assert pair
-    encrypted = pair.key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
-    )
-    of_rsa = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    for key in (encrypted, of_rsa):
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    of_rsa = rsa.generate_private_key(65537, 2048)
+    for key in (
+        pair.key.private_bytes(*form, secret),
+        of_rsa.private_bytes(*form, serialization.NoEncryption()),
+    ):
         assert plan({**files, "client.key": key}, NOW).keys() == CLIENT
 
 
@@ -254,9 +210,7 @@ def test_a_key_of_another_kind_is_made_anew(files: Mapping[str, bytes]) -> None:
     ],
     ids=["more-hosts", "no-hosts", "another-purpose"],
 )
-def test_one_that_is_not_as_wanted_is_made_anew(
-    files: Mapping[str, bytes], wanted: Wanted
-) -> None:
+def test_one_that_is_not_as_wanted_is_made_anew(files: Files, wanted: Wanted) -> None:
     """As after an upgrade of ours that knows the server by one more name."""
     planned = plan(files, NOW, [wanted, SCHEDULER])
     assert planned.keys() == SERVER
@@ -264,44 +218,100 @@ def test_one_that_is_not_as_wanted_is_made_anew(
 
 
 @pytest.mark.parametrize("count", range(7))
-def test_an_interrupted_call_is_mended_by_the_next(
-    files: Mapping[str, bytes], count: int
-) -> None:
+def test_an_interrupted_call_is_mended_by_the_next(files: Files, count: int) -> None:
     """After any number of its files, whether all were new or only the signed ones."""
     for now in (NOW + 244 * DAY, NOW + 3000 * DAY):
-        planned = plan(files, now)
-        some = dict(list(planned.items())[:count])
+        some = dict(list(plan(files, now).items())[:count])
         halfway = written(some, files)
         mended = written(plan(halfway, now), halfway)
         assert plan(mended, now) == {}
-        as_client(mended, "client", now)
-        as_server(mended, x509.DNSName("localhost"), now)
+        assert as_client(mended, now=now)
+        assert as_server(mended, now=now)
 
 
-def test_kube_scheduler_starts_anew_for_its_own_certificate_alone(
-    files: Mapping[str, bytes],
-) -> None:
+def test_kube_scheduler_starts_anew_for_its_own_certificate_alone(files: Files) -> None:
     """And for the authority; the extender's own is none of its business."""
     stamp = scheduler_stamp(files)
     for missing, anew in (("server", False), ("client", True), ("ca", True)):
         kept = {name: text for name, text in files.items() if missing not in name}
         planned = plan(kept, NOW)
         assert (scheduler_stamp(written(planned, kept)) != stamp) == anew
-
-
-def test_the_stamp_is_one_line_and_can_be_taken_of_nothing() -> None:
-    """It stands in an annotation, before there are files too."""
     assert len(scheduler_stamp({})) == 64
-    assert scheduler_stamp({"ca.crt": b"x"}) != scheduler_stamp({"client.crt": b"x"})
 
 
-def test_other_servers_have_theirs_by_the_same_rules() -> None:
-    """Such as a webhook, which its Service's name is for."""
-    hosts = ("webhook.kube-system.svc",)
-    webhook = Wanted("webhook", "gpushare-webhook", Purpose.SERVER, hosts, uid=65532)
-    planned = plan({}, NOW, [webhook])
-    assert planned.keys() == AUTHORITY | {"webhook.crt", "webhook.key"}
-    held = written(planned)
-    verifier = policy(held, NOW).build_server_verifier(x509.DNSName(hosts[0]))
-    verifier.verify(certificate(held, "webhook"), [])
-    assert plan(held, NOW, [webhook]) == {}
+NAME = "gpushare-webhook.kube-system.svc"
+WEBHOOK = {"ca.crt", "tls.crt", "tls.key"}
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Files:
+    return plan_webhook({}, NOW)
+
+
+def test_webhook_is_good_for_the_services_name_alone(webhook: Files) -> None:
+    assert set(webhook) == WEBHOOK
+    later = NOW + 200 * DAY
+    assert as_server(webhook, NAME, later, "tls")
+    assert not as_server(webhook, "localhost", later, "tls")
+    assert not as_server(webhook, NAME, NOW + 366 * DAY, "tls")
+
+
+def test_nothing_of_the_webhooks_that_is_kept_can_sign(webhook: Files) -> None:
+    """Of the authority there is the certificate alone."""
+    key = serialization.load_pem_private_key(webhook["tls.key"], None).public_key()
+    assert key == certificate(webhook, "tls").public_key()
+    assert key != certificate(webhook, "ca").public_key()
+    found = certificate(webhook, "tls").extensions
+    assert not found.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+@pytest.mark.parametrize(
+    ("days", "stays"), [(0, True), (243, True), (244, False), (400, False), (-1, False)]
+)
+def test_when_the_webhooks_is_renewed(webhook: Files, days: int, stays: bool) -> None:
+    """With less than a third of its year left, or with a clock that was wrong."""
+    made = plan_webhook(webhook, NOW + days * DAY)
+    assert set(made) == (set() if stays else WEBHOOK)
+    assert made.get("ca.crt") != webhook["ca.crt"]
+
+
+@pytest.mark.parametrize("name", sorted(WEBHOOK))
+@pytest.mark.parametrize("content", [None, b"", b"x", b"\xff"])
+def test_what_is_broken_of_the_webhook_is_made_anew_as_a_whole(
+    webhook: Files, name: str, content: bytes | None
+) -> None:
+    broken = {key: text for key, text in webhook.items() if key != name}
+    made = plan_webhook(broken | ({name: content} if content is not None else {}), NOW)
+    assert set(made) == WEBHOOK
+    assert as_server(made, NAME, NOW + DAY, "tls")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted("tls", "x", Purpose.CLIENT, (NAME,)),
+        Wanted("tls", "x", Purpose.SERVER, ("gpushare-webhook.default.svc",)),
+        Wanted("tls", "x", Purpose.SERVER),
+        None,
+    ],
+)
+def test_a_webhooks_for_something_else_is_made_anew(
+    webhook: Files, wanted: Wanted | None
+) -> None:
+    """Or one of another authority."""
+    authority = make_authority(NOW)
+    other = {**webhook, "ca.crt": authority.certificate_pem}
+    if wanted:
+        pair = issue(authority, wanted, NOW)
+        other |= {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem}
+    assert set(plan_webhook(other, NOW)) == WEBHOOK
+
+
+def test_a_bundle_has_each_once_and_the_newest_first() -> None:
+    """Without expired ones, and without what cannot be read."""
+    one, two = (make_authority(NOW).certificate_pem for _ in range(2))
+    assert bundle(one, two, NOW) == one + two
+    assert bundle(one, one + b"\n" + two + two, NOW) == one + two
+    old = make_authority(NOW - 4000 * DAY).certificate_pem
+    for others in (b"", old, b"what is this", one.replace(b"M", b"!")):
+        assert bundle(one, others, NOW) == one
