@@ -62,21 +62,28 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_no_kubeconfig_anywhere(tmp_path: Path) -> None:
-    """It says where it looked."""
-    said = refusal(places=(tmp_path / "a", tmp_path / "b"))
-    assert said == (
+def test_what_is_said(config: Path, tmp_path: Path) -> None:
+    """Each refusal names what was asked for, and the next step."""
+    assert refusal(places=(tmp_path / "a", tmp_path / "b")) == (
         f"no kubeconfig found (searched: $KUBECONFIG, {tmp_path}/a, {tmp_path}/b); "
         "name one with --kubeconfig, or run this on a control-plane host as root"
     )
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """Named by option or environment, no other is taken in its place."""
     missing = str(tmp_path / "none")
+    # Named by option or environment, no other is taken in its place.
     fix = f"there is no file {missing}; name a kubeconfig"
     assert refusal(missing) == f"--kubeconfig: {fix}"
     assert refusal(KUBECONFIG=missing) == f"$KUBECONFIG: {fix}"
+    assert f"{tmp_path} cannot be read" in refusal(str(tmp_path))
+    has = "(it has home, away); choose one with --context"
+    assert refusal(str(config), "hoem") == f"{config} has no context 'hoem' {has}"
+    assert refusal(str(config)) == f"{config} has no current context {has}"
+    config.write_text(TWO_CONTEXTS.replace("cluster: c,", "cluster: gone,"))
+    said = refusal(str(config), "home")
+    assert "gone" in said
+    assert said.endswith("; correct the file, or name another with --kubeconfig")
+    # As ``kubectl config`` leaves one when all is deleted.
+    config.write_text("{}")
+    assert "has no current context (it has none); choose one" in refusal(str(config))
 
 
 def test_a_file_that_may_not_be_read(config: Path) -> None:
@@ -88,11 +95,6 @@ def test_a_file_that_may_not_be_read(config: Path) -> None:
             f"{way}: this user may not read {config}; run this as root, or name "
             "another with --kubeconfig"
         )
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    """It is no file."""
-    assert f"{tmp_path} cannot be read" in refusal(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -107,36 +109,7 @@ def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
     assert said.endswith("; correct the file, or name another with --kubeconfig")
 
 
-@pytest.mark.parametrize("text", ["{}", "apiVersion: v1"])
-def test_a_kubeconfig_without_contexts(config: Path, text: str) -> None:
-    """As ``kubectl config`` leaves one when all is deleted."""
-    config.write_text(text)
-    assert refusal(str(config)) == (
-        f"{config} has no current context (it has none); choose one with --context"
-    )
-
-
-def test_no_such_context(config: Path) -> None:
-    """It says which there are."""
-    assert refusal(str(config), "hoem") == (
-        f"{config} has no context 'hoem' (it has home, away); choose one with --context"
-    )
-    assert refusal(str(config)) == (
-        f"{config} has no current context (it has home, away); choose one with "
-        "--context"
-    )
-
-
-def test_a_context_that_leads_nowhere(config: Path) -> None:
-    """Its cluster is not in the file."""
-    config.write_text(TWO_CONTEXTS.replace("cluster: c,", "cluster: gone,"))
-    said = refusal(str(config), "home")
-    assert "gone" in said
-    assert said.endswith("; correct the file, or name another with --kubeconfig")
-
-
 def test_nobody_answers(config: Path) -> None:
-    """It says whom it asked, and by what."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
     config.write_text(TWO_CONTEXTS.replace("https://127.0.0.1:1", url))
@@ -167,8 +140,6 @@ def test_a_named_one_wins(config: Path, tmp_path: Path) -> None:
 
 
 def test_the_options(config: Path) -> None:
-    """A command that has them ends with the sentence, not a trace."""
-
     @click.command
     @access_options
     def look(kubeconfig: str | None, context: str | None) -> None:

@@ -46,8 +46,6 @@ pods: [{{name: p, count: {pods}, cpu: 1m}}]
 def test_another_disk_that_is_full_is_not_standard_output(
     monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
-    """What a command could not write elsewhere is for its own words."""
-
     @click.command()
     def fill() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", name)
