@@ -203,17 +203,16 @@ def test_a_turn_ends_with_its_pod(
     """kubelet fails b after its cores; c, of the same memory, has nothing of b's."""
     b, c = node.bind("b", 10, 7, card=0), node.bind("c", 10, 3, card=1)
     asks_first(monkeypatch, C)
-    admission = node.devices._admission
-    choose = admission._choose
+    choose = node.devices._choose
 
     def fails(resource: str, size: int, reusable: Sequence[str]) -> object:
         if resource == M:
             raise kubelets.NotAdmittedError("kubelet's own reason")
         return choose(resource, size, reusable)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(admission, "_choose", fails)
+    monkeypatch.setattr(node.devices, "_choose", fails)
     assert isinstance(node.devices.admit(b), Rejection)
-    monkeypatch.setattr(admission, "_choose", choose)
+    monkeypatch.setattr(node.devices, "_choose", choose)
     asks_first(monkeypatch, M)
     assert visible(node.run(c)["main"]) == (UUIDS[1],)
     assert node.actual("c") is None
