@@ -9,12 +9,8 @@ import grpc
 import pytest
 
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from gpushare.kube import names
+from gpushare.kube import grpc_services, names
 from gpushare.kube.proto import podresources_pb2 as pb
-from gpushare.kube.proto.podresources_pb2_grpc import (
-    PodResourcesListerServicer,
-    add_PodResourcesListerServicer_to_server,
-)
 
 M, C = names.MEMORY, names.CORE
 NAME = ("default", "a")
@@ -39,7 +35,7 @@ def pod(name: str, **containers: list[tuple[str, str]]) -> pb.PodResources:
     )
 
 
-class Lister(PodResourcesListerServicer):
+class Lister:
     """A kubelet that is busy as often as it is told to be."""
 
     def __init__(self) -> None:
@@ -82,7 +78,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
         def start(lister: Lister) -> PodResources:
             server = grpc.server(ThreadPoolExecutor(2))
-            add_PodResourcesListerServicer_to_server(lister, server)
+            grpc_services.serve(grpc_services.POD_RESOURCES, lister, server)
             server.add_insecure_port(f"unix:{tmp_path / 'kubelet.sock'}")
             server.start()
             stack.callback(lambda: server.stop(None).wait())

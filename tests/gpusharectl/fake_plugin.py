@@ -11,12 +11,8 @@ from typing import Any, NoReturn
 import grpc
 
 from gpushare.kube import names
+from gpushare.kube.grpc_services import DEVICE_PLUGIN, REGISTRATION, Stub, serve
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    DevicePluginServicer,
-    RegistrationStub,
-    add_DevicePluginServicer_to_server,
-)
 
 LETTERS = {names.MEMORY: "m", names.CORE: "c"}
 
@@ -25,7 +21,7 @@ def ids_of(resource: str, count: int) -> list[str]:
     return [f"{LETTERS[resource]}{number:03}" for number in range(count)]
 
 
-class FakePlugin(DevicePluginServicer):
+class FakePlugin:
     """One resource, offered over a socket of its own."""
 
     def __init__(self, folder: Path, resource: str = names.MEMORY) -> None:
@@ -63,7 +59,7 @@ class FakePlugin(DevicePluginServicer):
                 "endpoint": self.endpoint,
                 "resource_name": self.resource,
             }
-            RegistrationStub(channel).Register(pb.RegisterRequest(**(asked | wrong)))
+            Stub(REGISTRATION, channel).Register(pb.RegisterRequest(**(asked | wrong)))
 
     def names_of_calls(self) -> list[str]:
         return [call for call, _ in self.calls]
@@ -74,7 +70,7 @@ class FakePlugin(DevicePluginServicer):
     @contextmanager
     def served(self) -> Iterator["FakePlugin"]:
         server = grpc.server(ThreadPoolExecutor(4))
-        add_DevicePluginServicer_to_server(self, server)
+        serve(DEVICE_PLUGIN, self, server)
         server.add_insecure_port(f"unix:{self.folder / self.endpoint}")
         server.start()
         try:
