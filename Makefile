@@ -91,7 +91,7 @@ picture: $(STAMP)  ## Take the picture of the page in docs anew, by a real brows
 	@echo "Wrote docs/ui.png"
 
 proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces anew
-	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. gpushare/kube/proto/*.proto
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto
 
 lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, with hashes
 	@$(PIP_INSTALL) uv==0.13.9

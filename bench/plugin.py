@@ -22,22 +22,24 @@ from rich.table import Table
 from bench.client import Timing
 from bench.plugin_server import POD_UNITS, PODS, pod_name
 from gpushare.kube import names
-from gpushare.kube.grpc_services import (
-    DEVICE_PLUGIN,
-    POD_RESOURCES,
-    REGISTRATION,
-    Stub,
-    serve,
-)
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto import podresources_pb2 as held_pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from gpushare.kube.proto.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
 
 CALLS = ("empty", "GetPreferredAllocation", "Allocate", "PreStartContainer")
 COUNTS = {names.MEMORY: POD_UNITS, names.CORE: 1}
 _WITHIN_S = 60.0
 
 
-class Kubelet:
+class Kubelet(RegistrationServicer, PodResourcesListerServicer):
     """What the plugin needs of kubelet: registration, and who holds what."""
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ def plugin_table(console: Console) -> dict[str, Any]:
 
 
 def allocate(
-    stub: Stub, resource: str, free: set[str], took: dict[str, list[float]]
+    stub: DevicePluginStub, resource: str, free: set[str], took: dict[str, list[float]]
 ) -> list[str]:
     """Ask for one container's devices, as kubelet does, and take them."""
     one = pb.ContainerPreferredAllocationRequest(
@@ -131,7 +133,7 @@ def timed(took: list[float], call: Callable[[Any], Any], asked: Any) -> Any:  # 
     return answer
 
 
-def devices(stub: Stub) -> set[str]:
+def devices(stub: DevicePluginStub) -> set[str]:
     """Read the first list of devices."""
     stream = stub.ListAndWatch(pb.Empty())
     listed = next(stream)
@@ -140,14 +142,14 @@ def devices(stub: Stub) -> set[str]:
 
 
 @contextlib.contextmanager
-def plugged() -> Iterator[tuple[Kubelet, dict[str, Stub]]]:
+def plugged() -> Iterator[tuple[Kubelet, dict[str, DevicePluginStub]]]:
     """Run the plugin in a process of its own, and this one as its kubelet."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         kubelet = Kubelet()
         server = grpc.server(ThreadPoolExecutor(4))
-        serve(REGISTRATION, kubelet, server)
-        serve(POD_RESOURCES, kubelet, server)
+        add_RegistrationServicer_to_server(kubelet, server)
+        add_PodResourcesListerServicer_to_server(kubelet, server)
         for place in ("device-plugins", "pod-resources"):
             (folder / place).mkdir()
             server.add_insecure_port(f"unix://{folder / place / 'kubelet.sock'}")
@@ -162,9 +164,8 @@ def plugged() -> Iterator[tuple[Kubelet, dict[str, Stub]]]:
             }
             with contextlib.ExitStack() as stack:
                 stubs = {
-                    resource: Stub(
-                        DEVICE_PLUGIN,
-                        stack.enter_context(grpc.insecure_channel(target)),
+                    resource: DevicePluginStub(
+                        stack.enter_context(grpc.insecure_channel(target))
                     )
                     for resource, target in where.items()
                 }

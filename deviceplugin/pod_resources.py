@@ -14,8 +14,8 @@ import grpc
 
 from deviceplugin.pods import Held, Listed, PodName
 from gpushare.kube import names
-from gpushare.kube.grpc_services import POD_RESOURCES, Stub
 from gpushare.kube.proto import podresources_pb2 as pb
+from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 
 RESOURCES = (names.CORE, names.MEMORY)
 _NO_GET = ("UNIMPLEMENTED: ", "UNKNOWN: PodResources API Get method disabled")
@@ -51,7 +51,7 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix://{socket}", options=_CHANNEL)
-        self._stub = Stub(POD_RESOURCES, self._channel)
+        self._stub = PodResourcesListerStub(self._channel)
         self._list = self._channel.unary_unary(
             "/v1.PodResourcesLister/List",
             request_serializer=pb.ListPodResourcesRequest.SerializeToString,

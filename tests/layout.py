@@ -19,7 +19,7 @@ def modules(root: Path) -> dict[str, Path]:
     found = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            if path.stem.endswith("_pb2"):
+            if path.stem.endswith(("_pb2", "_pb2_grpc")):
                 continue
             if path.name == "__init__.py" and len(ast.parse(path.read_text()).body) < 2:
                 continue

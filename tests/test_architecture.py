@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gpushare", "extender", "deviceplugin", "gpusharectl")
-GENERATED = ("_pb2",)
+GENERATED = ("_pb2", "_pb2_grpc")
 SUFFIXES = {"com", "io", "json", "md", "png", "py", "sock", "tar", "yaml"}
 """Ends of names with dots that are files or domains, and no modules."""
 VAGUE = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}

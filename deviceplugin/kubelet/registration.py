@@ -20,8 +20,12 @@ import grpc
 
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.metrics import PluginMetrics
-from gpushare.kube.grpc_services import DEVICE_PLUGIN, REGISTRATION, Stub, serve
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +85,7 @@ class Streams:
 
 
 @dataclass(eq=False)
-class Service:
+class Service(DevicePluginServicer):
     """What the services of all resources have in common: options and ListAndWatch.
 
     ``devices`` returns the device ids, each with whether it is healthy; it is called
@@ -192,7 +196,7 @@ class Registrar:
             ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
             options=(_MESSAGE,),
         )
-        serve(DEVICE_PLUGIN, self._plugin, server)
+        add_DevicePluginServicer_to_server(self._plugin, server)
         try:
             path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix://{path}")
@@ -210,7 +214,7 @@ class Registrar:
         where = f"unix://{self._folder / _SOCKET}"
         with grpc.insecure_channel(where, options=options) as channel:
             try:
-                Stub(REGISTRATION, channel).Register(
+                RegistrationStub(channel).Register(
                     pb.RegisterRequest(
                         version=VERSION,
                         endpoint=self._endpoint,

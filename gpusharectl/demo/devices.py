@@ -16,12 +16,15 @@ from typing import Self
 import grpc
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.grpc_services import POD_RESOURCES, REGISTRATION, serve
 from gpushare.kube.json_reader import Reader
 from gpushare.kube.proto.deviceplugin_pb2 import (
     ContainerAllocateResponse,
     DeviceSpec,
     Mount,
+)
+from gpushare.kube.proto.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
+from gpushare.kube.proto.podresources_pb2_grpc import (
+    add_PodResourcesListerServicer_to_server,
 )
 from gpusharectl.demo.plugin_registry import CallFailedError, Registry
 from gpusharectl.demo.pod_resources import (
@@ -134,9 +137,11 @@ class Devices:
                 if path.is_socket():
                     path.unlink()
         lister = _server(self.pod_resources)
-        serve(POD_RESOURCES, PodResourcesLister(self._holdings), lister)
+        add_PodResourcesListerServicer_to_server(
+            PodResourcesLister(self._holdings), lister
+        )
         registration = _server(self.plugins)
-        serve(REGISTRATION, self._registry, registration)
+        add_RegistrationServicer_to_server(self._registry, registration)
         for server in (lister, registration):
             self._servers.append(server)
             server.start()

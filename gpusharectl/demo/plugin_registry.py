@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import grpc
 
-from gpushare.kube.grpc_services import DEVICE_PLUGIN, Stub
 from gpushare.kube.proto.deviceplugin_pb2 import (
     AllocateRequest,
     ContainerAllocateRequest,
@@ -21,6 +20,10 @@ from gpushare.kube.proto.deviceplugin_pb2 import (
     PreferredAllocationRequest,
     PreStartContainerRequest,
     RegisterRequest,
+)
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
 )
 
 _DIAL_S = 10.0
@@ -43,7 +46,7 @@ class Endpoint:
     def __init__(self, socket: Path) -> None:
         options = (("grpc.default_authority", "localhost"),)
         self._channel = grpc.insecure_channel(f"unix:{socket}", options)
-        self._stub = Stub(DEVICE_PLUGIN, self._channel)
+        self._stub = DevicePluginStub(self._channel)
         self.options = DevicePluginOptions()
 
     def connect(self) -> None:
@@ -128,7 +131,7 @@ HEALTHY = "Healthy"
 _EXTENDED = re.compile(r"(?!([^/]*\.)?kubernetes\.io/)[a-z0-9.-]+/[-\w.]{1,63}")
 
 
-class Registry:
+class Registry(RegistrationServicer):
     """Serves registration and follows the streams of registered plugins.
 
     Left out: kubelet counts a resource as none after five minutes without a plugin;

@@ -9,8 +9,12 @@ import grpc
 import pytest
 
 from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from gpushare.kube import grpc_services, names
+from gpushare.kube import names
 from gpushare.kube.proto import podresources_pb2 as pb
+from gpushare.kube.proto.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
 
 M, C = names.MEMORY, names.CORE
 NAME = ("default", "a")
@@ -35,7 +39,7 @@ def pod(name: str, **containers: list[tuple[str, str]]) -> pb.PodResources:
     )
 
 
-class Lister:
+class Lister(PodResourcesListerServicer):
     """A kubelet that is busy as often as it is told to be."""
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
         def start(lister: Lister) -> PodResources:
             server = grpc.server(ThreadPoolExecutor(2))
-            grpc_services.serve(grpc_services.POD_RESOURCES, lister, server)
+            add_PodResourcesListerServicer_to_server(lister, server)
             server.add_insecure_port(f"unix:{tmp_path / 'kubelet.sock'}")
             server.start()
             stack.callback(lambda: server.stop(None).wait())

@@ -11,8 +11,12 @@ from typing import Any, NoReturn
 import grpc
 
 from gpushare.kube import names
-from gpushare.kube.grpc_services import DEVICE_PLUGIN, REGISTRATION, Stub, serve
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
 
 LETTERS = {names.MEMORY: "m", names.CORE: "c"}
 
@@ -21,7 +25,7 @@ def ids_of(resource: str, count: int) -> list[str]:
     return [f"{LETTERS[resource]}{number:03}" for number in range(count)]
 
 
-class FakePlugin:
+class FakePlugin(DevicePluginServicer):
     """One resource, offered over a socket of its own."""
 
     def __init__(self, folder: Path, resource: str = names.MEMORY) -> None:
@@ -59,7 +63,7 @@ class FakePlugin:
                 "endpoint": self.endpoint,
                 "resource_name": self.resource,
             }
-            Stub(REGISTRATION, channel).Register(pb.RegisterRequest(**(asked | wrong)))
+            RegistrationStub(channel).Register(pb.RegisterRequest(**(asked | wrong)))
 
     def names_of_calls(self) -> list[str]:
         return [call for call, _ in self.calls]
@@ -70,7 +74,7 @@ class FakePlugin:
     @contextmanager
     def served(self) -> Iterator["FakePlugin"]:
         server = grpc.server(ThreadPoolExecutor(4))
-        serve(DEVICE_PLUGIN, self, server)
+        add_DevicePluginServicer_to_server(self, server)
         server.add_insecure_port(f"unix:{self.folder / self.endpoint}")
         server.start()
         try:

@@ -18,8 +18,11 @@ from deviceplugin.kubelet.plugin import DevicePlugin, Parts
 from deviceplugin.kubelet.registration import Registrar
 from deviceplugin.metrics import PluginMetrics
 from gpushare.kube import names
-from gpushare.kube.grpc_services import REGISTRATION, serve
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kube.proto.deviceplugin_pb2_grpc import (
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
 from gpusharectl.demo.devices import Devices
 from tests.deviceplugin.node_fixture import HASTY, found_card
 from tests.testbed.waiting import wait_until
@@ -99,7 +102,7 @@ def because(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     ]
 
 
-class Refusing:
+class Refusing(RegistrationServicer):
     """A kubelet that takes nobody, or never listens to whom it took."""
 
     def __init__(self, words: str = "") -> None:
@@ -119,7 +122,7 @@ class Refusing:
 def stand_in(registrar: RegistrarFixture, servicer: Refusing) -> Iterator[Refusing]:
     registrar.plugins.mkdir(exist_ok=True)
     server = grpc.server(ThreadPoolExecutor(2))
-    serve(REGISTRATION, servicer, server)
+    add_RegistrationServicer_to_server(servicer, server)
     server.add_insecure_port(f"unix:{registrar.plugins / 'kubelet.sock'}")
     server.start()
     try:

@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from gpushare.kube import names
-from gpushare.kube.grpc_services import POD_RESOURCES, Stub
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto import podresources_pb2 as held_pb
+from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 from gpusharectl.demo.devices import (
     CannotStartYetError,
     ContainerConfig,
@@ -59,7 +59,7 @@ class Node:
     def _lister(self) -> Iterator[Any]:
         path = self.devices.pod_resources / "kubelet.sock"
         with grpc.insecure_channel(f"unix:{path}") as channel:
-            yield Stub(POD_RESOURCES, channel)
+            yield PodResourcesListerStub(channel)
 
     def _plugin(self, stack: ExitStack, resource: str) -> FakePlugin:
         plugin = FakePlugin(self.devices.plugins, resource)
