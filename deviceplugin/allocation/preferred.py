@@ -77,6 +77,222 @@ class DeniedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What kubelet asks with GetPreferredAllocation, about one container.
+
+    ``available`` are kubelet's free devices of the resource, ``must`` those that it has
+    already chosen, from an init container's, and ``size`` how many it wants in all.
+    """
+
+    cards: Cards
+    resource: str
+    available: Sequence[str]
+    must: Sequence[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """An allocation: its container as far as it is known, and the cards it shows."""
+
+    pod: PodName
+    uid: PodUID
+    container: str
+    cards: tuple[FoundCard, ...]
+
+
+@dataclass
+class _Progress:
+    """What is known of the admission in progress."""
+
+    active: ActivePod | None = None
+    of_unknown_pod: str = ""
+    """A device that was allocated to a pod that only kubelet knows."""
+    listed: Listed = field(default_factory=lambda: Listed({}))
+    at: float = float("-inf")
+
+    @property
+    def recent(self) -> bool:
+        """Whether its last step was a moment ago."""
+        return time.monotonic() - self.at < _ADMISSION_LASTS_S
+
+
+class Admission:
+    """Answers kubelet's two calls, for one pod after another."""
+
+    def __init__(
+        self,
+        pods: NodePods,
+        resources: PodResources,
+        occupancy: Occupancy,
+        recorder: EventRecorder,
+    ) -> None:
+        self._finder = ActivePodFinder(pods, resources, occupancy)
+        self._fallback = FallbackPlacement(occupancy)
+        self._occupancy = occupancy
+        self._recorder = recorder
+        self._lock = Lock()
+        self._progress = _Progress()
+
+    def prefer(self, question: Question) -> list[str]:
+        """Choose ids for the pod being admitted; ``DeniedError`` with the reason."""
+        with self._lock:
+            active = self._begin(question)
+            chosen = self._chosen(active, question)
+            if chosen is None:
+                # Its own card has too few devices left: move it to another card.
+                if self._is_halfway(active.pod):
+                    why = f"its card has too few free devices of {question.resource}"
+                    raise self._denied(active.pod, why)
+                active = replace(active, placement=self._placed(active.pod, question))
+                chosen = self._chosen(active, question)
+            if chosen is None:
+                why = f"too few free devices of {question.resource}"
+                raise self._denied(active.pod, why)
+            self._progress.active, self._progress.at = active, time.monotonic()
+            return chosen
+
+    def allocate(self, cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
+        """Say which container gets these ids and which cards they show.
+
+        Raises ``DeniedError``.
+        """
+        with self._lock:
+            if unknown := cards.unknown(resource, ids):
+                raise DeniedError(f"no card of this node has {_some(unknown)}")
+            active = self._progress.active if self._progress.recent else None
+            step = None if active is None else active.step(resource, len(ids))
+            on = tuple(card.uuid for card in cards.holding(ids))
+            if active is None or step is None:
+                self._insist_on_free(ids, UNKNOWN_POD)
+                if len(on) > 1:
+                    raise DeniedError(
+                        f"{_some(ids)} are of {len(on)} cards, and no pod is known "
+                        "that asked for them"
+                    )
+                return Assigned(UNKNOWN_POD, PodUID(""), "", cards.as_found(on))
+            pod = active.pod
+            self._insist_on_free(ids, pod.name)
+            self._progress.active = active.after(step)
+            self._progress.at = time.monotonic()
+            if pod.uid:
+                held = frozenset(ids)
+                self._occupancy.allocate(pod.uid, step.container, resource, held)
+            else:
+                self._progress.of_unknown_pod = ids[0]
+            shown = cards.as_found(self._shown(active, step, on))
+            return Assigned(pod.name, pod.uid, step.container, shown)
+
+    def _begin(self, question: Question) -> ActivePod:
+        """Find the pod being admitted, at each call: kubelet may have failed it."""
+        before, listed = self._progress, self._finder.listed()
+        self._progress = _Progress(listed=listed)
+        pod = self._finder.find(listed, question.resource, question.size)
+        if pod is None:
+            return self._unknown_pod(question, before)
+        if wrong := pod.why_refused():
+            raise self._denied(pod, wrong)
+        # The devices that it holds already decide where the rest of it is.
+        placement = self._occupancy.placement(pod, listed, question.cards)
+        if placement is None:
+            placement = self._placed(pod, question)
+        elif wrong := why_impossible(placement, pod, question.cards):
+            raise self._denied(pod, f"impossible placement: {wrong}")
+        elif not self._is_halfway(pod) and self._fallback.is_short(
+            placement, pod.name, listed, question.cards
+        ):
+            placement = self._placed(pod, question)
+        left = steps_left(pod, listed, self._occupancy.allocated())
+        return ActivePod(pod, placement, left or pod.steps)
+
+    def _is_halfway(self, pod: NodePod) -> bool:
+        """Return whether any of the pod's containers has devices already."""
+        holds = any(self._progress.listed.held(pod.name).values())
+        return holds or self._occupancy.has_allocation(pod.uid)
+
+    def _placed(self, pod: NodePod, question: Question) -> Placement:
+        """Place a pod that came without a placement, where there is room."""
+        request = pod.record.request
+        found = (
+            request
+            if isinstance(request, Refusal)
+            else self._fallback.place(request, self._progress.listed, question)
+        )
+        if isinstance(found, Refusal):
+            raise self._denied(pod, refusal_text(found))
+        if pod.uid:
+            self._occupancy.decide(found)
+        return found
+
+    def _unknown_pod(self, question: Question, before: _Progress) -> ActivePod:
+        """Begin or continue the admission of a pod that only kubelet knows.
+
+        It is a static pod, or any pod while the API server is out of reach; the latter
+        waits before its start. Only this one call tells what it asks for. All its
+        devices are of one card, or of the whole cards that its first call asked for.
+        """
+        listed, size = self._progress.listed, question.size
+        last = UNKNOWN_POD
+        if before.recent:
+            last = listed.holder.get(before.of_unknown_pod, UNKNOWN_POD)
+        name = self._finder.known_to_kubelet(listed, last, before.listed)
+        several = question.resource == names.CORE and size > CORES_PER_CARD
+        if several and may_be_static(name, self._occupancy.node):
+            raise DeniedError("a static pod can have one card at most")
+        pod = pod_known_to_kubelet(name, amount_of(question.resource, size))
+        held = listed.held(name).values() if name == last else ()
+        on = question.cards.holding(i for h in held for ids in h.values() for i in ids)
+        if len(on) > 1:
+            placement = self._fallback.on_whole_cards(pod.ref, size, on)
+        else:
+            # The devices that it holds already decide where the rest of it is.
+            keys = tuple(card_key(card.uuid) for card in on)
+            free = [i for i in question.available if not keys or i.startswith(keys)]
+            placement = self._placed(pod, replace(question, available=free))
+        return ActivePod(pod, placement, pod.steps)
+
+    def _chosen(self, active: ActivePod, question: Question) -> list[str] | None:
+        step = active.step(question.resource, question.size)
+        if step is None:
+            return None
+        wanted = {
+            uuid: part(amount, question.resource)
+            for uuid, amount in plan(active.placement, step.container).items()
+        }
+        taken, name = self._progress.listed.holder, active.pod.name
+        keys = tuple(card_key(uuid) for uuid in wanted)
+        own = [one for one in question.available if one.startswith(keys)]
+        free = [one for one in own if taken.get(one, name) == name]
+        return pick(wanted, free, question.must, size=question.size)
+
+    def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
+        """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
+        taken = self._progress.listed.holder
+        if doubled := [one for one in ids if taken.get(one, pod) != pod]:
+            holder = "/".join(taken[doubled[0]])
+            raise DeniedError(f"{holder} holds {_some(doubled)} already")
+
+    def _shown(
+        self, active: ActivePod, step: Step, on: tuple[CardUUID, ...]
+    ) -> tuple[CardUUID, ...]:
+        """Return all cards of the container; these ids may be of only some of them."""
+        planned = tuple(plan(active.placement, step.container))
+        if {*on} <= {*planned, *active.placement.cards()}:
+            return planned or on
+        if len(on) > 1:
+            raise self._denied(
+                active.pod,
+                f"kubelet chose devices of {len(on)} cards for {step.resource} "
+                "instead of those of its placement",
+            )
+        return on
+
+    def _denied(self, pod: NodePod, why: str) -> DeniedError:
+        self._recorder.warn(pod, "VcudaDenied", why)
+        return DeniedError(why)
+
+
+@dataclass(frozen=True, slots=True)
 class FallbackPlacement:
     """Places pods without a placement, by the scheduler's policies on this node alone.
 
@@ -87,26 +303,16 @@ class FallbackPlacement:
     _tally: Tally = field(default_factory=Tally)
 
     def place(
-        self,
-        request: PodRequest,
-        listed: Listed,
-        cards: Cards,
-        resource: str,
-        available: Sequence[str],
+        self, request: PodRequest, listed: Listed, question: Question
     ) -> Placement | Refusal:
-        """Place a pod on cards of which kubelet has devices left.
-
-        ``available`` are kubelet's free devices of one resource.
-        """
-        node = self.occupancy.charged(listed, cards).as_seen_by(request.pod)
+        """Place a pod on cards of which kubelet has devices left."""
+        node = self.occupancy.charged(listed, question.cards).as_seen_by(request.pod)
         node = node.without(self.occupancy.namesakes(request.pod))
-        policy = POLICIES.get(request.policy or DEFAULT_POLICY)
-        policy = policy or POLICIES[DEFAULT_POLICY]
+        policy = POLICIES.get(request.policy or "", POLICIES[DEFAULT_POLICY])
         found = place(request, node, policy)
         if isinstance(found, Refusal):
             return found
-        lost = self._lost(listed, cards, resource, available)
-        return place(request, node.with_placement(lost), policy)
+        return place(request, node.with_placement(self._lost(listed, question)), policy)
 
     def on_whole_cards(self, pod: PodRef, units: int, on: Sequence[Card]) -> Placement:
         """Place a pod's one nameless container on whole cards."""
@@ -131,14 +337,13 @@ class FallbackPlacement:
             for resource, kind in KINDS.items()
         )
 
-    def _lost(
-        self, listed: Listed, cards: Cards, resource: str, available: Sequence[str]
-    ) -> Placement:
+    def _lost(self, listed: Listed, question: Question) -> Placement:
         """Return the devices that kubelet neither has free nor lists as held."""
+        resource = question.resource
         held = self._tally.of(self.occupancy.held(listed, UNKNOWN_POD))
-        free = cards.count(available)
+        free = question.cards.count(question.available)
         shares = []
-        for card in cards.all:
+        for card in question.cards.all:
             had = held[card_key(card.uuid), KINDS[resource]]
             gone = part(card.capacity, resource) - free[card.uuid] - had
             if gone > 0:
@@ -169,14 +374,14 @@ class ActivePodFinder:
 
     def find(self, listed: Listed, resource: str, size: int) -> NodePod | None:
         """Return the pod being admitted; None for one that only kubelet knows."""
-        step = (resource, size)
+        asked = (resource, size)
         deadline = time.monotonic() + _LEARNED_WITHIN_S
-        found = self._candidates(listed, step, self._occupancy.allocated())
+        found = self._candidates(listed, asked, self._occupancy.allocated())
         if not found:
             for name in self._unseen(listed):
                 self._learn(name, deadline)
-            found = self._candidates(listed, step, self._occupancy.allocated())
-            found = found or self._candidates(listed, step, ())
+            found = self._candidates(listed, asked, self._occupancy.allocated())
+            found = found or self._candidates(listed, asked, ())
         if not found:
             return None
         pod = found[0]
@@ -200,9 +405,9 @@ class ActivePodFinder:
         return unseen[0] if len(unseen) == 1 else UNKNOWN_POD
 
     def _candidates(
-        self, listed: Listed, step: tuple[str, int], allocated: Allocated
+        self, listed: Listed, asked: tuple[str, int], allocated: Allocated
     ) -> list[NodePod]:
-        return candidates(self._unsettled(listed), listed, allocated, step)
+        return candidates(self._unsettled(listed), listed, allocated, asked)
 
     def _unsettled(self, listed: Listed) -> list[NodePod]:
         """Return the listed pods that lack devices; those that lack none are kept."""
@@ -226,16 +431,16 @@ class ActivePodFinder:
         Last come those whose name the watch knows and which had devices: each may be a
         new pod under that name, or one whose devices kubelet has forgotten.
         """
-        unseen = [
-            name
+        had = {
+            name: pod is not None
             for name, held in listed.pods.items()
-            if not any(held.values()) and not self._is_known(name)
-        ]
-        return sorted(unseen, key=lambda name: self._pods.find(name) is not None)
-
-    def _is_known(self, name: PodName) -> bool:
-        pod = self._pods.find(name)
-        return pod is not None and not self._occupancy.has_allocation(pod.uid)
+            if not any(held.values())
+            and (
+                (pod := self._pods.find(name)) is None
+                or self._occupancy.has_allocation(pod.uid)
+            )
+        }
+        return sorted(had, key=had.__getitem__)
 
     def _learn(self, name: PodName, deadline: float) -> None:
         left = max(0.0, deadline - time.monotonic())
@@ -251,247 +456,6 @@ class ActivePodFinder:
         except TookTooLongError:
             asked.cancel()
             return self._pods.find(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """An allocation: its container as far as it is known, and the cards it shows."""
-
-    pod: PodName
-    uid: PodUID
-    container: str
-    cards: tuple[FoundCard, ...]
-
-
-@dataclass
-class _InProgress:
-    """What is known of the admission in progress."""
-
-    active: ActivePod | None = None
-    of_unknown_pod: str = ""
-    """A device that was allocated to a pod that only kubelet knows."""
-    listed: Listed = field(default_factory=lambda: Listed({}))
-    at: float = float("-inf")
-
-    @property
-    def recent(self) -> bool:
-        """Whether its last step was a moment ago."""
-        return time.monotonic() - self.at < _ADMISSION_LASTS_S
-
-
-class Admission:
-    """Answers kubelet's two calls, for one pod after another."""
-
-    def __init__(
-        self,
-        pods: NodePods,
-        resources: PodResources,
-        occupancy: Occupancy,
-        recorder: EventRecorder,
-    ) -> None:
-        self._finder = ActivePodFinder(pods, resources, occupancy)
-        self._fallback = FallbackPlacement(occupancy)
-        self._occupancy = occupancy
-        self._recorder = recorder
-        self._lock = Lock()
-        self._now = _InProgress()
-
-    def prefer(
-        self,
-        cards: Cards,
-        resource: str,
-        available: Sequence[str],
-        must: Sequence[str],
-        size: int,
-    ) -> list[str]:
-        """Choose ids for the pod being admitted; ``DeniedError`` with the reason.
-
-        ``must`` are ids that kubelet has already chosen, from an init container's.
-        """
-        with self._lock:
-            active = self._begin(cards, resource, available, size)
-            chosen = self._chosen(active, resource, available, must, size)
-            if chosen is None:
-                active = self._elsewhere(active, cards, resource, available)
-                chosen = self._chosen(active, resource, available, must, size)
-            if chosen is None:
-                raise self._deny(active.pod, f"too few free devices of {resource}")
-            self._now.active, self._now.at = active, time.monotonic()
-            return chosen
-
-    def allocate(self, cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
-        """Say which container gets these ids and which cards they show.
-
-        Raises ``DeniedError``.
-        """
-        with self._lock:
-            if unknown := cards.unknown(resource, ids):
-                raise DeniedError(f"no card of this node has {_some(unknown)}")
-            active = self._continued(resource, len(ids))
-            step = None if active is None else active.step(resource, len(ids))
-            pod = UNKNOWN_POD if active is None else active.pod.name
-            self._insist_on_free(ids, pod)
-            on = tuple(card.uuid for card in cards.holding(ids))
-            if active is None or step is None:
-                if len(on) > 1:
-                    raise DeniedError(
-                        f"{_some(ids)} are of {len(on)} cards, and no pod is known "
-                        "that asked for them"
-                    )
-                return Assigned(UNKNOWN_POD, PodUID(""), "", cards.as_found(on))
-            self._now.active, self._now.at = active.after(step), time.monotonic()
-            uid = active.pod.uid
-            if uid:
-                self._occupancy.allocate(uid, step.container, resource, frozenset(ids))
-            else:
-                self._now.of_unknown_pod = ids[0]
-            shown = cards.as_found(self._shown(active, step, on))
-            return Assigned(pod, uid, step.container, shown)
-
-    def _continued(self, resource: str, count: int) -> ActivePod | None:
-        """Return the pod in progress if such an allocation belongs to it."""
-        active = self._now.active
-        if not self._now.recent or active is None:
-            return None
-        return active if active.step(resource, count) else None
-
-    def _begin(
-        self, cards: Cards, resource: str, available: Sequence[str], size: int
-    ) -> ActivePod:
-        """Find the pod being admitted, at each call: kubelet may have failed it."""
-        before = self._now
-        self._now = _InProgress(listed=self._finder.listed())
-        listed = self._now.listed
-        pod = self._finder.find(listed, resource, size)
-        if pod is None:
-            return self._unknown_pod(cards, resource, available, size, before)
-        if wrong := pod.why_refused():
-            raise self._deny(pod, wrong)
-        # The devices that it holds already decide where the rest of it is.
-        placement = self._occupancy.placement(pod, listed, cards)
-        if placement is None:
-            placement = self._decided(pod, cards, resource, available)
-        elif wrong := why_impossible(placement, pod, cards):
-            raise self._deny(pod, f"impossible placement: {wrong}")
-        elif not self._is_halfway(pod) and self._fallback.is_short(
-            placement, pod.name, listed, cards
-        ):
-            placement = self._decided(pod, cards, resource, available)
-        left = steps_left(pod, listed, self._occupancy.allocated())
-        return ActivePod(pod, placement, left or pod.steps)
-
-    def _is_halfway(self, pod: NodePod) -> bool:
-        """Return whether any of the pod's containers has devices already."""
-        holds = any(self._now.listed.held(pod.name).values())
-        return holds or self._occupancy.has_allocation(pod.uid)
-
-    def _decided(
-        self, pod: NodePod, cards: Cards, resource: str, available: Sequence[str]
-    ) -> Placement:
-        """Place a pod that came without a placement, where there is room."""
-        request = pod.record.request
-        if isinstance(request, Refusal):
-            raise self._deny(pod, refusal_text(request))
-        listed = self._now.listed
-        found = self._fallback.place(request, listed, cards, resource, available)
-        if isinstance(found, Refusal):
-            raise self._deny(pod, refusal_text(found))
-        if pod.uid:
-            self._occupancy.decide(found)
-        return found
-
-    def _unknown_pod(
-        self,
-        cards: Cards,
-        resource: str,
-        available: Sequence[str],
-        size: int,
-        before: _InProgress,
-    ) -> ActivePod:
-        """Begin or continue the admission of a pod that only kubelet knows.
-
-        It is a static pod, or any pod while the API server is out of reach; the latter
-        waits before its start. Only this one call tells what it asks for. All its
-        devices are of one card, or of the whole cards that its first call asked for.
-        """
-        listed = self._now.listed
-        last = UNKNOWN_POD
-        if before.recent:
-            last = listed.holder.get(before.of_unknown_pod, UNKNOWN_POD)
-        name = self._finder.known_to_kubelet(listed, last, before.listed)
-        several = resource == names.CORE and size > CORES_PER_CARD
-        if several and may_be_static(name, self._occupancy.node):
-            raise DeniedError("a static pod can have one card at most")
-        pod = pod_known_to_kubelet(name, amount_of(resource, size))
-        held = listed.held(name).values() if name == last else ()
-        on = cards.holding(i for h in held for ids in h.values() for i in ids)
-        if len(on) > 1:
-            placement = self._fallback.on_whole_cards(pod.ref, size, on)
-        else:
-            # The devices that it holds already decide where the rest of it is.
-            keys = tuple(card_key(card.uuid) for card in on)
-            free = [one for one in available if not keys or one.startswith(keys)]
-            placement = self._decided(pod, cards, resource, free)
-        return ActivePod(pod, placement, pod.steps)
-
-    def _chosen(
-        self,
-        active: ActivePod,
-        resource: str,
-        available: Sequence[str],
-        must: Sequence[str],
-        size: int,
-    ) -> list[str] | None:
-        step = active.step(resource, size)
-        if step is None:
-            return None
-        wanted = {
-            uuid: part(amount, resource)
-            for uuid, amount in plan(active.placement, step.container).items()
-        }
-        taken, name = self._now.listed.holder, active.pod.name
-        keys = tuple(card_key(uuid) for uuid in wanted)
-        own = [one for one in available if one.startswith(keys)]
-        free = [one for one in own if taken.get(one, name) == name]
-        return pick(wanted, free, must, size=size)
-
-    def _elsewhere(
-        self, active: ActivePod, cards: Cards, resource: str, available: Sequence[str]
-    ) -> ActivePod:
-        """Move a pod whose own card has too few devices left to another card."""
-        if self._is_halfway(active.pod):
-            why = f"its card has too few free devices of {resource}"
-            raise self._deny(active.pod, why)
-        decided = self._decided(active.pod, cards, resource, available)
-        return replace(active, placement=decided)
-
-    def _insist_on_free(self, ids: Sequence[str], pod: PodName) -> None:
-        """Refuse ids that another pod holds: kubelet may forget (contracts 2.7)."""
-        taken = self._now.listed.holder
-        doubled = [one for one in ids if taken.get(one, pod) != pod]
-        if doubled:
-            holder = "/".join(taken[doubled[0]])
-            raise DeniedError(f"{holder} holds {_some(doubled)} already")
-
-    def _shown(
-        self, active: ActivePod, step: Step, on: tuple[CardUUID, ...]
-    ) -> tuple[CardUUID, ...]:
-        """Return all cards of the container; these ids may be of only some of them."""
-        planned = tuple(plan(active.placement, step.container))
-        allowed = {*planned, *active.placement.cards()}
-        if set(on) <= allowed:
-            return planned or on
-        if len(on) > 1:
-            raise self._deny(
-                active.pod,
-                f"kubelet chose devices of {len(on)} cards for {step.resource} "
-                "instead of those of its placement",
-            )
-        return on
-
-    def _deny(self, pod: NodePod, why: str) -> DeniedError:
-        self._recorder.warn(pod, "VcudaDenied", why)
-        return DeniedError(why)
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event
 
@@ -156,15 +156,6 @@ class Reporter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Owner:
-    """The container that holds devices, by kubelet's list or by a record."""
-
-    pod: PodName
-    uid: PodUID
-    container: str
-
-
-@dataclass(frozen=True, slots=True)
 class PreStart:
     """Verifies a container's devices and writes the file that it will see."""
 
@@ -179,62 +170,75 @@ class PreStart:
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
-        wanted = frozenset(ids)
-        owner, containers = self._owner(resource, wanted)
-        pod = self._pod_of(owner, ids)
+        owner, containers = self._owner(resource, frozenset(ids))
+        pod = self._pod_of(owner)
         if pod is not None and not owner.container:
-            container = _passing(pod, resource, len(ids))
-            owner = _Owner(owner.pod, owner.uid, container)
-        held = _with(containers, owner.container, resource, wanted)
+            owner = replace(owner, container=_passing(pod, resource, len(ids)))
+        its = {**containers.get(owner.container, {}), resource: frozenset(ids)}
+        held = {**containers, owner.container: its}
         if pod is None:
-            self._start_unknown_pod(owner, held, cards, resource, ids)
-            return
-        actual = self.occupancy.expected_if_same(
-            placement_from(pod, self.occupancy.node, held, cards), pod
-        )
+            actual = self._of_unknown_pod(owner, held, cards)
+            self._fill(replace(owner, uid=PodUID("")), actual, {owner.container})
+        else:
+            actual = self._checked(pod, held, cards, ids)
+            names_of_pod = {one.name for one in pod.gpu_containers}
+            self._fill(replace(owner, uid=pod.uid), actual, names_of_pod)
+
+    def _checked(
+        self, pod: NodePod, held: Mapping[str, Held], cards: Cards, ids: Sequence[str]
+    ) -> Placement:
+        """Return where a pod is, reported if that is not as planned."""
+        found = placement_from(pod, self.occupancy.node, held, cards)
+        actual = self.occupancy.expected_if_same(found, pod)
         actual = actual or self._expected(pod, cards.holding(ids))
         self._insist_on_its_cards(pod, actual, held, cards)
         if differs(actual, pod.placement):
             wrong = why_excluded(actual, pod, cards)
             if wrong := wrong or self._why_no_room(actual, cards):
                 raise self._not_yet(pod, wrong)
-            self._report(pod, actual)
-        known = _Owner(pod.name, pod.uid, owner.container)
-        containers_of_pod = [one.name for one in pod.gpu_containers]
-        self._fill(known, actual, containers_of_pod, resource, ids)
+            try:
+                self.reporter.report(pod, actual)
+            except ClusterError as error:
+                raise NotYetError(f"its card could not be reported: {error}") from error
+            self.occupancy.decide(actual)
+        return actual
 
     def _owner(
         self, resource: str, ids: frozenset[str]
-    ) -> tuple[_Owner, Mapping[str, Held]]:
+    ) -> tuple[Record, Mapping[str, Held]]:
         """Return who holds these ids, and what kubelet says that its pod holds.
 
         By the record that Allocate wrote, if kubelet says the same of that pod; else by
         kubelet's whole list, which is long.
         """
+
+        def owner(pod: PodName, uid: PodUID, container: str) -> Record:
+            return Record(*pod, uid, container, resource, tuple(sorted(ids)))
+
         records = self.records.of(ids)
         record = records[-1] if records else None
         if record is not None and record.container:
             of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
-            holder = _holder(of_pod or {}, resource, ids)
+            its = (of_pod or {}).items()
+            holder = next((name for name, h in its if h.get(resource) == ids), None)
             # An init container that ends is not listed; then the record says it.
             passing = holder is None and record.container not in (of_pod or {})
             if of_pod is not None and (holder or passing):
                 container = holder or record.container
-                return _Owner(record.pod, record.uid, container), of_pod
+                return owner(record.pod, record.uid, container), of_pod
         listed = self._list()
         for pod, container, one, held in listed.holders():
             if one == resource and held == ids:
                 uid = record.uid if record and record.pod == pod else PodUID("")
-                return _Owner(pod, uid, container), listed.held(pod)
+                return owner(pod, uid, container), listed.held(pod)
         if record is None:
             raise NotYetError("it is not known which container holds these devices")
         heirs = {listed.holder[one] for one in ids if one in listed.holder}
         if record.pod == UNKNOWN_POD and len(heirs) == 1:
             # An init container's, which kubelet has passed on within its pod.
             pod = heirs.pop()
-            return _Owner(pod, PodUID(""), ""), listed.held(pod)
-        owner = _Owner(record.pod, record.uid, record.container)
-        return owner, listed.held(owner.pod)
+            return owner(pod, PodUID(""), ""), listed.held(pod)
+        return owner(record.pod, record.uid, record.container), listed.held(record.pod)
 
     def _list(self) -> Listed:
         try:
@@ -243,7 +247,7 @@ class PreStart:
             why = f"kubelet does not say which container holds them: {error}"
             raise NotYetError(why) from None
 
-    def _pod_of(self, owner: _Owner, ids: Sequence[str]) -> NodePod | None:
+    def _pod_of(self, owner: Record) -> NodePod | None:
         """Return the pod; None for a static one that the API server does not have yet.
 
         kubelet tells no UIDs, so a pod of the watch may be an earlier one of this name:
@@ -255,7 +259,7 @@ class PreStart:
             return None
         known = self.pods.find(owner.pod)
         if known is not None and known.uid == owner.uid:
-            before = any(map(self.records.may_start, self.records.of(ids)))
+            before = any(map(self.records.may_start, self.records.of(owner.ids)))
             if before or self.in_touch():
                 return known
         static = may_be_static(owner.pod, self.occupancy.node)
@@ -282,15 +286,10 @@ class PreStart:
             raise self._not_yet(pod, wrong)
         return expected
 
-    def _start_unknown_pod(
-        self,
-        owner: _Owner,
-        held: Mapping[str, Held],
-        cards: Cards,
-        resource: str,
-        ids: Sequence[str],
-    ) -> None:
-        """Start a static pod that the API server does not have yet; reported later."""
+    def _of_unknown_pod(
+        self, owner: Record, held: Mapping[str, Held], cards: Cards
+    ) -> Placement:
+        """Place a static pod that the API server does not have yet; reported later."""
         ref = PodRef(PodUID("/".join(owner.pod)), *owner.pod)
         placed = placement_of_unknown_pod(ref, self.occupancy.node, held, cards)
         if len(placed.shares) != 1:
@@ -298,8 +297,7 @@ class PreStart:
         if wrong := self._why_no_room(placed, cards):
             raise NotYetError(wrong)
         logger.info("pod known to kubelet alone", extra={"pod": "/".join(owner.pod)})
-        unnamed = _Owner(owner.pod, PodUID(""), owner.container)
-        self._fill(unnamed, placed, [owner.container], resource, ids)
+        return placed
 
     def _insist_on_its_cards(
         self, pod: NodePod, actual: Placement, held: Mapping[str, Held], cards: Cards
@@ -330,20 +328,8 @@ class PreStart:
                 )
         return ""
 
-    def _report(self, pod: NodePod, actual: Placement) -> None:
-        try:
-            self.reporter.report(pod, actual)
-        except ClusterError as error:
-            raise NotYetError(f"its card could not be reported: {error}") from error
-        self.occupancy.decide(actual)
-
     def _fill(
-        self,
-        owner: _Owner,
-        actual: Placement,
-        containers: Collection[str],
-        resource: str,
-        ids: Sequence[str],
+        self, owner: Record, actual: Placement, containers: Collection[str]
     ) -> None:
         """Write the file for these ids; the other resource's call writes its own.
 
@@ -351,19 +337,17 @@ class PreStart:
         cannot be told which of the two containers starts now. A folder that was created
         while the container was not known has no container's name.
         """
-        made = [r for r in self.records.of(ids) if r.container in {"", *containers}]
-        lost = Record(*owner.pod, owner.uid, owner.container, resource, tuple(ids))
-        for record in made or [lost]:
-            name = record.container or owner.container
-            shares = plan(actual, name)
+        of_ids = self.records.of(owner.ids)
+        made = [one for one in of_ids if one.container in {"", *containers}]
+        for record in made or [owner]:
+            container = record.container or owner.container
+            shares = plan(actual, container)
             for share in actual.shares:
                 if share.card in shares and share.amount.cores >= CORES_PER_CARD:
                     # A whole card belongs to the pod, whatever memory it asked for.
                     shares[share.card] = share.amount
-            known = Record(
-                *owner.pod, owner.uid, record.container, resource, record.ids
-            )
-            text = _file(_Owner(owner.pod, owner.uid, name), shares)
+            known = replace(owner, container=record.container, ids=record.ids)
+            text = _file(replace(owner, container=container), shares)
             try:
                 self.records.fill(record, known, text)
             except OSError as error:
@@ -378,33 +362,14 @@ class PreStart:
 
 def _passing(pod: NodePod, resource: str, count: int) -> str:
     """Name the init container that asks for exactly this; empty if none does."""
-    for step in pod.steps:
-        asked = (step.resource, step.count)
-        if asked == (resource, count) and step.container in pod.passing:
-            return step.container
-    return ""
+    its = (one for one in pod.steps if one.container in pod.passing)
+    asked = (
+        one.container for one in its if (one.resource, one.count) == (resource, count)
+    )
+    return next(asked, "")
 
 
-def _holder(
-    containers: Mapping[str, Held], resource: str, ids: frozenset[str]
-) -> str | None:
-    """Name the container that holds exactly these ids."""
-    for name, held in containers.items():
-        if held.get(resource) == ids:
-            return name
-    return None
-
-
-def _with(
-    containers: Mapping[str, Held], container: str, resource: str, ids: frozenset[str]
-) -> dict[str, Held]:
-    """Return what the pod's containers hold, with these ids added."""
-    held = dict(containers)
-    held[container] = {**held.get(container, {}), resource: ids}
-    return held
-
-
-def _file(owner: _Owner, shares: Mapping[CardUUID, Amount]) -> str:
+def _file(owner: Record, shares: Mapping[CardUUID, Amount]) -> str:
     body = {
         "v": VERSION,
         "pod": "/".join(owner.pod),

@@ -17,7 +17,7 @@ from typing import NoReturn
 import grpc
 
 from deviceplugin.allocation.occupancy import Record, Records
-from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError
+from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.response import (
     ContainerSetup,
@@ -75,11 +75,13 @@ class DevicePlugin(Service):
             for one in request.container_requests:
                 try:
                     chosen = self._parts.admission.prefer(
-                        cards,
-                        self.resource,
-                        one.available_deviceIDs,
-                        one.must_include_deviceIDs,
-                        one.allocation_size,
+                        Question(
+                            cards,
+                            self.resource,
+                            one.available_deviceIDs,
+                            one.must_include_deviceIDs,
+                            one.allocation_size,
+                        )
                     )
                 except DeniedError as error:
                     self._refuse(context, "GetPreferredAllocation", error)

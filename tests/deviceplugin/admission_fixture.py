@@ -9,7 +9,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preferred import Admission
+from deviceplugin.allocation.preferred import Admission, Question
 from deviceplugin.cards.devices import KINDS, Cards, device_ids, part, pick, plan
 from deviceplugin.cards.source import FoundCard
 from deviceplugin.pod_watch import EventRecorder, NodePods
@@ -107,7 +107,9 @@ class AdmissionFixture:
         used = self.used() - set(must)
         free = self.chance.sample(every, len(every))
         free = [one for one in free if one not in used]
-        chosen = self.admission.prefer(self.cards, resource, free, must, count)
+        chosen = self.admission.prefer(
+            Question(self.cards, resource, free, must, count)
+        )
         assert len(chosen) == len(set(chosen)) == count
         assert set(must) <= set(chosen) <= set(free)
         return chosen

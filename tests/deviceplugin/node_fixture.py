@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.allocation.preferred import Question
 from deviceplugin.cards.devices import card_key
 from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
 from deviceplugin.kubelet.registration import Pace
@@ -328,10 +329,9 @@ def prefers(node: NodeFixture, uuid: CardUUID) -> None:
     """Let kubelet choose this card's ids, whatever was planned and preferred."""
     real = node.serving.admission.prefer
 
-    def prefer(*asked: Any) -> list[str]:
-        real(*asked)
-        *_, available, _, size = asked
-        return ids_of(uuid, available)[:size]
+    def prefer(asked: Question) -> list[str]:
+        real(asked)
+        return ids_of(uuid, asked.available)[: asked.size]
 
     node.serving.admission.prefer = prefer  # type: ignore[method-assign]
 

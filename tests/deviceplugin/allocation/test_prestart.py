@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from deviceplugin.allocation.preferred import Assigned, DeniedError
+from deviceplugin.allocation.preferred import Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
 from deviceplugin.pod_resources import KubeletSilentError
@@ -192,11 +192,9 @@ def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> 
     admission = node.serving.admission
     prefer, allocate = admission.prefer, admission.allocate
 
-    def two_cards(*asked: Any) -> list[str]:
-        chosen = prefer(*asked)
-        *_, available, _, size = asked
-        other = ids_of(UUIDS[1], available)
-        return chosen if size < 8 else [*chosen[:4], *other[:4]]
+    def two_cards(asked: Question) -> list[str]:
+        chosen, other = prefer(asked), ids_of(UUIDS[1], asked.available)
+        return chosen if asked.size < 8 else [*chosen[:4], *other[:4]]
 
     def anyway(cards: Cards, resource: str, ids: Sequence[str]) -> Assigned:
         return allocate(cards, resource, ids_of(UUIDS[0], ids))
@@ -261,12 +259,11 @@ def test_half_admitted_pod_stays_together(node: NodeFixture) -> None:
     prefer = node.serving.admission.prefer
     asked: list[str] = []
 
-    def once_elsewhere(*question: Any) -> list[str]:
-        _, resource, available, _, size = question
-        asked.append(resource)
+    def once_elsewhere(question: Question) -> list[str]:
+        asked.append(question.resource)
         if len(asked) == 1:
-            return ids_of(UUIDS[1], available)[:size]
-        return prefer(*question)
+            return ids_of(UUIDS[1], question.available)[: question.size]
+        return prefer(question)
 
     node.serving.admission.prefer = once_elsewhere  # type: ignore[method-assign]
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
