@@ -126,7 +126,7 @@ def assemble(
     metrics = PluginMetrics(registry)
     offer, node, pods = (
         Offer(settings.reserve_mib),
-        OwnNode(name),
+        OwnNode(),
         NodePods(cluster, name),
     )
     follow_node = Reflector(
@@ -137,14 +137,10 @@ def assemble(
     )
     resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
     records = Records(state / "containers")
-    occupancy = Occupancy(name, pods)
-    for record in records.all():
-        occupancy.restore(record)
+    occupancy = Occupancy(name, pods, records.all())
     recorder = EventRecorder(cluster, name, look_s=pace.events_s)
     synced, in_touch = follow_pods.synced.is_set, follow_pods.in_touch
-    reporter = Reporter(
-        cluster, pods, resources, occupancy, offer.cards, records, synced
-    )
+    reporter = Reporter(cluster, pods, resources, occupancy, offer, records, synced)
     admission = Admission(pods, resources, occupancy, recorder)
     prestart = PreStart(
         pods, resources, occupancy, records, reporter, recorder, in_touch
@@ -160,7 +156,7 @@ def assemble(
     watcher = Watcher(
         source, offer, health, health_file, node, name, cluster, chooser, metrics
     )
-    parts = Parts(offer, admission, prestart, records, chooser.chosen, metrics, pace)
+    parts = Parts(offer, admission, prestart, records, chooser, metrics, pace)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(state / "quota-cards")

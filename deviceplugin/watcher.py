@@ -60,7 +60,7 @@ class Watcher:
             found = self.source.cards()
         except NoCardsYet as error:
             self.log_once.problem("cards", str(error), _NONE, because=str(error))
-            return bool(self.offer.cards().all)
+            return bool(self.offer.cards.all)
         left_out = {one.name: one.because for one in found.left_out}
         left_out |= self.offer.too_small(found.cards)
         self._log_cards("card left out", left_out)
@@ -73,7 +73,7 @@ class Watcher:
             raise CollidingCardsError("; ".join(collisions))
         self.offer.set_found(found.cards)
         self.health.know(card.uuid for card in found.cards if card.known_to_driver)
-        return bool(self.offer.cards().all)
+        return bool(self.offer.cards.all)
 
     def read(self) -> None:
         """Read all cards once, and offer those that are well."""
@@ -124,7 +124,7 @@ class Watcher:
         """Apply the annotations on the node: cordoned cards, and faults to clear."""
         self.offer.set_cordoned(self.node.uuids(names.CORDON))
         ordered = self.node.uuids(names.CLEAR)
-        mine = {card.uuid for card in self.offer.cards().all}
+        mine = {card.uuid for card in self.offer.cards.all}
         unknown = ",".join(sorted(ordered - mine))
         facts = {"cards": unknown, "annotation": names.CLEAR}
         self.log_once.problem(names.CLEAR, unknown, "no such cards to clear", **facts)
@@ -144,21 +144,21 @@ class Watcher:
 
     def _choose_injection(self) -> None:
         """Choose for the cards that are well: no specification has a lost one."""
-        others = self.offer.sick().keys() - self.chooser.held().keys()
+        others = self.offer.sick().keys() - self.chooser.held.keys()
         sick = others | self.health.sick().keys()
         self.chooser.look(
             card.uuid
-            for card in self.offer.cards().found()
+            for card in self.offer.cards.found()
             if card.known_to_driver and card.uuid not in sick
         )
 
     def _publish(self) -> None:
-        self.offer.set_sick({**self.chooser.held(), **self.health.sick()})
+        self.offer.set_sick({**self.chooser.held, **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick):
             logger.info("card is well again", extra={"card": uuid})
-        for card in self.offer.cards().all:
+        for card in self.offer.cards.all:
             self.metrics.sick.labels(card.uuid).set(card.uuid in sick)
 
     def _log_cards(self, message: str, reasons: Mapping[Any, str]) -> set[str]:

@@ -30,10 +30,9 @@ class InjectionChooser:
     """Chooses how cards are injected, for the whole node, and logs the reason.
 
     A card that cannot be injected in that way is held back. ``file`` keeps the choice
-    of
-    ``auto`` over restarts, because only the API server tells what the runtime can do,
-    and it may be out of reach when the first pods come. The choice also stays while the
-    runtime is away.
+    of ``auto`` over restarts, because only the API server tells what the runtime can
+    do, and it may be out of reach when the first pods come. The choice also stays while
+    the runtime is away.
     """
 
     def __init__(
@@ -50,42 +49,43 @@ class InjectionChooser:
         self._logged = ("", "")
         self._misses = 0
         self._before = self._read()
-        self._chosen: Injection = self._before or "env"
         self._unseen: dict[CardUUID, int] = {}
-        self._held: Mapping[CardUUID, str] = {}
+        self.chosen: Injection = self._before or "env"
+        """The last choice."""
+        self.held: Mapping[CardUUID, str] = {}
+        """The cards that cannot be injected in that way, each with the reason.
+
+        None if the settings chose the way: the administrator may know better.
+        """
 
     def look(self, cards: Iterable[CardUUID]) -> None:
         """Choose for these cards; call it whenever something may have changed."""
         wanted = frozenset(cards)
         missing = wanted - specified(self._folders)
         if self._choice == "auto":
-            self._note_unseen(wanted, missing)
+            # The looks without each card; one never seen is held back at once.
+            self._unseen = {
+                uuid: self._unseen.get(uuid, _MISSES) + 1 if uuid in missing else 0
+                for uuid in wanted
+            }
             chosen, why = self._auto(wanted, missing)
             self._misses = 0 if chosen == "cdi" else self._misses + 1
             if self._may_be_cdi_again() and 0 < self._misses < _MISSES:
                 # The specification may be being rewritten just now.
                 return
-            self._held = self._to_hold(missing) if chosen == "cdi" else {}
+            held = (uuid for uuid in missing if self._unseen[uuid] >= _MISSES)
+            self.held = {
+                uuid: self._not_specified(uuid) for uuid in held if chosen == "cdi"
+            }
         else:
             chosen, why = self._choice, "the settings say so"
             if chosen == "cdi" and missing:
                 why += f", but {self._not_specified(min(missing))}"
         if (chosen, why) != self._logged:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
-        self._logged, self._chosen = (chosen, why), chosen
+        self._logged, self.chosen = (chosen, why), chosen
         if self._choice == "auto" and _names_runtime(self._status()):
             self._keep(chosen)
-
-    def chosen(self) -> Injection:
-        """Return the last choice."""
-        return self._chosen
-
-    def held(self) -> Mapping[CardUUID, str]:
-        """Return the cards that cannot be injected in that way, each with the reason.
-
-        None if the settings chose the way: the administrator may know better.
-        """
-        return self._held
 
     def _may_be_cdi_again(self) -> bool:
         """Return whether it was CDI at the last look, or before the restart."""
@@ -108,22 +108,6 @@ class InjectionChooser:
             self._file.write_text(f"{chosen}\n")
         except OSError as error:
             logger.warning("injection cannot be kept", extra={"because": str(error)})
-
-    def _note_unseen(
-        self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
-    ) -> None:
-        """Count the looks without each card; one never seen is held back at once."""
-        self._unseen = {
-            uuid: self._unseen.get(uuid, _MISSES) + 1 if uuid in missing else 0
-            for uuid in wanted
-        }
-
-    def _to_hold(self, missing: frozenset[CardUUID]) -> Mapping[CardUUID, str]:
-        return {
-            uuid: self._not_specified(uuid)
-            for uuid in missing
-            if self._unseen[uuid] >= _MISSES
-        }
 
     def _auto(
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]

@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -39,7 +39,7 @@ _UNFINISHED = ".part"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One allocation; ``uid`` is empty if only kubelet knows the pod."""
+    """One allocation, ids sorted; ``uid`` is empty if only kubelet knows the pod."""
 
     namespace: str
     name: str
@@ -65,8 +65,8 @@ class Records:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         self._lock = Lock()
-        self._names: dict[str, dict[Record, str]] = {}
-        """By the key of their ids, oldest first, each with the name of its files."""
+        self._names: dict[Record, str] = {}
+        """Each record with the name of its files, oldest first."""
         for path in sorted(folder.glob(f"*{_SUFFIX}"), key=_written_at):
             record = _record(path)
             if record is not None:
@@ -84,7 +84,7 @@ class Records:
         swept, because that pod may run without kubelet's knowledge.
         """
         for old in self.all():
-            if old.uid and _step(old) == _step(record) and old.ids != record.ids:
+            if old.uid and replace(old, ids=record.ids) == record != old:
                 self._remove(self._name_of(old))
         name = self._name_of(record)
         self._keep(record, name)
@@ -94,14 +94,16 @@ class Records:
 
     def of(self, ids: Iterable[str]) -> list[Record]:
         """Return the records of exactly these ids, of the pod that came last."""
-        with self._lock:
-            found = list(self._names.get(key(ids), ()))
-        return [one for one in found if _pod(one) == _pod(found[-1])]
+        wanted = tuple(sorted(ids))
+        found = [one for one in self.all() if one.ids == wanted]
+        return [
+            one for one in found if (one.uid, one.pod) == (found[-1].uid, found[-1].pod)
+        ]
 
     def all(self) -> list[Record]:
         """Return all records."""
         with self._lock:
-            return [record for its in self._names.values() for record in its]
+            return list(self._names)
 
     def fill(self, record: Record, known: Record, text: str) -> None:
         """Write the file that the container sees; raises ``OSError`` if that fails.
@@ -111,7 +113,7 @@ class Records:
         """
         name = self._name_of(record)
         with self._lock:
-            self._names.get(key(record.ids), {}).pop(record, None)
+            self._names.pop(record, None)
         self._keep(known, name)
         _replace(self._folder / f"{name}{_SUFFIX}", json.dumps(asdict(known)))
         _replace(self._make(name) / ALLOCATION, text)
@@ -120,8 +122,8 @@ class Records:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()
 
-    def sweep(self, keep: Callable[[Record], bool], older_than_s: float) -> int:
-        """Remove records that are not kept, and unreadable ones; return how many.
+    def sweep(self, keep: Callable[[Record], bool], older_than_s: float) -> None:
+        """Remove records that are not kept, and unreadable ones.
 
         Younger files stay: their pod may not have been listed yet.
         """
@@ -133,10 +135,9 @@ class Records:
             if _written_at(path) < before
         }
         names |= {one for one in known if not (self._folder / one).exists()}
-        gone = {one for one in names if one not in known or not keep(known[one])}
-        for name in gone:
-            self._remove(name)
-        return len(gone)
+        for name in names:
+            if name not in known or not keep(known[name]):
+                self._remove(name)
 
     def _make(self, name: str) -> Path:
         folder = self._folder / name
@@ -147,45 +148,28 @@ class Records:
 
     def _keep(self, record: Record, name: str) -> None:
         with self._lock:
-            its = self._names.setdefault(key(record.ids), {})
-            its.pop(record, None)
-            its[record] = name
+            self._names.pop(record, None)
+            self._names[record] = name
 
     def _name_of(self, record: Record) -> str:
         with self._lock:
-            known = self._names.get(key(record.ids), {}).get(record)
-        return known or _name(record)
+            return self._names.get(record) or _name(record)
 
     def _remove(self, name: str) -> None:
         with self._lock:
-            for its in self._names.values():
-                for record in [
-                    one for one, its_name in its.items() if its_name == name
-                ]:
-                    del its[record]
-            self._names = {ids: its for ids, its in self._names.items() if its}
+            self._names = {one: its for one, its in self._names.items() if its != name}
         if name.endswith(_UNFINISHED):
             (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
-def key(ids: Iterable[str]) -> str:
-    """Return a short name of a set of ids."""
-    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
-
-
 def _name(record: Record) -> str:
-    container = f"{record.uid}/{record.container}"
-    return f"{key(record.ids)}.{hashlib.sha256(container.encode()).hexdigest()[:8]}"
+    def short(text: str, digits: int) -> str:
+        return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
-
-def _pod(record: Record) -> tuple[PodUID, PodName]:
-    return record.uid, record.pod
-
-
-def _step(record: Record) -> tuple[PodUID, str, str]:
-    return record.uid, record.container, record.resource
+    whose = f"{record.uid}/{record.container}"
+    return f"{short(chr(10).join(record.ids), 16)}.{short(whose, 8)}"
 
 
 def _written_at(path: Path) -> float:
@@ -199,12 +183,12 @@ def _written_at(path: Path) -> float:
 def _record(path: Path) -> Record | None:
     try:
         body = json.loads(path.read_text())
-        ids = tuple(body.pop("ids"))
+        ids = tuple(sorted(body.pop("ids")))
         record = Record(**body, ids=ids)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # Removed meanwhile, or cut short by a crash: as if it was never written.
         return None
-    words = (*asdict(record).values(),)[:-1]
+    words = [value for name, value in asdict(record).items() if name != "ids"]
     return record if all(isinstance(one, str) for one in (*words, *ids)) else None
 
 
@@ -221,14 +205,23 @@ def _replace(path: Path, text: str) -> None:
 
 
 class Occupancy:
-    """What is taken of this node's cards; computed at each question."""
+    """What is taken of this node's cards; computed at each question.
 
-    def __init__(self, node: NodeName, pods: NodePods) -> None:
+    ``before`` are the allocations from before this process began.
+    """
+
+    def __init__(
+        self, node: NodeName, pods: NodePods, before: Iterable[Record] = ()
+    ) -> None:
         self.node = node
         self._pods = pods
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
-        self._allocated: dict[tuple[PodUID, str, str], frozenset[str]] = {}
+        self._allocated = {
+            (one.uid, one.container, one.resource): frozenset(one.ids)
+            for one in before
+            if one.uid
+        }
 
     def decide(self, placement: Placement) -> None:
         """Keep what was decided here, until the pod has an annotation."""
@@ -241,13 +234,6 @@ class Occupancy:
         """Note that these ids were allocated."""
         with self._lock:
             self._allocated[uid, container, resource] = ids
-
-    def restore(self, record: Record) -> None:
-        """Take over what was allocated before this process began."""
-        if record.uid:
-            self.allocate(
-                record.uid, record.container, record.resource, frozenset(record.ids)
-            )
 
     def allocated(self) -> Allocated:
         """Return what has been allocated to pods that have not ended."""

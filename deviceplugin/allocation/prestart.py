@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from threading import Event
 
 from deviceplugin.allocation.occupancy import Occupancy, Record, Records
+from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import (
     Cards,
     differs,
@@ -73,7 +74,7 @@ class Reporter:
     pods: NodePods
     resources: PodResources
     occupancy: Occupancy
-    cards: Callable[[], Cards]
+    offer: Offer
     records: Records
     synced: Callable[[], bool]
 
@@ -101,7 +102,7 @@ class Reporter:
     def catch_up(self) -> None:
         """Write what is missing, and forget the pods that have ended."""
         listed = self.resources.list(_REPORT_LIST_WITHIN_S)
-        cards = self.cards()
+        cards = self.offer.cards
         records = self.records.all()
         for pod in self.pods.all():
             its = self._its(pod, records, listed)

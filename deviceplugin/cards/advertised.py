@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Condition, Event
 
 from deviceplugin.cards.devices import KINDS, Cards, device_ids, shared_card
 from deviceplugin.cards.source import FoundCard
-from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
+from gpushare.domain.model import UNIT_MIB, CardUUID, NodeName
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
@@ -15,7 +15,6 @@ from gpushare.kube.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 
@@ -34,8 +33,13 @@ class Offer:
         self._missing: frozenset[CardUUID] = frozenset()
         self._sick: Mapping[CardUUID, str] = {}
         self._cordoned: frozenset[CardUUID] = frozenset()
-        self._version = 0
-        self._cards = Cards(())
+        self.version = 0
+        """Grows with each change."""
+        self.cards = Cards(())
+        """A snapshot of the cards as pods may have them now, by index.
+
+        A card without a single unit is not offered: its cores would be of no use.
+        """
 
     def set_found(self, cards: Sequence[FoundCard]) -> None:
         """Take over what a look at the node found."""
@@ -66,13 +70,6 @@ class Offer:
         gone = dict.fromkeys(self._missing, "it is not found any more")
         return {**gone, **self._sick}
 
-    def cards(self) -> Cards:
-        """Return a snapshot of the cards as pods may have them now, by index.
-
-        A card without a single unit is not offered: its cores would be of no use.
-        """
-        return self._cards
-
     def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
         """Return which cards have no unit after the reserve, each with the reason."""
         return {
@@ -82,14 +79,10 @@ class Offer:
             if not shared_card(card, self._reserve_mib).units
         }
 
-    def version(self) -> int:
-        """Return a number that grows with each change."""
-        return self._version
-
     def wait_for_change(self, version: int, timeout_s: float) -> bool:
         """Wait until something changed after ``version``; False if nothing did."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._version > version, timeout_s)
+            return self._changed.wait_for(lambda: self.version > version, timeout_s)
 
     def devices(self, resource: str) -> list[tuple[str, bool]]:
         """Return all device ids of a resource, each with whether its card is healthy.
@@ -100,30 +93,30 @@ class Offer:
         kind = KINDS[resource]
         return [
             (name, card.healthy)
-            for card in self._cards.all
+            for card in self.cards.all
             for name in device_ids(card, kind)
         ]
 
-    def _card(self, card: FoundCard, sick: Mapping[CardUUID, str]) -> Card:
-        healthy = card.uuid not in sick
-        shared = shared_card(card, self._reserve_mib, healthy=healthy)
-        return replace(shared, cordoned=card.uuid in self._cordoned)
-
     def _publish(self) -> None:
         sick = self.sick()
-        shared = (self._card(card, sick) for card in self._found.values())
+        shared = [
+            replace(
+                shared_card(card, self._reserve_mib, healthy=card.uuid not in sick),
+                cordoned=card.uuid in self._cordoned,
+            )
+            for card in self._found.values()
+        ]
         with_units = (card for card in shared if card.units)
         by_index = sorted(with_units, key=lambda card: card.index)
-        self._cards = Cards(by_index, dict(self._found))
-        self._version += 1
+        self.cards = Cards(by_index, dict(self._found))
+        self.version += 1
         self._changed.notify_all()
 
 
 class OwnNode:
     """Sink for this node's object: the annotations and the status that it has."""
 
-    def __init__(self, name: NodeName) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._changed = Condition()
         self._node: Json | None = None
 
@@ -165,6 +158,7 @@ class OwnNode:
             self._changed.wait(timeout_s)
 
 
+@dataclass
 class Publisher:
     """Keeps the node's annotation equal to the offer.
 
@@ -172,30 +166,22 @@ class Publisher:
     for a card (contracts 1.7).
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: NodeName,
-        node: OwnNode,
-        offer: Offer,
-        look_s: float = _LOOK_S,
-    ) -> None:
-        self._cluster = cluster
-        self._name = name
-        self._node = node
-        self._offer = offer
-        self._look_s = look_s
-        self._written: str | None = None
+    cluster: Cluster
+    name: NodeName
+    node: OwnNode
+    offer: Offer
+    look_s: float = 1.0
+    _written: str | None = None
 
     def run(self, stop: Event) -> None:
         """Write whenever the cards changed, until ``stop`` is set."""
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
-            version = self._offer.version()
+            version = self.offer.version
             try:
                 self.publish()
                 wait_s = _FIRST_WAIT_S
-                self._offer.wait_for_change(version, self._look_s)
+                self.offer.wait_for_change(version, self.look_s)
             except ClusterError as error:
                 facts = {"because": str(error), "wait_s": wait_s}
                 logger.warning("cards not published", extra=facts)
@@ -204,18 +190,18 @@ class Publisher:
 
     def publish(self) -> None:
         """Write the annotation if it differs. Raises ``ClusterError``."""
-        if not self._node.exists():
+        if not self.node.exists():
             return
-        cards = self._offer.cards().all
+        cards = self.offer.cards.all
         text = encode_cards(cards)
-        there = self._node.annotation(names.CARDS)
+        there = self.node.annotation(names.CARDS)
         if there == text:
             self._written = text
             return
         if self._written == text and there is None:
             logger.warning("the annotation of the cards was removed; writing it again")
-        self._cluster.annotate(Kind.NODES, "", self._name, {names.CARDS: text})
+        self.cluster.annotate(Kind.NODES, "", self.name, {names.CARDS: text})
         self._written = text
         facts = {"cards": len(cards), "units": sum(card.units for card in cards)}
         logger.info("cards published", extra=facts)
-        self._node.wait(self._look_s)
+        self.node.wait(self.look_s)

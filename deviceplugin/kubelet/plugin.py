@@ -7,7 +7,6 @@ pod that was written for Bitfusion may keep it beside its real request
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,12 +15,12 @@ from typing import NoReturn
 
 import grpc
 
+from deviceplugin.allocation.injection import InjectionChooser
 from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.response import (
     ContainerSetup,
-    Injection,
     container_setup,
     why_unusable,
 )
@@ -48,7 +47,7 @@ class Parts:
     admission: Admission
     prestart: PreStart
     records: Records
-    injection: Callable[[], Injection]
+    chooser: InjectionChooser
     metrics: PluginMetrics
     pace: Pace = field(default_factory=Pace)
 
@@ -71,7 +70,7 @@ class DevicePlugin(Service):
         """Choose ids of the card that was chosen for the pod being admitted."""
         answer = pb.PreferredAllocationResponse()
         with self._timed("GetPreferredAllocation"):
-            cards = self.offer.cards()
+            cards = self.offer.cards
             for one in request.container_requests:
                 try:
                     chosen = self._parts.admission.prefer(
@@ -94,7 +93,7 @@ class DevicePlugin(Service):
         """Return what the container needs for the card of these ids; makes no calls."""
         answer = pb.AllocateResponse()
         with self._timed("Allocate"):
-            cards = self.offer.cards()
+            cards = self.offer.cards
             for one in request.container_requests:
                 ids = list(one.devices_ids)
                 try:
@@ -116,7 +115,7 @@ class DevicePlugin(Service):
         try:
             with self._timed("PreStartContainer"):
                 ids = list(request.devices_ids)
-                self._parts.prestart.start(self.offer.cards(), self.resource, ids)
+                self._parts.prestart.start(self.offer.cards, self.resource, ids)
         except NotYetError as error:
             self._refuse(context, "PreStartContainer", error)
         finally:
@@ -127,7 +126,7 @@ class DevicePlugin(Service):
         return self._parts.metrics.calls.labels(call, self.resource).time()
 
     def _setup(self, assigned: Assigned, ids: list[str]) -> ContainerSetup:
-        injection = self._parts.injection()
+        injection = self._parts.chooser.chosen
         if wrong := why_unusable(assigned.cards, injection):
             raise DeniedError(wrong)
         record = Record(
@@ -272,5 +271,5 @@ class QuotaPlugin(Service):
 
     def _numbered(self) -> list[tuple[str, bool]]:
         """Return ids that never change, as kubelet requires (contracts 2.2)."""
-        cards = self._most.with_now(len(self.offer.cards().all))
+        cards = self._most.with_now(len(self.offer.cards.all))
         return [(f"quota-{n:05d}", True) for n in range(cards * CORES_PER_CARD)]

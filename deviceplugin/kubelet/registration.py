@@ -115,7 +115,7 @@ class Service(DevicePluginServicer):
         try:
             shown: Sequence[tuple[str, bool]] | None = None
             while context.is_active():
-                version = self.offer.version()
+                version = self.offer.version
                 devices = self.devices()
                 if devices != shown:
                     shown = devices

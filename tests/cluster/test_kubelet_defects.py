@@ -201,7 +201,7 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
         wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
-        first, second = (card.uuid for card in made.offer.cards().all)
+        first, second = (card.uuid for card in made.offer.cards.all)
         published = {first, second}
         wait_until(
             lambda: {one["uuid"] for one in site.cards("cp")} == published, "cards", 30

@@ -248,12 +248,12 @@ class NodeFixture:
 
     def allocate(self, resource: str, ids: Sequence[str]) -> None:
         """Ask the admission as Allocate does, or raise ``DeniedError``."""
-        cards = self.serving.offer.cards()
+        cards = self.serving.offer.cards
         self.serving.admission.allocate(cards, resource, ids)
 
     def start_container(self, resource: str, ids: Sequence[str]) -> None:
         """Make PreStartContainer's check, or raise ``NotYetError``."""
-        cards = self.serving.offer.cards()
+        cards = self.serving.offer.cards
         self.serving.prestart.start(cards, resource, ids)
 
     def tell_running(self, *names: str) -> None:

@@ -67,7 +67,7 @@ class WatcherFixture:
     inject: InjectionChoice = "env"
 
     def __post_init__(self) -> None:
-        self.node = OwnNode(NODE)
+        self.node = OwnNode()
         self.cluster.create(Kind.NODES, node_json(NODE) | {"status": READS_CDI})
         self.health = Health()
         file = HealthFile(self.folder / "health.json")
@@ -312,10 +312,10 @@ def test_an_operator_cordons_a_card(watched: WatcherFixture) -> None:
     watched.watcher.look()
     watched.write(cordon=f"{A},")
     watched.watcher.apply_annotations()
-    assert [card.cordoned for card in watched.offer.cards().all] == [True, False]
+    assert [card.cordoned for card in watched.offer.cards.all] == [True, False]
     watched.write(cordon=None)
     watched.watcher.apply_annotations()
-    assert not any(card.cordoned for card in watched.offer.cards().all)
+    assert not any(card.cordoned for card in watched.offer.cards.all)
 
 
 def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None
         run_a_round(watched)
         assert list(watched.sick()) == [B]
     assert f"nvidia.com/gpu={B}" in watched.sick()[B]
-    assert watched.watcher.chooser.chosen() == "cdi"
+    assert watched.watcher.chooser.chosen == "cdi"
     watched.specify(A, B)
     run_a_round(watched)
     assert watched.sick() == {}

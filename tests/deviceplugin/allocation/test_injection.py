@@ -70,7 +70,7 @@ def test_auto(
     caplog.set_level(logging.INFO)
     chooser = InjectionChooser("auto", [folder], lambda: node)
     chooser.look([ONE, TWO])
-    assert chooser.chosen() == chosen
+    assert chooser.chosen == chosen
     [(by, because)] = said(caplog)
     assert by == chosen
     assert why in because
@@ -89,15 +89,15 @@ def test_what_was_chosen_holds_while_the_node_is_not_told_of(
     chooser().look([ONE])
     told["now"] = {}
     again = chooser()
-    assert again.chosen() == "cdi"
+    assert again.chosen == "cdi"
     again.look([ONE])
-    assert again.chosen() == "cdi"
+    assert again.chosen == "cdi"
     told["now"] = status("v1.30.9", handlers=PLAIN)
     for _ in range(3):
         again.look([ONE])
-    assert again.chosen() == "nodes"
+    assert again.chosen == "nodes"
     told["now"] = {}
-    assert chooser().chosen() == "nodes"
+    assert chooser().chosen == "nodes"
 
 
 def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_runtime_that_is_away_changes_nothing(folder: Path, tmp_path: Path) ->
     told["now"] = status(runtime="containerd://Unknown")
     for _ in range(4):
         chooser.look([ONE])
-    assert chooser.chosen() == "cdi"
+    assert chooser.chosen == "cdi"
     assert file.read_text() == "cdi\n"
 
 
@@ -131,7 +131,7 @@ def test_a_specification_that_is_not_yet_there_after_a_reboot(
     seen = []
     for _ in chosen:
         again.look([ONE])
-        seen.append(again.chosen())
+        seen.append(again.chosen)
     assert seen == chosen
 
 
@@ -139,12 +139,12 @@ def test_a_card_without_a_specification_is_held_back(folder: Path) -> None:
     new = CardUUID("GPU-3")
     chooser = InjectionChooser("auto", [folder, folder / "none"], status)
     chooser.look([ONE, new])
-    assert chooser.chosen() == "cdi"
-    assert list(chooser.held()) == [new]
-    assert "has nvidia.com/gpu=GPU-3" in chooser.held()[new]
+    assert chooser.chosen == "cdi"
+    assert list(chooser.held) == [new]
+    assert "has nvidia.com/gpu=GPU-3" in chooser.held[new]
     (folder / "more.yaml").write_text(yaml.safe_dump(spec_of(new)))
     chooser.look([ONE, new])
-    assert chooser.held() == {}
+    assert chooser.held == {}
 
 
 def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> None:
@@ -155,9 +155,9 @@ def test_a_card_that_drops_out_is_held_back_at_the_third_look(folder: Path) -> N
     held = []
     for _ in range(3):
         chooser.look([ONE, TWO])
-        held.append(list(chooser.held()))
+        held.append(list(chooser.held))
     assert held == [[], [], [TWO]]
-    assert chooser.chosen() == "cdi"
+    assert chooser.chosen == "cdi"
 
 
 def test_without_any_card_specified_there_is_another_way(
@@ -166,8 +166,8 @@ def test_without_any_card_specified_there_is_another_way(
     caplog.set_level(logging.INFO)
     chooser = InjectionChooser("auto", [folder / "none"], status)
     chooser.look([ONE, TWO])
-    assert chooser.chosen() == "env"
-    assert chooser.held() == {}
+    assert chooser.chosen == "env"
+    assert chooser.held == {}
     assert "has nvidia.com/gpu=GPU-1" in said(caplog)[0][1]
 
 
@@ -178,8 +178,8 @@ def test_a_choice_of_the_operators_stands(
     caplog.set_level(logging.INFO)
     chooser = InjectionChooser(choice, [tmp_path], dict)
     chooser.look([ONE])
-    assert chooser.chosen() == choice
-    assert chooser.held() == {}
+    assert chooser.chosen == choice
+    assert chooser.held == {}
     [(_, because)] = said(caplog)
     assert because.startswith("the settings say so")
     assert ("but no CDI specification" in because) is (choice == "cdi")
@@ -195,7 +195,7 @@ def test_it_is_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None
     node["nodeInfo"]["kubeletVersion"] = "v1.30.0"
     chooser.look([ONE])
     chooser.look([ONE])
-    assert chooser.chosen() == "cdi"
+    assert chooser.chosen == "cdi"
     chooser.look([ONE])
     assert [by for by, _ in said(caplog)] == ["cdi", "env"]
 

@@ -8,13 +8,13 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.allocation.occupancy import ALLOCATION, Record, Records, key
+from deviceplugin.allocation.occupancy import ALLOCATION, Record, Records
 from deviceplugin.serve import instance_lock
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
 from tests.testbed.waiting import wait_until
 
-IDS = ("aaaaaaaa-m0001", "aaaaaaaa-m0000")
+IDS = ("aaaaaaaa-m0000", "aaaaaaaa-m0001")
 OLD_S = 1000.0
 
 
@@ -170,11 +170,10 @@ def test_a_record_is_swept_with_its_folder(records: Records) -> None:
     broken = records.folder(record()).with_name("broken.json")
     broken.write_text("{")
     os.utime(broken, (OLD_S, OLD_S))
-    assert records.sweep(lambda one: one.name == "living", OLD_S) == 2
+    records.sweep(lambda one: one.name == "living", OLD_S)
     assert {one.name for one in records.all()} == {"young", "living"}
-    left = {path.name for path in broken.parent.iterdir()}
-    assert len(left) == 4
-    assert {name[:16] for name in left} == {key(["2"]), key(["3"])}
+    kept = [file_of(records, one) for one in records.all()]
+    assert {*broken.parent.iterdir()} == {*kept, *(one.with_suffix("") for one in kept)}
 
 
 def test_a_second_plugin_waits_for_the_first(

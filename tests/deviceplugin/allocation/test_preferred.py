@@ -161,7 +161,7 @@ def test_a_burst_over_kubelets_sockets(host: NodeFixture, seed: int) -> None:
     Pods are admitted in another order than bound, and some end in between.
     """
     chance, ledger = Random(seed), Ledger()
-    ledger.set_cards(NODE, host.serving.offer.cards().all)
+    ledger.set_cards(NODE, host.serving.offer.cards.all)
     bodies = [sample(chance, f"s{seed}-{number}") for number in range(14)]
     pods = [one for body in bodies if (one := bound(host, ledger, body))]
     chance.shuffle(pods)

@@ -49,7 +49,7 @@ def test_ids_of_all_cards() -> None:
 def test_a_card_without_a_unit_has_no_cores_either() -> None:
     """A pod of cores alone would be placed on a card whose memory is all reserved."""
     made = offer(found_card(0, 2), found_card(1, 3), reserve_mib=2 * 256 + 100)
-    assert [card.uuid for card in made.cards().all] == [UUIDS[1]]
+    assert [card.uuid for card in made.cards.all] == [UUIDS[1]]
     assert {one[:8] for one in healthy(made, C)} == {"bbbbbbbb"}
     too_small = made.too_small([found_card(0, 2), found_card(1, 3)])
     assert "612 MiB less a reserve of 612 MiB are less than" in too_small[UUIDS[0]]
@@ -77,16 +77,16 @@ def test_a_cordoned_cards_devices_are_healthy() -> None:
     made.set_cordoned({UUIDS[0], CardUUID("none")})
     made.set_found([found_card(1, 3), found_card(0, 2)])
     assert all(healthy(made).values())
-    assert [card.open for card in made.cards().all] == [False, True]
+    assert [card.open for card in made.cards.all] == [False, True]
 
 
 def test_a_change_is_told_once() -> None:
     made = offer()
-    version = made.version()
+    version = made.version
     made.set_found([found_card(1, 3), found_card(0, 2)])
     made.set_sick({})
     made.set_cordoned([])
-    assert made.version() == version
+    assert made.version == version
     assert not made.wait_for_change(version, 0)
     for change in (
         lambda: made.set_sick({UUIDS[0]: "lost"}),
@@ -98,7 +98,7 @@ def test_a_change_is_told_once() -> None:
     ):
         change()
         assert made.wait_for_change(version, 0)
-        assert (version := version + 1) == made.version()
+        assert (version := version + 1) == made.version
 
 
 class Counting(Embedded):
@@ -123,7 +123,7 @@ class PublisherFixture:
 
     def __init__(self) -> None:
         self.cluster = Counting()
-        self.node = OwnNode(NODE)
+        self.node = OwnNode()
         self.offer = Offer(0)
         self.publisher = Publisher(
             self.cluster, NODE, self.node, self.offer, look_s=0.05
@@ -242,7 +242,7 @@ def test_errors_are_retried(
 
 
 def test_what_operators_wrote() -> None:
-    node = OwnNode(NODE)
+    node = OwnNode()
     assert node.uuids(names.CORDON) == frozenset()
     assert node.status() == {}
     made = node_json(NODE, annotations={names.CORDON: " A ,B,, "})

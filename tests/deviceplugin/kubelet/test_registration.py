@@ -61,7 +61,7 @@ class RegistrarFixture:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = Parts(self.offer, nobody, nobody, nobody, lambda: "env", metrics, HASTY)
+        parts = Parts(self.offer, nobody, nobody, nobody, nobody, metrics, HASTY)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)
