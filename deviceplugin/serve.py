@@ -22,8 +22,7 @@ from deviceplugin.cards.source import CardSource, DriverLost
 from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
 from deviceplugin.kubelet.registration import Pace, Registrar, Service
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.pod_resources import RESOURCES, PodResources
-from deviceplugin.pod_watch import EventRecorder, NodePods
+from deviceplugin.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.kube.cluster import Cluster, Kind

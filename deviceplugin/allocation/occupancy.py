@@ -27,7 +27,7 @@ from deviceplugin.cards.devices import (
     placement_from,
     placement_of_unknown_pod,
 )
-from deviceplugin.pod_watch import NodePods
+from deviceplugin.node_pods import NodePods
 from deviceplugin.pods import Allocated, Listed, NodePod, PodName
 from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node

@@ -22,8 +22,12 @@ from deviceplugin.cards.devices import (
     why_excluded,
     why_impossible,
 )
-from deviceplugin.pod_resources import KubeletSilentError, PodResources
-from deviceplugin.pod_watch import EventRecorder, NodePods
+from deviceplugin.node_pods import (
+    EventRecorder,
+    KubeletSilentError,
+    NodePods,
+    PodResources,
+)
 from deviceplugin.pods import (
     UNKNOWN_POD,
     Held,

@@ -12,7 +12,7 @@ from threading import Event
 
 from deviceplugin.cards.devices import DeviceId, card_key
 from deviceplugin.exporter.owners import Tenancy, Tenant
-from deviceplugin.pod_resources import (
+from deviceplugin.node_pods import (
     KubeletSilentError,
     NoGetError,
     PodResources,

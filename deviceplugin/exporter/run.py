@@ -23,7 +23,7 @@ from deviceplugin.exporter.sampler import Sampler, XidTallies, groups_read
 from deviceplugin.exporter.selection import BadFieldFile, Flags, choose, parse
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.exporter.snapshot_store import SnapshotStore, UsageBook
-from deviceplugin.pod_resources import PodResources
+from deviceplugin.node_pods import PodResources
 from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.fields import KUBELET
 from gpushare.domain.model import PodUID

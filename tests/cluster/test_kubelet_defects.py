@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.devices import Cards, card_key
 from deviceplugin.cards.simulated import SimulatedCards, parse_spec
-from deviceplugin.pod_resources import KubeletSilentError, PodResources
+from deviceplugin.node_pods import KubeletSilentError, PodResources
 from deviceplugin.serve import PluginParts, assemble, start
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.domain.model import NodeName

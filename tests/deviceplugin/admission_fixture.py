@@ -12,7 +12,7 @@ from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preferred import Admission, Question
 from deviceplugin.cards.devices import KINDS, Cards, device_ids, part, pick, plan
 from deviceplugin.cards.source import FoundCard
-from deviceplugin.pod_watch import EventRecorder, NodePods
+from deviceplugin.node_pods import EventRecorder, NodePods
 from deviceplugin.pods import Held, Listed, NodePod, PodName, node_pod
 from gpushare.domain.model import Card, CardUUID, Placement
 from gpushare.domain.request import Role

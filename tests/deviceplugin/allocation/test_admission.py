@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.pod_resources import KubeletSilentError
+from deviceplugin.node_pods import KubeletSilentError
 from deviceplugin.pods import Listed
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind

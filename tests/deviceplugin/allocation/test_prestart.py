@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.allocation.preferred import Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
-from deviceplugin.pod_resources import KubeletSilentError
+from deviceplugin.node_pods import KubeletSilentError
 from deviceplugin.pods import node_pod
 from gpushare.domain.model import Card, Placement, PodRequest
 from gpushare.domain.placement import whole_shares

@@ -15,13 +15,13 @@ from deviceplugin.exporter.owners import Tenancy, tenant
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import UsageBook
-from deviceplugin.pod_resources import PodResources
+from deviceplugin.node_pods import PodResources
 from gpushare.kube import names
 from gpushare.kube.proto import podresources_pb2 as pb
 from tests.builders import bound_json, container_json, page, placement, pod_json
 from tests.deviceplugin.exporter_data import A, B, held, tenancy, with_ids
 from tests.deviceplugin.node_fixture import UUIDS, NodeFixture, found_card
-from tests.deviceplugin.test_pod_resources import Serve, WithGet, serve
+from tests.deviceplugin.test_node_pods import Serve, WithGet, serve
 from tests.testbed.waiting import wait_until
 
 __all__ = ["serve"]
