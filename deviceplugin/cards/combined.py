@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from deviceplugin.cards.source import (
     CardReading,
     CardSource,
     DriverLost,
+    FindsCards,
     Found,
     FoundCard,
     LeftOut,
@@ -21,22 +22,6 @@ from deviceplugin.cards.source import (
 logger = logging.getLogger(__name__)
 
 _SLICE_S = 0.25
-
-
-class FindsCards(Protocol):
-    """What is combined: a ``CardSource`` or a ``Telemetry``."""
-
-    def cards(self) -> Found:
-        """Look for cards."""
-        ...
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait for a fault."""
-        ...
-
-    def close(self) -> None:
-        """Release the driver."""
-        ...
 
 
 Source = TypeVar("Source", bound=FindsCards)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -103,17 +104,15 @@ class DeadlineCalls:
         return DeadlineExceeded(f"it did not answer within {self._deadline_s:g} s")
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
     """One call being made; ``answer`` may be read once ``done`` is set."""
 
-    __slots__ = ("answer", "began", "done", "function", "name")
-
-    def __init__(self, name: Hashable, function: Callable[[], object]) -> None:
-        self.name = name
-        self.function = function
-        self.answer: Any = None
-        self.began = time.monotonic()
-        self.done = threading.Event()
+    name: Hashable
+    function: Callable[[], object]
+    answer: Any = None
+    began: float = field(default_factory=time.monotonic)
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 def _emptied(waiting: deque[_Call]) -> Iterator[_Call]:

@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -144,9 +145,6 @@ def _nodes(
             yield (*location, name, number), ("node", node)
 
 
-_READ_BYTES = 64
-
-
 @dataclass(frozen=True, slots=True)
 class InventoryCard:
     """One card of the file, and the file that has its memory in use, if any does."""
@@ -205,7 +203,9 @@ class InventoryCards:
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
-        answers = self._calls.run({one.card.uuid: _Reading(one) for one in self._cards})
+        answers = self._calls.run(
+            {one.card.uuid: partial(_reading, one) for one in self._cards}
+        )
         return [
             CardReading(uuid, None, str(answer))
             if isinstance(answer, Exception)
@@ -227,21 +227,15 @@ class InventoryCards:
         self._closed.set()
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The question that is asked of one card."""
-
-    one: InventoryCard
-
-    def __call__(self) -> CardReading:
-        card = self.one.card
-        missing = [node for node in card.nodes if not os.path.exists(node)]  # noqa: PTH110
-        if missing:
-            return CardReading(card.uuid, None, f"{', '.join(missing)} is missing")
-        used = _used_mib(self.one.used_mib_file)
-        # A number above the card's memory is some other number: then nothing is known.
-        known = used is not None and used <= card.memory_mib
-        return CardReading(card.uuid, used if known else None)
+def _reading(one: InventoryCard) -> CardReading:
+    card = one.card
+    missing = [node for node in card.nodes if not os.path.exists(node)]  # noqa: PTH110
+    if missing:
+        return CardReading(card.uuid, None, f"{', '.join(missing)} is missing")
+    used = _used_mib(one.used_mib_file)
+    # A number above the card's memory is some other number: then nothing is known.
+    known = used is not None and used <= card.memory_mib
+    return CardReading(card.uuid, used if known else None)
 
 
 def _used_mib(path: str | None) -> int | None:
@@ -249,7 +243,7 @@ def _used_mib(path: str | None) -> int | None:
         return None
     try:
         with Path(path).open("rb") as opened:
-            text = opened.read(_READ_BYTES).strip()
+            text = opened.read(64).strip()
     except OSError:
         return None
     return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else None

@@ -1,16 +1,16 @@
 """The only access to NVIDIA's driver: typed calls of ``pynvml``, and a session.
 
 What a card or a driver does not support is None, never an error: functions that an old
-driver lacks (``FunctionNotFound``) and those that a card lacks (``NotSupported``).
-Strings may be bytes, as in older versions of ``pynvml``. A ``Session`` has what is
-valid from one opening of the driver to its end: the handles and the faults.
+driver lacks (``FunctionNotFound``) and those that a card lacks (``NotSupported``). A
+``Session`` has what is valid from one opening of the driver to its end: the handles and
+the faults.
 """
 
 import ctypes
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from typing import NewType, TypeVar
 
@@ -89,44 +89,25 @@ class QueryRefused(Exception):
     """A card answers, but refuses this one call; ``str()`` says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """An XID event: the address of the card's handle, 0 for none, and the number."""
-
-    address: int
-    xid: int
-
-
 def start() -> None:
     """Load the library and open the driver. ``NoDriver`` for any failure."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise _no_driver(error) from error
+    _of_driver(pynvml.nvmlInit)
 
 
 def stop() -> None:
     """Release the driver, which may be gone already."""
-    try:
+    with suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return
 
 
 def count() -> int:
     """Return how many cards the driver lists. ``NoDriver`` for any failure."""
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError as error:
-        raise _no_driver(error) from error
+    return int(_of_driver(pynvml.nvmlDeviceGetCount))
 
 
 def version() -> str:
     """Return the driver's version, as ``550.54.15``. ``NoDriver`` for any failure."""
-    try:
-        return _text(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
-        raise NoDriver(_words(error)) from error
+    return str(_of_driver(pynvml.nvmlSystemGetDriverVersion))
 
 
 def query(call: Callable[[], Answer]) -> Answer | None:
@@ -169,7 +150,7 @@ def address(handle: Handle) -> int:
 
 def uuid_of(handle: Handle) -> CardUUID:
     """Return a card's UUID, as the driver spells it."""
-    return CardUUID(_text(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle))))
+    return CardUUID(_needed(lambda: pynvml.nvmlDeviceGetUUID(handle)))
 
 
 def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
@@ -188,8 +169,8 @@ def describe(handle: Handle, index: int) -> FoundCard | LeftOut:
         uuid=uuid,
         index=index,
         memory_mib=int(memory.total) // _MIB,
-        model=_text(_optional(lambda: pynvml.nvmlDeviceGetName(handle)) or ""),
-        bus=_text(pci.busId) if pci else None,
+        model=_optional(lambda: pynvml.nvmlDeviceGetName(handle)) or "",
+        bus=pci.busId if pci else None,
         minor=_optional(lambda: pynvml.nvmlDeviceGetMinorNumber(handle)),
     )
 
@@ -209,10 +190,7 @@ class FaultSet:
     """NVML's event set, for XIDs only. ``NoDriver`` if it cannot be created."""
 
     def __init__(self) -> None:
-        try:
-            self._set = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as error:
-            raise NoDriver(_words(error)) from error
+        self._set = _of_driver(pynvml.nvmlEventSetCreate)
 
     def register(self, handle: Handle) -> bool:
         """Register for a card's faults; False for a card that reports none.
@@ -230,10 +208,11 @@ class FaultSet:
             raise CardFailed(_words(error)) from error
         return True
 
-    def wait(self, timeout_ms: int) -> Fault | None:
-        """Wait for the next fault; ``NoDriver`` if waiting itself fails.
+    def wait(self, timeout_ms: int) -> tuple[int, int] | None:
+        """Wait for a fault: the address of its card's handle, 0 for none, and its XID.
 
-        Then the set may be useless: a lost card ends every later wait.
+        ``NoDriver`` if waiting itself fails: then the set may be useless, because a
+        lost card ends every later wait.
         """
         try:
             event = pynvml.nvmlEventSetWait(self._set, timeout_ms)
@@ -243,14 +222,19 @@ class FaultSet:
             raise NoDriver(_words(error)) from error
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
-        return Fault(address(Handle(event.device)), int(event.eventData))
+        return address(Handle(event.device)), int(event.eventData)
 
     def free(self) -> None:
         """Free the set, as far as the driver still accepts that."""
-        try:
+        with suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(self._set)
-        except pynvml.NVMLError:
-            return
+
+
+def _of_driver(call: Callable[[], Answer]) -> Answer:
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        raise _no_driver(error) from error
 
 
 def _needed(call: Callable[[], Answer]) -> Answer:
@@ -280,10 +264,6 @@ def _no_driver(error: pynvml.NVMLError) -> NoDriver:
 
 def _words(error: pynvml.NVMLError) -> str:
     return _WORDS.get(error.value) or f"NVML says: {error} ({error.value})"
-
-
-def _text(raw: str | bytes) -> str:
-    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw
 
 
 logger = logging.getLogger(__name__)
@@ -360,7 +340,7 @@ class Session:
         finally:
             self._waiting.release()
         self._trouble = ""
-        return None if fault is None else XidEvent(self._named(fault), fault.xid)
+        return None if fault is None else XidEvent(self._named(fault[0]), fault[1])
 
     def end(self) -> None:
         """Release the driver, after the present wait for faults."""
@@ -380,12 +360,12 @@ class Session:
             logger.warning("the driver reports no faults", extra={"why": why})
         self._trouble = why
 
-    def _named(self, fault: Fault) -> CardUUID | None:
+    def _named(self, at: int) -> CardUUID | None:
         # By the handle, because a card that fell off the bus does not tell its UUID.
-        for uuid, handle in self.handles().items():
-            if fault.address and address(handle) == fault.address:
-                return uuid
-        return None
+        its = (
+            uuid for uuid, one in self.handles().items() if at and address(one) == at
+        )
+        return next(its, None)
 
     def _register(self) -> None:
         """Register for the faults of new cards now, not at the first wait.
@@ -393,11 +373,8 @@ class Session:
         A fault between the two would be missed.
         """
         with self._registering:
-            new = {
-                uuid: one
-                for uuid, one in self._handles.items()
-                if uuid not in self._registered
-            }
+            known = self._handles.items()
+            new = {uuid: one for uuid, one in known if uuid not in self._registered}
             if not new:
                 return
             try:
@@ -406,25 +383,14 @@ class Session:
                 self._note(str(error))
                 return
             register = self._faults.register
-            self._note_registered(
-                self._calls.run(
-                    {
-                        ("register", uuid): partial(register, one)
-                        for uuid, one in new.items()
-                    }
-                )
-            )
-
-    def _note_registered(
-        self, answers: Mapping[tuple[str, CardUUID], bool | Exception]
-    ) -> None:
-        for (_, uuid), answer in answers.items():
-            if isinstance(answer, Exception):
-                self._note_silent(uuid, answer)
-                continue
-            self._silent.discard(uuid)
-            self._registered.add(uuid)
-            self._reporting |= {uuid} if answer else set()
+            calls = {("register", u): partial(register, one) for u, one in new.items()}
+            for (_, uuid), answer in self._calls.run(calls).items():
+                if isinstance(answer, Exception):
+                    self._note_silent(uuid, answer)
+                    continue
+                self._silent.discard(uuid)
+                self._registered.add(uuid)
+                self._reporting |= {uuid} if answer else set()
 
     def _replace_set(self, useless: FaultSet) -> None:
         """Replace a set that fails by one without the cards that are lost.

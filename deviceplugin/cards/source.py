@@ -85,8 +85,8 @@ class XidEvent:
     xid: int
 
 
-class CardSource(Protocol):
-    """Knows the cards of this node. All methods may be called from any thread."""
+class FindsCards(Protocol):
+    """Finds the cards of this node. All methods may be called from any thread."""
 
     def cards(self) -> Found:
         """Look for cards on the node now.
@@ -96,6 +96,18 @@ class CardSource(Protocol):
         """
         ...
 
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait for the next fault; None after ``timeout_s``, or if none can come."""
+        ...
+
+    def close(self) -> None:
+        """Release the driver; the source may not be used afterwards."""
+        ...
+
+
+class CardSource(FindsCards, Protocol):
+    """Knows the cards of this node, and reads the memory in use of each."""
+
     def readings(self) -> Sequence[CardReading]:
         """Read each card that ``cards`` found last, also those that fail.
 
@@ -104,17 +116,9 @@ class CardSource(Protocol):
         """
         ...
 
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait for the next fault; None after ``timeout_s``, or if none can come."""
-        ...
-
     def driver_load(self) -> str:
         """Return a name of the present loading of the driver; each loading differs.
 
         Empty if that cannot be told.
         """
-        ...
-
-    def close(self) -> None:
-        """Release the driver; the source may not be used afterwards."""
         ...

@@ -138,22 +138,22 @@ class NotRegisteredError(Exception):
     """kubelet did not accept the registration; ``str()`` is its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A socket file at one moment."""
-
-    inode: int
-    made_at: int
+Seen = tuple[int, int]
+"""A socket file at one moment: its inode and when it was made."""
 
 
+@dataclass(frozen=True)
 class Registrar:
     """Serves one resource and keeps it registered until it is stopped."""
 
-    def __init__(self, plugin: Service, folder: Path, metrics: PluginMetrics) -> None:
-        self._plugin = plugin
-        self._folder = folder
-        self._metrics = metrics
-        self._endpoint = plugin.resource.replace("/", "_") + ".sock"
+    plugin: Service
+    folder: Path
+    """kubelet's folder of sockets."""
+    metrics: PluginMetrics
+
+    @property
+    def _endpoint(self) -> str:
+        return self.plugin.resource.replace("/", "_") + ".sock"
 
     def run(self, stop: Event) -> None:
         """Serve, register, wait for the end, and begin again, until ``stop`` is set."""
@@ -164,7 +164,7 @@ class Registrar:
                 wait_s = _FIRST_WAIT_S
             except NotRegisteredError as error:
                 facts = {
-                    "resource": self._plugin.resource,
+                    "resource": self.plugin.resource,
                     "because": str(error),
                     "wait_s": wait_s,
                 }
@@ -174,29 +174,29 @@ class Registrar:
 
     def _serve_once(self, stop: Event) -> None:
         """Serve from one registration to its end."""
-        kubelet = look(self._folder / _SOCKET)
+        kubelet = look(self.folder / _SOCKET)
         if kubelet is None:
-            raise NotRegisteredError(f"there is no {self._folder / _SOCKET}")
+            raise NotRegisteredError(f"there is no {self.folder / _SOCKET}")
         server = self._listen()
-        own = look(self._folder / self._endpoint)
-        registered = self._metrics.registered.labels(self._plugin.resource)
+        own = look(self.folder / self._endpoint)
+        registered = self.metrics.registered.labels(self.plugin.resource)
         try:
             self._register()
             registered.set(1)
             why = self._watch(stop, kubelet, own)
-            facts = {"resource": self._plugin.resource, "because": why}
+            facts = {"resource": self.plugin.resource, "because": why}
             logger.info("registration ended", extra=facts)
         finally:
             registered.set(0)
             self._hang_up(server, stop)
 
     def _listen(self) -> grpc.Server:
-        path = self._folder / self._endpoint
+        path = self.folder / self._endpoint
         server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
             options=(_MESSAGE,),
         )
-        add_DevicePluginServicer_to_server(self._plugin, server)
+        add_DevicePluginServicer_to_server(self.plugin, server)
         try:
             path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix://{path}")
@@ -211,45 +211,45 @@ class Registrar:
 
     def _register(self) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
-        where = f"unix://{self._folder / _SOCKET}"
+        where = f"unix://{self.folder / _SOCKET}"
         with grpc.insecure_channel(where, options=options) as channel:
             try:
                 RegistrationStub(channel).Register(
                     pb.RegisterRequest(
                         version=VERSION,
                         endpoint=self._endpoint,
-                        resource_name=self._plugin.resource,
-                        options=self._plugin.options,
+                        resource_name=self.plugin.resource,
+                        options=self.plugin.options,
                     ),
                     timeout=_REGISTER_WITHIN_S,
                 )
             except grpc.RpcError as error:
                 text = f"{error.code().name}: {error.details()}"
                 raise NotRegisteredError(text) from error
-        self._metrics.registrations.labels(self._plugin.resource).inc()
-        logger.info("registered", extra={"resource": self._plugin.resource})
+        self.metrics.registrations.labels(self.plugin.resource).inc()
+        logger.info("registered", extra={"resource": self.plugin.resource})
 
     def _watch(self, stop: Event, kubelet: Seen, own: Seen | None) -> str:
         """Wait until the registration is over, and say why it is."""
-        if not self._plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
+        if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():
-            if self._plugin.streams.wait_for(
-                some=False, timeout_s=self._plugin.pace.socket_s
+            if self.plugin.streams.wait_for(
+                some=False, timeout_s=self.plugin.pace.socket_s
             ):
                 return "the stream ended"
-            if look(self._folder / _SOCKET) != kubelet:
+            if look(self.folder / _SOCKET) != kubelet:
                 return "kubelet.sock was created again"
-            if look(self._folder / self._endpoint) != own:
+            if look(self.folder / self._endpoint) != own:
                 return "our socket was removed"
         return "we are stopping"
 
     def _hang_up(self, server: grpc.Server, stop: Event) -> None:
         """End the server and its streams, and let kubelet notice that they ended."""
-        server.stop(grace=self._plugin.pace.grace_s).wait(_STOP_WITHIN_S)
-        self._plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
+        server.stop(grace=self.plugin.pace.grace_s).wait(_STOP_WITHIN_S)
+        self.plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
         with contextlib.suppress(FileNotFoundError):
-            (self._folder / self._endpoint).unlink()
+            (self.folder / self._endpoint).unlink()
         stop.wait(_SETTLE_S)
 
 
@@ -262,4 +262,4 @@ def look(path: Path) -> Seen | None:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    return Seen(found.st_ino, found.st_ctime_ns)
+    return found.st_ino, found.st_ctime_ns

@@ -293,7 +293,7 @@ def test_too_many_starts_at_once(node: NodeFixture) -> None:
     """kubelet is told to ask again, so that its admissions never wait for them."""
     pod = node.bind("a", 5, 1, card=0)
     node.admit(pod)
-    plugins = [one._plugin for one in node.serving.registrars]
+    plugins = [one.plugin for one in node.serving.registrars]
     for plugin in plugins:
         while plugin._starting.acquire(blocking=False):
             pass

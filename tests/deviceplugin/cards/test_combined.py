@@ -30,6 +30,7 @@ class Played:
         self.lost = ""
         self.events: list[XidEvent] = []
         self.load = f"load of {name}"
+        self.closed = 0
 
     def cards(self) -> Found:
         if self.lost:
@@ -48,7 +49,7 @@ class Played:
         return self.load
 
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 def indices(found: Found) -> dict[str, int]:
@@ -136,3 +137,5 @@ def test_events_come_from_any_and_the_loading_from_the_first() -> None:
         source.events.append(event)
         assert joined.wait_for_event(600.0) == event
     assert joined.wait_for_event(0.0) is None
+    joined.close()
+    assert (first.closed, second.closed) == (1, 1)

@@ -47,7 +47,7 @@ def asking(units: int, cores: int, counted: int) -> Json:
 
 def told(node: NodeFixture) -> list[tuple[str, bool]]:
     """What kubelet is told: ids, each with whether it is healthy."""
-    service = node.serving.registrars[-1]._plugin
+    service = node.serving.registrars[-1].plugin
     assert isinstance(service, QuotaPlugin)
     return list(service.devices())
 
