@@ -109,13 +109,12 @@ class Candidates:
         """Return the names of all nodes."""
         return tuple(self._properties)
 
-    def position(self) -> int:
-        """Return the present position in the list of changes, for ``changed_since``."""
-        return len(self._changed)
+    def changed_since(self, position: int) -> tuple[set[NodeName], int]:
+        """Return the nodes that changed since a position, or whose pods did.
 
-    def changed_since(self, position: int) -> set[NodeName]:
-        """Return the nodes that changed since a position, or whose pods did."""
-        return set(self._changed[position:])
+        Beside it is the present position, for the next call.
+        """
+        return set(self._changed[position:]), len(self._changed)
 
     def knows(self, name: NodeName) -> bool:
         """Tell whether this node exists."""
@@ -165,9 +164,9 @@ class Candidates:
 
     def _first_of_each(self, names: Iterable[NodeName]) -> tuple[NodeName, ...]:
         looks = self._looks
-        for name in self.changed_since(self._looked):
+        changed, self._looked = self.changed_since(self._looked)
+        for name in changed:
             looks[name] = self._look(name)
-        self._looked = len(self._changed)
         first: dict[int, NodeName] = {}
         for name in names:
             look = looks[name]
@@ -200,7 +199,8 @@ class Candidates:
             if len(self._kinds) > _MOST_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
-        for name in self.changed_since(kept.position):
+        changed, kept.position = self.changed_since(kept.position)
+        for name in changed:
             kept.drop(name)
             if name not in self._properties:
                 continue
@@ -210,7 +210,6 @@ class Candidates:
                 node = self._ledger.node(name)
                 likes = 0 if node is None else score(node, needs.policy)
                 kept.liked.setdefault(likes, {})[name] = None
-        kept.position = len(self._changed)
         return kept
 
 

@@ -4,7 +4,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpushare.domain.policies import Choice
 from gpushare.yaml_file import YamlError, read_bytes
-from gpusharectl.access import access_options, reach
+from gpusharectl.access import access_options, reached
 from gpusharectl.output import give
 from gpusharectl.simulate.engine import OnStep
 from gpusharectl.simulate.live import MorePods, WhatIf, read_live
@@ -92,8 +92,7 @@ def simulate(  # noqa: PLR0913
             path = shlex.quote(str(scenario))
             _play(asked, read_scenario(text, str(scenario)), sizes, path)
         else:
-            # The reads themselves show which rights are missing.
-            with closing(reach(kubeconfig, context, needs=())) as access:
+            with reached(kubeconfig, context) as access:
                 found = read_live(access, WhatIf(add, drain, (), afresh), more)
             _play(asked, found, sizes)
     except (NotPlayable, YamlError) as error:

@@ -422,7 +422,8 @@ class Gauge:
     def full(self) -> tuple[int, ...]:
         """Return units held, all units, cores held, all cores and units free."""
         candidates = self._cluster.candidates
-        for name in candidates.changed_since(self._position):
+        changed, self._position = candidates.changed_since(self._position)
+        for name in changed:
             node = self._cluster.ledger.node(name) or Node(name)
             charged = node.charged.values()
             self._sums.put(
@@ -433,7 +434,6 @@ class Gauge:
                 CORES_PER_CARD * len(node.cards),
                 sum(max(0, room.units) for room in node.free.values()),
             )
-        self._position = candidates.position()
         return self._sums.totals
 
     def fragmented(self) -> float | None:
@@ -466,14 +466,14 @@ class Gauge:
 
     def _unusable(self, kind: _Kind) -> int:
         candidates = self._cluster.candidates
-        for name in candidates.changed_since(kind.position):
+        changed, kind.position = candidates.changed_since(kind.position)
+        for name in changed:
             node = self._cluster.ledger.node(name)
             value = 0
             if node is not None and node.cards and candidates.knows(name):
                 fits = not candidates.judge(kind.needs, name)
                 value = unusable_units(kind.needs, node, fits=fits)
             kind.unusable.put(name, value)
-        kind.position = candidates.position()
         return kind.unusable.totals[0]
 
 

@@ -16,35 +16,10 @@ _HARD = frozenset({"NoSchedule", "NoExecute"})
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """A taint that keeps pods away unless they tolerate it."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """What a pod tolerates; an empty key with ``Exists`` is everything."""
-
-    key: str
-    operator: str
-    value: str
-    effect: str
-
-    def covers(self, taint: Taint) -> bool:
-        """Tell whether this toleration covers a taint."""
-        if self.effect not in ("", taint.effect):
-            return False
-        if self.key not in ("", taint.key):
-            return False
-        return self.operator == "Exists" or (
-            bool(self.key) and self.value == taint.value
-        )
-
-
+Taint = tuple[str, str, str]
+"""Key, value and effect."""
+Toleration = tuple[str, str, str, str]
+"""Key, operator, value and effect; an empty key with ``Exists`` is everything."""
 Expression = tuple[str, str, tuple[str, ...]]
 """Key, operator and values of a requirement in a node selector."""
 
@@ -71,7 +46,7 @@ class NodeProperties:
     @property
     def closed(self) -> bool:
         """Whether the node is unschedulable, as a drained one is."""
-        return any(taint.key == _UNSCHEDULABLE for taint in self.taints)
+        return any(key == _UNSCHEDULABLE for key, _, _ in self.taints)
 
 
 def constraints_of(pod: Json, amount: HostAmount | None) -> Constraints:
@@ -85,7 +60,15 @@ def constraints_of(pod: Json, amount: HostAmount | None) -> Constraints:
         amount,
         tuple(sorted((spec.get("nodeSelector") or {}).items())),
         tuple(tuple(_expressions(term)) for term in terms),
-        tuple(_toleration(one) for one in spec.get("tolerations") or ()),
+        tuple(
+            (
+                str(one.get("key") or ""),
+                str(one.get("operator") or "Equal"),
+                str(one.get("value") or ""),
+                str(one.get("effect") or ""),
+            )
+            for one in spec.get("tolerations") or ()
+        ),
     )
 
 
@@ -93,12 +76,12 @@ def properties_of(node: Json) -> NodeProperties:
     """Read a node's labels, taints and limit of pods; unschedulable becomes a taint."""
     spec = node.get("spec") or {}
     taints = [
-        Taint(str(one.get("key", "")), str(one.get("value") or ""), str(one["effect"]))
+        (str(one.get("key", "")), str(one.get("value") or ""), str(one["effect"]))
         for one in spec.get("taints") or ()
         if one.get("effect") in _HARD
     ]
     if spec.get("unschedulable"):
-        taints.append(Taint(_UNSCHEDULABLE, "", "NoSchedule"))
+        taints.append((_UNSCHEDULABLE, "", "NoSchedule"))
     pods = str(((node.get("status") or {}).get("allocatable") or {}).get("pods", ""))
     labels = dict(node["metadata"].get("labels") or {})
     labels["metadata.name"] = node["metadata"]["name"]
@@ -112,10 +95,10 @@ def properties_of(node: Json) -> NodeProperties:
 def keeps_away(properties: NodeProperties, constraints: Constraints) -> str | None:
     """Return why a node does not fit the pod even if it is empty; None if it does."""
     for taint in properties.taints:
-        if not any(one.covers(taint) for one in constraints.tolerations):
-            if taint.key == _UNSCHEDULABLE:
+        if not any(_covers(one, taint) for one in constraints.tolerations):
+            if taint[0] == _UNSCHEDULABLE:
                 return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {taint.key}"
+            return f"node(s) had untolerated taint {taint[0]}"
     labels = properties.labels
     if any(labels.get(key) != value for key, value in constraints.selector) or (
         constraints.terms
@@ -145,13 +128,11 @@ def lacks(
     return tuple(found)
 
 
-def _toleration(one: Json) -> Toleration:
-    return Toleration(
-        str(one.get("key") or ""),
-        str(one.get("operator") or "Equal"),
-        str(one.get("value") or ""),
-        str(one.get("effect") or ""),
-    )
+def _covers(toleration: Toleration, taint: Taint) -> bool:
+    key, operator, value, effect = toleration
+    if effect not in ("", taint[2]) or key not in ("", taint[0]):
+        return False
+    return operator == "Exists" or (bool(key) and value == taint[1])
 
 
 def _expressions(term: Json) -> list[Expression]:

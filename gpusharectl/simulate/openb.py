@@ -11,7 +11,7 @@ first. Several cards are asked for as whole ones. Nothing is rounded.
 import csv
 import io
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -141,13 +141,6 @@ class Meter:
         return [(load, fmean(seen)) for load, seen in sorted(self._at.items())]
 
 
-def mean_share(meters: Iterable[Meter], load: int) -> float | None:
-    """Return the mean of several replays at one load; None if one never reached it."""
-    shares = [meter.share(load) for meter in meters]
-    known = [share for share in shares if share is not None]
-    return fmean(known) if known and len(known) == len(shares) else None
-
-
 NODE_FILE = "openb_node_list_gpu_node.csv"
 FOLDER_VARIABLE = "GPUSHARE_TRACE_DIR"
 """The environment variable that may name the folder of the files."""
@@ -184,7 +177,7 @@ def read_trace(folder: Path, pod_list: str = "default") -> Trace:
 
 def read_nodes(path: Path) -> tuple[TraceNode, ...]:
     """Read the list of nodes, in its order. Raises ``TraceError``."""
-    nodes = tuple(_node(row) for row in _rows(path, _NODE_FIELDS, "sn"))
+    nodes = tuple(_node(row) for row in _rows(path, _NODE_FIELDS))
     if not any(node.cards for node in nodes):
         raise TraceError(f"{path}: no node has a card; is this the list of GPU nodes?")
     return nodes
@@ -195,7 +188,7 @@ def read_pods(path: Path) -> tuple[TracePod, ...]:
 
     ``gpu_spec`` and the columns after it may be absent, as in some published lists.
     """
-    return tuple(_pod(row) for row in _rows(path, _POD_FIELDS, "name"))
+    return tuple(_pod(row) for row in _rows(path, _POD_FIELDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,48 +218,27 @@ class _Row:
 
 
 def _node(row: _Row) -> TraceNode:
-    return TraceNode(
-        row.text("sn"),
-        row.number("cpu_milli"),
-        row.number("memory_mib"),
-        row.number("gpu"),
-        row.values["model"].strip(),
-    )
+    cpu, memory, cards = map(row.number, _NODE_FIELDS[1:4])
+    return TraceNode(row.text("sn"), cpu, memory, cards, row.values["model"].strip())
 
 
 def _pod(row: _Row) -> TracePod:
-    cards = row.number("num_gpu")
-    return TracePod(
-        row.text("name"),
-        row.number("cpu_milli"),
-        row.number("memory_mib"),
-        cards,
-        _milli(row, cards),
-        _models(row),
-    )
-
-
-def _milli(row: _Row, cards: int) -> int:
-    milli = row.number("gpu_milli")
-    if cards == 0:
-        return 0
-    if cards > 1:
-        # Several cards are whole ones, whatever the column says, as in the paper.
-        return WHOLE
-    if not 0 < milli <= WHOLE:
+    cpu, memory, cards, milli = map(row.number, _POD_FIELDS[1:])
+    if cards == 1 and not 0 < milli <= WHOLE:
         raise row.wrong("gpu_milli", f"is {milli}; of one card it is 1 to {WHOLE}")
-    return milli
-
-
-def _models(row: _Row) -> frozenset[str] | None:
+    if cards != 1:
+        # Several cards are whole ones, whatever the column says, as in the paper.
+        milli = WHOLE if cards else 0
     text = row.values.get("gpu_spec", "").strip()
     names = [name.strip() for name in text.split("|")] if text else []
     if not all(names):
         raise row.wrong("gpu_spec", f'is "{text}"; models stand as A or A|B')
-    return frozenset(names) or None
+    models = frozenset(names) or None
+    return TracePod(row.text("name"), cpu, memory, cards, milli, models)
 
 
-def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[_Row]:
+    """Yield the lines; the first of the needed columns is the key."""
     reader = csv.reader(io.StringIO(_text(path)), strict=True)
     first: dict[str, int] = {}
     try:
@@ -286,10 +258,10 @@ def _rows(path: Path, needed: tuple[str, ...], key: str) -> Iterator[_Row]:
                     f'"{values[-1] if values else ""}": the line is cut; {SOURCE}'
                 )
             row = _Row(path, line, dict(zip(heading, values, strict=True)))
-            name = row.text(key)
+            name = row.text(needed[0])
             if name in first:
                 problem = f"{name} is there twice (first in line {first[name]})"
-                raise row.wrong(key, problem)
+                raise row.wrong(needed[0], problem)
             first[name] = line
             yield row
             line = reader.line_num + 1
@@ -316,28 +288,15 @@ def _text(path: Path) -> str:
     return text
 
 
-NAMESPACE = "openb"
-
-
 def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
     """Make a scenario of one order of arrivals; nobody waits, and nobody leaves.
 
     ``ValueError`` as in ``Trace.arrivals``.
     """
-    arrivals = trace.arrivals(seed)
-    steps = (
-        Step(0.0, Arrive(_scenario_pod(pod, number)))
-        for number, pod in enumerate(arrivals)
-    )
-    return Scenario(
-        name=f"openb {name}, seed {seed}",
-        nodes=tuple(
-            _scenario_node(node, number)
-            for number, node in enumerate(trace.shuffled_nodes(seed))
-        ),
-        steps=tuple(steps),
-        waits=False,
-    )
+    nodes = (_scenario_node(*one) for one in enumerate(trace.shuffled_nodes(seed)))
+    pods = (_scenario_pod(*one) for one in enumerate(trace.arrivals(seed)))
+    steps = tuple(Step(0.0, Arrive(pod)) for pod in pods)
+    return Scenario(f"openb {name}, seed {seed}", tuple(nodes), steps, waits=False)
 
 
 def metered(trace: Trace, seed: int, played: Played) -> Meter:
@@ -348,7 +307,7 @@ def metered(trace: Trace, seed: int, played: Played) -> Meter:
     return meter
 
 
-def _scenario_node(node: TraceNode, place: int) -> Json:
+def _scenario_node(place: int, node: TraceNode) -> Json:
     """Make a node; its name begins with its place, since the first by name is taken."""
     name = f"{place:04}-{node.name}"
     cards = [
@@ -358,7 +317,7 @@ def _scenario_node(node: TraceNode, place: int) -> Json:
     return synthetic.node(name, cards, host)
 
 
-def _scenario_pod(pod: TracePod, number: int) -> Json:
+def _scenario_pod(number: int, pod: TracePod) -> Json:
     whole = pod.cards > 1
     asked = synthetic.PodSpec(
         units=0 if whole else pod.milli,
@@ -368,4 +327,4 @@ def _scenario_pod(pod: TracePod, number: int) -> Json:
         models=tuple(sorted(pod.models or ())),
     )
     # A pod of the list may come twice, but a name only once.
-    return synthetic.pod(NAMESPACE, f"{pod.name}-{number}", asked)
+    return synthetic.pod("openb", f"{pod.name}-{number}", asked)

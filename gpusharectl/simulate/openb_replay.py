@@ -17,7 +17,6 @@ from gpusharectl.simulate.engine import Outcome, play
 from gpusharectl.simulate.openb import (
     Meter,
     Trace,
-    mean_share,
     metered,
     read_trace,
     trace_scenario,
@@ -43,8 +42,13 @@ class Replay:
     pods: tuple[int, ...]
 
     def share(self, load: int) -> float | None:
-        """Return the allocated share, in percent, as the mean of the seeds."""
-        return mean_share(self.meters, load)
+        """Return the allocated share in percent, as the mean of the seeds.
+
+        None if one of them never reached this load.
+        """
+        shares = [meter.share(load) for meter in self.meters]
+        known = [share for share in shares if share is not None]
+        return fmean(known) if len(known) == len(shares) else None
 
     def curve(self) -> list[tuple[int, float]]:
         """Return load and share, both in percent, as the mean of the seeds."""
@@ -125,11 +129,11 @@ _GAP = 3
 
 def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> None:
     """Show the figure of the paper for each list and policy: the answer first."""
-    console.print(Words(answer(found), "bold"))
-    told = _seeds(found[0].seeds)
-    console.print(
-        Words(f"Share of all cards that is allotted when so much has come; {told}.\n")
+    console.print(Words(_answer(found), "bold"))
+    told = (
+        f"Share of all cards that is allotted when so much has come; {_seeds(found)}."
     )
+    console.print(Words(f"{told}\n"))
     for number, table in enumerate(side_by_side(_figures(found), console.width)):
         if number:
             console.print()
@@ -140,7 +144,8 @@ def draw_replays(console: Console, found: Sequence[Replay], next_step: str) -> N
         console.print(Words(f"Next: {next_step}"))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def _seeds(found: Sequence[Replay]) -> str:
+    seeds = found[0].seeds
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
@@ -159,8 +164,7 @@ def _figures(found: Sequence[Replay]) -> Figures:
     return Figures(f"{'list':{size}}policy", columns, tuple(rows))
 
 
-def answer(found: Sequence[Replay]) -> str:
-    """Return the result for the first list in one sentence."""
+def _answer(found: Sequence[Replay]) -> str:
     first = found[0].pod_list
     told = [
         f"{one.policy} {_percent(one.share(LOADS[0]))}"

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.kube import words
-from gpusharectl.simulate.engine import Moment
-from gpusharectl.simulate.result import Report, is_timed, thinned
+from gpusharectl.simulate.result import Report, thinned
 from gpusharectl.simulate.scenario import NotPlayable, stretch
 
 _KINDS = (".png", ".svg")
@@ -45,15 +44,6 @@ def subplots(
         rows, 1, sharex=shared, squeeze=False, height_ratios=heights
     )
     return figure, [row[0] for row in found]
-
-
-def legend_beside(figure: Any, axes: Any) -> None:  # noqa: ANN401
-    """Put the legend of a panel below all panels, where it hides no curve."""
-    curves = axes.lines
-    if curves:
-        figure.legend(
-            handles=list(curves), loc="outside lower center", ncols=len(curves)
-        )
 
 
 def styled(number: int, label: str) -> dict[str, Any]:
@@ -105,22 +95,35 @@ def plot_report(report: Report, path: Path) -> None:
 def picture(report: Report) -> Any:  # noqa: ANN401
     """Return the picture as a matplotlib figure; ``NotPlayable`` if that is missing."""
     figure, (above, below) = subplots(2, shared=True, heights=(3, 2))
-    timed = is_timed(report.scenario)
+    length_s = report.scenario.length_s
     for number, run in enumerate(report.runs):
         look = styled(number, run.policy)
         moments = thinned(run.played.moments)
-        allotted = [moment.allotted for moment in moments]
-        fragmented = [moment.fragmented for moment in moments]
-        if timed:
+        if length_s:
             # Nothing changes between two moments.
             look["drawstyle"] = "steps-post"
-        above.plot(*_curve(moments, allotted, timed=timed), **look)
-        below.plot(*_curve(moments, fragmented, timed=timed), **look)
+            along = [moment.at_s / _HOUR_S for moment in moments]
+        else:
+            # Without units there is no share, so that no point is drawn.
+            along = [100 * (moment.load or 0.0) for moment in moments]
+        above.plot(*_curve(along, [moment.allotted for moment in moments]), **look)
+        below.plot(*_curve(along, [moment.fragmented for moment in moments]), **look)
     above.set_ylabel("allotted, % of all units")
     below.set_ylabel("fragmentation,\n% of the free units")
-    below.set_xlabel("time, hours" if timed else "load that has come, % of all units")
-    above.set_title(_title(report), fontsize="medium")
-    legend_beside(figure, above)
+    below.set_xlabel(
+        "time, hours" if length_s else "load that has come, % of all units"
+    )
+    nodes = words.counted(report.nodes, "node")
+    cards = words.counted(report.cards, "card")
+    length = f", {stretch(length_s)}" if length_s else ""
+    above.set_title(
+        f"{report.scenario.name}: {nodes}, {cards}{length}", fontsize="medium"
+    )
+    # Below the panels it hides no curve.
+    if above.lines:
+        figure.legend(
+            handles=[*above.lines], loc="outside lower center", ncols=len(above.lines)
+        )
     for axes in (above, below):
         axes.set_ylim(0, 102)
         axes.grid(visible=True, linewidth=0.3)
@@ -128,22 +131,9 @@ def picture(report: Report) -> Any:  # noqa: ANN401
 
 
 def _curve(
-    moments: Sequence[Moment], values: Sequence[float | None], *, timed: bool
+    along: Sequence[float], shares: Sequence[float | None]
 ) -> tuple[list[float], list[float]]:
-    """Return x and y of a curve; moments at which a value is not known are left out."""
-    across, up = [], []
-    for moment, value in zip(moments, values, strict=True):
-        load = None if moment.load is None else 100 * moment.load
-        along = moment.at_s / _HOUR_S if timed else load
-        if value is not None and along is not None:
-            across.append(along)
-            up.append(100 * value)
-    return across, up
-
-
-def _title(report: Report) -> str:
-    timed = is_timed(report.scenario)
-    length = f", {stretch(report.scenario.steps[-1].at_s)}" if timed else ""
-    nodes = words.counted(report.nodes, "node")
-    cards = words.counted(report.cards, "card")
-    return f"{report.scenario.name}: {nodes}, {cards}{length}"
+    """Return x and y of a curve; shares that are not known are left out."""
+    points = zip(along, shares, strict=True)
+    known = [(x, 100 * share) for x, share in points if share is not None]
+    return [x for x, _ in known], [y for _, y in known]

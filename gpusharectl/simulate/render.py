@@ -16,7 +16,7 @@ from rich.table import Table
 from gpushare.kube import words
 from gpusharectl.output import Words
 from gpusharectl.simulate.engine import Moment, Outcome
-from gpusharectl.simulate.result import NotPlaced, Report, Run, is_timed
+from gpusharectl.simulate.result import NotPlaced, Report, Run
 from gpusharectl.simulate.scenario import stretch
 
 _GAP = 2
@@ -156,9 +156,8 @@ def _moved(run: Run) -> str:
 def _room_answer(runs: Sequence[Run]) -> str:
     """Say what fits at the end; if nobody asked for that, how full the cluster is."""
     if not runs[0].rooms:
-        return (
-            f"No pods come; {percent(runs[0].end.allotted)} of all units are allotted."
-        )
+        share = percent(runs[0].played.end.allotted)
+        return f"No pods come; {share} of all units are allotted."
     told = [
         f"{_room_of(number, runs[0])} more of {room.asks}"
         for number, room in enumerate(runs[0].rooms)
@@ -175,13 +174,10 @@ def _beginning(report: Report) -> str:
     there = ""
     if scenario.there:
         there = f"; {words.counted(len(scenario.there), 'pod')} there at the beginning"
-    come = "" if not is_timed(scenario) else f" within {stretch(_length(report))}"
+    length_s = scenario.length_s
+    come = f" within {stretch(length_s)}" if length_s else ""
     pods = f"; {words.counted(scenario.arrivals, 'pod')} to come{come}"
     return f"{scenario.name}: {nodes}, {cards}, {size}{there}{pods}."
-
-
-def _length(report: Report) -> float:
-    return report.scenario.steps[-1].at_s
 
 
 def _figures(report: Report) -> Figures:
@@ -193,11 +189,14 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
     first = report.runs[0]
     if first.played.outcomes:
         yield from _placing(report)
-    yield "units allotted, at the peak", lambda run: _units(run.fullest)
-    yield "units allotted, at the end", lambda run: _units(run.end)
-    yield "cores allotted, at the end", lambda run: _cores(run.end)
-    yield "fragmentation of the free units", lambda run: percent(run.end.fragmented)
-    yield "untouched cards, at the end", lambda run: str(run.untouched)
+    yield "units allotted, at the peak", lambda run: percent(run.fullest.allotted)
+    yield "units allotted, at the end", lambda run: percent(run.played.end.allotted)
+    yield "cores allotted, at the end", lambda run: _cores(run.played.end)
+    yield (
+        "fragmentation of the free units",
+        lambda run: percent(run.played.end.fragmented),
+    )
+    yield "untouched cards, at the end", lambda run: str(run.played.untouched)
     for number, room in enumerate(first.rooms):
         label = f"room for more: {room.asks}"
         yield label, partial(_room_of, number)
@@ -205,7 +204,8 @@ def _rows(report: Report) -> Iterator[tuple[str, _Cell]]:
 
 def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
     yield "pods placed", lambda run: f"{run.placed} of {run.pods}"
-    if report.scenario.waits and any(_waits(run) for run in report.runs):
+    waited = any(run.counts[Outcome.WAITED] for run in report.runs)
+    if report.scenario.waits and waited:
         yield "  at once", lambda run: str(run.counts[Outcome.PLACED])
         yield "  after waiting", lambda run: str(run.counts[Outcome.WAITED])
         yield "  longest wait", _longest
@@ -217,20 +217,12 @@ def _placing(report: Report) -> Iterator[tuple[str, _Cell]]:
         yield "deleted while waiting", lambda run: str(run.counts[Outcome.LEFT])
 
 
-def _waits(run: Run) -> bool:
-    return bool(run.counts[Outcome.WAITED])
+def _cores(moment: Moment) -> str:
+    return percent(moment.held_cores / moment.cores if moment.cores else None)
 
 
 def _longest(run: Run) -> str:
     return "-" if run.longest_wait_s is None else stretch(run.longest_wait_s)
-
-
-def _units(moment: Moment) -> str:
-    return percent(moment.allotted)
-
-
-def _cores(moment: Moment) -> str:
-    return percent(moment.held_cores / moment.cores if moment.cores else None)
 
 
 def _room_of(number: int, run: Run) -> str:

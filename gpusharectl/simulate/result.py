@@ -78,10 +78,7 @@ class Run:
     counts: Mapping[Outcome, int]
     not_placed: tuple[NotPlaced, ...]
     fullest: Moment
-    end: Moment
     longest_wait_s: float | None
-    untouched: int
-    """Cards that hold nothing at the end, on nodes that accept pods."""
     moved: int = 0
     rehoused: int = 0
     wrong: tuple[str, ...] = ()
@@ -131,9 +128,7 @@ def run(
         counts={outcome: counts[outcome] for outcome in Outcome},
         not_placed=_not_placed(played.outcomes),
         fullest=max(played.moments, key=lambda moment: moment.allotted or 0.0),
-        end=played.end,
         longest_wait_s=max(waits, default=None),
-        untouched=played.untouched,
         moved=len(moved),
         rehoused=sum(bool(last[pod].node) for pod in moved),
         wrong=tuple(_wrong(scenario.expected, last)) if expected else (),
@@ -150,11 +145,6 @@ def thinned(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
         for number, moment in enumerate(moments)
         if number % every == 0 or number == last or moment.fragmented is not None
     ]
-
-
-def is_timed(scenario: Scenario) -> bool:
-    """Tell whether the scenario has times, or only an order."""
-    return any(step.at_s for step in scenario.steps)
 
 
 def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
@@ -249,11 +239,8 @@ class Report:
     nodes: int
     cards: int
     units: int
-
-    @property
-    def not_played(self) -> tuple[str, ...]:
-        """What a real cluster has and this simulation left out, as sentences."""
-        return tuple(not_played(self.scenario))
+    not_played: tuple[str, ...]
+    """What a real cluster has and this simulation left out, as sentences."""
 
     @property
     def unchecked(self) -> str:
@@ -273,7 +260,8 @@ class Report:
 def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
     """Make a report; nodes and cards are counted at the beginning."""
     cards = [size for node in scenario.nodes for size in _units(node)]
-    return Report(scenario, tuple(runs), len(scenario.nodes), len(cards), sum(cards))
+    left_out, nodes = tuple(not_played(scenario)), len(scenario.nodes)
+    return Report(scenario, tuple(runs), nodes, len(cards), sum(cards), left_out)
 
 
 def _units(node: Json) -> list[int]:

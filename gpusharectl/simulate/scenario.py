@@ -106,6 +106,11 @@ class Scenario:
     """What a reader of the result should know about the beginning."""
 
     @property
+    def length_s(self) -> float:
+        """Seconds until the last step; 0 if the steps have only an order."""
+        return self.steps[-1].at_s if self.steps else 0.0
+
+    @property
     def arrivals(self) -> int:
         """The number of pods that will come."""
         return sum(isinstance(step.what, Arrive) for step in self.steps)

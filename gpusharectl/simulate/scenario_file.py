@@ -6,7 +6,7 @@ events in time, is checked once all fields are read.
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 import orjson
@@ -177,10 +177,27 @@ class CardEntry(_Entry):
     model: Text = ""
 
 
-class NodeEntry(_Entry):
-    """Nodes that are alike."""
+class _Several(_Entry):
+    """Things that are alike; with a ``count`` their names have a number."""
 
     name: _Name
+    count: _Count | None = None
+
+    @property
+    def number(self) -> int:
+        """Return how many these are."""
+        return 1 if self.count is None else self.count
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Yield the name of each."""
+        for number in range(1, self.number + 1):
+            yield self.name if self.count is None else f"{self.name}-{number}"
+
+
+class NodeEntry(_Several):
+    """Nodes that are alike."""
+
     count: Annotated[int | None, whole(0, MOST_NODES)] = None
     cards: Annotated[
         tuple[CardEntry, ...],
@@ -194,13 +211,8 @@ class NodeEntry(_Entry):
     labels: _Labels = Field(default_factory=dict)
     unschedulable: bool = False
 
-    @property
-    def number(self) -> int:
-        """Return how many nodes these are."""
-        return 1 if self.count is None else self.count
-
     def nodes(self) -> Iterator[Json]:
-        """Yield the nodes; with a ``count`` their names have a number."""
+        """Yield the nodes."""
         host = synthetic.NodeCapacity(
             self.cpu, self.memory, self.pods, self.labels, self.unschedulable
         )
@@ -209,20 +221,17 @@ class NodeEntry(_Entry):
             for card in self.cards
             for _ in range(card.count)
         ]
-        for number in range(self.number):
-            name = self.name if self.count is None else f"{self.name}-{number + 1}"
+        for name in self.names:
             cards = [
                 synthetic.card(name, index, *size) for index, size in enumerate(sizes)
             ]
             yield synthetic.node(name, cards, host)
 
 
-class PodEntry(_Entry):
+class PodEntry(_Several):
     """Pods that are alike and come one after the other."""
 
-    name: _Name
     namespace: _Name = ""
-    count: _Count | None = None
     at: _Seconds = 0.0
     every: _Seconds = 0.0
     lasts: _Seconds | None = None
@@ -238,43 +247,22 @@ class PodEntry(_Entry):
     template: Annotated[Json | None, BeforeValidator(_template)] = None
 
     @property
-    def number(self) -> int:
-        """Return how many pods these are."""
-        return 1 if self.count is None else self.count
-
-    @property
-    def keys(self) -> Iterator[PodName]:
-        """Yield namespace and name of each pod."""
+    def coming(self) -> Iterator[tuple[PodName, float]]:
+        """Yield namespace and name of each pod, and the second in which it comes."""
         metadata = (self.template or {}).get("metadata") or {}
         space = self.namespace or str(metadata.get("namespace") or "default")
-        for number in range(self.number):
-            yield (
-                space,
-                self.name if self.count is None else f"{self.name}-{number + 1}",
-            )
-
-    def comes_s(self, number: int) -> float:
-        """Return the second in which the pod of this number, from 0, comes."""
-        return whole_ms(self.at + number * self.every)
+        for number, name in enumerate(self.names):
+            yield (space, name), whole_ms(self.at + number * self.every)
 
     def manifest(self) -> Json:
         """Return the manifest that all of them have."""
         if self.template is not None:
             return self.template
-        cores = self.cores
-        asked = synthetic.PodSpec(
-            units=self.units,
+        told = {one.name: getattr(self, one.name) for one in fields(synthetic.PodSpec)}
+        if self.cores is None:
             # The webhook does the same: memory comes with one core at least.
-            cores=cores if cores is not None else 1 if self.units else 0,
-            cpu=self.cpu,
-            memory=self.memory,
-            models=self.models,
-            uuids=self.uuids,
-            policy=self.policy,
-            priority=self.priority,
-            node_selector=self.node_selector,
-        )
-        return synthetic.pod("default", "pod", asked)
+            told["cores"] = min(self.units, 1)
+        return synthetic.pod("default", "pod", synthetic.PodSpec(**told))
 
     def complaints(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong between fields: a field and the problem."""
@@ -337,11 +325,7 @@ def read_scenario(text: str | bytes, name: str) -> Scenario:
     top = file.read(_Top)
     _check(file, top)
     nodes = [node for entry in top.nodes for node in entry.nodes()]
-    pods = {
-        key: entry.comes_s(number)
-        for entry in top.pods
-        for number, key in enumerate(entry.keys)
-    }
+    pods = {key: at_s for entry in top.pods for key, at_s in entry.coming}
     events = _Events(file, _names(file, top), pods)
     steps = [*_arrivals(file, top.pods), *events.steps(top.events)]
     where = _places(file, top.expect.pods, pods)
@@ -383,7 +367,7 @@ def _check(file: YamlFile, top: _Top) -> None:
 def _names(file: YamlFile, top: _Top) -> set[str]:
     seen: set[str] = set()
     for number, entry in enumerate(top.nodes):
-        for name in map(name_of, entry.nodes()):
+        for name in entry.names:
             if name in seen:
                 problem = f"there is a node {name} already"
                 file.complain(("nodes", number, "name"), problem)
@@ -395,13 +379,13 @@ def _arrivals(file: YamlFile, entries: Sequence[PodEntry]) -> Iterator[Step]:
     seen: set[PodName] = set()
     for place, entry in enumerate(entries):
         manifest = entry.manifest()
-        for number, key in enumerate(entry.keys):
+        for key, at_s in entry.coming:
             if key in seen:
                 problem = f"there is a pod {key[1]} already"
                 file.complain(("pods", place, "name"), problem)
             seen.add(key)
             arrive = Arrive(synthetic.named_after(manifest, *key), entry.lasts)
-            yield Step(entry.comes_s(number), arrive)
+            yield Step(at_s, arrive)
 
 
 def _turn(step: Step) -> tuple[float, bool, int]:
@@ -409,11 +393,6 @@ def _turn(step: Step) -> tuple[float, bool, int]:
     if isinstance(step.what, Arrive):
         return (step.at_s, False, -step.what.priority)
     return (step.at_s, True, 0)
-
-
-def name_of(node: Json) -> str:
-    """Return a node's name."""
-    return str(node["metadata"]["name"])
 
 
 @dataclass(slots=True)
@@ -431,8 +410,8 @@ class _Events:
         """Yield the steps; of two at the same time the first in the file is first."""
         order = sorted(enumerate(events), key=lambda one: one[1].at)
         for _, event in reversed(order):
-            for node in event.add.nodes() if event.add else ():
-                self.coming[name_of(node)] = event.at
+            for name in event.add.names if event.add else ():
+                self.coming[name] = event.at
         for number, event in order:
             (kind,) = event.kinds
             location = ("events", number, kind)
@@ -444,8 +423,7 @@ class _Events:
                 yield self._drained(location, event.at, event.drain or event.remove)
 
     def _added(self, location: Location, at_s: float, add: NodeEntry) -> Iterator[Step]:
-        for node in add.nodes():
-            name = name_of(node)
+        for name, node in zip(add.names, add.nodes(), strict=True):
             if name in self.nodes:
                 self.file.complain(location, f"there is a node {name} already")
             self.nodes.add(name)
@@ -478,9 +456,10 @@ class _Events:
         elif key in self.deleted:
             problem += f" any more: it was deleted at {stretch(self.deleted[key])}"
         else:
+            problem = ""
             self.deleted[key] = at_s
-            return Step(at_s, Leave(*key))
-        self.file.complain(location, problem)
+        if problem:
+            self.file.complain(location, problem)
         return Step(at_s, Leave(*key))
 
 

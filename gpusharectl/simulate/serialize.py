@@ -79,9 +79,9 @@ def _run(run: Run) -> dict[str, Any]:
         "moved": run.moved,
         "rehoused": run.rehoused,
         "longest_wait_s": run.longest_wait_s,
-        "untouched_cards": run.untouched,
+        "untouched_cards": run.played.untouched,
         "fullest": _moment(run.fullest),
-        "end": _moment(run.end),
+        "end": _moment(run.played.end),
         "not_placed": [
             {"asks": one.asks, "pods": list(one.pods), "reasons": dict(one.reasons)}
             for one in run.not_placed

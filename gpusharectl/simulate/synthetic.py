@@ -13,8 +13,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 
-CPU, MEMORY, PODS = "cpu", "memory", "pods"
-CONTAINER = "main"
+CPU, MEMORY = "cpu", "memory"
 _PLENTY = {CPU: "1000000", MEMORY: "1000000Gi"}
 """More than any pod asks for, if a scenario names only CPU or only memory."""
 _HOSTNAME = "kubernetes.io/hostname"
@@ -64,12 +63,10 @@ def node(name: str, cards: Sequence[Card], host: NodeCapacity) -> Json:
         offered[names.MEMORY] = str(sum(card.units for card in cards))
         offered[names.CORE] = str(CORES_PER_CARD * len(cards))
     pods = "" if host.pods is None else str(host.pods)
-    told = {CPU: host.cpu, MEMORY: host.memory, PODS: pods}
+    told = {CPU: host.cpu, MEMORY: host.memory, "pods": pods}
     if host.cpu or host.memory:
         # The ledger knows CPU and memory of a node together, or neither.
-        told = {key: told[key] or plenty for key, plenty in _PLENTY.items()} | {
-            PODS: pods
-        }
+        told |= {key: told[key] or plenty for key, plenty in _PLENTY.items()}
     offered |= {key: text for key, text in told.items() if text}
     return {
         "apiVersion": "v1",
@@ -98,7 +95,7 @@ def pod(namespace: str, name: str, asked: PodSpec) -> Json:
         names.UUIDS: ",".join(asked.uuids),
         names.POLICY: asked.policy,
     }
-    spec: Json = {"containers": [{"name": CONTAINER, "resources": resources}]}
+    spec: Json = {"containers": [{"name": "main", "resources": resources}]}
     if asked.priority:
         spec["priority"] = asked.priority
     if asked.node_selector:

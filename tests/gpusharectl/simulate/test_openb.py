@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ from gpusharectl.simulate.openb import (
     TraceError,
     TraceNode,
     TracePod,
-    mean_share,
     pod_lists,
     read_nodes,
     read_pods,
     read_trace,
 )
+from gpusharectl.simulate.openb_replay import Replay
 
 
 def trace(*pods: TracePod, cards: int = 10) -> Trace:
@@ -61,9 +62,9 @@ def test_a_share_is_the_mean_over_the_moments_that_round_to_the_load() -> None:
     assert meter.share(101) is None
     assert [load for load, _ in meter.curve()] == [100, 103]
     # Not known where one seed never got there.
-    assert mean_share([meter, meter], 103) == pytest.approx(102.6)
-    assert mean_share([meter, Meter(1)], 103) is None
-    assert mean_share([], 103) is None
+    replay = partial(Replay, "list", "frag", (1, 2), placed=(), pods=())
+    assert replay(meters=(meter, meter)).share(103) == pytest.approx(102.6)
+    assert replay(meters=(meter, Meter(1))).share(103) is None
 
 
 CASES = Path(__file__).parents[2] / "cases" / "openb"

@@ -35,10 +35,10 @@ def ran(of: Scenario, *sizes: str, policy: str = "") -> Run:
 def test_the_end_is_the_last_step(policy: str) -> None:
     """Pods that wait by then change nothing of the figures."""
     found = ran(told(TWO_ENDS), "2", policy=policy)
-    assert found.end.at_s == 180
-    assert found.end.held_units == 64 + (64 if policy != "spread" else 0)
-    assert found.end.waiting == (policy == "spread")
-    assert found.untouched == 0
+    assert found.played.end.at_s == 180
+    assert found.played.end.held_units == 64 + (64 if policy != "spread" else 0)
+    assert found.played.end.waiting == (policy == "spread")
+    assert found.played.untouched == 0
     assert found.rooms[0].number == (32 if policy == "spread" else 0)
 
 
@@ -47,7 +47,7 @@ def test_who_waits_at_the_end_is_placed_after_it() -> None:
     text = TWO_ENDS + "- {name: e, units: 44, at: 3m}\n"
     found = ran(told(text), policy="spread")
     assert outcomes(found.played)["e"].placed_s == 3600
-    assert (found.end.at_s, found.placed) == (180, 5)
+    assert (found.played.end.at_s, found.placed) == (180, 5)
     last = found.played.moments[-1]
     assert last.at_s == 3660
     assert last.fragmented is not None
@@ -68,11 +68,11 @@ def test_counting_room_changes_nothing() -> None:
 def test_a_drained_node_has_no_untouched_cards() -> None:
     """As there is no room for more on it; its units still count, all as fragmented."""
     found = ran(told(DRAINED), "cards=1")
-    assert (found.untouched, found.rooms[0].number) == (1, 1)
-    assert found.end.units == 256
-    assert found.end.fragmented == pytest.approx(128 / 246)
+    assert (found.played.untouched, found.rooms[0].number) == (1, 1)
+    assert found.played.end.units == 256
+    assert found.played.end.fragmented == pytest.approx(128 / 246)
     steps = [*come("a"), Drain("node-1", gone=True)]
-    assert ran(scenario([node(), node("b")], *steps)).untouched == 0
+    assert ran(scenario([node(), node("b")], *steps)).played.untouched == 0
 
 
 def test_kinds_of_pods_are_described_differently() -> None:

@@ -348,7 +348,7 @@ def test_a_removed_node_may_come_back() -> None:
     events = "- {at: 1, remove: a}\n- {at: 2, add: {name: a, cards: 1x8GiB}}"
     done = ran(TWO_NODES + events)
     assert places(done.played) == {"p": "a card 0"}
-    assert done.end.units == 64
+    assert done.played.end.units == 64
 
 
 def test_a_pod_is_followed_by_its_first_name() -> None:
@@ -365,8 +365,8 @@ def test_a_pod_is_followed_by_its_first_name() -> None:
     assert list(found) == ["p", "p-moved-1", "p-moved-2"]
     assert (found["p-moved-2"].left_s, found["p-moved-2"].first) == (7, "p")
     assert (done.pods, done.placed, done.moved, done.wrong) == (1, 1, 1, ())
-    assert done.end.held_units == 0
-    assert done.end.arrived_units == 20
+    assert done.played.end.held_units == 0
+    assert done.played.end.arrived_units == 20
 
 
 def test_a_moved_pod_without_room_is_not_placed() -> None:
