@@ -174,8 +174,6 @@ WEBHOOK = Wanted(
 )
 """The API server calls the Service by this name."""
 _OF_SCHEDULER = ("ca.crt", "client.crt")
-_PUBLIC = 0o644
-_SECRET = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +249,8 @@ def scheduler_stamp(files: Mapping[str, bytes]) -> str:
     As an annotation of its manifest it makes kubelet restart it, even if the installer
     was interrupted after it had written the files.
     """
-    digest = hashlib.sha256()
-    for name in _OF_SCHEDULER:
-        digest.update(hashlib.sha256(files.get(name, b"")).digest())
-    return digest.hexdigest()
+    own = [hashlib.sha256(files.get(name, b"")).digest() for name in _OF_SCHEDULER]
+    return hashlib.sha256(b"".join(own)).hexdigest()
 
 
 def due(certificate: x509.Certificate, now: datetime) -> bool:
@@ -264,12 +260,6 @@ def due(certificate: x509.Certificate, now: datetime) -> bool:
     """
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now < begin or end - now < (end - begin) / 3
-
-
-def not_after(pem: bytes) -> datetime | None:
-    """Return when the certificate in a file expires; None if there is none."""
-    found = _certificate(pem)
-    return None if found is None else found.not_valid_after_utc
 
 
 def read_pair(files: Mapping[str, bytes], name: str) -> Pair | None:
@@ -311,6 +301,6 @@ def _serves(
 
 def _files(name: str, pair: Pair, uid: int) -> dict[str, TlsFile]:
     return {
-        f"{name}.crt": TlsFile(pair.certificate_pem, _PUBLIC),
-        f"{name}.key": TlsFile(pair.key_pem, _SECRET, uid),
+        f"{name}.crt": TlsFile(pair.certificate_pem, 0o644),
+        f"{name}.key": TlsFile(pair.key_pem, 0o600, uid),
     }

@@ -56,26 +56,18 @@ def amounts(capacity: Amounts, allocatable: Amounts) -> Json:
     }
 
 
-def rejected(rejection: Rejection) -> Json:
-    """Return the status of a pod that kubelet will not run."""
-    return {
-        "phase": "Failed",
-        "reason": rejection.reason,
-        "message": rejection.message,
-        "startTime": _now(),
-    }
-
-
 def running(pod: Json) -> Json:
     """Return the status of a pod whose containers all run."""
-    inits = pod["spec"].get("initContainers") or []
+    done = {"exitCode": 0, "reason": "Completed", "finishedAt": _now()}
     return {
         "phase": "Running",
         "startTime": _now(),
         "conditions": [_condition(kind) for kind in _CONDITIONS],
         "initContainerStatuses": [
-            _runs(one) if one.get("restartPolicy") == "Always" else _done(one)
-            for one in inits
+            _runs(one)
+            if one.get("restartPolicy") == "Always"
+            else _status(one, "terminated", done)
+            for one in pod["spec"].get("initContainers") or []
         ],
         "containerStatuses": [_runs(one) for one in pod["spec"]["containers"]],
     }
@@ -86,48 +78,35 @@ def waiting(pod: Json, started: Collection[str], complaints: Mapping[str, str]) 
 
     ``complaints`` is what the device plugin said, by container.
     """
-    told = {
-        key: [
-            _runs(one)
-            if one["name"] in started
-            else _waits(one, complaints.get(one["name"], ""))
-            for one in pod["spec"].get(key) or []
-        ]
-        for key in ("initContainers", "containers")
-    }
+
+    def status(one: Json) -> Json:
+        name, waits = one["name"], {"reason": "ContainerCreating"}
+        if name in complaints:
+            message = complaints[name]
+            waits = {"reason": "CreateContainerConfigError", "message": message}
+        return _runs(one) if name in started else _status(one, "waiting", waits)
+
+    inits, spec = pod["spec"].get("initContainers") or [], pod["spec"]
     return {
         "phase": "Pending",
-        "initContainerStatuses": told["initContainers"],
-        "containerStatuses": told["containers"],
+        "initContainerStatuses": [status(one) for one in inits],
+        "containerStatuses": [status(one) for one in spec["containers"]],
     }
 
 
 def _runs(container: Json) -> Json:
-    state = {"running": {"startedAt": _now()}}
-    return _status(container, state, ready=True, started=True)
+    return _status(container, "running", {"startedAt": _now()})
 
 
-def _done(container: Json) -> Json:
-    ended = {"exitCode": 0, "reason": "Completed", "finishedAt": _now()}
-    return _status(container, {"terminated": ended}, ready=True, started=False)
-
-
-def _waits(container: Json, complaint: str) -> Json:
-    waits = {"reason": "ContainerCreating"}
-    if complaint:
-        waits = {"reason": "CreateContainerConfigError", "message": complaint}
-    return _status(container, {"waiting": waits}, ready=False, started=False)
-
-
-def _status(container: Json, state: Json, *, ready: bool, started: bool) -> Json:
+def _status(container: Json, state: str, details: Json) -> Json:
     return {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
-        "ready": ready,
-        "started": started,
+        "ready": state != "waiting",
+        "started": state == "running",
         "restartCount": 0,
-        "state": state,
+        "state": {state: details},
     }
 
 
@@ -149,16 +128,8 @@ AGAIN_AFTER_S = 1.0
 """Seconds until a container that could not start is tried again; kubelet's are more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a pod: its new status and the warning event.
-
-    ``reason`` and ``message`` are the event's, both empty if nothing is wrong.
-    """
-
-    status: Json
-    reason: str = ""
-    message: str = ""
+Step = tuple[Json, str, str]
+"""A pod's new status, and reason and message of the warning; "" if nothing is wrong."""
 
 
 class PodLife:
@@ -169,14 +140,10 @@ class PodLife:
         self.over = False
         self._devices = devices
         self._pod = pod
+        self._uid = str(pod["metadata"]["uid"])
         self._admitted = False
         self._not_before = 0.0
         self._complaints: dict[str, str] = {}
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID."""
-        return str(self._pod["metadata"]["uid"])
 
     def step(self) -> Step | None:
         """Admit the pod, then start what may start; None when nothing is new."""
@@ -186,23 +153,25 @@ class PodLife:
             admitted = self._admit()
             if isinstance(admitted, Rejection):
                 self.over = True
-                return Step(rejected(admitted), admitted.reason, admitted.because)
+                reason, message = admitted.reason, admitted.message
+                status = {"phase": "Failed", "reason": reason, "message": message}
+                return status | {"startTime": _now()}, reason, admitted.because
             self._admitted = True
         complaints = self._start_all()
         if not complaints:
             self.over = True
-            return Step(running(self._pod))
+            return running(self._pod), "", ""
         self._not_before = time.monotonic() + AGAIN_AFTER_S
         if complaints == self._complaints:
             return None
         self._complaints = complaints
         message = "Error: " + "; ".join(complaints.values())
-        return Step(waiting(self._pod, self.given, complaints), "Failed", message)
+        return waiting(self._pod, self.given, complaints), "Failed", message
 
     def end(self) -> None:
         """Release the pod's devices."""
         self.over = True
-        self._devices.release(self.uid)
+        self._devices.release(self._uid)
 
     def _admit(self) -> Mapping[str, ContainerConfig] | Rejection:
         try:
@@ -220,17 +189,15 @@ class PodLife:
         for one in spec.get("initContainers") or []:
             if complaint := self._start(one["name"]):
                 return {one["name"]: complaint}
-        names = [one["name"] for one in spec["containers"]]
-        said = {name: self._start(name) for name in names}
+        said = {one["name"]: self._start(one["name"]) for one in spec["containers"]}
         return {name: complaint for name, complaint in said.items() if complaint}
 
     def _start(self, container: str) -> str:
-        if container in self.given:
-            return ""
-        try:
-            self.given[container] = self._devices.start(self.uid, container)
-        except CannotStartYetError as error:
-            return str(error)
+        if container not in self.given:
+            try:
+                self.given[container] = self._devices.start(self._uid, container)
+            except CannotStartYetError as error:
+                return str(error)
         return ""
 
 
@@ -333,46 +300,46 @@ class StandInKubelet:
                 self._advance(node, pod)
 
     def _advance(self, node: _Node, pod: Json) -> None:
-        metadata = pod["metadata"]
-        uid, life = metadata["uid"], node.lives.get(metadata["uid"])
-        if pod["status"]["phase"] in TERMINAL and life:
+        metadata, phase = pod["metadata"], pod["status"]["phase"]
+        life = node.lives.get(metadata["uid"])
+        if phase in TERMINAL and life:
             life.end()
         if "deletionTimestamp" in metadata:
             if metadata["name"] not in self._held:
                 self._end(pod, life)
-        elif pod["status"]["phase"] == "Pending":
-            life = node.lives.setdefault(uid, PodLife(node.devices, pod))
-            self._step(pod, life)
+        elif phase == "Pending":
+            life = node.lives.setdefault(metadata["uid"], PodLife(node.devices, pod))
+            self._step(_target(pod), life)
 
     def _end(self, pod: Json, life: PodLife | None) -> None:
-        metadata = pod["metadata"]
         if life:
             life.end()
-        where = (metadata["namespace"], metadata["name"])
-        self._cluster.delete(Kind.PODS, *where, grace_period_s=0, uid=metadata["uid"])
+        end = _target(pod)
+        where = (Kind.PODS, end.namespace, end.name)
+        self._cluster.delete(*where, grace_period_s=0, uid=end.uid)
 
-    def _step(self, pod: Json, life: PodLife) -> None:
+    def _step(self, pod: Target, life: PodLife) -> None:
         step = life.step()
         if step is None:
             return
-        metadata = pod["metadata"]
-        where = (metadata["namespace"], metadata["name"])
-        patch = {"metadata": {"uid": metadata["uid"]}, "status": step.status}
-        self._cluster.patch(Kind.PODS, *where, patch, subresource="status")
-        if step.reason:
-            self._warn(pod, step.reason, step.message)
+        status, reason, message = step
+        patch = {"metadata": {"uid": pod.uid}, "status": status}
+        where = (Kind.PODS, pod.namespace, pod.name)
+        self._cluster.patch(*where, patch, subresource="status")
+        if reason:
+            with suppress(ClusterError):
+                self._cluster.event(
+                    pod,
+                    kind="Warning",
+                    reason=reason,
+                    message=message,
+                    component="kubelet",
+                )
 
-    def _warn(self, pod: Json, reason: str, message: str) -> None:
-        metadata = pod["metadata"]
-        target = Target(metadata["namespace"], metadata["name"], metadata["uid"])
-        with suppress(ClusterError):
-            self._cluster.event(
-                target,
-                kind="Warning",
-                reason=reason,
-                message=message,
-                component="kubelet",
-            )
+
+def _target(pod: Json) -> Target:
+    metadata = pod["metadata"]
+    return Target(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 def _order(pod: Json) -> tuple[str, int]:

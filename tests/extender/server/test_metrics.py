@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
@@ -14,7 +15,6 @@ from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
-from gpusharectl.pki import not_after
 from tests.builders import (
     FIRST_FIT,
     bound_json,
@@ -185,9 +185,9 @@ def test_certificates_show_when_they_end(
         name = "vcuda_certificate_not_after_timestamp_seconds"
         return value(registry, name, file=file)
 
-    def written(name: str) -> float | None:
-        ends = not_after(held.read()[name])
-        return ends and ends.timestamp()
+    def written(name: str) -> float:
+        found = x509.load_pem_x509_certificate(held.read()[name])
+        return found.not_valid_after_utc.timestamp()
 
     assert end("ca") == written("ca.crt")
     assert end("server") == written("server.crt")
