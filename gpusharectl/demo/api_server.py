@@ -8,7 +8,7 @@ docs/decisions (0049) says why this is not a server of werkzeug.
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,19 +44,14 @@ _DRAINED = 16 * LARGEST_BODY
 _CHUNK = 1 << 16
 
 
-def _content_type(headers: Message) -> str:
-    """Return the body's type without its parameters; empty if there is none."""
-    text: str = headers.get("Content-Type", "")
-    return text.partition(";")[0].strip().lower()
-
-
 def _read_body(headers: Message, stream: BufferedIOBase) -> Json:
     """Read a JSON object; empty if there is no body. ``Refused`` says what is wrong."""
     raw = _read_bytes(headers, stream)
     if not raw:
         return {}
-    if not (kind := _content_type(headers)).endswith("json"):
-        message = f"the body is {kind or 'of no type'}; send JSON"
+    kind = headers.get_content_type() if "Content-Type" in headers else "of no type"
+    if not kind.endswith("json"):
+        message = f"the body is {kind}; send JSON"
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
     try:
         body = orjson.loads(raw)
@@ -101,19 +96,13 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = _BUFFER
     server: "Server"
 
-    def setup(self) -> None:
-        """Register the connection with the server."""
-        super().setup()
-        self.server.met(self.connection)
-
     def handle(self) -> None:
         """Serve until the client closes the connection, which is not an error."""
-        with suppress(ConnectionError):
+        with self.server.remembered(self.connection), suppress(ConnectionError):
             super().handle()
 
     def finish(self) -> None:
         """Close; what cannot be sent any more is dropped."""
-        self.server.parted(self.connection)
         with suppress(ConnectionError):
             super().finish()
 
@@ -163,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
             place=Place.parse(path),
             query=dict(parse_qsl(url.query, keep_blank_values=True)),
             body=body,
-            content_type=_content_type(self.headers),
+            content_type=self.headers["Content-Type"]
+            and self.headers.get_content_type(),
             accept=accept,
         )
         return self.server.verbs.answer(request)
@@ -230,15 +220,16 @@ class Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
 
-    def met(self, connection: socket.socket) -> None:
-        """Remember a connection."""
+    @contextmanager
+    def remembered(self, connection: socket.socket) -> Iterator[None]:
+        """Know a connection while it is served."""
         with self._lock:
             self._open.add(connection)
-
-    def parted(self, connection: socket.socket) -> None:
-        """Forget a connection."""
-        with self._lock:
-            self._open.discard(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(connection)
 
     def hang_up(self) -> None:
         """End all connections; ``server_close`` waits for their threads."""

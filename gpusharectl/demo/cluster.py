@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 import orjson
@@ -56,17 +55,13 @@ class Child:
     """
 
     def __init__(
-        self,
-        name: str,
-        module: Sequence[str],
-        settings: Mapping[str, str],
-        log: Path,
+        self, name: str, module: Sequence[str], settings: Mapping[str, str], log: Path
     ) -> None:
         self.name = name
         self._log = log
         # The user's own settings are for a real extender.
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
-        own = {PREFIX + name: value for name, value in settings.items()}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        environment |= {PREFIX + name: value for name, value in settings.items()}
         command = [sys.executable, "-m", *module]
         if sys.platform == "linux":
             leash = [sys.executable, "-IS", "-c", _LEASH, str(os.getpid())]
@@ -74,7 +69,7 @@ class Child:
         with log.open("wb") as words:
             self._process = subprocess.Popen(  # noqa: S603
                 command,
-                env=kept | own,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=subprocess.STDOUT,
@@ -178,12 +173,7 @@ class DemoCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -233,14 +223,15 @@ class DemoCluster:
     def _start(self) -> None:
         self._server.start()
         self._server.kubeconfig(self.kubeconfig)
-        listen = {"LISTEN": str(self._verbs), "PUBLIC_LISTEN": str(self._public)}
-        settings = {**listen, "UI": "on"}
-        self._extender = Child(
-            "extender",
-            ("gunicorn", "--config", "python:extender.gunicorn_conf", _EXTENDER),
-            self._common() | settings,
-            self._folder / "extender.log",
-        )
+        settings = {
+            **self._common(),
+            "LISTEN": str(self._verbs),
+            "PUBLIC_LISTEN": str(self._public),
+            "UI": "on",
+        }
+        module = ("gunicorn", "--config", "python:extender.gunicorn_conf", _EXTENDER)
+        log = self._folder / "extender.log"
+        self._extender = Child("extender", module, settings, log)
         self._thread("kubelet", self.kubelet.run)
 
     def _await_extender(self) -> None:
@@ -259,6 +250,7 @@ class DemoCluster:
         cards = folder / "cards.yaml"
         cards.write_text(node.simulated())
         settings = {
+            **self._common(),
             "NODE_NAME": node.name,
             "KUBELET_DIR": str(folder),
             "STATE_DIR": str(folder / "vcuda"),
@@ -266,12 +258,8 @@ class DemoCluster:
             "INJECT": "env",
             "LISTEN": str(free_address()),
         }
-        return Child(
-            f"device plugin of {node.name}",
-            ("deviceplugin", "serve"),
-            self._common() | settings,
-            folder / "deviceplugin.log",
-        )
+        name, log = f"device plugin of {node.name}", folder / "deviceplugin.log"
+        return Child(name, ("deviceplugin", "serve"), settings, log)
 
     def _common(self) -> dict[str, str]:
         return {"KUBECONFIG": str(self.kubeconfig), "LOG_FORMAT": "text"}
@@ -285,17 +273,14 @@ class DemoCluster:
         found = node["status"]["allocatable"]
         if not offered.items() <= found.items():
             return f"kubelet offers {found}"
-        known = self._known_to_extender(spec.name)
-        return "" if known == wanted else f"the extender knows its cards as {known}"
-
-    def _known_to_extender(self, name: str) -> dict[str, int]:
         pages = orjson.loads(fetched(self._verbs, "/snapshot") or b"{}")
-        return {
+        known = {
             card["uuid"]: card["units"]
             for page in pages.get("nodes", ())
-            if page["name"] == name
+            if page["name"] == spec.name
             for card in page["cards"]
         }
+        return "" if known == wanted else f"the extender knows its cards as {known}"
 
     def _wait(self, child: Child, why_not: Callable[[], str]) -> None:
         deadline = time.monotonic() + _START_WITHIN_S

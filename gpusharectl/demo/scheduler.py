@@ -23,8 +23,6 @@ _TIMEOUT_S = 10.0
 _MOST = 5000
 _COMPONENT = "default-scheduler"
 
-Refused = dict[str, str]
-
 
 class StandInScheduler:
     """Schedules the pods of a small cluster, one after the other."""
@@ -51,14 +49,9 @@ class StandInScheduler:
         return self._cluster.list_page(kind, limit=_MOST).items
 
     def _schedule(self, pod: Json, nodes: Iterable[Json], pods: Iterable[Json]) -> None:
-        refused: Refused = {}
-        fitting = []
-        for node in nodes:
-            reason = _resources_fit(pod, node, pods)
-            if reason:
-                refused[node["metadata"]["name"]] = reason
-            else:
-                fitting.append(node["metadata"]["name"])
+        tried = {one["metadata"]["name"]: _shortage(pod, one, pods) for one in nodes}
+        refused = {name: reason for name, reason in tried.items() if reason}
+        fitting = [name for name, reason in tried.items() if not reason]
         if fitting and codec.is_ours(pod):
             answer = self._ask("filter", _args(pod, fitting))
             refused |= answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
@@ -80,46 +73,35 @@ class StandInScheduler:
         return str(best["Host"])
 
     def _bind(self, pod: Json, node: str) -> None:
-        metadata = pod["metadata"]
-        error = ""
+        target, error = _target(pod), ""
         if codec.is_ours(pod):
-            args = {
-                "PodName": metadata["name"],
-                "PodNamespace": metadata["namespace"],
-                "PodUID": metadata["uid"],
-                "Node": node,
-            }
+            args = {"PodName": target.name, "PodNamespace": target.namespace}
+            args |= {"PodUID": target.uid, "Node": node}
             error = self._ask("bind", args)["Error"]
         else:
             try:
-                self._cluster.bind(_target(pod), node, {}, timeout_s=_TIMEOUT_S)
+                self._cluster.bind(target, node, {}, timeout_s=_TIMEOUT_S)
             except ClusterError as failure:
                 error = str(failure)
         if error:
             self._say(pod, error)
             return
-        where = f"{metadata['namespace']}/{metadata['name']}"
-        self._said.pop(metadata["uid"], None)
-        self._cluster.event(
-            _target(pod),
-            kind="Normal",
-            reason="Scheduled",
-            message=f"Successfully assigned {where} to {node}",
-            component=_COMPONENT,
-        )
+        self._said.pop(target.uid, None)
+        where = f"{target.namespace}/{target.name}"
+        message = f"Successfully assigned {where} to {node}"
+        self._event(target, "Normal", "Scheduled", message)
 
     def _say(self, pod: Json, message: str) -> None:
         """Write the event, once for as long as the message stays the same."""
-        uid = pod["metadata"]["uid"]
-        if self._said.get(uid) != message:
-            self._said[uid] = message
-            self._cluster.event(
-                _target(pod),
-                kind="Warning",
-                reason="FailedScheduling",
-                message=message,
-                component=_COMPONENT,
-            )
+        target = _target(pod)
+        if self._said.get(target.uid) != message:
+            self._said[target.uid] = message
+            self._event(target, "Warning", "FailedScheduling", message)
+
+    def _event(self, pod: Target, kind: str, reason: str, message: str) -> None:
+        self._cluster.event(
+            pod, kind=kind, reason=reason, message=message, component=_COMPONENT
+        )
 
     def _ask(self, verb: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401
         link = http.client.HTTPConnection(
@@ -153,7 +135,7 @@ def _target(pod: Json) -> Target:
     return Target(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-def _resources_fit(pod: Json, node: Json, pods: Iterable[Json]) -> str:
+def _shortage(pod: Json, node: Json, pods: Iterable[Json]) -> str:
     """Compare node totals as NodeResourcesFit does; return the first shortage."""
     asked = _requested(pod)
     held: Counter[str] = Counter()
@@ -177,7 +159,7 @@ def _requested(pod: Json) -> Counter[str]:
     return total
 
 
-def _diagnosis(refused: Refused) -> str:
+def _diagnosis(refused: Mapping[str, str]) -> str:
     """Write ``0/3 nodes are available: 1 …, 2 ….`` (contracts 1.6)."""
     counts = Counter(refused.values())
     reasons = sorted(f"{count} {reason}" for reason, count in counts.items())

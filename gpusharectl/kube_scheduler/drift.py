@@ -41,14 +41,14 @@ def flavour(files: HostFiles) -> Flavour:
     """Read it off this host's files; ``MANAGED``: no kube-scheduler is started here."""
     if files.read(KUBEADM_SCHEDULER) is not None:
         return Flavour.KUBEADM
-    if any(_there(files, path) for path in K3S_SIGNS):
+    if any(files.place(path).exists() for path in K3S_SIGNS):
         return Flavour.K3S
     return Flavour.MANAGED
 
 
 def has_driver(files: HostFiles) -> bool:
     """Return whether NVIDIA's driver is loaded on this host."""
-    return any(_there(files, path) for path in DRIVER_SIGNS)
+    return any(files.place(path).exists() for path in DRIVER_SIGNS)
 
 
 def this_node(
@@ -71,15 +71,12 @@ def this_node(
         if address:
             return ""
     own = hostname or socket.gethostname()
-    told = _k3s_name(files) if kind is Flavour.K3S else ""
-    for name in (told, own.lower(), own.lower().split(".")[0]):
+    body = _yaml(files.read(K3S_CONFIG)) if kind is Flavour.K3S else {}
+    told = body.get("node-name") if isinstance(body, dict) else None
+    for name in (str(told), own.lower(), own.lower().split(".")[0]):
         if name and name in nodes:
             return name
     return ""
-
-
-def _there(files: HostFiles, path: Path) -> bool:
-    return files.place(path).exists()
 
 
 def _advertised(files: HostFiles) -> str:
@@ -91,11 +88,6 @@ def _advertised(files: HostFiles) -> str:
         return ""
     found = [str(word) for word in words if str(word).startswith(_ADVERTISED)]
     return found[-1].removeprefix(_ADVERTISED) if found else ""
-
-
-def _k3s_name(files: HostFiles) -> str:
-    body = _yaml(files.read(K3S_CONFIG))
-    return str(body.get("node-name", "")) if isinstance(body, dict) else ""
 
 
 def _yaml(content: bytes | None) -> Any:  # noqa: ANN401

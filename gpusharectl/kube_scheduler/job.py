@@ -22,7 +22,7 @@ from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.kube_scheduler.files import Desired, SchedulerFiles
 from gpusharectl.kube_scheduler.host import Patience
-from gpusharectl.kube_scheduler.host_files import HostFiles, Obstacle
+from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
 from gpusharectl.kube_scheduler.kubeadm import KubeadmFile
 from gpusharectl.kube_scheduler.static_pod import PROGRAM, SchedulerPod, container
 from gpusharectl.kube_scheduler.verify import (
@@ -59,10 +59,12 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
     try:
         changes = files.restore() if action is Action.RESTORE else files.plan()
         if action is Action.TRY:
-            _copy(host, files, into)
+            # The present files are copied beside the new ones.
+            there = (files.config, *files.certificates.paths())
+            copies = [FileChange(path, None, host.read(path)) for path in there]
             folder = f"{KubeadmFile.folder}/"
             inside = [each for each in changes if each.path.startswith(folder)]
-            HostFiles(into).make(inside)
+            HostFiles(into).make([*copies, *inside])
         else:
             files.make(changes)
         return Done((host.read(KubeadmFile.path) or b"").decode())
@@ -70,14 +72,6 @@ def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> 
         return Done(str(obstacle), 1)
     except OSError as error:
         return Done(f"{error.filename or KubeadmFile.path}: {error.strerror}", 1)
-
-
-def _copy(host: HostFiles, files: SchedulerFiles, into: Path) -> None:
-    """Copy the present files there, beside the new ones."""
-    for path in (files.config, *files.certificates.paths()):
-        content = host.read(path)
-        if content is not None:
-            HostFiles(into).write(path, content)
 
 
 NAME = "gpushare-scheduler"
@@ -116,7 +110,11 @@ class HostJob:
             "priorityClassName": "system-node-critical",
             "initContainers": self._trial(mirror),
             "containers": [{**last, "volumeMounts": self._host_mounts(mirror)}],
-            "volumes": self._volumes(mirror),
+            "volumes": [
+                *_host_volumes(mirror),
+                {"name": "kubernetes", "hostPath": {"path": _ETC, "type": "Directory"}},
+                {"name": "try", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+            ],
         }
         template = short_pod(self.name, pod)
         metadata = template["metadata"]
@@ -142,17 +140,11 @@ class HostJob:
         etc, *others = self._host_mounts(mirror)
         mounts = [{**etc, "readOnly": True}, *others, copies]
         step = {**self._step("prepare", Action.TRY), "volumeMounts": mounts}
-        check = check_container(
-            container(mirror), f"{KubeadmFile.folder}/scheduler.yaml"
-        )
         folder = KubeadmFile.folder
-        own = [
-            each
-            for each in check.get("volumeMounts", ())
-            if each["mountPath"] != folder
-        ]
-        inside = f"{_INTO}{folder}".removeprefix(f"{_INTO}/")
-        ours = {"name": "try", "mountPath": folder, "subPath": inside, "readOnly": True}
+        check = check_container(container(mirror), f"{folder}/scheduler.yaml")
+        own = check.get("volumeMounts", ())
+        own = [each for each in own if each["mountPath"] != folder]
+        ours = {**copies, "mountPath": folder, "subPath": folder[1:], "readOnly": True}
         return [step, {**check, "volumeMounts": [*own, ours]}]
 
     def _step(self, name: str, action: Action) -> Json:
@@ -177,38 +169,20 @@ class HostJob:
         }
 
     def _host_mounts(self, mirror: Json) -> list[Json]:
-        mounts: list[Json] = [{"name": "kubernetes", "mountPath": f"{_ROOT}{_ETC}"}]
-        for volume in _elsewhere(mirror):
-            path = volume["hostPath"]["path"]
-            mounts.append(
-                {
-                    "name": volume["name"],
-                    "mountPath": f"{_ROOT}{path}",
-                    "readOnly": True,
-                }
-            )
-        return mounts
-
-    def _volumes(self, mirror: Json) -> list[Json]:
-        own = [
-            each for each in mirror["spec"].get("volumes") or [] if "hostPath" in each
-        ]
-        etc = {"path": _ETC, "type": "Directory"}
         return [
-            *own,
-            {"name": "kubernetes", "hostPath": etc},
-            {"name": "try", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+            {"name": "kubernetes", "mountPath": f"{_ROOT}{_ETC}"},
+            *(
+                {"name": each["name"], "mountPath": f"{_ROOT}{path}", "readOnly": True}
+                for each in _host_volumes(mirror)
+                if not PurePosixPath(path := each["hostPath"]["path"]).is_relative_to(
+                    _ETC
+                )
+            ),
         ]
 
 
-def _elsewhere(mirror: Json) -> list[Json]:
-    """Return kube-scheduler's host folders outside of ``/etc/kubernetes``."""
-    return [
-        volume
-        for volume in mirror["spec"].get("volumes") or []
-        if "hostPath" in volume
-        and not PurePosixPath(volume["hostPath"]["path"]).is_relative_to(_ETC)
-    ]
+def _host_volumes(mirror: Json) -> list[Json]:
+    return [each for each in mirror["spec"].get("volumes") or [] if "hostPath" in each]
 
 
 _MIRROR_S = 20.0

@@ -18,7 +18,7 @@ that proves bind. A kube-scheduler that does not call us binds the pod at once.
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,10 +118,10 @@ def waits_for(pod: Json) -> str:
     """Return what a pod's container waits for; "" if it waits for nothing."""
     for each in _states(pod):
         waiting = (each.get("state") or {}).get("waiting") or {}
-        told = (waiting.get("reason"), waiting.get("message"))
-        if any(told):
-            return ": ".join(str(word) for word in told if word)
-    return str(condition(pod, "PodScheduled").get("message") or "")
+        told = [str(waiting[key]) for key in ("reason", "message") if waiting.get(key)]
+        if told:
+            return ": ".join(told)
+    return _message(pod)
 
 
 def last_words(log: str) -> str:
@@ -202,24 +202,24 @@ def _ended(pod: Json | None) -> Json | None:
 
 
 def _verdict(objects: Objects, ref: Ref, pod: Json) -> Verdict:
-    if pod["status"]["phase"] == "Succeeded":
+    status = pod["status"]
+    if status["phase"] == "Succeeded":
         return Verdict(Said.WELL)
-    codes = _exit_codes(_states(pod))
+    ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
+    # Of programs that ran and failed by themselves.
+    codes = [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
     if not codes:
-        status = pod["status"]
         why = status.get("message") or status.get("reason") or "it did not start"
         return Verdict(Said.UNKNOWN, str(why))
-    try:
-        said = last_words(objects.log(ref.namespace, ref.name, lines=_LOG_LINES))
-    except ClusterError as error:
-        said = f"its log cannot be read: {error}"
+    said = _logged(objects, ref)
     return Verdict(Said.BAD, said or f"it ended with code {codes[0]}")
 
 
-def _exit_codes(containers: Sequence[Json]) -> list[int]:
-    """Return the codes of programs that ran and failed by themselves."""
-    ended = [(each.get("state") or {}).get("terminated") or {} for each in containers]
-    return [int(one["exitCode"]) for one in ended if one.get("reason") == "Error"]
+def _logged(objects: Objects, pod: Ref) -> str:
+    try:
+        return last_words(objects.log(pod.namespace, pod.name, lines=_LOG_LINES))
+    except ClusterError as error:
+        return f"its log cannot be read: {error}"
 
 
 PROBE_NAME = "gpushare-scheduler-probe"
@@ -247,13 +247,12 @@ def probed(
 
 def probe_pod(node: str, image: str) -> Json:
     """Return the pod; only ``node`` suits it, whatever its taints."""
-    nothing = {names.CORE: "0"}
     probe = {
         "name": "probe",
         "image": image,
         "imagePullPolicy": "Never",
         "command": ["kube-scheduler", "--version"],
-        "resources": {"requests": nothing, "limits": nothing},
+        "resources": {key: {names.CORE: "0"} for key in ("requests", "limits")},
     }
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     only = {"nodeSelectorTerms": [{"matchFields": [field]}]}
@@ -387,10 +386,7 @@ class MirrorPod:
         ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
         if ends < _ENDED_TOO_OFTEN:
             return None
-        try:
-            said = last_words(self._objects.log(SYSTEM, ref.name, lines=_LOG_LINES))
-        except ClusterError as error:
-            said = f"(its log cannot be read: {error})"
+        said = _logged(self._objects, ref)
         return f"it has ended {ends} times. Its log says: {said}" if said else None
 
 
@@ -410,9 +406,8 @@ def _failed(container: Json) -> bool:
 
     One that was told to stop has exit code 0, however often.
     """
-    state = container.get("state") or {}
-    ends = (state, container.get("lastState") or {})
-    ended: Json = next((one["terminated"] for one in ends if one.get("terminated")), {})
+    state, last = (container.get(key) or {} for key in ("state", "lastState"))
+    ended = state.get("terminated") or last.get("terminated") or {}
     return "running" not in state and ended.get("exitCode") != 0
 
 
