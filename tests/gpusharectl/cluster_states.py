@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from gpushare.domain.model import Card
 from gpushare.domain.policies import Choice
@@ -41,12 +42,13 @@ def node_of(
     node = node_json(name, *cards, annotations=annotations)
     if labelled:
         node["metadata"]["labels"] = {names.GPU_NODE_LABEL: "true"}
-    well = [card for card in cards if card.healthy]
-    plain = {names.MEMORY: sum(c.units for c in well), names.CORE: 100 * len(well)}
-    told = plain if offered is None else offered
+    if offered is None:
+        well = [card for card in cards if card.healthy]
+        units = sum(card.units for card in well)
+        offered = {names.MEMORY: units, names.CORE: 100 * len(well)}
     node["status"] = {
         "conditions": [{"type": "Ready", "status": ready}],
-        "allocatable": {key: str(number) for key, number in told.items()},
+        "allocatable": {key: str(number) for key, number in offered.items()},
     }
     node["spec"] = {"unschedulable": True} if unschedulable else {}
     return node
@@ -60,18 +62,17 @@ def part(name: str, part_of: str, *, node: str = "", ready: bool = True) -> Json
         "app.kubernetes.io/part-of": "gpushare",
         "app.kubernetes.io/name": part_of,
     }
-    told = "True" if ready else "False"
-    pod["status"]["conditions"] = [{"type": "Ready", "status": told}]
+    pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
     return pod
 
 
-def extender(name: str = "gpushare-extender-x", **more: object) -> Json:
-    return part(name, "gpushare-extender", **more)  # type: ignore[arg-type]
+def extender(name: str = "gpushare-extender-x", **more: Any) -> Json:
+    return part(name, "gpushare-extender", **more)
 
 
-def plugin(node: str, **more: object) -> Json:
+def plugin(node: str, **more: Any) -> Json:
     name = f"gpushare-device-plugin-{node}"
-    return part(name, "gpushare-device-plugin", node=node, **more)  # type: ignore[arg-type]
+    return part(name, "gpushare-device-plugin", node=node, **more)
 
 
 def kube_scheduler(*words: str, node: str = "cp") -> Json:
@@ -97,15 +98,8 @@ def aged(*pods: Json) -> list[Json]:
 
 
 def refused_by_scheduler(pod: Json, words: str) -> Json:
-    """The pod with what kube-scheduler has said of it."""
-    pod["status"]["conditions"] = [
-        {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": words,
-        }
-    ]
+    refused = {"type": "PodScheduled", "status": "False", "message": words}
+    pod["status"]["conditions"] = [refused]
     return pod
 
 
@@ -152,8 +146,8 @@ def three_apps() -> list[Json]:
     return [held(name, G, units, node="node-1") for name, units in sizes.items()]
 
 
-def asking(name: str = "big", units: int = 30, cores: int = 1, **more: object) -> Json:
-    (pod,) = aged(pod_json(name, units=units, cores=cores, **more))  # type: ignore[arg-type]
+def asking(name: str = "big", units: int = 30, cores: int = 1, **more: Any) -> Json:
+    (pod,) = aged(pod_json(name, units=units, cores=cores, **more))
     return pod
 
 
@@ -169,38 +163,29 @@ def small() -> ClusterState:
 
 
 def empty() -> ClusterState:
-    """Nothing at all."""
     return cluster_state(parts=())
 
 
 def no_gpu_nodes() -> ClusterState:
-    """Nodes, and none of them shares a card."""
     nodes = [node_of(f"plain-{number}", labelled=False) for number in range(3)]
     return cluster_state(nodes, parts=())
 
 
 def sick() -> ClusterState:
-    """A sick card with a pod on it."""
-    pods = [held("cuda-3", B, 20, node="node-2"), asking("next", 20)]
-    return cluster_state(
-        [node_2(healthy=False)], [*pods, held("a", A, 20, node="node-2")]
-    )
+    pods = [held("cuda-3", B, 20, node="node-2"), held("a", A, 20, node="node-2")]
+    return cluster_state([node_2(healthy=False)], [*pods, asking("next", 20)])
 
 
 def cordoned() -> ClusterState:
     """A cordoned card with a pod on it, and one that waits for it."""
-    pods = [held("cuda-3", B, 2, node="node-2"), asking("next", 20)]
-    return cluster_state(
-        [node_2(cordoned=True)], [*pods, held("a", A, 20, node="node-2")]
-    )
+    pods = [held("cuda-3", B, 2, node="node-2"), held("a", A, 20, node="node-2")]
+    return cluster_state([node_2(cordoned=True)], [*pods, asking("next", 20)])
 
 
 def whole_card() -> ClusterState:
     """One pod has a card for itself, one waits for two."""
     whole = placement("alone", shares=[share(A, 29, 100)], node="node-2")
-    return cluster_state(
-        [node_2()], [*aged(bound_json(whole)), asking("two", 0, 200)], parts=None
-    )
+    return cluster_state([node_2()], [*aged(bound_json(whole)), asking("two", 0, 200)])
 
 
 def swapped() -> ClusterState:
@@ -227,7 +212,6 @@ def making_room() -> ClusterState:
 
 
 def for_cores() -> ClusterState:
-    """Memory is there, compute is not."""
     pods = [held("a", A, 1, 80, node="node-2"), held("b", B, 1, 60, node="node-2")]
     return cluster_state([node_2()], [*pods, asking("hungry", 2, 50)])
 
@@ -239,7 +223,6 @@ def fragmented() -> ClusterState:
 
 
 def unknown_policy() -> ClusterState:
-    """A wish that nobody can fulfil."""
     return cluster_state([node_2()], [asking(annotations={names.POLICY: "tightest"})])
 
 
@@ -261,7 +244,6 @@ def selected() -> ClusterState:
 
 
 def crowd() -> ClusterState:
-    """Three hundred pods on one card."""
     node = node_of("node-1", card(0, 563, uuid=G, model="NVIDIA H200 141GB HBM3e"))
     pods = [held(f"m-{n:03}", G, 1, 0, node="node-1") for n in range(300)]
     pods += [held("large", G, 200, 40, node="node-1")]
@@ -277,7 +259,6 @@ def ready_soon() -> ClusterState:
 
 
 def troubled() -> ClusterState:
-    """Everything that can be wrong beside the cards, at once."""
     lost = node_of("lost", card(0, 29, uuid=A), ready="Unknown", unschedulable=True)
     broken = node_of("broken", annotations={names.CARDS: '{"v": 1, "cards": [{}]}'})
     stray = node_of(
@@ -360,7 +341,6 @@ def bitfusion() -> ClusterState:
 
 
 def unread() -> ClusterState:
-    """Whoever looks may not list quotas."""
     return replace(tenants(), quotas=None)
 
 
@@ -372,28 +352,8 @@ def many() -> ClusterState:
 
 
 SCENES: Mapping[str, Callable[[], ClusterState]] = {
-    scene.__name__: scene
-    for scene in (
-        small,
-        empty,
-        no_gpu_nodes,
-        sick,
-        cordoned,
-        whole_card,
-        swapped,
-        unplaced,
-        making_room,
-        for_cores,
-        fragmented,
-        unknown_policy,
-        apart,
-        selected,
-        crowd,
-        ready_soon,
-        troubled,
-        tenants,
-        bitfusion,
-        unread,
-        many,
-    )
+    name: scene
+    for name, scene in list(globals().items())
+    if getattr(scene, "__annotations__", {}) == {"return": ClusterState}
 }
+"""All functions here that make a state of nothing."""

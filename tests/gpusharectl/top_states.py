@@ -32,14 +32,13 @@ from tests.gpusharectl.exporter_pages import HOUR, TICK, Says, Shown, Use, page
 
 
 def exporter(node: str, *, ready: bool = True) -> Json:
-    return part(
-        f"gpushare-exporter-{node}", "gpushare-exporter", node=node, ready=ready
-    )
+    name = "gpushare-exporter"
+    return part(f"{name}-{node}", name, node=node, ready=ready)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A cluster, and what each node's exporter answers; a node without one has none."""
+    """A cluster, and what each node's exporter answers."""
 
     seen: ClusterState
     answers: Mapping[str, bytes | ClusterError] = field(default_factory=dict)
@@ -100,7 +99,6 @@ def unknown() -> Scene:
 
 
 def no_exporters() -> Scene:
-    """Nobody has installed any."""
     return scene([node_1(), node_2()], three_apps(), {})
 
 
@@ -146,11 +144,10 @@ def closed() -> Scene:
 
 def elsewhere() -> Scene:
     """Pods that are where they should not be, or of which nobody knows where."""
-    gone = held("left-behind", "GPU-gone", 5, node="node-2")
     pods = [
         held("mover", A, 20, node="node-2"),
         asking("byhand", 5, node="node-2", phase="Running"),
-        gone,
+        held("left-behind", "GPU-gone", 5, node="node-2"),
     ]
     first = Shown(A, 0, 300, uses=(Use("mover", 0, 0),))
     uses = (
@@ -164,12 +161,10 @@ def elsewhere() -> Scene:
 
 def containers() -> Scene:
     """Two containers share what their pod was allotted, and one takes too much."""
-    parts = (
-        ContainerAmount("web", Amount(5, 4)),
-        ContainerAmount("model", Amount(5, 8)),
-    )
+    web, model = Amount(5, 4), Amount(5, 8)
+    parts = ContainerAmount("web", web), ContainerAmount("model", model)
     both = placement(
-        "pair", node="node-2", shares=[Share(CardUUID(A), Amount(10, 12), parts)]
+        "pair", node="node-2", shares=[Share(CardUUID(A), web + model, parts)]
     )
     alone = placement("alone", shares=[share(B, 29, 100)], node="node-2")
     leaving = bound_json(both, terminating=True)
@@ -177,13 +172,9 @@ def containers() -> Scene:
         Use("pair", 1600, 3, container="web", over=True),
         Use("pair", 900, 30, container="model"),
     )
-    answers = {
-        "node-2": page(
-            Shown(A, 0, 2700, 33, uses=uses),
-            Shown(B, 1, 7300, 99, uses=(Use("alone", 7000, 98),)),
-            node="node-2",
-        )
-    }
+    first = Shown(A, 0, 2700, 33, uses=uses)
+    second = Shown(B, 1, 7300, 99, uses=(Use("alone", 7000, 98),))
+    answers = {"node-2": page(first, second, node="node-2")}
     return scene([node_2()], aged(leaving, bound_json(alone)), answers)
 
 
@@ -198,25 +189,15 @@ def crowd() -> Scene:
 
 
 def no_gpu_nodes() -> Scene:
-    """Nodes, and none of them shares a card."""
     return scene([node_of("plain", labelled=False)], [], {})
 
 
 SCENES: Mapping[str, Callable[[], Scene]] = {
-    one.__name__: one
-    for one in (
-        at_work,
-        unknown,
-        no_exporters,
-        silent,
-        ailing,
-        closed,
-        elsewhere,
-        containers,
-        crowd,
-        no_gpu_nodes,
-    )
+    name: made
+    for name, made in list(globals().items())
+    if getattr(made, "__annotations__", {}) == {"return": Scene}
 }
+"""All functions here that make a scene of nothing."""
 
 
 @cache

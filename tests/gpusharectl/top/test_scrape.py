@@ -1,8 +1,6 @@
 """Which exporters are read, how long that may take, and what their pages mean."""
 
-import os
-import subprocess
-import sys
+import threading
 from collections.abc import Mapping, Sequence
 from threading import Barrier, Event
 
@@ -43,9 +41,8 @@ from tests.deviceplugin.exporter_data import (
     use,
 )
 from tests.deviceplugin.node_fixture import NODE
-from tests.gpusharectl.cluster_states import cluster_state, part
+from tests.gpusharectl.cluster_states import cluster_state, in_namespace, part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
-from tests.gpusharectl.terminal import ROOT
 from tests.gpusharectl.top_states import exporter
 from tests.testbed.waiting import wait_until
 
@@ -81,6 +78,7 @@ class FakeExporters:
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:
+    """Nor the process from its end: it hangs in a daemon thread."""
     exporters = FakeExporters("hangs")
     parts = exporter("hangs"), exporter("well")
     told = wait_until(
@@ -88,40 +86,15 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
         "an answer in time, which a busy machine may be late for",
         accept=lambda seen: isinstance(seen["well"], Answer),
     )
+    hanging = [one.daemon for one in threading.enumerate() if one.name == "top-asks"]
     exporters.released.set()
+    assert hanging
+    assert all(hanging)
     assert list(told) == ["hangs", "well"]
     assert told["hangs"] == NoAnswer(
         "its exporter did not answer within 0.3 s",
         "kubectl -n kube-system logs gpushare-exporter-hangs",
     )
-
-
-PROGRAM = """
-from threading import Event
-from gpusharectl.top.scrape import scrape
-from tests.gpusharectl.cluster_states import cluster_state
-from tests.gpusharectl.top_states import exporter
-
-class Hangs:
-    def fetch(self, *_):
-        Event().wait()
-
-state = cluster_state(parts=[exporter("a")])
-print(scrape(Hangs(), state, ["a"], deadline_s=0.1)["a"].because)
-"""
-
-
-@pytest.mark.processes
-def test_one_that_hangs_keeps_no_process_from_its_end() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "its exporter did not answer within 0.1 s\n"
 
 
 def test_many_are_asked_at_a_time() -> None:
@@ -142,27 +115,34 @@ def test_only_nodes_that_are_shown_are_asked() -> None:
     assert exporters.asked == ["gpushare-exporter-a"]
 
 
-def test_a_pod_in_another_namespace_is_not_asked() -> None:
+def in_another_namespace() -> Json:
     """Anybody may write labels in a namespace of his own."""
-    forged = exporter("a")
-    forged["metadata"]["namespace"] = "mallory"
-    exporters = FakeExporters()
-    assert exporters.scraped(forged)["a"] == NoAnswer(
-        "no exporter runs on the node", "gpusharectl install --with-monitoring"
-    )
-    assert exporters.asked == []
+    return in_namespace(exporter("a"), "mallory")
 
 
-def test_one_that_is_not_ready_is_not_asked() -> None:
+def without_image() -> Json:
     pod = exporter("a", ready=False)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
+    return pod
+
+
+NOT_READY = "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
+
+
+@pytest.mark.parametrize(
+    ("pod", "because", "do"),
+    [
+        (in_another_namespace(), "no exporter runs on the node", "--with-monitoring"),
+        (without_image(), NOT_READY, "describe pods"),
+    ],
+)
+def test_a_pod_that_is_not_asked(pod: Json, because: str, do: str) -> None:
     exporters = FakeExporters()
     told = exporters.scraped(pod)["a"]
     assert isinstance(told, NoAnswer)
-    assert told.because == (
-        "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
-    )
+    assert told.because == because
+    assert do in told.do
     assert exporters.asked == []
 
 
