@@ -6,7 +6,6 @@ import pytest
 
 from bench import crowd
 from bench.lives import Pace
-from bench.scale import age_s
 from bench.stage import node_body
 from bench.takeover import longest_gap
 from gpushare.cache.nodes import NodeBook
@@ -88,8 +87,3 @@ def test_the_pace_waits_for_each_number_and_ends_in_time() -> None:
 def test_the_longest_time_without_a_placement(since: float, gap: float) -> None:
     """One that began before the end counts, one that was over by then does not."""
     assert longest_gap([0, 1, 2, 3, 12, 13, 15], since) == gap
-
-
-def test_the_age_that_the_extender_tells() -> None:
-    name = "vcuda_extender_ledger_age_seconds"
-    assert age_s(f'{name}{{kind="nodes"}} 9\n{name}{{kind="pods"}} 0.25\n') == 0.25

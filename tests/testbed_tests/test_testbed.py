@@ -1,18 +1,12 @@
-"""The test bed itself: real binaries, a scheduler, controllers, a stand-in kubelet."""
+"""The test bed itself: what a stand-in kubelet does, and what the audit counts."""
 
 import pytest
 
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.kubelet import StandInKubelet
-from tests.testbed.objects import (
-    events_of,
-    pod,
-    post_node,
-    post_pod,
-    read_pod,
-)
-from tests.testbed.rest import Json, Rest
+from tests.testbed.objects import pod, post_pod, read_pod
+from tests.testbed.rest import Rest
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
@@ -23,32 +17,6 @@ GRACEFUL = {"terminationGracePeriodSeconds": 30}
 def phases(rest: Rest, namespace: str) -> list[str]:
     pods = rest.items(f"/api/v1/namespaces/{namespace}/pods")
     return [found["status"]["phase"] for found in pods]
-
-
-def bound(rest: Rest, a_pod: Json, timeout_s: float = 30) -> str:
-    what = f"node for {a_pod['metadata']['name']}"
-    look = wait_until(
-        lambda: read_pod(rest, a_pod),
-        what,
-        timeout_s,
-        accept=lambda seen: bool(seen["spec"].get("nodeName")),
-    )
-    return str(look["spec"]["nodeName"])
-
-
-def test_extender_that_is_away_stops_the_pod(
-    clean_plane: ControlPlane, namespace: str
-) -> None:
-    """The extender's entry is loaded: only pods with our resources need it."""
-    rest = clean_plane.rest
-    post_node(rest, "node", units=16, cores=100)
-    url = "http://127.0.0.1:9/scheduler"
-    with clean_plane.start_scheduler("extended", extender_url=url):
-        plain = post_pod(rest, pod("plain", namespace))
-        shared = post_pod(rest, pod("shared", namespace, units=1))
-        assert bound(rest, plain) == "node"
-        events = wait_until(lambda: events_of(rest, shared), "event")
-    assert f"{url}/filter" in events[0]["message"]
 
 
 def test_kubelet_holds_a_terminating_pod(

@@ -1,6 +1,7 @@
 """A small cluster and pods, with defaults for all that a test is not about."""
 
 from pathlib import Path
+from typing import Any
 
 from bench.packing.cluster import Cluster, Shape
 from gpusharectl.simulate.openb import TraceNode, TracePod
@@ -35,15 +36,8 @@ def shape(
     return Shape(cpu, memory, cards if milli else 0, milli, allowed)
 
 
-def pod(
-    name: str = "pod",
-    milli: int = 0,
-    cards: int = 1,
-    cpu: int = 1000,
-    memory: int = 1024,
-    models: str | None = None,
-) -> TracePod:
-    asked = shape(milli, cards, cpu, memory, models)
+def pod(name: str = "pod", milli: int = 0, **more: Any) -> TracePod:
+    asked = shape(milli, **more)
     return TracePod(
         name, asked.cpu_milli, asked.memory_mib, asked.cards, asked.milli, asked.models
     )

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from bench.packing.command import packing
@@ -44,24 +43,3 @@ def test_a_mean_over_the_seeds_is_unknown_where_one_is() -> None:
     assert mean([95.0, None]) is None
     assert deviation([95.0, 96.0, 97.0]) == 1.0
     assert deviation([95.0]) is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--policies", "best"), 'no "best"; there are random, bestfit'),
-        (("--lists", "large"), 'no "large"; there are bare, small'),
-        (
-            ("--trace-dir", CASES / "no"),
-            "openb_node_list_gpu_node.csv: there is no such",
-        ),
-    ],
-)
-def test_what_is_not_there_is_named(
-    arguments: tuple[object, ...], complaint: str, tmp_path: Path
-) -> None:
-    output = tmp_path / "packing.json"
-    found = run("--trace-dir", CASES, "--output", output, *arguments)
-    assert found.exit_code != 0
-    assert complaint in " ".join(found.output.split()).replace("│ ", "")
-    assert not output.exists()

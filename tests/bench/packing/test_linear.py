@@ -12,51 +12,23 @@ from gpusharectl.simulate.openb import Trace, TraceNode, TracePod, read_trace
 from tests.bench.packing.building import CASES, node, pod
 
 
-def trace(nodes: list[TraceNode], *pods: TracePod) -> Trace:
-    return Trace(tuple(nodes), pods)
-
-
 @pytest.mark.parametrize(
-    ("made", "bound", "ceiling"),
+    ("nodes", "pods", "bound", "ceiling"),
     [
-        pytest.param(trace([node()], pod(milli=600)), 60, 60, id="one on a card"),
-        pytest.param(
-            trace([node()], pod("a", 600), pod("b", 400)), 100, 100, id="a pair"
-        ),
-        pytest.param(
-            trace([node(cpu=1000)], pod(milli=250)), 25, 25, id="CPU for one alone"
-        ),
-        pytest.param(
-            trace([node(memory=2048)], pod(milli=250)), 50, 50, id="memory for two"
-        ),
-        pytest.param(
-            # A load of 100 is one pod of each; 1.5 cores do for three quarters of both.
-            trace([node(cpu=1500)], pod("a", 1000), pod("b", cpu=1000)),
-            *(100, 75),
-            id="without cards, and refused",
-        ),
-        pytest.param(
-            trace([node(cards=3)], pod(milli=1000, cards=2)),
-            200 / 3,
-            200 / 3,
-            id="pair",
-        ),
-        pytest.param(
-            trace([node(model="A"), node(model="B")], pod(milli=1000, models="A")),
-            *(50, 50),
-            id="one model of two",
-        ),
-        pytest.param(
-            trace([node()], pod("a", 500), pod("b", 500, models="B")),
-            *(50, 0),
-            id="one that fits nowhere",
-        ),
+        ([node()], [pod("a", 600), pod("b", 400)], 100, 100),
+        ([node(cpu=1000)], [pod(milli=250)], 25, 25),
+        ([node(memory=2048)], [pod(milli=250)], 50, 50),
+        # A load of 100 is one pod of each; 1.5 cores do for three quarters of both.
+        ([node(cpu=1500)], [pod("a", 1000), pod("b", cpu=1000)], 100, 75),
+        ([node(cards=3)], [pod(milli=1000, cards=2)], 200 / 3, 200 / 3),
+        ([node(model="A"), node(model="B")], [pod(milli=1000, models="A")], 50, 50),
+        ([node()], [pod("a", 500), pod("b", 500, models="B")], 50, 0),
     ],
 )
 def test_the_limits_are_those_worked_out_by_hand(
-    made: Trace, bound: float, ceiling: float
+    nodes: list[TraceNode], pods: list[TracePod], bound: float, ceiling: float
 ) -> None:
-    found = limits(made)
+    found = limits(Trace(tuple(nodes), tuple(pods)))
     assert found.bound == pytest.approx(bound)
     assert found.ceiling == pytest.approx(ceiling)
 
