@@ -17,7 +17,7 @@ from typing import Any
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 import orjson
-from flask import Flask, Response, request
+from flask import Response, request
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from werkzeug.exceptions import BadRequest, MisdirectedRequest
 
@@ -30,7 +30,6 @@ from extender.server.public import (
     Answer,
     MetricsPage,
     Readiness,
-    anybody,
     create_public_app,
     json_response,
     posts,
@@ -112,14 +111,12 @@ class Parts:
 
 def create_app(parts: Parts) -> WSGIApplication:
     """Make the application of the inner listener: verbs, pages, and the public rest."""
-    app = create_public_app(
-        parts.readiness,
-        parts.metrics_page,
-        {
-            _path("filter"): wire.filter_reply(FilterResult(error=INTERNAL_ERROR)),
-            _path("bind"): wire.bind_reply(INTERNAL_ERROR),
-        },
-    )
+    failed = FilterResult(error=INTERNAL_ERROR)
+    internal_errors = {
+        f"{EXTENDER_PREFIX}/filter": wire.filter_reply(failed),
+        f"{EXTENDER_PREFIX}/bind": wire.bind_reply(INTERNAL_ERROR),
+    }
+    app = create_public_app(parts.readiness, parts.metrics_page, internal_errors)
     if not parts.tls:
         app.before_request(_insist_on_local_name)
 
@@ -127,12 +124,25 @@ def create_app(parts: Parts) -> WSGIApplication:
     def snapshot() -> Response:
         return json_response(orjson.dumps(parts.snapshot()))
 
-    if parts.page:
-        _add_page(app, parts.page)
+    if page := parts.page:
+
+        @app.get("/ui")
+        def ui() -> Response:
+            return Response(page.html, headers=dict(page.headers))
+
+        @app.get("/ui/state")
+        def ui_state() -> Response:
+            return json_response(orjson.dumps(page.state()), STATE_HEADERS)
+
     answers: dict[str, Answer] = {
-        _path(verb): partial(_timed, parts, verb, view) for verb, view in _VIEWS.items()
+        f"{EXTENDER_PREFIX}/{verb}": partial(_timed, parts, verb, view)
+        for verb, view in _VIEWS.items()
     }
-    return posts(app, answers, welcome=anybody if parts.tls else _by_local_name)
+
+    def welcome(environ: WSGIEnvironment) -> bool:
+        return parts.tls or _by_local_name(environ)
+
+    return posts(app, answers, welcome=welcome)
 
 
 def is_local(host: str) -> bool:
@@ -179,20 +189,6 @@ def _insist_on_local_name() -> None:
     )
 
 
-def _add_page(app: Flask, page: Page) -> None:
-    @app.get("/ui")
-    def ui() -> Response:
-        return Response(page.html, headers=dict(page.headers))
-
-    @app.get("/ui/state")
-    def ui_state() -> Response:
-        return json_response(orjson.dumps(page.state()), STATE_HEADERS)
-
-
-def _path(verb: str) -> str:
-    return f"{EXTENDER_PREFIX}/{verb}"
-
-
 View = Callable[[Parts, bytes], bytes]
 
 
@@ -203,18 +199,13 @@ def _timed(parts: Parts, verb: str, view: View, body: bytes) -> bytes:
 
 def _filter(parts: Parts, body: bytes) -> bytes:
     args = wire.extender_args(body)
-    reasons = parts.readiness.why_not()
-    if reasons:
-        result = FilterResult(error=_not_ready(reasons))
+    if why_not := _not_ready(parts):
+        result = FilterResult(error=why_not)
     else:
         result = parts.verbs.filter(args)
     parts.metrics.filtered(result)
-    facts = {
-        "pod": f"{args.pod.namespace}/{args.pod.name}",
-        "kept": len(result.kept),
-        "refused": len(result.refused or ()),
-    }
-    logger.debug("filtered", extra=facts)
+    counts = {"kept": len(result.kept), "refused": len(result.refused or ())}
+    logger.debug("filtered", extra={"pod": str(args.pod), **counts})
     return wire.filter_reply(result)
 
 
@@ -236,10 +227,9 @@ def _preempt(parts: Parts, body: bytes) -> bytes:
 
 def _bind(parts: Parts, body: bytes) -> bytes:
     args = wire.binding_args(body)
-    reasons = parts.readiness.why_not()
     with about(pod=f"{args.namespace}/{args.name}", node=args.node):
-        if reasons:
-            bound = Bound(Outcome.REFUSED, _not_ready(reasons))
+        if why_not := _not_ready(parts):
+            bound = Bound(Outcome.REFUSED, why_not)
         else:
             bound = parts.binder.bind(args)
         parts.metrics.bound(bound)
@@ -260,9 +250,10 @@ _VIEWS: Mapping[str, View] = {
 
 def _insist_on_ready(parts: Parts) -> None:
     """Refuse a verb whose answer has no ``Error`` field while the ledger is not."""
-    if reasons := parts.readiness.why_not():
-        raise BadRequest(_not_ready(reasons))
+    if why_not := _not_ready(parts):
+        raise BadRequest(why_not)
 
 
-def _not_ready(reasons: list[str]) -> str:
-    return "vcuda extender is not ready: " + "; ".join(reasons)
+def _not_ready(parts: Parts) -> str:
+    reasons = "; ".join(parts.readiness.why_not())
+    return reasons and f"vcuda extender is not ready: {reasons}"

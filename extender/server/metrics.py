@@ -157,14 +157,11 @@ class CertificateCollector(Collector):
                 family.add_metric([file], expires_at(path).timestamp())
                 self._logged.discard(file)
             except (OSError, ValueError) as error:
-                self._log_once(file, path, error)
+                if file not in self._logged:
+                    self._logged.add(file)
+                    facts = {"path": path, "because": str(error)}
+                    logger.warning("certificate cannot be read", extra=facts)
         yield family
-
-    def _log_once(self, file: str, path: str, error: Exception) -> None:
-        if file not in self._logged:
-            self._logged.add(file)
-            facts = {"path": path, "because": str(error)}
-            logger.warning("certificate cannot be read", extra=facts)
 
 
 class LessonCollector(Collector):

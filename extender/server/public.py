@@ -73,16 +73,11 @@ class Readiness:
         return {name: age_s for name, age_s in ages.items() if age_s is not None}
 
 
-def anybody(_environ: WSGIEnvironment) -> bool:
-    """Let every request take the short way."""
-    return True
-
-
 def posts(
     app: Flask,
     answers: Mapping[str, Answer],
     *,
-    welcome: Callable[[WSGIEnvironment], bool] = anybody,
+    welcome: Callable[[WSGIEnvironment], bool] = lambda _environ: True,
     refused: Callable[[str], None] = lambda _path: None,
 ) -> WSGIApplication:
     """Answer POSTs of JSON to these paths, and leave all other requests to the app.
@@ -223,9 +218,18 @@ def bare_app(internal_errors: Mapping[str, bytes] | None = None) -> Flask:
             return json_response(bodies[request.path])
         return _error({"error": INTERNAL_ERROR}, 500)
 
+    def malformed(error: Malformed) -> Response:
+        # No component of Kubernetes sends such a request.
+        logger.warning("request not understood", extra={"because": str(error)})
+        return _error({"error": str(error), "field": error.field}, 400)
+
+    def refused(error: HTTPException) -> Response:
+        text = f"{error.name}: {error.description}"
+        return _error({"error": text}, error.code or 500)
+
     app = Flask("extender")
-    app.register_error_handler(Malformed, _malformed)
-    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(Malformed, malformed)
+    app.register_error_handler(HTTPException, refused)
     app.register_error_handler(Exception, failed)
     return app
 
@@ -233,17 +237,6 @@ def bare_app(internal_errors: Mapping[str, bytes] | None = None) -> Flask:
 def json_response(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with JSON that is written already."""
     return Response(body, content_type=JSON, headers=dict(headers or {}))
-
-
-def _malformed(error: Malformed) -> Response:
-    """Answer, and log, since no component of Kubernetes sends such a request."""
-    logger.warning("request not understood", extra={"because": str(error)})
-    return _error({"error": str(error), "field": error.field}, 400)
-
-
-def _http(error: HTTPException) -> Response:
-    text = f"{error.name}: {error.description}"
-    return _error({"error": text}, error.code or 500)
 
 
 def _error(body: Mapping[str, str], status: int) -> Response:

@@ -89,7 +89,13 @@ class ServerTls:
         except OSError as error:
             if last is None:
                 raise
-            self._log_once(str(error))
+            # Logged once, not at each connection.
+            if str(error) != self._logged:
+                self._logged = str(error)
+                logger.warning(
+                    "new TLS files cannot be used; the previous ones stay in use",
+                    extra={"cert": self._files.cert, "because": self._logged},
+                )
             return last[1]
 
     def _newest(self, last: tuple[Stamp, ssl.SSLContext] | None) -> ssl.SSLContext:
@@ -103,15 +109,6 @@ class ServerTls:
         if last is not None:
             logger.info("new certificates", extra={"cert": self._files.cert})
         return made
-
-    def _log_once(self, because: str) -> None:
-        """Warn once, not at each connection."""
-        if because != self._logged:
-            self._logged = because
-            logger.warning(
-                "new TLS files cannot be used; the previous ones stay in use",
-                extra={"cert": self._files.cert, "because": because},
-            )
 
 
 def complaints(files: TlsFiles) -> list[str]:

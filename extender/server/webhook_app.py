@@ -5,12 +5,12 @@ any number of replicas give the same answers.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import product
 from threading import Lock
 from wsgiref.types import WSGIApplication
 
@@ -45,6 +45,16 @@ class Result(StrEnum):
     """An internal error; the pod was denied."""
 
 
+PATHS: Mapping[str, str | None] = {
+    "/mutate": "",
+    "/mutate/bitfusion-all": "all",
+    "/mutate/bitfusion-injection": "injection",
+    "/validate": None,
+}
+"""What the webhook configurations call, with how Bitfusion pods without an annotation
+of their own are translated; None if the pod may not be changed."""
+
+
 class ReviewMetrics:
     """Count and time reviews."""
 
@@ -62,58 +72,23 @@ class ReviewMetrics:
             ["path", "result"],
             registry=registry,
         )
+        for path, result in product(PATHS, Result):
+            self._reviews.labels(path, result.value)
         self._warnings = Counter(
             "vcuda_webhook_warnings",
             "Warnings given to those who create pods.",
             registry=registry,
         )
 
-    def of(self, path: str) -> "PathMetrics":
-        """Return the metrics of one path, with every result at 0 to begin with."""
-        results = {one: self._reviews.labels(path, one.value) for one in Result}
-        return PathMetrics(self._seconds.labels(path), results, self._warnings)
-
-
-@dataclass(frozen=True, slots=True)
-class PathMetrics:
-    """Count and time the reviews of one path."""
-
-    seconds: Histogram
-    results: Mapping[Result, Counter]
-    warnings: Counter
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
+    def timed(self, path: str) -> AbstractContextManager[object]:
         """Time one review."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds.observe(time.perf_counter() - began)
+        return self._seconds.labels(path).time()
 
-    def reviewed(self, result: Result, warnings: int = 0) -> None:
+    def reviewed(self, path: str, result: Result, warnings: int = 0) -> None:
         """Count a review, and the warnings that it gave."""
-        self.results[result].inc()
+        self._reviews.labels(path, result.value).inc()
         if warnings:
-            self.warnings.inc(warnings)
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """How the reviews of one path are judged."""
-
-    mutating: bool
-    mode: str = ""
-    """How Bitfusion pods without an annotation of their own are translated."""
-
-
-PATHS: Mapping[str, Path] = {
-    "/mutate": Path(mutating=True),
-    "/mutate/bitfusion-all": Path(mutating=True, mode="all"),
-    "/mutate/bitfusion-injection": Path(mutating=True, mode="injection"),
-    "/validate": Path(mutating=False),
-}
-"""What the webhook configurations call."""
+            self._warnings.inc(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,54 +104,43 @@ class WebhookParts:
 
 def create_webhook_app(parts: WebhookParts) -> WSGIApplication:
     """Make the application for the API server: reviews and nothing else."""
-    metrics = {rule: parts.metrics.of(rule) for rule in PATHS}
-    answers = {
-        path: partial(_timed, parts, metrics[path], PATHS[path]) for path in PATHS
-    }
-    return posts(
-        bare_app(),
-        answers,
-        refused=lambda rule: metrics[rule].reviewed(Result.MALFORMED),
-    )
+    answers = {path: partial(_answer, parts, path) for path in PATHS}
+    refused = partial(parts.metrics.reviewed, result=Result.MALFORMED)
+    return posts(bare_app(), answers, refused=refused)
 
 
-def _timed(parts: WebhookParts, metrics: PathMetrics, path: Path, body: bytes) -> bytes:
-    with metrics.timed():
-        return _answer(parts, metrics, path, body)
-
-
-def _answer(
-    parts: WebhookParts, metrics: PathMetrics, path: Path, body: bytes
-) -> bytes:
+def _answer(parts: WebhookParts, path: str, body: bytes) -> bytes:
     """Answer one review; an error while judging its pod is an answer too."""
-    try:
-        asked = question(body)
-    except Malformed:
-        metrics.reviewed(Result.MALFORMED)
-        raise
-    if asked.pod is None:
-        metrics.reviewed(Result.ALLOWED)
-        return allowed(asked.uid)
-    with about(pod=_name(asked)):
+    with parts.metrics.timed(path):
         try:
-            answer, result, warnings = _judge(parts, path, asked, asked.pod)
-        except Exception:
-            # Not a 500: the API server would show people nothing but the number.
-            logger.exception("internal error")
-            answer = denied(asked.uid, [_INTERNAL_ERROR])
-            result, warnings = Result.FAILED, 0
-    metrics.reviewed(result, warnings)
-    return answer
+            asked = question(body)
+        except Malformed:
+            parts.metrics.reviewed(path, Result.MALFORMED)
+            raise
+        if asked.pod is None:
+            parts.metrics.reviewed(path, Result.ALLOWED)
+            return allowed(asked.uid)
+        with about(pod=_name(asked)):
+            try:
+                answer, result, warnings = _judge(parts, path, asked, asked.pod)
+            except Exception:
+                # Not a 500: the API server would show people nothing but the number.
+                logger.exception("internal error")
+                answer = denied(asked.uid, [_INTERNAL_ERROR])
+                result, warnings = Result.FAILED, 0
+        parts.metrics.reviewed(path, result, warnings)
+        return answer
 
 
 def _judge(
-    parts: WebhookParts, path: Path, asked: Question, pod: Json
+    parts: WebhookParts, path: str, asked: Question, pod: Json
 ) -> tuple[bytes, Result, int]:
+    mode = PATHS[path]
     verdict = review(
         pod,
         namespace=asked.namespace,
-        mutating=path.mutating,
-        mode=path.mode,
+        mutating=mode is not None,
+        mode=mode or "",
         rules=parts.rules,
         pool=parts.pool(),
         user=asked.user,
@@ -188,8 +152,7 @@ def _judge(
         answer = denied(asked.uid, verdict.denials, verdict.warnings)
         return answer, Result.DENIED, count
     steps = patch_between(pod, verdict.pod)
-    facts = {"steps": len(steps), "warnings": count}
-    logger.debug("reviewed", extra=facts)
+    logger.debug("reviewed", extra={"steps": len(steps), "warnings": count})
     result = Result.CHANGED if steps else Result.ALLOWED
     return allowed(asked.uid, steps, verdict.warnings), result, count
 

@@ -116,7 +116,7 @@ def extender_page(folder: Path) -> str:
 
 def webhook_page(folder: Path) -> str:
     registry = CollectorRegistry()
-    ReviewMetrics(registry).of("/validate").reviewed(Result.ALLOWED, 1)
+    ReviewMetrics(registry).reviewed("/validate", Result.ALLOWED, 1)
     held = certificates(folder / "tls")
     files = TlsFiles(*held.settings.values())
     registry.register(CertificateCollector(files, CERTIFICATE_ENDS))
