@@ -31,12 +31,15 @@ _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
 _WORD = re.compile(
     r"(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'\\;&|<>()`])+", re.DOTALL
 )
+# Blanks, and characters that only a shell understands.
+_LINE = re.compile(r"[\s;&|<>()$`'\"*?~]")
 _OPTION = re.compile(r"(?P<name>--[\w-]+|-[a-zA-Z])(?:=?(?P<value>.+))?", re.DOTALL)
 
 # A pod may have megabytes of words, and all reviews share one processor.
 _MOST_CALLS = 16
 _MOST_WORDS = 64
 _MOST_QUOTED = 1000
+_MOST_DIGITS = 20
 
 _OPTIONS: Mapping[str, str] = {
     "-n": "cards",
@@ -45,13 +48,13 @@ _OPTIONS: Mapping[str, str] = {
     "--partial": "part",
     "-m": "memory",
     "--memory": "memory",
-    "--filter": "filter",
+    "--filter": "filters",
     "-l": "",
     "--server-list": "",
     "-s": "",
     "--servers": "",
 }
-"""Each takes a value; the ones with an empty meaning name the servers."""
+"""The field of ``Run`` for each option with a value; none for those of servers."""
 
 
 @dataclass(slots=True)
@@ -65,61 +68,82 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Stripped:
-    """The words without the calls; ``runs`` are the calls' options."""
+class Command:
+    """A container's ``command`` and ``args``, with the calls that were removed."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
+    args: tuple[str, ...]
     runs: tuple[Run, ...] = ()
-    unclear: bool = False
-    """Whether a call was kept, because it is unclear where its program begins."""
+    warnings: tuple[str, ...] = ()
 
 
-def stripped(words: Sequence[str], shell: str) -> Stripped:
-    """Remove the calls from an argument vector, or from the shell lines in it.
+def command_of(container: Json, shell: str) -> Command:
+    """Remove ``bitfusion run`` with its options, and wrap a command of one line.
 
     A program that is itself one quoted line is run by ``shell``.
     """
+    command = list(container.get("command") or ())
+    args = list(container.get("args") or ())
+    words, runs, unclear = _stripped([*command, *args], shell)
+    if len(words) == len(command) + len(args):
+        # No call was removed: the border between the two has not moved.
+        command, args = words[: len(command)], words[len(command) :]
+    else:
+        command, args = (words, []) if command else ([], words)
+    warnings = []
+    if unclear:
+        warnings.append('is ambiguous: write "--" between the options and the program')
+    wrapped = _wrapped(command, shell)
+    if args and wrapped is not command:
+        warnings.append(
+            "is one line and gets no args, as with Bitfusion: write them into the line"
+        )
+    return Command(tuple(wrapped), tuple(args), tuple(runs), tuple(warnings))
+
+
+def _wrapped(command: list[str], shell: str) -> list[str]:
+    """Let a shell run what is no argument vector."""
+    if len(command) == 1 and _LINE.search(command[0]):
+        return [shell, "-c", command[0]]
+    if command and any(char.isspace() for char in command[0]):
+        return [shell, "-c", " ".join(command)]
+    return command
+
+
+def _stripped(words: list[str], shell: str) -> tuple[list[str], list[Run], bool]:
+    """Remove the calls from an argument vector, or from the shell lines in it.
+
+    Return the words, the calls' options, and whether a call was kept, because it is
+    unclear where its program begins.
+    """
     for at, word in enumerate(words[:-1]):
         if _CLIENT.fullmatch(word) and words[at + 1] == "run":
-            return _of_vector(list(words), at, shell)
-    found: list[Run] = []
-    unclear = False
-    done = []
-    for word in words:
-        text, runs, bad = _of_line(word, shell)
-        done.append(text)
-        found += runs
-        unclear = unclear or bad
-    return Stripped(tuple(done), tuple(found), unclear)
-
-
-def _of_vector(words: list[str], at: int, shell: str) -> Stripped:
-    run = Run()
-    rest = words[at + 2 :]
-    count = _options(rest, run)
-    program = rest[count:] if count is not None else []
-    if not program:
-        return Stripped(tuple(words), (run,), unclear=True)
-    if any(blank in program[0] for blank in " \t\n"):
-        program = [shell, "-c", *program]
-    return Stripped((*words[:at], *program), (run,))
-
-
-def _of_line(line: str, shell: str) -> tuple[str, list[Run], bool]:
-    """Return the line without its calls, their options, and whether one was kept."""
-    done, unclear, after = "", False, 0
+            run = Run()
+            rest = words[at + 2 :]
+            count = _options(rest, run)
+            program = rest[count:] if count is not None else []
+            if not program:
+                return words, [run], True
+            if any(blank in program[0] for blank in " \t\n"):
+                program = [shell, "-c", *program]
+            return [*words[:at], *program], [run], False
     runs: list[Run] = []
+    lines = [_line(word, shell, runs) for word in words]
+    return [line for line, _ in lines], runs, any(unclear for _, unclear in lines)
+
+
+def _line(line: str, shell: str, runs: list[Run]) -> tuple[str, bool]:
+    """Return the line without its calls, and whether one was kept."""
+    done, unclear, after, most = "", False, 0, len(runs) + _MOST_CALLS
     for call in _CALL.finditer(line):
         if call.start() < after:
             continue
-        if len(runs) == _MOST_CALLS:
+        if len(runs) == most:
             unclear = True
             break
         words = list(islice(_words(line, call.end()), _MOST_WORDS))
-        run = Run()
-        plain = [_unquoted(text) for _, text in words]
-        count = _options(plain, run)
-        runs.append(run)
+        runs.append(Run())
+        count = _options([_unquoted(text) for _, text in words], runs[-1])
         if count is None or count >= len(words):
             unclear = True
             continue
@@ -127,7 +151,7 @@ def _of_line(line: str, shell: str) -> tuple[str, list[Run], bool]:
         wrap = f"{shell} -c " if program[0] in "\"'" and " " in program else ""
         done += line[after : call.start()] + wrap
         after = begins
-    return done + line[after:], runs, unclear
+    return done + line[after:], unclear
 
 
 def _words(line: str, at: int) -> Iterator[tuple[int, str]]:
@@ -164,24 +188,12 @@ def _options(words: Sequence[str], run: Run) -> int | None:
         if value is None:
             at += 1
             value = words[at] if at < len(words) else ""
-        _note(run, meaning, value)
+        if meaning == "filters":
+            run.filters.append(value)
+        elif meaning:
+            setattr(run, meaning, value)
         at += 1
     return at
-
-
-def _note(run: Run, meaning: str, value: str) -> None:
-    match meaning:
-        case "cards":
-            run.cards = value
-        case "part":
-            run.part = value
-        case "memory":
-            run.memory = value
-        case "filter":
-            run.filters.append(value)
-
-
-_MOST_DIGITS = 20
 
 
 def asked_by_calls(runs: Sequence[Run], path: str) -> Asked:
@@ -219,57 +231,3 @@ def _percent(text: str, where: str, denials: list[str]) -> int | None:
     fix = "a number above 0 and up to 1; write 0.5"
     denials.append(bad_percent(users_words(text), where, fix))
     return None
-
-
-# Blanks, and characters that only a shell understands.
-_LINE = re.compile(r"[\s;&|<>()$`'\"*?~]")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A container's ``command`` and ``args``, with the calls that were removed."""
-
-    command: tuple[str, ...]
-    args: tuple[str, ...]
-    runs: tuple[Run, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def command_of(container: Json, shell: str) -> Command:
-    """Remove ``bitfusion run`` with its options, and wrap a command of one line."""
-    command = list(container.get("command") or ())
-    args = list(container.get("args") or ())
-    found = stripped([*command, *args], shell)
-    if len(found.words) == len(command) + len(args):
-        # No call was removed: the border between the two has not moved.
-        command, args = _cut(found.words, len(command))
-    elif command and not args:
-        command = list(found.words)
-    elif not command:
-        args = list(found.words)
-    else:
-        command, args = list(found.words), []
-    warnings = []
-    if found.unclear:
-        warnings.append('is ambiguous: write "--" between the options and the program')
-    wrapped = _wrapped(command, shell)
-    if args and wrapped is not command:
-        warnings.append(
-            "is one line and gets no args, as with Bitfusion: write them into the line"
-        )
-    return Command(tuple(wrapped), tuple(args), found.runs, tuple(warnings))
-
-
-def _cut(words: tuple[str, ...], at: int) -> tuple[list[str], list[str]]:
-    return list(words[:at]), list(words[at:])
-
-
-def _wrapped(command: list[str], shell: str) -> list[str]:
-    """Let a shell run what is no argument vector."""
-    if not command:
-        return command
-    if len(command) == 1 and _LINE.search(command[0]):
-        return [shell, "-c", command[0]]
-    if any(char.isspace() for char in command[0]):
-        return [shell, "-c", " ".join(command)]
-    return command

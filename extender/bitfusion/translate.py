@@ -4,7 +4,6 @@ Pure. docs/bitfusion.md says what each field becomes, lists the denials, and wha
 possible.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from extender.bitfusion import client, resources
@@ -34,9 +33,13 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES
 
 INIT, APP = "initContainers", "containers"
-_ALL, _INJECTION = "all", "injection"
-_YES = frozenset({"y", "yes", "true", "on", _ALL})
-_NO = frozenset({"", "n", "no", "false", "off", "none"})
+_ALL = "all"
+_MODES = {
+    **dict.fromkeys(("y", "yes", "true", "on", _ALL), _ALL),
+    "injection": "injection",
+    **dict.fromkeys(("", "n", "no", "false", "off", "none"), ""),
+}
+"""How to translate, by the words of the pod's annotation."""
 _MOST_SHOWN = 30
 
 
@@ -60,87 +63,74 @@ class Asking:
 
 @dataclass(slots=True)
 class Findings:
-    """What a pod's containers ask; ``uneven`` as in ``Asked``."""
+    """What a pod's containers ask, and what each of them gets, in their order.
 
-    asking: list[Asking] = field(default_factory=list)
-    denials: list[str] = field(default_factory=list)
-    uneven: bool = False
-
-
-@dataclass(slots=True)
-class Parts:
-    """What each asking container gets, in their order.
-
-    ``assumed``: the size of the cluster's smallest card, if a part was computed from
-    it. ``remarks`` tell what works differently than expected, ``waits`` what no card of
-    the cluster has room for.
+    ``uneven`` as in ``Asked``. ``assumed``: the size of the cluster's smallest card, if
+    a part was computed from it. ``remarks`` tell what works differently than expected,
+    ``waits`` what no card of the cluster has room for.
     """
 
+    asking: list[Asking] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     denials: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
+    uneven: bool = False
     assumed: CardSize | None = None
 
 
-def containers(spec: Json) -> Iterator[tuple[str, int, Json]]:
-    """Yield each container with its kind and index, init containers first."""
-    for kind in (INIT, APP):
-        for index, container in enumerate(spec.get(kind) or ()):
-            yield kind, index, container
-
-
-def read_pod(spec: Json, *, shell: str, calls: bool) -> Findings:
+def _read(spec: Json, *, shell: str, calls: bool) -> Findings:
     """Read what is asked; in commands too if ``calls`` is set."""
     found = Findings()
-    for kind, index, container in containers(spec):
-        path = f"spec.{kind}[{index}]"
-        asked = asked_by(container, path)
-        silent = not asked.asks and not asked.denials
-        if silent and not calls:
-            continue
-        command = command_of(container, shell)
-        if silent:
-            asked = asked_by_calls(command.runs, path)
-        found.denials += asked.denials
-        found.uneven = found.uneven or asked.uneven
-        if asked.asks:
-            found.asking.append(Asking(kind, index, asked.asks, command))
+    for kind in (INIT, APP):
+        for index, container in enumerate(spec.get(kind) or ()):
+            path = f"spec.{kind}[{index}]"
+            asked = asked_by(container, path)
+            silent = not asked.asks and not asked.denials
+            if silent and not calls:
+                continue
+            command = command_of(container, shell)
+            if silent:
+                asked = asked_by_calls(command.runs, path)
+            found.denials += asked.denials
+            found.uneven = found.uneven or asked.uneven
+            if asked.asks:
+                found.asking.append(Asking(kind, index, asked.asks, command))
     return found
 
 
-def parts_of(asking: list[Asking], rules: BitfusionRules, pool: Pool) -> Parts:
+def _compute_parts(found: Findings, rules: BitfusionRules, pool: Pool) -> None:
     """Compute what each container gets; deny what is not possible."""
-    found = Parts()
     said = said_size(rules, pool)
-    for one in asking:
+    for one in found.asking:
         percents = [ask.percent for ask in one.asks if ask.memory is None]
         card = said
         if card is None and (percents or rules.quota):
             card = smallest(pool)
         if card is None and percents:
-            found.denials.append(_unknown_size(one, percents[0]))
+            found.denials.append(
+                f"Invalid {PERCENT} quantity: {percents[0]} ({one.path}): the size of "
+                "a card is not known; ask bitfusion.io/gpu-memory, or ask an "
+                "administrator to set the webhook's TOTAL_GPU_MEMORY"
+            )
             continue
         if card is not None and card.assumed:
             found.assumed = card
         parts = [part_of(ask, card) for ask in one.asks]
         found.parts.append(peak_of(parts))
         for ask, part in zip(one.asks, parts, strict=True):
-            _compare(found, one.path, ask, part, card=card, pool=pool)
-    return found
+            _compare(found, one.path, ask, part.amount.units, card, pool.largest_units)
 
 
 def _compare(
-    found: Parts,
+    found: Findings,
     path: str,
     ask: Ask,
-    part: Part,
-    *,
+    units: int,
     card: CardSize | None,
-    pool: Pool,
+    most: int | None,
 ) -> None:
     """Note what is more than one card has, of those there are or as configured."""
-    units, most = part.amount.units, pool.largest_units
     if ask.memory is None:
         if most and units > most * ask.cards:
             found.waits.append(
@@ -150,7 +140,10 @@ def _compare(
         return
     most = most or (card.units if card else None)
     if most and units > most:
-        found.denials.append(_too_large(path, ask.memory, most))
+        mib = most * UNIT_MIB
+        because = f"the largest card has {mib} MiB; ask {mib}Mi"
+        where = f'{path}, "{MEMORY}"'
+        found.denials.append(bad_memory(where, f"{ask.memory} bytes", because))
     elif card is not None and ask.memory > card.total:
         found.remarks.append(
             f"{path}: {ask.memory // MIB} MiB are more than TOTAL, {card.mib} MiB; "
@@ -158,51 +151,31 @@ def _compare(
         )
 
 
-def _unknown_size(one: Asking, percent: int) -> str:
-    return (
-        f"Invalid {PERCENT} quantity: {percent} ({one.path}): the size of a card is "
-        "not known; ask bitfusion.io/gpu-memory, or ask an administrator to set the "
-        "webhook's TOTAL_GPU_MEMORY"
-    )
+def _rewritten(
+    pod: Json, found: Findings, wished: Wishes, rules: BitfusionRules, *, commands: bool
+) -> Json:
+    """Return a changed copy of the pod; unchanged parts are the same objects.
 
-
-def _too_large(path: str, memory: int, most: int) -> str:
-    where = f'{path}, "{MEMORY}"'
-    mib = most * UNIT_MIB
-    because = f"the largest card has {mib} MiB; ask {mib}Mi"
-    return bad_memory(where, f"{memory} bytes", because)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All changes to a pod; ``commands`` tells whether commands are rewritten too."""
-
-    asking: tuple[Asking, ...]
-    parts: Parts
-    wishes: Wishes
-    commands: bool
-
-
-def rewritten(pod: Json, plan: Plan, rules: BitfusionRules) -> Json:
-    """Return a changed copy of the pod; unchanged parts are the same objects."""
+    ``commands`` tells whether commands are rewritten too.
+    """
     after = _copied(pod)
     spec, annotations = after["spec"], after["metadata"]["annotations"]
     annotations[resources.STATUS] = resources.INJECTED
-    if plan.parts.assumed is not None:
-        annotations[resources.CARD_MIB] = str(plan.parts.assumed.mib)
+    if found.assumed is not None:
+        annotations[resources.CARD_MIB] = str(found.assumed.mib)
     callers = []
-    for one, part in zip(plan.asking, plan.parts.parts, strict=True):
+    for one, part in zip(found.asking, found.parts, strict=True):
         container = spec[one.kind][one.index]
         container["resources"] = _resources(container, part, rules)
-        if plan.commands:
+        if commands:
             _set_command(container, one)
-        if not plan.commands or client.is_called(container):
+        if not commands or client.is_called(container):
             callers.append(container)
-    if len(plan.asking) > 1 and not _handing_on(spec):
+    if len(found.asking) > 1 and not _handing_on(spec):
         # Each of them ran its own Bitfusion client.
         annotations.setdefault(names.CONTAINERS, names.APART)
-    limit_nodes(spec, plan.wishes.hostnames)
-    limit_cards(annotations, plan.wishes)
+    limit_nodes(spec, wished.hostnames)
+    limit_cards(annotations, wished)
     if callers:
         client.put_into(after, callers)
     return after
@@ -220,10 +193,8 @@ def _copied(pod: Json) -> Json:
 
 def _resources(container: Json, part: Part, rules: BitfusionRules) -> Json:
     amounts = without(container.get("resources") or {})
-    ours = {
-        names.CORE: str(part.amount.cores),
-        names.MEMORY: str(part.amount.units),
-    }
+    amount = part.amount
+    ours = {names.CORE: str(amount.cores), names.MEMORY: str(amount.units)}
     if rules.quota:
         ours[names.BITFUSION_GPU] = str(part.quota)
     for key in ("limits", "requests"):
@@ -237,18 +208,6 @@ def _set_command(container: Json, one: Asking) -> None:
             container[key] = list(words)
         else:
             container.pop(key, None)
-
-
-def why_they_share(spec: Json, asking: Sequence[Asking]) -> str:
-    """Return why several containers share a card; empty if they do not."""
-    handing_on = _handing_on(spec)
-    if len(asking) < 2 or not handing_on:  # noqa: PLR2004
-        return ""
-    them = " and ".join(handing_on)
-    return (
-        f"the other containers share the card that {them} asks for; ask for no card in "
-        f"{them}, and each of the others gets one of its own"
-    )
 
 
 def _handing_on(spec: Json) -> list[str]:
@@ -283,15 +242,6 @@ class Translation:
     sharing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mode:
-    """``word`` is all, injection or empty; ``own`` if the pod's annotation says so."""
-
-    word: str
-    own: bool
-    warnings: tuple[str, ...] = ()
-
-
 def translate(
     pod: Json, *, namespace: str, mode: str, rules: BitfusionRules, pool: Pool
 ) -> Translation:
@@ -302,90 +252,70 @@ def translate(
     requests differ from its limits is left to the API server, which refuses it.
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    chosen = _mode(annotations, mode)
     status = annotations.get(resources.STATUS) or ""
     if namespace in SYSTEM_NAMESPACES or status.lower() == resources.INJECTED:
         return Translation(pod)
-    if not chosen.word:
-        return Translation(pod, warnings=chosen.warnings)
-    found = read_pod(pod["spec"], shell=rules.shell, calls=chosen.own)
-    sized = parts_of(found.asking, rules, pool)
-    denials = [*found.denials, *sized.denials]
-    if denials:
-        return Translation(pod, tuple(denials))
+    own: str | None = annotations.get(resources.MODE)
+    chosen = mode if own is None else _MODES.get(own.strip().lower())
+    if chosen is None:
+        shown = users_words(own or "")[:_MOST_SHOWN]
+        told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
+        return Translation(pod, warnings=(told,))
+    if not chosen:
+        return Translation(pod)
+    found = _read(pod["spec"], shell=rules.shell, calls=own is not None)
+    _compute_parts(found, rules, pool)
+    if found.denials:
+        return Translation(pod, tuple(found.denials))
     if found.uneven:
         return Translation(pod)
     if not found.asking:
-        return Translation(pod, warnings=_nothing_asked(chosen))
-    asking = tuple(found.asking)
-    wished = wishes(_filters(annotations, asking), pool)
-    may_fail = [*wished.complaints, *_no_node(pool), *sized.waits]
+        told = f"{resources.MODE} is {chosen}, but no container asks {resources.AMOUNT}"
+        return Translation(pod, warnings=() if own is None else (told,))
+    return _translated(pod, found, rules, pool, mode=chosen, own=own is not None)
+
+
+def _translated(
+    pod: Json,
+    found: Findings,
+    rules: BitfusionRules,
+    pool: Pool,
+    *,
+    mode: str,
+    own: bool,
+) -> Translation:
+    """Rewrite the pod, unless the rules are strict and it might not run.
+
+    ``own`` if the pod's annotation says ``mode``.
+    """
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    texts = [annotations.get(resources.FILTER) or ""]
+    for one in found.asking:
+        texts += [text for run in one.command.runs for text in run.filters]
+    wished = wishes(texts, pool)
+    may_fail = list(wished.complaints)
+    if pool.has_resource is False:
+        told = f"Resource validation failed: no node has {names.MEMORY} yet"
+        may_fail.append(told)
+    may_fail += found.waits
     if rules.strict and may_fail:
         return Translation(pod, tuple(may_fail))
-    plan = Plan(asking, sized, wished, commands=chosen.word == _ALL)
-    warnings = [
-        *_packing(annotations, chosen),
-        *may_fail,
-        *sized.remarks,
-        *_commands(plan),
-    ]
-    after = rewritten(pod, plan, rules)
-    sharing = why_they_share(after["spec"], asking)
+    after = _rewritten(pod, found, wished, rules, commands=mode == _ALL)
+    warnings = [*may_fail, *found.remarks]
+    if own and not client.packed(annotations):
+        described = f"{resources.OS} or {resources.VERSION}"
+        told = (
+            f"{described} is missing or unknown; no client is used, so nothing is lost"
+        )
+        warnings.insert(0, told)
+    if mode == _ALL:
+        for one in found.asking:
+            warnings += [f"{one.path}.command {told}" for told in one.command.warnings]
+    sharing = ""
+    if len(found.asking) > 1 and (handing_on := _handing_on(after["spec"])):
+        them = " and ".join(handing_on)
+        sharing = (
+            f"the other containers share the card that {them} asks for; ask for no "
+            f"card in {them}, and each of the others gets one of its own"
+        )
     return Translation(after, (), tuple(warnings), sharing)
-
-
-def _mode(annotations: Json, of_namespace: str) -> _Mode:
-    """Return how to translate; the pod's annotation overrules its namespace."""
-    own = annotations.get(resources.MODE)
-    if own is None:
-        return _Mode(of_namespace, own=False)
-    word = own.strip().lower()
-    if word in _YES:
-        return _Mode(_ALL, own=True)
-    if word == _INJECTION:
-        return _Mode(_INJECTION, own=True)
-    if word in _NO:
-        return _Mode("", own=True)
-    shown = users_words(own)[:_MOST_SHOWN]
-    told = f'{resources.MODE} is "{shown}"; it must be all, injection or none'
-    return _Mode("", own=True, warnings=(told,))
-
-
-def _nothing_asked(chosen: _Mode) -> tuple[str, ...]:
-    if not chosen.own:
-        return ()
-    asked = resources.AMOUNT
-    return (f"{resources.MODE} is {chosen.word}, but no container asks {asked}",)
-
-
-def _filters(annotations: Json, asking: tuple[Asking, ...]) -> list[str]:
-    texts = [annotations.get(resources.FILTER) or ""]
-    for one in asking:
-        for run in one.command.runs:
-            texts += run.filters
-    return texts
-
-
-def _no_node(pool: Pool) -> tuple[str, ...]:
-    if pool.has_resource is not False:
-        return ()
-    return (f"Resource validation failed: no node has {names.MEMORY} yet",)
-
-
-def _packing(annotations: Json, chosen: _Mode) -> tuple[str, ...]:
-    if not chosen.own or client.packed(annotations):
-        return ()
-    described = f"{resources.OS} or {resources.VERSION}"
-    return (
-        f"{described} is missing or unknown; no client is used, so nothing is lost",
-    )
-
-
-def _commands(plan: Plan) -> list[str]:
-    if not plan.commands:
-        return []
-    return [
-        f"{one.path}.command {warning}"
-        for one in plan.asking
-        for warning in one.command.warnings
-    ]
