@@ -28,7 +28,7 @@ from extender.server.metrics import (
     LessonCollector,
 )
 from extender.server.public import MetricsPage, Readiness, create_public_app
-from extender.server.ui import make_page
+from extender.server.ui import Page
 from extender.server.webhook_app import (
     PoolBook,
     ReviewMetrics,
@@ -158,7 +158,7 @@ def assemble(settings: ExtenderSettings, cluster: Cluster, stop: Event) -> Appli
         metrics=VerbMetrics(registry),
         metrics_page=MetricsPage(registry),
         snapshot=lambda: snapshot(ledger.nodes(), pods.records(), books.choice),
-        page=make_page(books, readiness) if settings.ui else None,
+        page=Page(books, readiness) if settings.ui else None,
         tls=settings.tls is not None,
     )
     for name, reflector in reflectors.items():

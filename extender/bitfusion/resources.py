@@ -3,7 +3,7 @@
 The first words of each denial are Bitfusion's own, since people search for them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -317,14 +317,10 @@ def part_of(ask: Ask, card: CardSize | None) -> Part:
     return Part(Amount(ask.percent, max(units, 1)), quota)
 
 
-def peak_of(parts: Iterable[Part]) -> Part:
+def peak_of(parts: Sequence[Part]) -> Part:
     """Return what is enough for each of these, one at a time; at least one is given."""
-    return reduce(
-        lambda one, other: Part(
-            one.amount.peak(other.amount), max(one.quota, other.quota)
-        ),
-        parts,
-    )
+    amount = reduce(Amount.peak, (part.amount for part in parts))
+    return Part(amount, max(part.quota for part in parts))
 
 
 def _by_memory(memory: int, card: CardSize | None) -> Part:

@@ -4,8 +4,7 @@ The page is one file. ``state`` is ``/snapshot`` with what an operator asks next
 pod waits, which pods are terminating, and whether the ledger is up to date.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -14,7 +13,7 @@ from extender.scheduling.bind import Books
 from extender.server.public import Readiness
 from gpushare.cache.shortage import Shortage, shortage
 from gpushare.cache.snapshot import snapshot
-from gpushare.domain.model import UNIT_MIB, NodeName, PodRequest
+from gpushare.domain.model import UNIT_MIB, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
@@ -26,78 +25,50 @@ MOST_REASONS = 32
 nodes, about 20 ms at 1,000 of them."""
 
 
-@dataclass(frozen=True, slots=True)
 class Page:
-    """The file with its headers, and a function that returns the state."""
+    """The page's file with its headers, and the state that it shows."""
 
-    html: bytes
-    headers: Mapping[str, str]
-    state: Callable[[], dict[str, Any]]
+    def __init__(self, books: Books, readiness: Readiness) -> None:
+        file = resources.files("extender.server").joinpath("page", "index.html")
+        self.html = file.read_bytes()
+        self.headers = page_headers(self.html)
+        self._books = books
+        self._readiness = readiness
+
+    def state(self) -> dict[str, Any]:
+        """Return what the page shows now."""
+        books, ages_s = self._books, self._readiness.ages_s()
+        facts = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "not_ready": self._readiness.why_not(),
+            "broken": dict(books.nodes.broken()),
+            "heard_s": {what: round(age_s, 1) for what, age_s in ages_s.items()},
+        }
+        nodes = tuple(books.ledger.nodes())
+        return facts | state(nodes, books.pods.records(), books.choice)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the page shows, read at one time.
+def state(
+    nodes: Sequence[Node], pods: Sequence[PodRecord], choice: Choice
+) -> dict[str, Any]:
+    """Return what the page shows of nodes and pods.
 
-    ``not_ready`` are sentences. ``broken`` tells by node why its annotation cannot be
-    read. ``heard_s`` is the seconds since the last news of nodes and of pods.
+    That is ``/snapshot`` and ``{unit_mib, leaving: [uid]}``; the page adds ``{at,
+    not_ready: [sentence], broken: {node: sentence}, heard_s: {what: seconds}}``. A pod
+    of ``pending`` has ``asks``, ``because`` and ``room`` too; the last two are null if
+    there are too many different requests. Pods of ``pending`` are in the order in which
+    they are tried.
     """
-
-    nodes: Sequence[Node]
-    pods: Sequence[PodRecord]
-    choice: Choice
-    not_ready: Sequence[str]
-    broken: Mapping[NodeName, str]
-    heard_s: Mapping[str, float]
-    at: datetime
-
-
-def make_page(books: Books, readiness: Readiness) -> Page:
-    """Read the page's file from the package, and connect it to the ledger."""
-    html = (
-        resources.files("extender.server").joinpath("page", "index.html").read_bytes()
-    )
-
-    def look() -> dict[str, Any]:
-        seen = Seen(
-            nodes=tuple(books.ledger.nodes()),
-            pods=books.pods.records(),
-            choice=books.choice,
-            not_ready=readiness.why_not(),
-            broken=books.nodes.broken(),
-            heard_s=readiness.ages_s(),
-            at=datetime.now(UTC),
-        )
-        return state(seen)
-
-    return Page(html, page_headers(html), look)
-
-
-def state(seen: Seen) -> dict[str, Any]:
-    """Return what the page shows.
-
-    That is ``/snapshot`` and ``{at, unit_mib, not_ready: [sentence], broken: {node:
-    sentence}, heard_s: {what: seconds}, leaving: [uid]}``. A pod of ``pending`` has
-    ``asks``, ``because`` and ``room`` too; the last two are null if there are too many
-    different requests. Pods of ``pending`` are in the order in which they are tried.
-    """
-    shown = snapshot(seen.nodes, seen.pods, seen.choice)
-    held = {uid for node in seen.nodes for uid in node.placements}
-    records = {record.pod.uid: record for record in seen.pods}
-    reasons = Reasons(seen.nodes, seen.choice)
+    shown = snapshot(nodes, pods, choice)
+    held = {uid for node in nodes for uid in node.placements}
+    records = {record.pod.uid: record for record in pods}
+    reasons = Reasons(nodes, choice)
     # The watch may not have brought the binding of a pod in the ledger yet.
-    pending = (pod for pod in shown["pending"] if pod["uid"] not in held)
-    shown["pending"] = [
-        pod | reasons.of(records[pod["uid"]]) for pod in sorted(pending, key=_in_line)
-    ]
-    return shown | {
-        "at": seen.at.isoformat(timespec="seconds"),
-        "unit_mib": UNIT_MIB,
-        "not_ready": list(seen.not_ready),
-        "broken": dict(seen.broken),
-        "heard_s": {what: round(age_s, 1) for what, age_s in seen.heard_s.items()},
-        "leaving": [record.pod.uid for record in seen.pods if record.terminating],
-    }
+    pending = [pod for pod in shown["pending"] if pod["uid"] not in held]
+    pending.sort(key=lambda pod: (-pod["priority"], pod["namespace"], pod["name"]))
+    shown["pending"] = [pod | reasons.of(records[pod["uid"]]) for pod in pending]
+    leaving = [record.pod.uid for record in pods if record.terminating]
+    return shown | {"unit_mib": UNIT_MIB, "leaving": leaving}
 
 
 class Reasons:
@@ -136,7 +107,3 @@ class Reasons:
                 return None
             self._found[same] = shortage(record, self._nodes, self._choice)
         return self._found[same]
-
-
-def _in_line(pod: Mapping[str, Any]) -> tuple[int, str, str]:
-    return (-pod["priority"], pod["namespace"], pod["name"])

@@ -5,9 +5,10 @@ idempotent: the API server may ask twice about one pod.
 """
 
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import replace
 
-from extender.webhook.pod import APP, EPHEMERAL, INIT, PARTS, Spot, spots
+from extender.webhook.pod import APP, EPHEMERAL, INIT, PARTS, Spot, annotations, spots
 from extender.webhook.validate import VISIBLE, VOID, brings_cards, shows_none
 from gpushare.domain.model import CORES_PER_CARD, Amount
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
@@ -48,12 +49,17 @@ def default_cores(pod: Json, *, even_zero: bool = False) -> None:
         if spec.amount.units and (_lacks(spot) or (even_zero and not spec.amount.cores))
     ]
     paths = {spot.path for spot in lacking}
-    filled = [_filled(spec) if s.path in paths else spec for s, spec in places]
+    filled = [
+        replace(spec, amount=Amount(DEFAULT_CORES, spec.amount.units))
+        if spot.path in paths
+        else spec
+        for spot, spec in places
+    ]
     if not _apart(pod) and effective(filled).cores >= CORES_PER_CARD:
         known = effective([spec for _, spec in places]).cores
         lacking = [] if known else lacking[:1]
     for spot in lacking:
-        _give_cores(spot)
+        _give(spot, names.CORE, DEFAULT_CORES, beside=names.MEMORY)
 
 
 def memory_of_whole_cards(pod: Json, card_units: int) -> None:
@@ -72,7 +78,7 @@ def memory_of_whole_cards(pod: Json, card_units: int) -> None:
             more = lack if split else min(lack, own)
             if more > 0:
                 group[index] = spot, _with_units(spec, more)
-                _give_units(spot, spec.amount.units + more)
+                _give(spot, names.MEMORY, spec.amount.units + more, beside=names.CORE)
 
 
 def void(pod: Json, classes: Container[str], old: Json | None) -> list[str]:
@@ -145,7 +151,7 @@ def _places(pod: Json) -> list[tuple[Spot, ContainerSpec]]:
 
 
 def _apart(pod: Json) -> bool:
-    return _annotation(pod, names.CONTAINERS) == names.APART
+    return annotations(pod).get(names.CONTAINERS) == names.APART
 
 
 def _by_whole_cards(group: list[tuple[Spot, ContainerSpec]]) -> list[int]:
@@ -176,21 +182,10 @@ def _with_units(spec: ContainerSpec, more: int) -> ContainerSpec:
     return replace(spec, amount=spec.amount + Amount(units=more))
 
 
-def _give_units(spot: Spot, units: int) -> None:
+def _give(spot: Spot, resource: str, count: int, *, beside: str) -> None:
     for part in PARTS:
-        if names.CORE in spot.asked(part):
-            spot.asked(part)[names.MEMORY] = str(units)
-
-
-def _filled(spec: ContainerSpec) -> ContainerSpec:
-    amount = Amount(DEFAULT_CORES, spec.amount.units)
-    return ContainerSpec(spec.name, spec.role, amount)
-
-
-def _give_cores(spot: Spot) -> None:
-    for part in ("requests", "limits"):
-        if names.MEMORY in spot.asked(part):
-            spot.asked(part)[names.CORE] = str(DEFAULT_CORES)
+        if beside in spot.asked(part):
+            spot.asked(part)[resource] = str(count)
 
 
 def _asks_nothing(spot: Spot) -> bool:
@@ -206,13 +201,6 @@ def _asks_nothing(spot: Spot) -> bool:
 
 def _is_none(quantity: object) -> bool:
     """Tell whether it is 0: kubelet then asks no plugin (contracts 2.4)."""
-    try:
+    with suppress(NotAQuantity, NotWhole):
         return whole(quantity) == 0
-    except (NotAQuantity, NotWhole):
-        return False
-
-
-def _annotation(pod: Json, name: str) -> str | None:
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    found: str | None = annotations.get(name)
-    return found
+    return False

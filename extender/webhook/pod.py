@@ -52,6 +52,11 @@ class Spot:
         )
 
 
+def annotations(pod: Json) -> dict[str, str]:
+    """Return the pod's annotations, empty if it has none."""
+    return (pod.get("metadata") or {}).get("annotations") or {}
+
+
 def spots(pod: Json, *kinds: str) -> Iterator[Spot]:
     """Yield the containers of these kinds, or all, in kubelet's order."""
     spec = pod.get("spec") or {}

@@ -6,7 +6,7 @@ from extender.bitfusion.resources import BitfusionRules
 from extender.bitfusion.translate import Translation, translate
 from extender.pool import Pool
 from extender.webhook import mutate
-from extender.webhook.pod import insist_on_shape, opened
+from extender.webhook.pod import annotations, insist_on_shape, opened
 from extender.webhook.validate import (
     EnvFrom,
     Judged,
@@ -98,7 +98,7 @@ def review(  # noqa: PLR0913
         return Verdict(pod)
     try:
         insist_on_shape(pod)
-        if user.startswith(_KUBELET) and _MIRROR in _annotations(pod):
+        if user.startswith(_KUBELET) and _MIRROR in annotations(pod):
             # kubelet runs what is in its own file, whatever is answered here.
             return Verdict(pod)
         if old is not None:
@@ -169,24 +169,13 @@ def _denials(pod: Json, judged: Judged, rules: Rules) -> list[str]:
 def _verdict(
     pod: Json, after: Json, denials: list[str], warnings: list[str]
 ) -> Verdict:
-    if denials:
-        more = len(denials) - MOST_DENIALS
-        told = denials[:MOST_DENIALS]
-        if more > 0:
-            told.append(f"and {more} more")
-        # A denied pod stays as it arrived.
-        after = pod
-    else:
-        told = []
-    brief = tuple(_brief(text) for text in dict.fromkeys(warnings))
-    return Verdict(after, tuple(told), brief)
-
-
-def _annotations(pod: Json) -> Json:
-    return (pod.get("metadata") or {}).get("annotations") or {}
-
-
-def _brief(text: str) -> str:
-    if len(text) <= MOST_OF_A_WARNING:
-        return text
-    return text[: MOST_OF_A_WARNING - 1] + "…"
+    told = denials[:MOST_DENIALS]
+    if len(denials) > MOST_DENIALS:
+        told.append(f"and {len(denials) - MOST_DENIALS} more")
+    most = MOST_OF_A_WARNING
+    brief = tuple(
+        text if len(text) <= most else f"{text[: most - 1]}…"
+        for text in dict.fromkeys(warnings)
+    )
+    # A denied pod stays as it arrived.
+    return Verdict(pod if denials else after, tuple(told), brief)

@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import Literal
 
 from extender.pool import Pool
-from extender.webhook.pod import APP, EPHEMERAL, INIT, Spot, spots
+from extender.webhook.pod import APP, EPHEMERAL, INIT, Spot, annotations, spots
 from gpushare.domain.model import Claim, PodRef, PodRequest, PodUID
 from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal, users_words
@@ -61,7 +61,7 @@ def _refused(pod: Json, refusal: Refusal, found: list[str]) -> Judged:
     """Return all that is wrong; the refusal is only the first that was found."""
     before = len(found)
     wrong = [refusal.detail] if refusal.detail.startswith(names.CONTAINERS) else []
-    chosen = card_selector(_annotations(pod))
+    chosen = card_selector(annotations(pod))
     if isinstance(chosen, Refusal):
         wrong.append(chosen.detail)
     found += [_of_annotation(detail, pod) for detail in wrong]
@@ -106,7 +106,7 @@ def _too_large(claim: Claim, most: int) -> str:
 
 
 def _policy(pod: Json) -> Iterator[str]:
-    wish = _annotations(pod).get(names.POLICY)
+    wish = annotations(pod).get(names.POLICY)
     found = None if wish is None else Choice().policy(wish)
     if isinstance(found, Refusal):
         yield f"{_annotation(names.POLICY)}: {found.detail}"
@@ -161,7 +161,7 @@ def _cores(
         for spot, spec in zip(spots(pod, INIT, APP), specs, strict=True)
         if spec.amount
     ]
-    if _annotations(pod).get(names.CONTAINERS) == names.APART:
+    if annotations(pod).get(names.CONTAINERS) == names.APART:
         groups = [[one] for one in asking]
     else:
         groups = [asking]
@@ -182,10 +182,10 @@ def _of_cores(fields: list[str], found: Refusal) -> str:
 
 def _of_annotation(detail: str, pod: Json) -> str:
     """Assign a complaint about the whole pod to the annotation that it names."""
-    about = [name for name in _annotations(pod) if detail.startswith(f"{name} ")]
+    about = [name for name in annotations(pod) if detail.startswith(f"{name} ")]
     if about:
         return f"{_annotation(about[0])}: {_less_its_name(detail, about[0])}"
-    if _annotations(pod).get(names.CONTAINERS) != names.APART:
+    if annotations(pod).get(names.CONTAINERS) != names.APART:
         return detail
     asking = ", ".join(s.path for s in spots(pod, INIT) if s.is_ours)
     if asking:
@@ -198,10 +198,6 @@ def _of_annotation(detail: str, pod: Json) -> str:
 
 def _less_its_name(text: str, name: str) -> str:
     return "it " + text.removeprefix(f"{name} ")
-
-
-def _annotations(pod: Json) -> Json:
-    return (pod.get("metadata") or {}).get("annotations") or {}
 
 
 def _annotation(name: str) -> str:
@@ -228,11 +224,10 @@ _NVIDIA = "nvidia"
 
 def forged(pod: Json) -> Iterator[str]:
     """Yield a denial for each annotation of a new pod that only we may write."""
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
     for name, writer in _WRITTEN_BY.items():
-        if name in annotations:
+        if name in annotations(pod):
             yield (
-                f'metadata.annotations["{name}"]: only the vcuda {writer} may write '
+                f"{_annotation(name)}: only the vcuda {writer} may write "
                 "it; remove it from a new pod, also if the pod is a copy of another"
             )
 

@@ -10,7 +10,9 @@ import pytest
 from werkzeug.test import Client
 
 from extender.main import assemble
-from extender.server.ui import MOST_REASONS, Seen, state
+from extender.scheduling.bind import Books
+from extender.server.public import Readiness
+from extender.server.ui import MOST_REASONS, Page, state
 from extender.settings import ExtenderSettings
 from gpushare.cache.snapshot import snapshot
 from gpushare.domain.node import Node
@@ -21,21 +23,22 @@ from gpushare.kube.codec import pod_record
 from tests.builders import (
     bound_json,
     cards,
+    event,
     node,
+    node_json,
     placement,
     pod_json,
     request,
 )
+from tests.extender.extender_fixture import Clock
+from tests.extender.server.test_public import reflector
 
 HTML = resources.files("extender.server").joinpath("page", "index.html").read_text()
 INNER = "http://127.0.0.1:39999"
 
 
-def seen(*nodes: Node, pods: tuple[Json, ...] = (), **more: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {"not_ready": (), "broken": {}, "heard_s": {}, **more}
-    records = tuple(pod_record(pod) for pod in pods)
-    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    return state(Seen(nodes, records, Choice(), at=at, **fields))
+def seen(*nodes: Node, pods: tuple[Json, ...] = ()) -> dict[str, Any]:
+    return state(nodes, [pod_record(pod) for pod in pods], Choice())
 
 
 def test_it_is_the_snapshot_with_more() -> None:
@@ -43,7 +46,6 @@ def test_it_is_the_snapshot_with_more() -> None:
     shown = seen(*pages)
     plain = snapshot(pages, (), Choice())
     assert {key: shown[key] for key in plain} == plain
-    assert shown["at"] == "2026-01-02T03:04:05+00:00"
     assert shown["unit_mib"] == 256
 
 
@@ -92,18 +94,23 @@ def test_a_pod_on_the_books_waits_no_more() -> None:
 
 
 def test_who_is_leaving_and_what_is_wrong() -> None:
+    """By UID; and in words."""
     leaves = bound_json(placement("old", 0, 4), terminating=True)
-    shown = seen(
-        node(unplaced=[request("lost", 4)]),
-        pods=(leaves, bound_json(placement("new", 0, 4))),
-        not_ready=["pods have not been listed yet"],
-        broken={"n": "no JSON"},
-        heard_s={"pods": 0.123},
-    )
+    stays = bound_json(placement("new", 0, 4))
+    shown = seen(node(unplaced=[request("lost", 4)]), pods=(leaves, stays))
     assert shown["leaving"] == ["uid-old"]
-    assert shown["not_ready"] == ["pods have not been listed yet"]
-    assert shown["broken"] == {"n": "no JSON"}
-    assert shown["heard_s"] == {"pods": 0.1}
+    books = Books(wait_s=0, pending_for_s=5)
+    broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
+    books.nodes.apply(event("ADDED", broken))
+    clock = Clock()
+    heard = reflector(clock, listed=True)
+    clock.now = 0.123
+    never = reflector(clock, listed=False)
+    told = Page(books, Readiness((("nodes", heard), ("pods", never)), 60)).state()
+    assert told["not_ready"] == ["pods have not been listed yet"]
+    assert told["broken"].keys() == {"odd"}
+    assert told["heard_s"] == {"nodes": 0.1}
+    assert datetime.fromisoformat(told["at"]).tzinfo == UTC
 
 
 @pytest.mark.parametrize("wanted", [True, False])
