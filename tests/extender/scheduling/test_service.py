@@ -1,7 +1,6 @@
 """filter, prioritize and preempt over the ledger, and how long filter waits."""
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from threading import Timer
@@ -10,14 +9,8 @@ from typing import Any
 import pytest
 
 from extender.scheduling.bind import Outcome
-from extender.scheduling.service import (
-    Patience,
-    judge,
-)
-from extender.scheduling.wire import (
-    PreemptionArgs,
-    filter_reply,
-)
+from extender.scheduling.service import Patience, judge
+from extender.scheduling.wire import PreemptionArgs, filter_reply
 from gpushare.domain.cache import Answer
 from gpushare.domain.model import NodeName, PodUID
 from gpushare.domain.preemption import Victims
@@ -26,14 +19,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
-from tests.builders import (
-    bound_json,
-    card,
-    container_json,
-    event,
-    placement,
-    pod_json,
-)
+from tests.builders import bound_json, card, container_json, event, placement, pod_json
 from tests.extender.extender_fixture import Clock, ExtenderFixture, Fault, asked
 
 N = NodeName("n")
@@ -75,12 +61,10 @@ def test_a_pod_that_asks_zero_passes_everywhere(ours: dict[str, Any]) -> None:
 
 def test_its_own_reservation_does_not_stand_in_a_pods_way() -> None:
     extender = ExtenderFixture()
-    pod = extender.create(units=20)
+    pod, other = (extender.create(name, units=20) for name in "ab")
     assert not extender.bind(pod).error
     assert list(extender.filter(pod).kept) == ["n"]
-    assert extender.filter(extender.create("other", units=20)).refused == {
-        "n": NO_MEMORY
-    }
+    assert extender.filter(other).refused == {"n": NO_MEMORY}
 
 
 def test_a_pod_whose_bind_may_yet_come_true_is_kept_on_its_node() -> None:
@@ -100,10 +84,10 @@ def test_a_pod_whose_bind_may_yet_come_true_is_kept_on_its_node() -> None:
 @pytest.mark.parametrize(
     ("name", "priority", "kept"),
     [
-        pytest.param("nominee", 5, True, id="its-own"),
-        pytest.param("higher", 6, True, id="of-a-lesser-pod"),
-        pytest.param("equal", 5, False, id="of-an-equal-pod"),
-        pytest.param("lower", 4, False, id="of-a-higher-pod"),
+        ("nominee", 5, True),
+        ("higher", 6, True),
+        ("equal", 5, False),
+        ("lower", 4, False),
     ],
 )
 def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
@@ -113,8 +97,7 @@ def test_a_nomination_stands_in_the_way_of_lesser_and_equal_pods(
     extender = ExtenderFixture()
     nominee = pod_json("nominee", units=20, priority=5, nominated="n")
     extender.pods.apply(event("ADDED", nominee))
-    pod = pod_json(name, units=20, priority=priority)
-    result = extender.filter(pod)
+    result = extender.filter(pod_json(name, units=20, priority=priority))
     assert list(result.kept) == (["n"] if kept else [])
     assert dict(result.refused or {}) == ({} if kept else {"n": NO_MEMORY})
 
@@ -159,20 +142,16 @@ def test_prioritize_scores_by_the_pods_policy(policy: str, scores: list[int]) ->
     assert found == list(zip(("n", "m", "unknown"), scores, strict=True))
 
 
-def test_two_in_flight_are_not_both_sent_to_the_last_room() -> None:
+def test_a_pending_pod_takes_room_only_where_there_is_a_choice() -> None:
+    """It may never be bound; bind decides anyway. After 5 s it is forgotten."""
     extender = ExtenderFixture(n=(10,), m=(10,))
-    extender.filter(extender.create("a", units=10), "n")
-    result = extender.filter(extender.create("b", units=10), "n", "m")
-    assert list(result.kept) == ["m"]
-    assert result.refused == {"n": NO_MEMORY}
-
-
-def test_hope_is_the_answer_when_caution_leaves_nothing() -> None:
-    """The first may never be bound; bind decides anyway, and says Error."""
-    extender = ExtenderFixture(n=(10,))
     first, second = extender.create("a", units=10), extender.create("b", units=10)
-    assert list(extender.filter(first).kept) == ["n"]
-    assert list(extender.filter(second).kept) == ["n"]
+    assert list(extender.filter(first, "n").kept) == ["n"]
+    result = extender.filter(second, "n", "m")
+    assert (list(result.kept), result.refused) == (["m"], {"n": NO_MEMORY})
+    assert list(extender.filter(second, "n").kept) == ["n"]
+    extender.clock.now = 5.0
+    assert list(extender.filter(second, "n", "m").kept) == ["n", "m"]
     assert extender.bind(first).error == ""
     assert extender.bind(second).error == NO_MEMORY
 
@@ -184,61 +163,39 @@ def test_a_yes_that_makes_no_difference_makes_nobody_wait() -> None:
     assert list(extender.filter(extender.create("b", units=10)).kept) == ["n"]
 
 
-def test_a_late_yes_is_forgotten() -> None:
-    extender = ExtenderFixture(n=(10,), m=(10,))
-    extender.filter(extender.create("a", units=10), "n")
-    extender.clock.now = 5.0
-    result = extender.filter(extender.create("b", units=10), "n", "m")
-    assert list(result.kept) == ["n", "m"]
+@pytest.mark.parametrize("budgets", ["kept", "forbidden", "malformed"])
+def test_preempt_counts_budgets(budgets: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A pod without a budget is taken; nodes where no victim helps are left out.
 
-
-def crowded() -> tuple[ExtenderFixture, Json]:
-    """A full node of two pods, and a pod of higher rank that wants one's room."""
+    If budgets cannot be read, victims are chosen as if there were none. Those named
+    count as leaving at once, so that the first one's room is kept.
+    """
     extender = ExtenderFixture(n=(20,))
+    uids = {}
     for name in ("a", "b"):
-        pod = extender.create(name, uid=f"uid-{name}", units=10, labels={"app": name})
+        pod = extender.create(name, units=10, labels={"app": name})
+        uids[name] = PodUID(pod["metadata"]["uid"])
         extender.bind(pod)
         extender.see(name)
-    return extender, pod_json("high", units=10, priority=9)
-
-
-def uid(extender: ExtenderFixture, name: str) -> str:
-    return str(extender.cluster.pod(name)["metadata"]["uid"])
-
-
-BUDGET = {
-    "metadata": {"name": "b", "namespace": "default"},
-    "spec": {"selector": {"matchLabels": {"app": "a"}}},
-    "status": {"disruptionsAllowed": 0},
-}
-
-
-def test_preempt_counts_budgets() -> None:
-    """A pod without a budget is taken; nodes where no victim helps are left out."""
-    extender, high = crowded()
-    extender.cluster.create(Kind.BUDGETS, BUDGET)
-    args = preemption(high, n=("none-of-ours",), unknown=("u",))
-    assert extender.verbs.preempt(args) == {
-        N: Victims((PodUID("none-of-ours"), PodUID(uid(extender, "b"))), 0)
+    selector = 1 if budgets == "malformed" else {"matchLabels": {"app": "a"}}
+    budget = {
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": 0},
     }
-    huge = pod_json("huge", units=21, priority=9)
-    assert extender.verbs.preempt(preemption(huge, n=(uid(extender, "a"),))) == {}
-
-
-@pytest.mark.parametrize("broken", ["forbidden", "malformed"])
-def test_preempt_answers_without_budgets(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Unreadable ones are logged, and victims are chosen as if there were none."""
-    extender, high = crowded()
-    if broken == "forbidden":
+    extender.cluster.create(Kind.BUDGETS, budget)
+    if budgets == "forbidden":
         extender.cluster.on_list = Forbidden("no right to list")
-    else:
-        extender.cluster.create(Kind.BUDGETS, {**BUDGET, "spec": {"selector": 1}})
-    with caplog.at_level(logging.WARNING):
-        chosen = extender.verbs.preempt(preemption(high, n=(uid(extender, "a"),)))
-    assert chosen == {"n": Victims((PodUID(uid(extender, "a")),))}
-    assert "disruption budgets not read" in caplog.messages
+    huge = pod_json("huge", units=21, priority=9)
+    assert extender.verbs.preempt(preemption(huge, n=(uids["a"],))) == {}
+    high = pod_json("high", units=10, priority=9)
+    kept = budgets == "kept"
+    proposed, last = (("x",), "b") if kept else ((uids["a"],), "a")
+    chosen = extender.verbs.preempt(preemption(high, n=proposed, unknown=("u",)))
+    assert chosen == {N: Victims(("x", uids["b"]) if kept else (uids["a"],))}
+    assert [one.pod.uid for one in extender.pods.leaving(N)] == [uids[last]]
+    told = "disruption budgets not read" in caplog.messages
+    assert told is not kept
 
 
 @pytest.mark.parametrize(
@@ -267,33 +224,19 @@ def test_the_nominated_node_is_awaited_while_victims_leave(
     assert not reply["FailedAndUnresolvableNodes"].keys() & failed
 
 
-def test_preempt_dooms_the_victims_it_names() -> None:
-    """So that the first one's room is kept before the last one is seen to go."""
-    extender = ExtenderFixture(n=(29,))
-    extender.pods.apply(event("ADDED", bound_json(placement("low", 0, 20, priority=1))))
-    pod = extender.create("vip", units=20, priority=10)
-    assert extender.verbs.preempt(preemption(pod, n=("uid-low",)))
-    assert [one.pod.name for one in extender.pods.leaving(N)] == ["low"]
-
-
-@pytest.mark.parametrize(
-    ("priority", "names"),
-    [(5, {"x", "uid-seen"}), (99, set())],
-    ids=["lower", "higher"],
-)
+@pytest.mark.parametrize(("priority", "seen"), [(5, {"x", "uid-seen"}), (99, set())])
 def test_preempt_names_no_pod_that_was_never_seen_bound(
-    priority: int, names: set[str]
+    priority: int, seen: set[str]
 ) -> None:
     """The answer to its bind never came; the other card is cleared, or none."""
     extender = ExtenderFixture(n=(20, 20))
-    extender.create("ghost", units=20)
     extender.cluster.on_bind = [Fault(Unavailable("no answer"))]
-    assert extender.bind(extender.cluster.pod("ghost")).outcome is Outcome.UNKNOWN
+    assert extender.bind(extender.create(units=20)).outcome is Outcome.UNKNOWN
+    held = placement("seen", 1, 20, priority=priority)
+    extender.pods.apply(event("ADDED", bound_json(held)))
     high = pod_json("high", units=20, priority=9)
-    seen = placement("seen", 1, 20, priority=priority)
-    extender.pods.apply(event("ADDED", bound_json(seen)))
     chosen = extender.verbs.preempt(preemption(high, n=("x",)))
-    assert {uid for victims in chosen.values() for uid in victims.uids} == names
+    assert {uid for victims in chosen.values() for uid in victims.uids} == seen
 
 
 def test_preempt_names_the_younger_of_two_equals() -> None:
@@ -323,32 +266,25 @@ def member(
 def test_where_a_pod_of_a_group_goes_is_certain() -> None:
     """One node is kept, so the next one knows what is left; nobody waits for a bind."""
     extender = ExtenderFixture(wait_s=60.0, n=(10, 10), m=(10,))
-    kept = [
-        list(extender.filter(member(extender, f"p{number}", 10), "m", "n").kept)
-        for number in range(4)
-    ]
+    pods = [member(extender, name, 10) for name in "abcd"]
+    kept = [list(extender.filter(pod, "m", "n").kept) for pod in pods]
     assert sorted(kept) == [[], ["m"], ["n"], ["n"]]
 
 
 def test_there_is_no_hope_among_the_pods_of_a_group() -> None:
-    """In sum there is room for two; the other may be refused, but never bound alone."""
-    extender = ExtenderFixture(wait_s=60.0, n=(10, 4, 4))
+    """One of them may be refused, but never bound alone. Another group may fail."""
+    extender = ExtenderFixture(wait_s=0.0, n=(10, 4, 4))
     first, second = (member(extender, name, 8) for name in "ab")
     assert list(extender.filter(first).kept) == ["n"]
     assert extender.filter(second).refused == {"n": NO_MEMORY}
-
-
-def test_a_pod_of_another_group_may_hope() -> None:
-    extender = ExtenderFixture(n=(10,))
-    extender.filter(member(extender, "a", 8))
-    assert list(extender.filter(member(extender, "b", 8, group="other")).kept) == ["n"]
+    third = member(extender, "c", 8, group="other")
+    assert list(extender.filter(third).kept) == ["n"]
 
 
 def test_a_group_fits_in_whatever_order_it_is_bound() -> None:
     extender = ExtenderFixture(n=(10, 10))
     pods = [member(extender, f"p{n}", units) for n, units in enumerate((6, 4, 6, 4))]
-    for pod in pods:
-        assert list(extender.filter(pod).kept) == ["n"]
+    assert all(extender.filter(pod).kept == ("n",) for pod in pods)
     for number in (1, 3, 0, 2):
         assert extender.bind(pods[number], judged=False).error == ""
     assert [extender.free(index=index).units for index in (0, 1)] == [0, 0]
@@ -416,7 +352,6 @@ def test_preempt_sees_where_the_pods_of_the_group_go() -> None:
     assert set(chosen[N].uids) == {"x", "uid-low"}
 
 
-MEMORY = Refusal(Reason.MEMORY)
 CORE = Refusal(Reason.CORE)
 NO_CORE = "Insufficient baidu.com/vcuda-core on one card"
 NO_CARDS = "No shared cards"
@@ -427,48 +362,36 @@ def nodes(text: str) -> list[NodeName]:
 
 
 def answer(fits: str, **refused: str) -> Answer:
-    reasons = {"memory": MEMORY, "core": CORE}
-    groups = {reasons[key]: set(nodes(text)) for key, text in refused.items()}
+    groups = {Refusal(Reason(key)): set(nodes(text)) for key, text in refused.items()}
     return Answer(set(nodes(fits)), groups)
 
 
 @pytest.mark.parametrize(
-    ("names", "kept", "refused"),
+    ("names", "special", "kept", "refused"),
     [
-        pytest.param("b a", "b a", {}, id="all-fit-in-the-order-given"),
-        pytest.param("x y", "", {"x": NO_MEMORY, "y": NO_CORE}, id="none-fits"),
-        pytest.param("x b", "b", {"x": NO_MEMORY}, id="some-fit"),
-        pytest.param("z", "", {"z": NO_CARDS}, id="unknown-node"),
+        pytest.param("b a", {}, "b a", {}, id="all-fit-in-the-order-given"),
+        pytest.param("x y", {}, "", {"x": NO_MEMORY, "y": NO_CORE}, id="none-fits"),
+        pytest.param("x b", {}, "b", {"x": NO_MEMORY}, id="some-fit"),
+        pytest.param("z", {}, "", {"z": NO_CARDS}, id="unknown-node"),
+        pytest.param("z b x", {}, "b", {"z": NO_CARDS, "x": NO_MEMORY}, id="mixed"),
+        pytest.param("", {}, "", {}, id="no-names"),
+        pytest.param("b b x x", {}, "b b", {"x": NO_MEMORY}, id="names-twice"),
+        pytest.param("a x", {"x": None}, "a x", {}, id="fits-for-this-pod"),
         pytest.param(
-            "z b x", "b", {"z": NO_CARDS, "x": NO_MEMORY}, id="all-three-kinds"
+            "a x", {"a": CORE}, "", {"a": NO_CORE, "x": NO_MEMORY}, id="does-not"
         ),
-        pytest.param("", "", {}, id="no-names"),
-        pytest.param("b b x x", "b b", {"x": NO_MEMORY}, id="names-twice"),
+        pytest.param("a x", {"x": CORE}, "a", {"x": NO_CORE}, id="another-reason"),
+        pytest.param("a x", {"z": None}, "a", {"x": NO_MEMORY}, id="not-asked-about"),
     ],
 )
 def test_every_name_is_kept_or_has_its_reason(
-    names: str, kept: str, refused: Mapping[str, str]
+    names: str,
+    special: dict[NodeName, Refusal | None],
+    kept: str,
+    refused: Mapping[str, str],
 ) -> None:
-    result = judge(nodes(names), answer("a b c", memory="x", core="y"), {})
-    assert list(result.kept) == nodes(kept)
-    assert dict(result.refused or {}) == refused
-    assert result.error == ""
-
-
-@pytest.mark.parametrize(
-    ("exceptions", "kept", "refused"),
-    [
-        pytest.param({"x": None}, "a x", {}, id="a-refused-node-fits-after-all"),
-        pytest.param({"a": CORE}, "", {"a": NO_CORE, "x": NO_MEMORY}, id="and-not"),
-        pytest.param({"x": CORE}, "a", {"x": NO_CORE}, id="another-reason"),
-        pytest.param({"z": None}, "a", {"x": NO_MEMORY}, id="a-node-not-asked-about"),
-    ],
-)
-def test_exceptions_overrule(
-    exceptions: dict[str, Refusal | None], kept: str, refused: Mapping[str, str]
-) -> None:
-    special = {NodeName(name): no for name, no in exceptions.items()}
-    result = judge(nodes("a x"), answer("a", memory="x"), special)
+    """This pod may see a node otherwise than its like; only names asked about count."""
+    result = judge(nodes(names), answer("a b c", memory="x", core="y"), special)
     assert list(result.kept) == nodes(kept)
     assert dict(result.refused or {}) == refused
 
@@ -510,29 +433,17 @@ def waits(patience: Patience, namespace: str, clock: Clock, most: int) -> int:
 
 
 def test_refused_pods_of_one_namespace_do_not_take_the_time_of_all() -> None:
-    """3,000 pods that fit nowhere leave a quarter of what is saved up.
+    """3,000 pods that fit nowhere leave a quarter of what is saved up for others.
 
-    So the pods of another namespace still wait for the news that may help them.
+    They earn 15 % of the time, and all namespaces together 20 %, however many.
     """
     clock = Clock()
     patience = Patience(0.02, clock=clock)
     assert waits(patience, "crowd", clock, 3000) <= 45
     assert waits(patience, "victim", clock, 5) == 5
-
-
-def test_a_namespace_earns_three_quarters_of_what_all_earn() -> None:
-    """15 % of the time: 300 ms in two seconds, and what is earned in these."""
-    clock = Clock()
-    patience = Patience(0.02, clock=clock)
-    waits(patience, "crowd", clock, 3000)
     clock.now += 2.0
-    assert waits(patience, "crowd", clock, 3000) == pytest.approx(17, abs=1)
-
-
-def test_a_thousand_namespaces_are_no_more_than_all() -> None:
-    """The bound for all together holds, and whoever is done with is forgotten."""
-    clock = Clock()
-    patience = Patience(0.02, clock=clock)
+    assert waits(patience, "crowd", clock, 3000) == pytest.approx(18, abs=2)
+    clock.now += 10.0
     total = sum(waits(patience, f"n{n}", clock, 3) for n in range(5000))
     assert 50 <= total <= 64
 

@@ -122,11 +122,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     pod = pod_json(
         containers=[container_json("a", "1.5", "0.5"), container_json("b", "2.5")],
         init=[container_json("i", cores="1Gi")],
-        annotations={
-            names.POLICY: "bestfit",
-            names.CONTAINERS: "x",
-            names.MODELS: ",",
-        },
+        annotations={names.POLICY: "bestfit", names.CONTAINERS: "x", names.MODELS: ","},
     )
     found = request_complaints(pod)
     assert [text.partition(":")[0] for text in found] == [
