@@ -138,11 +138,11 @@ class Listener:
                 if not (head := await self._head(client)):
                     return
                 self._open[task] = True
-                pieces = await self._loop.run_in_executor(
-                    self._threads, _answer, head, application
+                exchange = await self._loop.run_in_executor(
+                    self._threads, _Exchange, head, application
                 )
                 self._open[task] = False
-                for piece in pieces:
+                for piece in exchange.pieces:
                     await self._loop.sock_sendall(client, piece)
 
     async def _head(self, client: socket.socket) -> bytes:
@@ -162,11 +162,6 @@ def _bound(address: Address) -> socket.socket:
     return made
 
 
-def _answer(head: bytes, application: WSGIApplication) -> tuple[bytes, ...]:
-    """Return the bytes of the answer; a long page is not copied."""
-    return _Exchange(head, application).pieces
-
-
 class _Exchange(BaseHTTPRequestHandler):
     """One request and its answer, in memory."""
 
@@ -180,6 +175,7 @@ class _Exchange(BaseHTTPRequestHandler):
         if self.parse_request():
             self._apply(application, whole=_END in head)
         body = () if self.command == "HEAD" else self._body
+        # The answer; a long page is not copied.
         self.pieces = (self.wfile.getvalue(), *body)
 
     def _apply(self, application: WSGIApplication, *, whole: bool) -> None:

@@ -433,8 +433,8 @@ def test_a_kept_answer_is_the_fresh_one(
             answer = fitting.answer(asked, chosen)
             fresh = {page.name: refusal(asked, page, chosen) for page in ledger.nodes()}
             assert answer.fits == {name for name, no in fresh.items() if no is None}
-            for name in NODES:
-                assert answer.refusal(NodeName(name)) == fresh.get(NodeName(name))
+            told = {(no, n) for no, names in answer.refused.items() for n in names}
+            assert told == {(no, name) for name, no in fresh.items() if no}
 
 
 @moderately

@@ -21,7 +21,7 @@ from extender.scheduling.wire import (
 )
 from gpushare.domain.cache import Answer, Fitting, Scores
 from gpushare.domain.model import NodeName, PodRequest
-from gpushare.domain.placement import place, preferred_node, refusal, score
+from gpushare.domain.placement import best_node, place, refusal
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
 from gpushare.domain.preemption import Budget, Facts, Victims, choose_victims
 from gpushare.domain.refusal import Reason, Refusal
@@ -283,9 +283,7 @@ class Verbs:
             nodes[name] = expected.on(nodes[name])
         if not nodes:
             return refuse_all(asked.names, UNKNOWN)
-        best = preferred_node(request, nodes.values(), policy)
-        if best is None:
-            best = max(nodes.values(), key=lambda node: score(node, policy))
+        best = best_node(request, nodes.values(), policy)
         planned = place(request, best, policy)
         if isinstance(planned, Refusal):
             return refuse_all(asked.names, planned)

@@ -17,9 +17,10 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Choice, Policy
 from gpushare.domain.preemption import NOT_STARTED
-from gpushare.kube import codec, facts
+from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Page, WatchEvent
 from gpushare.kube.codec import PodRecord
+from gpushare.kube.facts import is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.request_cache import Asked
 
@@ -48,17 +49,14 @@ class Nominations:
         self, before: PodRecord | None, after: PodRecord | None, leaving: Leaving
     ) -> None:
         """Apply one pod's change; None for a pod that did not or does not exist."""
-        touched: set[NodeName] = set()
-        for record in (before, after):
-            if record is not None:
-                touched |= {record.node, record.nominated}
+        known = [record for record in (before, after) if record is not None]
         with self._lock:
             if before is not None:
                 self._nominees.get(before.nominated, {}).pop(before.pod.uid, None)
             if after is not None and after.nominated and not after.node:
                 here = self._nominees.setdefault(after.nominated, {})
                 here[after.pod.uid] = after
-            for name in touched:
+            for name in {one for each in known for one in (each.node, each.nominated)}:
                 self._reconsider(name, leaving)
 
     def reconsider(self, name: NodeName, leaving: Leaving) -> None:
@@ -81,7 +79,7 @@ class Nominations:
         node = node.without(node.nominations.keys() - node.placements.keys())
         kept: dict[PodUID, Placement] = {}
         nominees = self._nominees[name].values()
-        for nominee in sorted(nominees, key=_most_important_first):
+        for nominee in sorted(nominees, key=lambda r: (-r.pod.priority, r.pod.uid)):
             found = self._place(nominee, node, gone)
             if found is not None:
                 kept[nominee.pod.uid] = found
@@ -101,10 +99,6 @@ class Nominations:
         gone = {r.pod.uid for r in leaving if r.pod.priority < priority}
         found = place(request, node.without(gone), policy)
         return found if isinstance(found, Placement) else None
-
-
-def _most_important_first(record: PodRecord) -> tuple[int, str]:
-    return (-record.pod.priority, record.pod.uid)
 
 
 logger = logging.getLogger(__name__)
@@ -222,7 +216,6 @@ class PodBook:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
-        self._choice = choice
         self._on_gone = on_gone
         self._on_new = on_new
         self._hosts = hosts
@@ -384,8 +377,8 @@ class PodBook:
 
 def _follow_host(hosts: Hosts, uid: PodUID, pod: Json) -> None:
     """Record the CPU and memory that a pod holds from its binding to its end."""
-    node = facts.node_of(pod)
-    if facts.is_terminal(pod):
+    node = node_of(pod)
+    if is_terminal(pod):
         hosts.release(uid)
     elif node and (amount := Asked(pod).host()) is not None:
         priority = pod["spec"].get("priority")

@@ -1,25 +1,23 @@
 """The ledger as JSON, as the extender serves it as ``/snapshot``, and back. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare.domain.model import (
     Amount,
     Card,
-    CardUUID,
     Claim,
-    ContainerAmount,
     NodeName,
     Placement,
     PodRef,
     PodRequest,
     PodUID,
-    Share,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, Choice
 from gpushare.domain.refusal import Refusal
+from gpushare.kube.annotations import card_json, read_card, read_share, share_json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
 
@@ -47,12 +45,8 @@ def snapshot(
 def _node(node: Node) -> dict[str, Any]:
     cards = [
         {
-            "uuid": card.uuid,
-            "index": card.index,
-            "units": card.units,
-            "healthy": card.healthy,
+            **card_json(card),
             "cordoned": card.cordoned,
-            "model": card.model,
             "free": _amount(node.free[card.uuid]) if card.open else None,
         }
         for card in node.cards
@@ -67,17 +61,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _placement(placement: Placement) -> dict[str, Any]:
-    shares = [
-        {
-            "card": share.card,
-            **_amount(share.amount),
-            "containers": {
-                held.name: [held.amount.cores, held.amount.units]
-                for held in share.containers
-            },
-        }
-        for share in placement.shares
-    ]
+    shares = [share_json(share) for share in placement.shares]
     return {**_pod(placement.pod), "shares": shares}
 
 
@@ -162,34 +146,17 @@ def _read_node(node: Reader) -> Node:
 
 
 def _read_card(card: Reader) -> Card:
-    return Card(
-        CardUUID(card.text("uuid")),
-        card.integer("index"),
-        card.integer("units"),
-        card.optional_boolean("healthy", default=True),
-        card.optional_text("model"),
-        card.optional_boolean("cordoned", default=False),
-    )
+    closed = card.optional_boolean("cordoned", default=False)
+    return replace(read_card(card), cordoned=closed)
 
 
 def _read_placements(node: Reader, key: str, name: NodeName) -> list[Placement]:
     return [
         Placement(
-            _read_pod(one), name, tuple(_read_share(s) for s in one.objects("shares"))
+            _read_pod(one), name, tuple(read_share(s) for s in one.objects("shares"))
         )
         for one in node.objects(key)
     ]
-
-
-def _read_share(share: Reader) -> Share:
-    held = []
-    for name, pair in share.optional_object("containers").raw.items():
-        match pair:
-            case [int(cores), int(units)]:
-                held.append(ContainerAmount(name, Amount(cores, units)))
-            case _:
-                raise Malformed(share.path(f"containers.{name}"), "must be two numbers")
-    return Share(CardUUID(share.text("card")), _read_amount(share), tuple(held))
 
 
 def _read_request(asked: Reader) -> PodRequest:

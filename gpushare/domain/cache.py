@@ -41,10 +41,6 @@ class Answer:
     fits: frozenset[NodeName] = frozenset()
     refused: Mapping[Refusal, frozenset[NodeName]] = field(default_factory=dict)
 
-    def refusal(self, name: NodeName) -> Refusal | None:
-        """Return why a node is refused; None if it fits or is unknown."""
-        return next((no for no, group in self.refused.items() if name in group), None)
-
     def updated(self, judged: Iterable[tuple[NodeName, Verdicts]]) -> "Answer":
         """Return the answer with new verdicts for some nodes.
 

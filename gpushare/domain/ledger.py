@@ -177,18 +177,16 @@ class Ledger:
             self._unplaced.pop(uid, None)
             return self._remove(uid)
 
-    def cancel(self, uid: PodUID) -> Placement | None:
+    def cancel(self, uid: PodUID) -> None:
         """Remove a reservation; a placement read from the API server stays.
 
         A pod that was bound without the reservation meanwhile becomes unplaced.
         """
         with self._lock:
-            if uid not in self._unconfirmed:
-                return None
-            self._unconfirmed.discard(uid)
-            struck = self._remove(uid)
-            self._charge_everywhere(uid)
-            return struck
+            if uid in self._unconfirmed:
+                self._unconfirmed.discard(uid)
+                self._remove(uid)
+                self._charge_everywhere(uid)
 
     def nominate(self, name: NodeName, kept: Mapping[PodUID, Placement]) -> None:
         """Keep capacity on a node for these nominated pods, and for no others."""

@@ -331,7 +331,11 @@ class Decider:
         summary = node.summary_for(self._request)
         no = self._too_much(summary)
         if no is None and len(self._request.claims) > 1:
-            no = None if self._fit_on_one_card(summary) else self._no_way(node)
+            total = self._search.total
+            if total.cores >= CORES_PER_CARD or not summary.has_room(total):
+                # Else one card has room for all claims, and any order succeeds.
+                found = self._searched(card_capacities(node, self._request)[0])
+                no = found.no if found.ways is None else None
         if no is None or summary is node.summary:
             return no
         return _limited(no, self._request)
@@ -343,11 +347,6 @@ class Decider:
             if no is not None:
                 return no
         return None
-
-    def _fit_on_one_card(self, summary: Summary) -> bool:
-        """Return whether one card has room for all claims; then any order succeeds."""
-        total = self._search.total
-        return total.cores < CORES_PER_CARD and summary.has_room(total)
 
     def _shares(self, node: Node) -> tuple[Share, ...] | Refusal:
         """Place the claims in the policy's order, or by a search if that fails."""
@@ -364,10 +363,6 @@ class Decider:
         for claim, way in zip(claims, found.ways, strict=True):
             taken += room.take(claim, tuple(cards[i] for i in way))
         return one_share_a_card(taken)
-
-    def _no_way(self, node: Node) -> Refusal | None:
-        found = self._searched(card_capacities(node, self._request)[0])
-        return None if found.ways is not None else found.no
 
     def _searched(self, ranked: tuple[CardCapacity, ...]) -> SearchResult:
         found = self._found.get(ranked)
@@ -406,14 +401,25 @@ def score(node: Node, policy: Policy) -> int:
     return policy.node_score(node)
 
 
+def best_node(request: PodRequest, fitting: Iterable[Node], policy: Policy) -> Node:
+    """Return the node that the policy prefers of those on which the pod fits.
+
+    The policy's chooser decides, else the score. Among nodes with the same score it is
+    the first by name. kube-scheduler chooses at random there, but a simulation must be
+    repeatable.
+    """
+    nodes = {node.name: node for node in fitting}
+    if policy.chooser is not None:
+        name = policy.chooser.best(request, tuple(nodes), policy)
+        if name is not None:
+            return nodes[name]
+    return min(nodes.values(), key=lambda node: (-score(node, policy), node.name))
+
+
 def schedule(
     request: PodRequest, nodes: Iterable[Node], policy: Policy
 ) -> Placement | dict[NodeName, Refusal]:
-    """Place a pod on the best of the nodes, or give each node's refusal.
-
-    Among nodes with the same score it takes the first by name. kube-scheduler chooses
-    at random there, but a simulation must be repeatable.
-    """
+    """Place a pod on the best of the nodes, or give each node's refusal."""
     refused: dict[NodeName, Refusal] = {}
     fitting: list[Node] = []
     decider = Decider(request, policy)
@@ -425,25 +431,9 @@ def schedule(
             refused[node.name] = no
     if not fitting:
         return refused
-    best = preferred_node(request, fitting, policy)
-    if best is None:
-        best = min(fitting, key=lambda node: (-score(node, policy), node.name))
+    best = best_node(request, fitting, policy)
     placed = place(request, best, policy)
     return {best.name: placed} if isinstance(placed, Refusal) else placed
-
-
-def preferred_node(
-    request: PodRequest, fitting: Iterable[Node], policy: Policy
-) -> Node | None:
-    """Return the node that the policy prefers of those on which the pod fits.
-
-    None for policies that score each node by itself, which are all except ``frag``.
-    """
-    if policy.chooser is None:
-        return None
-    pages = {node.name: node for node in fitting}
-    name = policy.chooser.best(request, tuple(pages), policy)
-    return None if name is None else pages[name]
 
 
 def _limited(no: Refusal, request: PodRequest) -> Refusal:
@@ -467,15 +457,10 @@ def _in_order(
 def one_share_a_card(shares: list[Share]) -> tuple[Share, ...]:
     """Merge the shares that several containers of one pod have on the same card."""
     merged: dict[str, Share] = {}
-    for share in shares:
-        before = merged.get(share.card)
-        merged[share.card] = (
-            share
-            if before is None
-            else Share(
-                share.card,
-                before.amount + share.amount,
-                before.containers + share.containers,
-            )
-        )
+    for each in shares:
+        share = each
+        if (before := merged.get(share.card)) is not None:
+            amount = before.amount + share.amount
+            share = Share(share.card, amount, before.containers + share.containers)
+        merged[share.card] = share
     return tuple(merged.values())

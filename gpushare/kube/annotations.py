@@ -39,7 +39,7 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     """
     body = Reader.parse(text, names.CARDS)
     body.version(VERSION)
-    found = tuple(_card(card) for card in body.objects("cards"))
+    found = tuple(read_card(card) for card in body.objects("cards"))
     uuids = [card.uuid for card in found]
     for uuid in uuids:
         if uuids.count(uuid) > 1:
@@ -48,37 +48,33 @@ def decode_cards(text: str) -> tuple[Card, ...]:
 
 
 def encode_cards(shared: Iterable[Card]) -> str:
-    """Write cards as the node annotation ``vcuda-cards``.
-
-    The cordon is not written, because operators set it by an annotation of its own.
-    """
-    listed = [
-        {
-            "uuid": card.uuid,
-            "index": card.index,
-            "units": card.units,
-            "healthy": card.healthy,
-            "model": card.model,
-        }
-        for card in shared
-    ]
+    """Write cards as the node annotation ``vcuda-cards``."""
+    listed = [card_json(card) for card in shared]
     return orjson.dumps({"v": VERSION, "cards": listed}).decode()
+
+
+def card_json(card: Card) -> dict[str, Any]:
+    """Return a card without its cordon, which operators set by another annotation."""
+    keys = ("uuid", "index", "units", "healthy", "model")
+    return {key: getattr(card, key) for key in keys}
+
+
+def share_json(share: Share) -> dict[str, Any]:
+    """Return a share: ``{card, cores, units, containers: {name: [cores, units]}}``."""
+    return {
+        "card": share.card,
+        "cores": share.amount.cores,
+        "units": share.amount.units,
+        "containers": {
+            held.name: [held.amount.cores, held.amount.units]
+            for held in share.containers
+        },
+    }
 
 
 def encode_placement(placement: Placement, at: str) -> str:
     """Write a placement as ``vcuda-placement``; ``at`` is an RFC 3339 time."""
-    shares = [
-        {
-            "card": share.card,
-            "cores": share.amount.cores,
-            "units": share.amount.units,
-            "containers": {
-                held.name: [held.amount.cores, held.amount.units]
-                for held in share.containers
-            },
-        }
-        for share in placement.shares
-    ]
+    shares = [share_json(share) for share in placement.shares]
     body = {"v": VERSION, "uid": placement.pod.uid, "shares": shares, "at": at}
     return orjson.dumps(body).decode()
 
@@ -94,7 +90,7 @@ def decode_placement(
     body.version(VERSION)
     if body.text("uid") != pod.uid:
         return None
-    shares = tuple(_share(share) for share in body.objects("shares"))
+    shares = tuple(read_share(share) for share in body.objects("shares"))
     return Placement(pod, node, shares)
 
 
@@ -131,7 +127,8 @@ def _charges_all(placement: Placement, request: PodRequest | Refusal) -> bool:
     return asked.fits(sum((share.amount for share in placement.shares), NOTHING))
 
 
-def _card(card: Reader) -> Card:
+def read_card(card: Reader) -> Card:
+    """Read what ``card_json`` has written."""
     return Card(
         CardUUID(card.text("uuid")),
         card.integer("index"),
@@ -141,7 +138,8 @@ def _card(card: Reader) -> Card:
     )
 
 
-def _share(share: Reader) -> Share:
+def read_share(share: Reader) -> Share:
+    """Read what ``share_json`` has written."""
     held: dict[str, Any] = share.optional_object("containers").raw
     containers = tuple(
         ContainerAmount(name, _pair(share, name, pair)) for name, pair in held.items()
@@ -152,15 +150,12 @@ def _share(share: Reader) -> Share:
 
 def _pair(share: Reader, name: str, pair: object) -> Amount:
     match pair:
-        case [int(cores), int(units)] if _is_amount(cores) and _is_amount(units):
+        case [int(cores), int(units)] if not any(
+            type(number) is bool or number < 0 for number in (cores, units)
+        ):
             return Amount(cores, units)
     path = share.path(f"containers.{name}")
     raise Malformed(path, "must be [cores, units], both 0 or more")
-
-
-def _is_amount(number: int) -> bool:
-    """Return whether a JSON number is 0 or more; ``true`` is no number."""
-    return type(number) is int and number >= 0
 
 
 LIMITS: Mapping[Limit, str] = MappingProxyType(

@@ -7,11 +7,10 @@ API server's discovery.
 
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
 from urllib.parse import quote
 
 import orjson
@@ -207,90 +206,6 @@ def _event(line: bytes) -> WatchEvent:
     raise error_for(int(status.get("code") or 0), message)
 
 
-class Paths:
-    """Paths of objects by discovery, which reads each group and version once.
-
-    ``ask`` reads a path of the API server and raises ``ClusterError``s.
-    """
-
-    def __init__(self, ask: Callable[[str], Json]) -> None:
-        self._ask = ask
-        self._known: dict[tuple[str, str], Resource] = {}
-
-    def resource(self, api_version: str, kind: str) -> Resource:
-        """Find a kind; ``NotFound`` where the API server does not serve it."""
-        key = (api_version, kind)
-        if key not in self._known:
-            path = group_path(api_version)
-            try:
-                listed = self._ask(path)
-            except NotFound as error:
-                raise _not_served(api_version, kind) from error
-            self._known |= _resources(api_version, path, listed)
-        if key not in self._known:
-            raise _not_served(api_version, kind)
-        return self._known[key]
-
-    def of(self, ref: Ref, subresource: str = "") -> str:
-        """Return an object's path; ``Invalid`` where its namespace is missing."""
-        found = self.resource(ref.api_version, ref.kind)
-        if not ref.name:
-            raise Invalid(f"{ref}: give a name")
-        if found.namespaced and not ref.namespace:
-            raise Invalid(f"{ref}: give its namespace")
-        path = found.object(ref.namespace, ref.name)
-        return f"{path}/{subresource}" if subresource else path
-
-    def collection(self, api_version: str, kind: str, namespace: str = "") -> str:
-        """Return the path of all objects of a kind, or of those in a namespace."""
-        return self.resource(api_version, kind).collection(namespace)
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceName:
-    """A resource as a SelfSubjectAccessReview names it."""
-
-    resource: str
-    group: str = ""
-    subresource: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``pods``, ``daemonsets.apps``, ``pods/portforward``.
-
-        >>> ResourceName.parse("deployments.apps/scale").group
-        'apps'
-        """
-        whole, _, subresource = text.partition("/")
-        resource, _, group = whole.partition(".")
-        return cls(resource, group, subresource)
-
-
-def review(verb: str, name: ResourceName, namespace: str) -> Json:
-    """Return a SelfSubjectAccessReview; no namespace means all of them."""
-    asked = {
-        "verb": verb,
-        "group": name.group,
-        "resource": name.resource,
-        "subresource": name.subresource,
-        "namespace": namespace,
-    }
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
-    }
-
-
-def group_path(api_version: str) -> str:
-    """Return the path of a group and version.
-
-    >>> group_path("v1"), group_path("apps/v1")
-    ('/api/v1', '/apis/apps/v1')
-    """
-    return f"/{'apis' if '/' in api_version else 'api'}/{api_version}"
-
-
 def _resources(
     api_version: str, path: str, listed: Json
 ) -> dict[tuple[str, str], Resource]:
@@ -305,10 +220,6 @@ def _resources(
         raise Unavailable(f"the list of {path} is not understood: {error!r}") from error
 
 
-def _not_served(api_version: str, kind: str) -> NotFound:
-    return NotFound(f"the API server does not serve {kind} of {api_version}")
-
-
 class ApiObjects(Connection):
     """``Objects`` over HTTP. All methods raise ``ClusterError``s and nothing else."""
 
@@ -320,7 +231,7 @@ class ApiObjects(Connection):
     def __init__(self, api: client.ApiClient, *, page: int = 500) -> None:
         super().__init__(api)
         self._page = page
-        self._paths = Paths(self._ask)
+        self._known: dict[tuple[str, str], Resource] = {}
 
     def version(self) -> str:
         """Return the API server's version; see ``Objects``."""
@@ -330,14 +241,27 @@ class ApiObjects(Connection):
     def serves(self, api_version: str, kind: str) -> bool:
         """Return whether it knows this kind; see ``Objects``."""
         try:
-            self._paths.resource(api_version, kind)
+            self._resource(api_version, kind)
         except NotFound:
             return False
         return True
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
         """Ask whether we may; see ``Objects``."""
-        body = review(verb, ResourceName.parse(resource), namespace)
+        whole, _, subresource = resource.partition("/")
+        plural, _, group = whole.partition(".")
+        asked = {
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "subresource": subresource,
+            "namespace": namespace,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = self._send("POST", path, body)
         with translated():
@@ -349,7 +273,7 @@ class ApiObjects(Connection):
         An aggregated API that is down raises ``Unavailable``.
         """
         try:
-            return self._ask(self._paths.of(ref))
+            return self._ask(self._path(ref))
         except NotFound:
             return None
 
@@ -363,7 +287,7 @@ class ApiObjects(Connection):
         field_selector: str = "",
     ) -> Sequence[Json]:
         """Read all objects of a kind; see ``Objects``."""
-        path = self._paths.collection(api_version, kind, namespace)
+        path = self._resource(api_version, kind).collection(namespace)
         query = _set(labelSelector=label_selector, fieldSelector=field_selector)
         try:
             found = self._pages(path, {**query, "limit": str(self._page)})
@@ -377,7 +301,7 @@ class ApiObjects(Connection):
         """Apply on the server's side; see ``Objects``."""
         query = {**_OURS, "force": "true", **(_DRY_RUN if dry_run else {})}
         with _well_formed():
-            path = self._paths.of(Ref.of(body))
+            path = self._path(Ref.of(body))
         return self._send("PATCH", path, body, _APPLY, query)
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
@@ -385,12 +309,13 @@ class ApiObjects(Connection):
         query = {**_OURS, **(_DRY_RUN if dry_run else {})}
         with _well_formed():
             where = body["metadata"].get("namespace", "")
-            path = self._paths.collection(body["apiVersion"], body["kind"], where)
+            found = self._resource(body["apiVersion"], body["kind"])
+            path = found.collection(where)
         return self._send("POST", path, body, JSON, query)
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
         """Merge a patch into an object; see ``Objects``."""
-        path = self._paths.of(ref, subresource)
+        path = self._path(ref, subresource)
         return self._send("PATCH", path, patch, _MERGE, _OURS)
 
     def json_patch(
@@ -402,7 +327,7 @@ class ApiObjects(Connection):
         dry_run: bool = False,
     ) -> Json:
         """Change an object by a JSON patch; see ``Objects``."""
-        path = self._paths.of(ref, subresource)
+        path = self._path(ref, subresource)
         query = {**_OURS, **(_DRY_RUN if dry_run else {})}
         return self._send("PATCH", path, [*map(dict, steps)], _JSON_PATCH, query)
 
@@ -412,7 +337,7 @@ class ApiObjects(Connection):
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         try:
-            self._send("DELETE", self._paths.of(ref), options)
+            self._send("DELETE", self._path(ref), options)
         except NotFound:
             return False
         return True
@@ -424,7 +349,7 @@ class ApiObjects(Connection):
         query = {"tailLines": str(lines)}
         if container:
             query["container"] = container
-        path = self._paths.of(Ref("v1", "Pod", pod, namespace), "log")
+        path = self._path(Ref("v1", "Pod", pod, namespace), "log")
         said = self._exchange("GET", path, timeout_s=self.READ_TIMEOUT_S, query=query)
         return said.decode(errors="replace")
 
@@ -454,6 +379,30 @@ class ApiObjects(Connection):
             token = page.continue_token
             if not token:
                 return found
+
+    def _resource(self, api_version: str, kind: str) -> Resource:
+        """Find a kind by discovery, which reads each group and version once.
+
+        Raises ``NotFound`` if the API server does not serve it.
+        """
+        key = (api_version, kind)
+        if key not in self._known:
+            path = f"/{'apis' if '/' in api_version else 'api'}/{api_version}"
+            with suppress(NotFound):
+                self._known |= _resources(api_version, path, self._ask(path))
+        if key not in self._known:
+            raise NotFound(f"the API server does not serve {kind} of {api_version}")
+        return self._known[key]
+
+    def _path(self, ref: Ref, subresource: str = "") -> str:
+        """Return an object's path; ``Invalid`` where its namespace is missing."""
+        found = self._resource(ref.api_version, ref.kind)
+        if not ref.name:
+            raise Invalid(f"{ref}: give a name")
+        if found.namespaced and not ref.namespace:
+            raise Invalid(f"{ref}: give its namespace")
+        path = found.object(ref.namespace, ref.name)
+        return f"{path}/{subresource}" if subresource else path
 
     def _ask(self, path: str) -> Json:
         return self._read(path, timeout_s=self.READ_TIMEOUT_S)

@@ -101,34 +101,15 @@ class Connection:
         """The API server's address, for messages."""
         return str(self._api.configuration.host)
 
-    def _exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_s: float,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "",
-    ) -> bytes:
-        """Send one request and return the answer's body."""
-        answer = self._open(
-            method,
-            path,
-            timeout_s=timeout_s,
-            query=query,
-            body=body,
-            content_type=content_type,
-        )
+    def _exchange(self, method: str, path: str, **how: Any) -> bytes:  # noqa: ANN401
+        """Send one request, as ``_open`` does, and return the answer's body."""
+        answer = self._open(method, path, **how)
         with translated():
             found: bytes = answer.read()
         return found
 
-    def _read(
-        self, path: str, *, timeout_s: float, query: Mapping[str, str] | None = None
-    ) -> Json:
-        """Read the object at a path."""
-        return as_object(self._exchange("GET", path, timeout_s=timeout_s, query=query))
+    def _read(self, path: str, **how: Any) -> Json:  # noqa: ANN401
+        return as_object(self._exchange("GET", path, **how))
 
     def _read_page(
         self, path: str, *, timeout_s: float, query: Mapping[str, str]

@@ -109,7 +109,7 @@ def is_part(pod: Json, part: str = "") -> bool:
     """Return whether a pod belongs to one of our parts, or to the named one."""
     if part:
         return label(pod, PART_NAME) == part
-    return label(pod, PART_OF) == "gpushare"
+    return label(pod, PART_OF) == PRODUCT
 
 
 def is_extender(pod: Json) -> bool:

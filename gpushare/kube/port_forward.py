@@ -10,7 +10,7 @@ import io
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import websocket
 from kubernetes import client
@@ -29,29 +29,31 @@ _DATA = 0
 _BROKEN = (OSError, http.client.HTTPException, websocket.WebSocketException)
 
 
-class Stream(Protocol):
-    """The part of a socket that ``http.client`` needs."""
+class Link:
+    """A forwarded port as the part of a socket that ``http.client`` needs."""
+
+    def __init__(self, opened: websocket.WebSocket) -> None:
+        self._opened = opened
 
     def sendall(self, data: bytes) -> None:
-        """Send all data."""
-        ...
+        """Send to the port."""
+        self._opened.send_binary(bytes([_DATA]) + data)
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a reader of what arrives."""
-        ...
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader of what the port sends."""
+        return io.BufferedReader(_Received(self._opened))
 
     def close(self) -> None:
-        """Close the stream."""
-        ...
+        """Do nothing: the opener closes the websocket."""
 
 
 class TlsLink:
-    """TLS over a stream. The constructor does the handshake.
+    """TLS over a forwarded port. The constructor does the handshake.
 
     Raises ``ssl.SSLError``, which is an ``OSError``.
     """
 
-    def __init__(self, link: Stream, context: ssl.SSLContext, name: str) -> None:
+    def __init__(self, link: Link, context: ssl.SSLContext, name: str) -> None:
         self._link = link
         self._coming = link.makefile("rb")
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -158,24 +160,6 @@ def page(link: Any, port: int, path: str) -> bytes:  # noqa: ANN401
         said = " ".join(body.decode(errors="replace").split())[:_QUOTED]
         raise error_for(answer.status, f"{path} answers {answer.status}: {said}")
     return body
-
-
-class Link:
-    """A forwarded port as a ``Stream``."""
-
-    def __init__(self, opened: websocket.WebSocket) -> None:
-        self._opened = opened
-
-    def sendall(self, data: bytes) -> None:
-        """Send to the port."""
-        self._opened.send_binary(bytes([_DATA]) + data)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a reader of what the port sends."""
-        return io.BufferedReader(_Received(self._opened))
-
-    def close(self) -> None:
-        """Do nothing: the opener closes the websocket."""
 
 
 class _Received(io.RawIOBase):

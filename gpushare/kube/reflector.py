@@ -93,7 +93,9 @@ class Reflector:
         """Follow the collection until ``stop`` is set, despite all errors."""
         while not stop.is_set():
             try:
-                self._once(stop)
+                if not self._version:
+                    self._list()
+                self._watch(stop)
                 self._failures = 0
             except Gone as error:
                 logger.info("listing again", extra=self._facts(error))
@@ -103,11 +105,6 @@ class Reflector:
                 self._pause(stop, error)
                 if self._failures >= self._pace.list_after:
                     self._version = ""
-
-    def _once(self, stop: Event) -> None:
-        if not self._version:
-            self._list()
-        self._watch(stop)
 
     def _list(self) -> None:
         versions: list[str] = []
@@ -134,20 +131,19 @@ class Reflector:
 
         def read() -> None:
             try:
-                answer.set_result(self._page(token))
+                answer.set_result(
+                    self._cluster.list_page(
+                        self._kind,
+                        limit=self._pace.page_limit,
+                        continue_token=token,
+                        field_selector=self._field_selector,
+                    )
+                )
             except BaseException as error:  # noqa: BLE001
                 answer.set_exception(error)
 
         Thread(target=read, name=f"list-{self._kind}", daemon=True).start()
         return answer
-
-    def _page(self, token: str) -> Page:
-        return self._cluster.list_page(
-            self._kind,
-            limit=self._pace.page_limit,
-            continue_token=token,
-            field_selector=self._field_selector,
-        )
 
     def _watch(self, stop: Event) -> None:
         began, seen = self._clock(), 0
@@ -186,12 +182,10 @@ class Reflector:
         if isinstance(error, Throttled) and error.retry_after_s:
             wait = max(wait, error.retry_after_s)
         facts = self._facts(error) | {"wait_s": round(wait, 2)}
-        logger.log(self._level(), "waiting for the API server", extra=facts)
+        # Restarts and ended streams cause a first failure.
+        level = logging.WARNING if self._failures > 1 else logging.INFO
+        logger.log(level, "waiting for the API server", extra=facts)
         stop.wait(wait)
-
-    def _level(self) -> int:
-        """Return INFO for a first failure: restarts and ended streams cause one."""
-        return logging.WARNING if self._failures > 1 else logging.INFO
 
     def _facts(self, error: ClusterError) -> dict[str, object]:
         return {

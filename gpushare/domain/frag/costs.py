@@ -100,13 +100,11 @@ class PricedNode:
         host = (state.cpu_milli, state.memory_mib)
         return (host, state.residuals, state.model, rooms, models)
 
-    def cost(self, request: PodRequest, policy: Policy, tables: Tables) -> float:
+    def cost(self, request: PodRequest, policy: Policy) -> float:
         """Return the pod's cost on its best cards; ``NEVER`` if it does not fit."""
-        if tables is not self.tables:
-            return self.by(tables).cost(request, policy, tables)
         node, claims = self.node, request.claims
         if len(claims) == 1 and not claims[0].whole_cards:
-            found = self._limited(request).share_costs(claims[0], request.host, tables)
+            found = self._limited(request).share_costs(claims[0], request.host)
             return min((cost for cost, _ in found), default=NEVER)
         host = self._then(request.host)
         if claims and not any(claim.whole_cards for claim in claims):
@@ -127,11 +125,9 @@ class PricedNode:
         return self._cost(left, host)
 
     def share_costs(
-        self, claim: Claim, asked: HostAmount | None, tables: Tables
+        self, claim: Claim, asked: HostAmount | None
     ) -> list[tuple[float, CardGroup]]:
         """Return a share's cost on each group of cards with room for it."""
-        if tables is not self.tables:
-            return self.by(tables).share_costs(claim, asked, tables)
         found = []
         cores, units = claim.amount.cores, claim.amount.units
         host = self._then(asked)

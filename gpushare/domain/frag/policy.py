@@ -67,7 +67,7 @@ class _Asked:
             now, alike = node, None if node is None else node.alike(request)
             if node is not None and (alike is None or alike not in known):
                 now = node.by(self.tables)
-                self.costs[name] = now.cost(request, policy, self.tables)
+                self.costs[name] = now.cost(request, policy)
                 known.setdefault(alike, self.costs[name])
             else:
                 self.costs[name] = known[alike]
@@ -165,7 +165,7 @@ class Packer:
             return {}
         host = self._hosts.free(node.name)
         standing = PricedNode.of(node, host, tables, free)
-        found = standing.share_costs(claim, request.host, tables)
+        found = standing.share_costs(claim, request.host)
         return {uuid: cost for cost, group in found for uuid in group.cards}
 
     def _follow(self, learned: Build) -> None:
@@ -228,21 +228,21 @@ class Packer:
             seen = node.as_seen_by(pod)
             if seen is not node:
                 there = PricedNode.of(seen, self._hosts.free(name), asked.tables)
-                yield name, there.cost(request, policy, asked.tables)
+                yield name, there.cost(request, policy)
 
     def _row(self, kind: Kind) -> _Row:
-        roll, row = self._index, self._rows.get(kind)
-        changed = None if row is None else roll.since(row.upto)
+        index, row = self._index, self._rows.get(kind)
+        changed = None if row is None else index.since(row.upto)
         if row is None or changed is None:
             row, changed = _Row(array("d"), 0), []
             self._rows[kind] = row
         self._rows.move_to_end(kind)
-        most = min(_MOST_KINDS, _MOST_COSTS // max(1, len(roll.nodes)))
+        most = min(_MOST_KINDS, _MOST_COSTS // max(1, len(index.nodes)))
         while len(self._rows) > max(1, most):
             self._rows.popitem(last=False)
         # New places are in the log too, and are stale from the start.
-        row.costs.extend([_STALE] * (len(roll.nodes) - len(row.costs)))
+        row.costs.extend([_STALE] * (len(index.nodes) - len(row.costs)))
         for at in changed:
             row.costs[at] = _STALE
-        row.upto = roll.now()
+        row.upto = index.now()
         return row

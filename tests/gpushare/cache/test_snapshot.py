@@ -130,10 +130,3 @@ def test_another_answer_is_malformed(found: bytes, field: str) -> None:
     with pytest.raises(Malformed) as caught:
         read_snapshot(found)
     assert caught.value.field == field
-
-
-def test_containers_must_be_pairs() -> None:
-    whole = orjson.loads(body())
-    whole["nodes"][0]["pods"][0]["shares"][0]["containers"] = {"main": [1]}
-    with pytest.raises(Malformed, match="two numbers"):
-        read_snapshot(orjson.dumps(whole))

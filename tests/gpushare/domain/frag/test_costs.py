@@ -104,7 +104,7 @@ def test_pages_cost_what_the_table_says(case: dict[str, Any]) -> None:
         assert standing.gauge.worth == pytest.approx(case["worth"][page.name], abs=1e-6)
         if request.host is not None and not request.host.fits(host):
             continue  # It is kube-scheduler that does not let it there.
-        cost = standing.cost(request, FRAG, tables)
+        cost = standing.cost(request, FRAG)
         wanted = case["scores"][page.name]
         if wanted is None:
             assert cost == NEVER
@@ -123,7 +123,7 @@ def card_of(standing: PricedNode, request: PodRequest) -> int:
     page, uuids = standing.node, [each.uuid for each in standing.node.cards]
     if asked.whole_cards:
         return uuids.index(page.untouched[0].uuid)
-    found = standing.share_costs(asked, request.host, standing.tables)
+    found = standing.share_costs(asked, request.host)
     _, uuid = min((cost, look.cards[0]) for cost, look in found)
     return uuids.index(uuid)
 
@@ -195,7 +195,7 @@ def test_containers_apart_are_priced_as_they_are_placed(pair: Cluster) -> None:
             continue
         met += 1
         there = PricedNode.of(page, pair.hosts.free(C), tables)
-        cost = there.cost(pod, pair.policy, tables)
+        cost = there.cost(pod, pair.policy)
         assert cost == pytest.approx(cost_of(there, placed), abs=1e-6)
     assert met > 50
 

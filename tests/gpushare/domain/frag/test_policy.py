@@ -284,7 +284,7 @@ def _found(
         page = cluster.ledger.node(name)
         if page is not None:
             there = PricedNode.of(page, cluster.hosts.free(name), tables)
-            costs.append((there.cost(pod, cluster.policy, tables), name))
+            costs.append((there.cost(pod, cluster.policy), name))
     least = min(costs, default=(NEVER, None))
     assert found == (None if least[0] == NEVER else least[1])
     return found
