@@ -63,7 +63,6 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_what_is_said(config: Path, tmp_path: Path) -> None:
-    """Each refusal names what was asked for, and the next step."""
     assert refusal(places=(tmp_path / "a", tmp_path / "b")) == (
         f"no kubeconfig found (searched: $KUBECONFIG, {tmp_path}/a, {tmp_path}/b); "
         "name one with --kubeconfig, or run this on a control-plane host as root"
@@ -102,7 +101,6 @@ def test_a_file_that_may_not_be_read(config: Path) -> None:
     ["", "{{{", "- a\n- b", "just words", "contexts: 5", "contexts: [5]", "\0"],
 )
 def test_a_file_that_is_no_kubeconfig(config: Path, text: str) -> None:
-    """Not YAML, or YAML of something else."""
     config.write_text(text)
     said = refusal(str(config))
     assert said.startswith(f"no way to the API server by {config}: "), said
@@ -128,7 +126,6 @@ def test_of_several_files_some_may_be_missing(config: Path, tmp_path: Path) -> N
 
 
 def test_a_named_one_wins(config: Path, tmp_path: Path) -> None:
-    """Option, then environment, then the usual places in their order."""
     files = [tmp_path / name for name in ("option", "variable", "first", "second")]
     for file in files:
         file.write_text(f"{TWO_CONTEXTS}current-context: home")

@@ -98,7 +98,6 @@ def test_once_more_is_no_write(cluster: ClusterOverHttp) -> None:
 
 
 def test_the_others_stay(cluster: ClusterOverHttp) -> None:
-    """What an operator wrote by hand is kept, whatever it is."""
     cluster.annotate(f" {B} , GPU-typo,")
     carry_out(cluster, Order.CORDON, "n", ["0"])
     assert cluster.annotation() == f"{B},GPU-typo,{A}"
@@ -109,7 +108,6 @@ def test_the_others_stay(cluster: ClusterOverHttp) -> None:
 def test_a_cordon_on_a_card_that_is_gone_can_be_lifted(
     cluster: ClusterOverHttp,
 ) -> None:
-    """By its UUID; it cannot be put there."""
     cluster.annotate("GPU-typo")
     with pytest.raises(Refused):
         carry_out(cluster, Order.CORDON, "n", ["GPU-typo"])
@@ -146,7 +144,6 @@ class RacingCluster:
 
 
 def test_somebody_else_at_the_same_time_is_not_undone(cluster: ClusterOverHttp) -> None:
-    """The version that was read no longer holds: it is read and written anew."""
     raced = RacingCluster(cluster, 2)
     carry_out(raced, Order.CORDON, "n", ["0"])  # type: ignore[arg-type]
     assert raced.done == 2
@@ -213,7 +210,6 @@ def test_editing(text: str, adds: bool, after: str | None, news: bool) -> None:
 
 
 def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:
-    """By placement; those on the other card and those that ended are not counted."""
     for name, on, phase in (
         ("here", A, "Running"),
         ("there", B, "Running"),
@@ -253,7 +249,6 @@ def test_it_says_what_is_so_now(order: Order, changed: bool, words: str) -> None
 
 
 def test_it_says_what_becomes_of_the_pods() -> None:
-    """They go on; how to move them; many are counted."""
     assert "No pod holds a part of it." in said(Order.CORDON)
     one = said(Order.CORDON, "default/a")
     assert "1 pod on it keeps its share: default/a." in one

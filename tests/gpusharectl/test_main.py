@@ -23,7 +23,6 @@ FULL = {
 def test_a_disk_that_is_full_is_told_in_a_sentence(
     tmp_path: Path, pods: int, output: str
 ) -> None:
-    """Of whatever was to be written, by click or by rich."""
     path = tmp_path / "a.yaml"
     path.write_text(f"""
 nodes: [{{name: n, cards: 1x24GiB}}]

@@ -79,8 +79,6 @@ def books(demo: DemoCluster) -> tuple[Node, ...]:
 def test_reckoned_it_is_what_the_extender_has(
     demo: DemoCluster, access: Access
 ) -> None:
-    """Page by page: cards, who holds what, what is free."""
-
     def same() -> bool:
         return read_state(access, datetime.now(UTC)).placements.nodes == books(demo)
 
@@ -105,7 +103,6 @@ def test_an_extender_that_cannot_be_reached_is_said(
 
 
 def test_why_it_waits(demo: DemoCluster) -> None:
-    """With kube-scheduler's own words where it has told any."""
     said = " ".join(ran(demo, why, "big").split())
     assert "no card has 30 units free; the most is 9" in said
     assert "would fit without default/b (40 units and 1 core)" in said
@@ -124,7 +121,6 @@ def test_what_it_says_would_help_helps(demo: DemoCluster) -> None:
 
 
 def test_nothing_comes_to_a_cordoned_card(demo: DemoCluster) -> None:
-    """The real extender keeps to it; opened again, the pod comes."""
     ran(demo, cordon_card, "node-1", "0")
     ran(demo, cordon_card, "node-2", "0", "1")
 
@@ -150,7 +146,6 @@ def scheduled(demo: DemoCluster, name: str) -> bool:
 
 
 def test_a_pod_that_came_by_hand(demo: DemoCluster) -> None:
-    """The device plugin tells where it is, and nobody planned it."""
     made = demo.cluster.create(Kind.PODS, pod_json("byhand", units=2, cores=1))
     target = Target("default", "byhand", made["metadata"]["uid"])
     demo.cluster.bind(target, "node-1", {})

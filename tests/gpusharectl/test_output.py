@@ -48,7 +48,6 @@ def test_a_bar_shows_what_each_pod_holds(
 
 
 def test_colour_only_adds() -> None:
-    """The same pods have the same fills and colours in bar and legend."""
     drawn, told = bar(10, pieces(5, 2), width=10), legend(pieces(5, 2))
     assert told.plain == "█ p0 5  ▓ p1 2"
     colours = [span.style for span in drawn.spans][:2]
@@ -109,7 +108,6 @@ def test_long_names_are_cut(
     st.none() | st.integers(0, 50),
 )
 def test_a_column_is_exactly_so_wide(text: str, width: int, tail: int | None) -> None:
-    """Whatever is in it: else the numbers behind it would not stand in line."""
     assert cell_len(column(text, width, tail)) == width
 
 

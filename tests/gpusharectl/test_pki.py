@@ -120,7 +120,6 @@ def test_who_believes_whom(files: Files) -> None:
 
 
 def test_keys_are_for_one_thing(files: Files) -> None:
-    """The authority signs certificates, of no further authority; the others speak."""
     found = certificate(files, "ca").extensions
     basic = found.get_extension_for_class(x509.BasicConstraints)
     assert basic.critical
@@ -139,7 +138,6 @@ def test_they_end(files: Files) -> None:
 
 
 def test_renewal_keeps_the_authority(files: Files) -> None:
-    """When two thirds of the year have passed."""
     assert plan(files, NOW) == plan(files, NOW + 243 * DAY) == {}
     later = NOW + 244 * DAY
     planned = plan(files, later)
@@ -187,7 +185,6 @@ def test_what_is_broken_is_made_anew(
 
 
 def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
-    """With a password or of RSA it is none that we made."""
     pair = read_pair(files, "client")
     assert pair
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
@@ -210,7 +207,6 @@ def test_a_key_of_another_kind_is_made_anew(files: Files) -> None:
     ids=["more-hosts", "no-hosts", "another-purpose"],
 )
 def test_one_that_is_not_as_wanted_is_made_anew(files: Files, wanted: Wanted) -> None:
-    """As after an upgrade of ours that knows the server by one more name."""
     planned = plan(files, NOW, [wanted, SCHEDULER])
     assert planned.keys() == SERVER
     assert plan(written(planned, files), NOW, [wanted, SCHEDULER]) == {}
@@ -218,7 +214,6 @@ def test_one_that_is_not_as_wanted_is_made_anew(files: Files, wanted: Wanted) ->
 
 @pytest.mark.parametrize("count", range(7))
 def test_an_interrupted_call_is_mended_by_the_next(files: Files, count: int) -> None:
-    """After any number of its files, whether all were new or only the signed ones."""
     for now in (NOW + 244 * DAY, NOW + 3000 * DAY):
         some = dict(list(plan(files, now).items())[:count])
         halfway = written(some, files)
@@ -268,7 +263,6 @@ def test_nothing_of_the_webhooks_that_is_kept_can_sign(webhook: Files) -> None:
     ("days", "stays"), [(0, True), (243, True), (244, False), (400, False), (-1, False)]
 )
 def test_when_the_webhooks_is_renewed(webhook: Files, days: int, stays: bool) -> None:
-    """With less than a third of its year left, or with a clock that was wrong."""
     made = plan_webhook(webhook, NOW + days * DAY)
     assert set(made) == (set() if stays else WEBHOOK)
     assert made.get("ca.crt") != webhook["ca.crt"]
@@ -297,7 +291,6 @@ def test_what_is_broken_of_the_webhook_is_made_anew_as_a_whole(
 def test_a_webhooks_for_something_else_is_made_anew(
     webhook: Files, wanted: Wanted | None
 ) -> None:
-    """Or one of another authority."""
     authority = make_authority(NOW)
     other = {**webhook, "ca.crt": authority.certificate_pem}
     if wanted:
@@ -307,7 +300,6 @@ def test_a_webhooks_for_something_else_is_made_anew(
 
 
 def test_a_bundle_has_each_once_and_the_newest_first() -> None:
-    """Without expired ones, and without what cannot be read."""
     one, two = (make_authority(NOW).certificate_pem for _ in range(2))
     assert bundle(one, two, NOW) == one + two
     assert bundle(one, one + b"\n" + two + two, NOW) == one + two

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import Forbidden, Invalid, Unavailable
+from gpushare.kube.errors import Forbidden, Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl import access
 from gpusharectl.__main__ import main
@@ -46,7 +46,6 @@ def hard(objects: FakeObjects, namespace: str) -> dict[str, str]:
 
 
 def test_all_namespaces(objects: FakeObjects) -> None:
-    """As the issue writes it; each quota is said, and those left alone are not."""
     done = ran("--from", BITFUSION)
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
@@ -67,7 +66,6 @@ def test_all_namespaces(objects: FakeObjects) -> None:
 
 
 def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
-    """Be it in another quota; of the others not all are named."""
     for number in range(11):
         objects.create(quota(f"n{number:02}", hard={BITFUSION: "100"}))
     objects.create(quota("edge", name="memory", hard={MEMORY: "94"}))
@@ -79,7 +77,6 @@ def test_who_bounds_memory_too_is_not_reminded(objects: FakeObjects) -> None:
 
 
 def test_the_old_name_may_be_kept(objects: FakeObjects) -> None:
-    """For as long as both kinds of pods are about. Other names, and one namespace."""
     assert "edge/gpu: 100 of" in ran("-A", "--keep").output
     assert hard(objects, "edge") == {BITFUSION: "100", CORE: "100", "pods": "9"}
     assert "No quota is left" in ran("--keep").output
@@ -92,7 +89,6 @@ def test_the_old_name_may_be_kept(objects: FakeObjects) -> None:
 
 
 def test_a_dry_run_shows_diffs_and_touches_nothing(objects: FakeObjects) -> None:
-    """Each made by the API server, which judges it as in earnest."""
     shown = ran("--dry-run")
     assert shown.exit_code == 0
     assert objects.writes == []
@@ -151,7 +147,6 @@ def test_a_command_line_that_is_not_understood(
 
 
 def test_a_namespace_that_is_not_there(objects: FakeObjects) -> None:
-    """Or one without quotas, which is no trouble."""
     objects.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "e"}})
     wrong = ran("-n", "edgy")
     assert (wrong.exit_code, wrong.stderr) == (
@@ -172,7 +167,6 @@ def test_a_namespace_that_is_not_there(objects: FakeObjects) -> None:
 def test_what_fails_on_the_way(
     objects: FakeObjects, call: int, error: Exception, said: str
 ) -> None:
-    """A sentence and exit code 1; what was moved was said, and a new run goes on."""
     objects.fails(call, lambda: error, done=False)
     ended = ran()
     assert ended.exit_code == 1
@@ -250,7 +244,6 @@ def test_two_numbers_are_a_persons_to_choose_from(number: str, names: Names) -> 
     st.booleans(),
 )
 def test_the_second_time_changes_nothing(hard: dict[str, str], keep: bool) -> None:
-    """Whatever was there: what a run leaves, the next one leaves too."""
     names = Names(BITFUSION, CORE, keep)
     once = hard_after(quota("edge", hard=hard), names)
     again = quota("edge", hard=once)
@@ -258,18 +251,3 @@ def test_the_second_time_changes_nothing(hard: dict[str, str], keep: bool) -> No
     assert hard_after(again, names) == once
     others = {key: value for key, value in hard.items() if key not in (BITFUSION, CORE)}
     assert others.items() <= once.items()
-
-
-def test_a_bound_that_changed_meanwhile_is_not_written_over() -> None:
-    """The API server refuses the patch; what is used may change at any time."""
-    body = quota("edge", hard={BITFUSION: "100"}, used={BITFUSION: "0"})
-    planned = move(body, MOVED)
-    assert isinstance(planned, Move)
-    objects = FakeObjects()
-    ref = Ref.of(objects.create(body))
-    objects.merge(ref, {"spec": {"hard": {BITFUSION: "300"}}})
-    with pytest.raises(Invalid):
-        objects.json_patch(ref, planned.steps)
-    objects.merge(ref, {"spec": {"hard": {BITFUSION: "100"}}})
-    objects.merge(ref, {"status": {"used": {BITFUSION: "50"}}}, subresource="status")
-    assert objects.json_patch(ref, planned.steps)["spec"]["hard"] == {CORE: "100"}

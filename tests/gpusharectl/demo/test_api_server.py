@@ -147,7 +147,6 @@ def test_kubectl_apply(ctl: Kubectl) -> None:
 
 
 def test_kubectl_shows_nodes(ctl: Kubectl, cluster: Embedded) -> None:
-    """Nodes are Ready with their version, and described with their pods."""
     cluster.create(Kind.NODES, NODE)
     bind(cluster, cluster.create(Kind.PODS, POD))
     assert rows(ctl("get", "nodes"))[1][:3] == ["gpu-1", "Ready", "<none>"]
@@ -168,7 +167,6 @@ def test_kubectl_shows_events(ctl: Kubectl, cluster: Embedded) -> None:
 
 
 def test_kubectl_deletes(ctl: Kubectl, cluster: Embedded) -> None:
-    """``delete`` waits until the pod is gone, which meanwhile is Terminating."""
     made = cluster.create(Kind.PODS, POD)
     bind(cluster, made)
     stream = cluster.watch(
@@ -208,7 +206,6 @@ def test_kubectl_watches(ctl: Kubectl, cluster: Embedded) -> None:
 
 
 def test_kubeconfig_is_its_owners(server: ApiServerOnLoopback, tmp_path: Path) -> None:
-    """Mode 0600, whatever the file was before."""
     path = tmp_path / "kubeconfig"
     path.write_text("old")
     path.chmod(0o644)
@@ -247,7 +244,6 @@ def test_kubeconfig_is_its_owners(server: ApiServerOnLoopback, tmp_path: Path) -
 def test_refusals(
     rest: Rest, method: str, path: str, kind: str, status: int, reason: str
 ) -> None:
-    """Every refusal is a Status with its code and reason."""
     body = {"kind": "x"} if kind else None
     found, answer = rest.request(method, path, body, kind)
     told = (found, answer["kind"], answer["code"], answer["reason"])
@@ -292,7 +288,6 @@ def test_connection_is_kept(server: ApiServerOnLoopback) -> None:
 
 
 def test_stop_ends_watches(cluster: Embedded) -> None:
-    """``stop`` returns although clients still listen, and they hear the end."""
     with ApiServerOnLoopback(cluster) as server:
         stream = Rest(port(server), tls=False).watch(PODS)
         told = iter(stream)

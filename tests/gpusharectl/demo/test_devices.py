@@ -103,7 +103,6 @@ def node(tmp_path: Path, stack: ExitStack) -> Node:
 
 
 def test_it_clears_the_folder_as_kubelet_does(tmp_path: Path) -> None:
-    """All sockets go, whoever made them; other files stay."""
     folder = tmp_path / "device-plugins"
     folder.mkdir()
     (folder / "kubelet_internal_checkpoint").touch()
@@ -143,7 +142,6 @@ def test_sick_devices_are_capacity_and_not_allocatable(node: Node) -> None:
 
 
 def test_a_stream_that_ends_makes_all_devices_sick(node: Node) -> None:
-    """Capacity stays; a new registration brings them back."""
     node.memory.hang_up()
     node.until(M, 0)
     for units in (1, 0):
@@ -211,7 +209,6 @@ def test_the_plugin_is_asked_and_obeyed(node: Node) -> None:
 def test_another_number_is_preferred(
     node: Node, prefer: list[str], least: set[str], most: list[str]
 ) -> None:
-    """It is filled up or cut at random."""
     node.memory.prefer = lambda _: prefer
     node.admit(units=4)
     chosen = set(node.memory.last("allocate"))
@@ -257,7 +254,6 @@ def test_nothing_asked_nothing_given(node: Node) -> None:
 
 
 def test_a_pod_that_cannot_be_read_is_not_taken(node: Node) -> None:
-    """Or nobody could list pods any more."""
     with pytest.raises(ValueError, match="whole"):
         node.devices.admit(pod_json(units="1.5"))
     assert node.listed() == {}
@@ -284,7 +280,6 @@ def test_a_failed_call_is_the_pods_end(node: Node, call: str, words: str) -> Non
 
 
 def test_too_few_devices(node: Node) -> None:
-    """Healthy and free ones count; an ended pod's are free at once."""
     node.admit("a", units=15)
     assert node.refuse("b", units=6).because == (
         f"Allocate failed due to requested number of devices unavailable for {M}. "
@@ -314,7 +309,6 @@ def test_init_containers_leave_their_devices(node: Node) -> None:
 
 
 def test_a_sidecar_keeps_its_devices(node: Node) -> None:
-    """It stays, so it is listed and nobody takes over from it."""
     sidecar = container_json("side", 4, restart="Always")
     node.admit(init=[sidecar], containers=[container_json("a", 4)])
     held = node.listed()["pod"]
@@ -344,7 +338,6 @@ def test_answers_are_merged_and_the_first_wins(node: Node) -> None:
 
 
 def test_before_each_start_both_plugins_are_asked(node: Node) -> None:
-    """With the ids that the container holds, on a restart as well."""
     node.admit(uid="u", units=3, cores=2)
     for _ in range(2):
         node.devices.start("u", "main")

@@ -51,7 +51,6 @@ def test_status(found: Reader, word: str) -> None:
     ("phase", "word"), [("Running", "Terminating"), ("Failed", "Failed")]
 )
 def test_deleted_pod(phase: str, word: str) -> None:
-    """A pod with a deletion timestamp is Terminating until it has ended."""
     found = pod(phase=phase)
     found.raw["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     assert pod_status(found) == word

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -112,7 +112,6 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
 
 
 def test_a_node_has_nothing_until_a_plugin_registers(town: Town) -> None:
-    """The label that brings the plugin there, and none of what it writes."""
     metadata = town.node()["metadata"]
     assert metadata["labels"][names.GPU_NODE_LABEL] == "true"
     assert "annotations" not in metadata
@@ -192,7 +191,6 @@ def test_one_that_may_not_start_does_not_keep_its_neighbour(town: Town) -> None:
 
 
 def test_an_init_container_keeps_all_others_waiting(town: Town) -> None:
-    """Nothing after it starts; when it may, it has done its part."""
     plugin = town.plugin()
     plugin.errors = {"start": "no"}
     sidecar = container_json("side", restart="Always")
@@ -207,31 +205,7 @@ def test_an_init_container_keeps_all_others_waiting(town: Town) -> None:
     assert "running" in inits[1]["state"]
 
 
-def test_pods_are_admitted_as_they_were_created(town: Town) -> None:
-    """Not as they were bound: kubelet sorts what comes together."""
-    plugin = town.plugin()
-    block = Event()
-
-    def wait_when_asked(call: str) -> None:
-        if call == "prefer":
-            block.wait()
-
-    plugin.during = wait_when_asked
-    town.bound("first", units=1)
-    wait_until(lambda: "prefer" in plugin.names_of_calls(), "admission")
-    town.create("old", units=3)
-    town.moment += timedelta(seconds=1)
-    town.bound("young", units=2)
-    town.bind("old")
-    block.set()
-    for name in ("young", "old"):
-        town.until_phase("Running", name)
-    sizes = [len(ids) for call, ids in plugin.calls if call == "allocate"]
-    assert sizes == [1, 3, 2]
-
-
 def test_a_deleted_pod_holds_its_devices_while_it_ends(town: Town) -> None:
-    """As long as its program takes; then they are the next one's."""
     town.plugin()
     town.bound("old", units=20)
     town.until_phase("Running", "old")

@@ -102,7 +102,6 @@ def story() -> str:
 
 
 def test_everything_comes_out_as_promised(story: str) -> None:
-    """Each promise of the seed, in its order, and no other."""
     told = [
         line.strip().removeprefix("As promised: ").removesuffix(".")
         for line in story.splitlines()
@@ -132,7 +131,6 @@ def test_it_shows_what_containers_see(story: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_a_story_may_be_broken_off(place: Path, number: signal.Signals) -> None:
-    """At any time, and nothing stays behind."""
     with demo(place) as child:
         begun = "device plugin"
         wait_until(lambda: children_of(place, "deviceplugin"), begun, WITHIN_S)
@@ -160,7 +158,6 @@ def held(child: subprocess.Popen[str]) -> tuple[Path, str]:
 def test_hold_stays_until_it_is_told_to_stop(
     place: Path, number: signal.Signals
 ) -> None:
-    """It prints what to try, and leaves nothing behind."""
     with demo(place, "--hold") as child:
         kubeconfig, told = held(child)
         assert kubeconfig.is_file(), told
@@ -184,7 +181,6 @@ def test_hold_stays_until_it_is_told_to_stop(
 def test_no_child_outlives_a_demo_that_is_killed(
     place: Path, number: signal.Signals
 ) -> None:
-    """By the end of its terminal, or by force."""
     with demo(place, "--hold") as child:
         begun = "both device plugins"
         wait_until(
@@ -206,7 +202,6 @@ def test_no_child_outlives_a_demo_that_is_killed(
     ],
 )
 def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
-    """When one ends by itself, it says so with its last words and exits 1."""
     with demo(place, "--hold") as child:
         held(child)
         for pid in children_of(place, of):
@@ -224,7 +219,6 @@ def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
 def test_sockets_are_kept_short(
     place: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    """Where temporary files have a long way, the demo takes a shorter one."""
     usual = place / ("x" * length)
     usual.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(usual))
@@ -250,9 +244,6 @@ EXTENDER = r"the extender did not come up:(.|\n)*--no-such-option"
 def test_a_child_that_cannot_start_is_a_sentence(
     place: Path, tmp_path: Path, args: list[str], more: dict[str, str], words: str
 ) -> None:
-    """Exit 1 with its last words: another module stands in the plugin's way, and
-    gunicorn itself reads a broken setting.
-    """
     if not more:
         (tmp_path / "deviceplugin.py").write_text("raise SystemExit('no cards today')")
     with demo(place, *args, cwd=tmp_path, **more) as child:

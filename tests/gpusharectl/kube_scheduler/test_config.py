@@ -94,7 +94,6 @@ def test_every_flag_that_moves() -> None:
 
 
 def test_last_flag_of_a_name_counts() -> None:
-    """As kube-scheduler reads them, in one word or two."""
     words = ["--config=/a", "--config", "/b", "--leader-elect", "-v", "2"]
     assert parsed(words) == {"config": "/b", "leader-elect": "true", "v": "2"}
 

@@ -140,7 +140,6 @@ def test_files_and_their_order(host: HostFiles) -> None:
 
 
 def test_newer_version_of_ourselves(host: HostFiles) -> None:
-    """It replaces what the older one wrote, and still knows what was before both."""
     install(host)
     assert set(install(host, NEWER)) == {STATE, CONFIG, MANIFEST}
     assert config(host)["extenders"][0]["weight"] == 6
@@ -187,7 +186,6 @@ def test_interrupted_uninstall(host: HostFiles, written: int) -> None:
 
 
 def test_rolled_back(host: HostFiles) -> None:
-    """The plan turned round gives the old bytes back, an older version's too."""
     for asked in (PLAIN, NEWER):
         before, files = tree(host), scheduler(host, asked)
         plan = files.plan()
@@ -222,7 +220,6 @@ def test_kubeadm_upgrade(host: HostFiles) -> None:
 
 
 def test_configuration_changed_by_hand(host: HostFiles) -> None:
-    """What someone wrote into our configuration stays, also when we go."""
     install(host)
     edit(host, CONFIG, "leaderElect: true", "leaderElect: false")
     # kube-scheduler has to read it, so the manifest's stamp changes.
@@ -259,7 +256,6 @@ def test_record_of_an_older_version() -> None:
 
 
 def test_lost_stanza(host: HostFiles) -> None:
-    """Our configuration without our extender, or none at all, is told in words."""
     install(host)
     for content in (b"apiVersion: v1\n", None):
         host.make([FileChange(CONFIG, None, content)])
@@ -300,7 +296,6 @@ def test_refused_manifest(host: HostFiles, content: bytes | None, words: str) ->
 
 
 def test_extended_by_another(host: HostFiles) -> None:
-    """Another tool's configuration in our place is refused, by its address."""
     other = {"extenders": [{"urlPrefix": "http://other:1/x", "bindVerb": "bind"}]}
     host.write(CONFIG, json.dumps({**yaml.safe_load(HEAD), **other}).encode())
     with pytest.raises(Obstacle, match="http://other:1/x"):
@@ -386,7 +381,6 @@ def test_frag_ends_in_an_edited_file(
 
 @LOST
 def test_percentage_that_nobody_set(host: HostFiles, lost: bool) -> None:
-    """kubeadm's flags say nothing of it."""
     install(host, FRAG)
     assert scored(host) == {"": 100}
     append(host)
@@ -437,6 +431,5 @@ def test_edit_outlives_every_install(scored_host: HostFiles) -> None:
 
 
 def test_profiles_of_a_strange_form() -> None:
-    """kube-scheduler says what is wrong with them."""
     for profiles in (None, 5, [5]):
         assert percentages({"profiles": profiles}) == {"": None}

@@ -68,7 +68,6 @@ def test_tried_before_it_is_written() -> None:
 
 
 def test_trial_over_an_older_version_of_ours() -> None:
-    """The copies stand where the host's own folder of ours would be."""
     text = (GOLDEN / "kubeadm-edited.yaml").read_text()
     spec = pod(job(), yaml.safe_load(text))
     (ours,) = (
@@ -82,7 +81,6 @@ def test_trial_over_an_older_version_of_ours() -> None:
 
 
 def test_long_names_of_nodes() -> None:
-    """A Job's name is a label of its pod: at most 63 characters."""
     names = {job(node=f"{'n' * 80}.{number}").name for number in range(3)}
     assert len(names) == 3
     assert all(len(name) <= 63 for name in names)

@@ -69,7 +69,6 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_before_with_us_and_after(root: Path) -> None:
-    """The golden folders: install adds our files and one line; uninstall takes both."""
     before = found(root)
     host = scheduler(root)
     host.apply(host.plan())
@@ -98,7 +97,6 @@ def test_settings_that_were_not_there(tmp_path: Path) -> None:
 
 
 def test_settings_changed_meanwhile(root: Path) -> None:
-    """Then only our line is taken out, and what was changed stays."""
     host = scheduler(root)
     host.apply(host.plan())
     config = root / FILE.path.lstrip("/")
@@ -172,7 +170,6 @@ def test_set_elsewhere(tmp_path: Path, path: str, text: str) -> None:
 
 
 def test_elsewhere_and_harmless(tmp_path: Path) -> None:
-    """What only adds to our argument, or is no file of k3s's, stands in no way."""
     more = f"{FOLDER}/config.yaml.d"
     write(tmp_path, f"{more}/a.yaml", "kube-scheduler-arg+: [v=2]\n")
     write(tmp_path, f"{more}/a.yaml.bak", "kube-scheduler-arg: [v=2]\n")
@@ -196,7 +193,6 @@ def test_restart_is_said(root: Path) -> None:
 
 
 def test_restart_is_done(root: Path) -> None:
-    """With leave it is the unit that is found here, and its answer is waited for."""
     write(root, "/etc/systemd/system/k3s-edge.service", "")
     write(root, "/etc/systemd/system/k3s-agent.service", "")
     ran: list[object] = []
@@ -208,7 +204,6 @@ def test_restart_is_done(root: Path) -> None:
 
 
 def test_restart_fails_and_is_rolled_back(root: Path) -> None:
-    """The files come back, and k3s is restarted with them."""
     before = found(root)
     host = scheduler(root, lambda _: "Job for k3s.service failed")
     host.apply(host.plan())
@@ -220,6 +215,5 @@ def test_restart_fails_and_is_rolled_back(root: Path) -> None:
 
 
 def test_service_of_openrc(tmp_path: Path) -> None:
-    """Where there is no systemd it is OpenRC's command."""
     write(tmp_path, "/etc/init.d/k3s", "")
     assert scheduler(tmp_path).restart_command() == ("rc-service", "k3s", "restart")

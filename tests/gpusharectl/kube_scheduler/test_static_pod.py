@@ -73,7 +73,6 @@ FORMS = {
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_there_and_back(text: str) -> None:
-    """Taking out what was put in gives the bytes back; twice is as good as once."""
     after = edited(text, OURS)
     assert is_edited(after, OURS)
     assert not is_edited(text, OURS)
@@ -107,7 +106,6 @@ def test_any_manifest_there_and_back(
     newline: str,
     end: str,
 ) -> None:
-    """Whatever flags, comments, volumes and annotations: the bytes come back."""
     listed = "".join(f"    - {word}{comment}\n" for word, comment in flags)
     body = yaml.safe_load(KUBEADM)
     body["metadata"]["annotations"] = annotations

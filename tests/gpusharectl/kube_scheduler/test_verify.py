@@ -69,7 +69,6 @@ def test_the_old_one_is_looked_after() -> None:
 
 
 def test_each_look_says_something_new() -> None:
-    """The same again would be no change."""
     kubelet = Kubelet(mirror(OLD, READY))
     assert "the old pod has to end" in kubelet.wait(3)[0]
     assert kubelet.objects.kept[POD]["metadata"]["annotations"][LOOK] != "7"
@@ -109,7 +108,6 @@ def test_one_that_keeps_ending_is_not_waited_for(code: int | None) -> None:
 
 
 def test_one_that_was_told_to_end_is_waited_for() -> None:
-    """kubelet holds a quick there and back against it for some seconds."""
     kubelet = Kubelet(mirror(NEW, down(3, 0)), mirror(NEW, READY))
     kubelet.objects.logs[POD.name] = "told to end"
     assert kubelet.wait()[0] == ""
