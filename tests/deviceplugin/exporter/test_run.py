@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -11,7 +11,6 @@ from typing import Any
 import pynvml
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
@@ -30,6 +29,7 @@ from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.settings import ExporterSettings
 from deviceplugin.exporter.snapshot_store import SnapshotStore
 from deviceplugin.telemetry.amd import AmdTelemetry
+from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from deviceplugin.telemetry.fields import (
     FB_USED,
@@ -56,7 +56,6 @@ ONE, OTHER = CARDS[0].uuid, CARDS[1].uuid
 EVERY_PAGE = ("/metrics", "/healthz", "/v1/collect", "/")
 SHORT_S = 0.3
 """Where cards hang; a busy machine may be as slow now and then."""
-HANGS = f"did not answer within {SHORT_S:g} s"
 
 
 @pytest.fixture
@@ -66,24 +65,26 @@ def driver(tmp_path: Path) -> Iterator[StubDriver]:
 
 
 def assembled(
-    *, deadline_s: float = FOREVER_S, **settings: Any
+    *more: Telemetry, deadline_s: float = FOREVER_S, **settings: Any
 ) -> tuple[ExporterParts, CombinedTelemetry]:
     given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1, **settings)
     nvml = NvmlTelemetry(NvmlCards(deadline_s=deadline_s))
-    telemetry = CombinedTelemetry([nvml])
+    telemetry = CombinedTelemetry([nvml, *more])
     return assemble(given, telemetry, None), telemetry
 
 
 @contextmanager
-def exporting(driver: StubDriver, **settings: Any) -> Iterator[ExporterParts]:
+def exporting(
+    let_go: Callable[[], object], *more: Telemetry, **settings: Any
+) -> Iterator[ExporterParts]:
     """All its threads at work; none of them is left afterwards."""
-    made, telemetry = assembled(**settings)
+    made, telemetry = assembled(*more, **settings)
     stop = Event()
     threads = start(made, stop)
     try:
         yield made
     finally:
-        driver.let_go()
+        let_go()
         stop.set()
         telemetry.close()
         made.sampler.wake()
@@ -98,26 +99,31 @@ def page(made: ExporterParts, path: str = "/metrics") -> str:
     return answer.text
 
 
-def series(made: ExporterParts, name: str, label: str = "UUID") -> dict[str, float]:
-    """The values of a metric, by one of its labels; the next are read at once."""
+def series(
+    made: ExporterParts, name: str, *labels: str
+) -> dict[str | tuple[str, ...], float]:
+    """The values of a metric, by some of its labels; the next are read at once."""
     made.sampler.wake()
-    return {one.labels[label]: one.value for one in samples(made, name)}
-
-
-def samples(made: ExporterParts, name: str) -> list[Sample]:
-    return [
-        one
+    told = [
+        (tuple(one.labels[label] for label in labels or ["UUID"]), one.value)
         for family in text_string_to_metric_families(page(made))
         for one in family.samples
         if one.name == name
     ]
+    return {key[0] if len(key) == 1 else key: value for key, value in told}
+
+
+def wait_for(made: ExporterParts, *cards: str) -> None:
+    """Wait until just these cards tell how busy they are."""
+    wait_until(lambda: series(made, GPU_UTIL).keys() == set(cards), f"{cards}")
 
 
 def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
     """Not one call, on any page, though all groups were read before."""
-    made, telemetry = assembled(
-        flags=Flags(on=frozenset({"pcie", "retired", "profiling"}))
-    )
+    before = driver.calls()
+    flags = Flags(on=frozenset({"pcie", "retired", "profiling"}))
+    made, telemetry = assembled(flags=flags)
+    assert (driver.calls(), made.store.read().found) == (before, None)
     made.file_watcher.look()
     made.sampler.look_once()
     for group in groups_read():
@@ -138,13 +144,8 @@ def test_a_file_of_amds_that_hangs_freezes_no_page(
     tree.card(0)
     hanging = tree.card(1)
     hanging.hang("mem_info_vram_total")
-    given = ExporterSettings(NodeName("n"), pods=False, look_every_s=0.1)
-    nvml = NvmlTelemetry(NvmlCards(deadline_s=FOREVER_S))
     amd = AmdTelemetry(tree.root, deadline_s=SHORT_S)
-    telemetry = CombinedTelemetry([nvml, amd])
-    made, stop = assemble(given, telemetry, None), Event()
-    threads = start(made, stop)
-    try:
+    with exporting(lambda: hanging.let_go("mem_info_vram_total"), amd) as made:
         for busy in (20.0, 30.0, 40.0):
             driver.values("*", gpu_util=busy)
             wait_until(
@@ -152,52 +153,41 @@ def test_a_file_of_amds_that_hangs_freezes_no_page(
                 "all cards but the one that hangs, as they are now",
                 accept={ONE: busy, OTHER: busy, AMD: 0.0}.__eq__,
             )
-    finally:
-        stop.set()
-        hanging.let_go("mem_info_vram_total")
-        telemetry.close()
-        made.sampler.wake()
-        for thread in threads:
-            thread.join(30)
-    assert not [thread.name for thread in threads if thread.is_alive()]
 
 
 def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
     """From the first moment on, when nothing was ever read."""
     driver.hang()
-    with exporting(driver, deadline_s=SHORT_S) as made:
+    with exporting(driver.let_go, deadline_s=SHORT_S) as made:
         wait_until(lambda: made.store.read().no_cards, "the deadline's word")
         for path in EVERY_PAGE:
             page(made, path)
         assert '"deviceNum": 0' in page(made, "/v1/collect")
         driver.let_go()
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both cards")
+        wait_for(made, ONE, OTHER)
 
 
-def test_a_card_that_hangs_drops_out_alone(driver: StubDriver) -> None:
+@pytest.mark.parametrize("fault", ["hangs", "lost"])
+def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> None:
     """Its values go, it is unhealthy, the other's are read on; and it comes back."""
-    with exporting(driver, deadline_s=SHORT_S) as made:
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
-        driver.hang(ONE)
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {OTHER}, "the other alone")
+    hangs = fault == "hangs"
+    deadline_s = SHORT_S if hangs else FOREVER_S
+    with exporting(driver.let_go, deadline_s=deadline_s) as made:
+        wait_for(made, ONE, OTHER)
+        (driver.hang if hangs else driver.lose)(ONE)
+        wait_for(made, OTHER)
         driver.values(OTHER, gpu_util=42)
         wait_until(lambda: series(made, GPU_UTIL) == {OTHER: 42.0}, "its next value")
         healthy = {ONE: 0.0, OTHER: 1.0}
         wait_until(lambda: series(made, "vcuda_card_healthy") == healthy, "one sick")
         wait_until(lambda: '"deviceNum": 1' in page(made, "/v1/collect"), "one left")
-        assert HANGS in page(made, "/healthz")
-        driver.let_go()
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
-
-
-def test_a_card_that_is_lost_drops_out_alone(driver: StubDriver) -> None:
-    """It fell off the bus."""
-    with exporting(driver) as made:
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
-        driver.lose(ONE)
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {OTHER}, "the other alone")
-        driver.find(ONE)
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+        why = f"did not answer within {SHORT_S:g} s" if hangs else "lost"
+        assert why in page(made, "/healthz")
+        if hangs:
+            driver.let_go()
+        else:
+            driver.find(ONE)
+        wait_for(made, ONE, OTHER)
 
 
 def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
@@ -220,58 +210,45 @@ def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
 def test_a_driver_that_comes_late_is_found(
     driver: StubDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No restart; the absence is said on the page, and in one warning."""
+    """No restart; its absence is on the page, and in one warning; loaded anew, too."""
+    name = "vcuda_exporter_trouble"
     driver.unload()
-    with exporting(driver) as made:
-        trouble = {"cards": 1.0}
-        wait_until(
-            lambda: series(made, "vcuda_exporter_trouble", "about") == trouble, "a word"
-        )
+    with exporting(driver.let_go) as made:
+        wait_until(lambda: series(made, name, "about") == {"cards": 1.0}, "a word")
         assert not series(made, GPU_UTIL)
         driver.load()
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both cards")
-        assert not series(made, "vcuda_exporter_trouble", "about")
-    told = [one for one in caplog.records if one.message == "no cards to read yet"]
-    assert len(told) == 1
-
-
-def test_a_driver_that_is_loaded_anew_is_opened_anew(driver: StubDriver) -> None:
-    """While it is away there are no values."""
-    with exporting(driver) as made:
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both")
+        wait_for(made, ONE, OTHER)
+        assert not series(made, name, "about")
+        messages = [one for one in caplog.messages if one == "no cards to read yet"]
+        assert len(messages) == 1
         driver.unload()
-        wait_until(lambda: not series(made, GPU_UTIL), "nothing")
+        wait_for(made)
         driver.load()
-        wait_until(lambda: series(made, GPU_UTIL).keys() == {ONE, OTHER}, "both again")
+        wait_for(made, ONE, OTHER)
 
 
 def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     """From the reflector itself, as soon as it has listed the pods."""
     made = assemble(quiet(pods=True), ScriptedTelemetry(), Embedded())
-    made.file_watcher.look()
     name, stop = "vcuda_collect_timestamp_seconds", Event()
     assert "allotment" not in series(made, name, "group")
-    follow = made.loops["follow pods"]
     # A daemon: its watch looks up only at the next word.
-    thread = Thread(target=follow, args=(stop,), daemon=True)
-    thread.start()
+    follow = made.loops["follow pods"]
+    Thread(target=follow, args=(stop,), daemon=True).start()
     wait_until(lambda: "allotment" in series(made, name, "group"), "the first list")
     stop.set()
 
 
 def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
     """Zero before, the last one after; of that card alone."""
-    with exporting(driver) as made:
+    with exporting(driver.let_go) as made:
         wait_until(lambda: series(made, XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros")
         driver.xid(ONE, 31)
         driver.xid(ONE, 79)
         wait_until(lambda: series(made, XID_ERRORS) == {ONE: 79.0, OTHER: 0.0}, "it")
-        counted = {
-            (one.labels["UUID"], one.labels["xid"]): one.value
-            for one in samples(made, "vcuda_xid_errors_total")
-            if one.value
-        }
-        assert counted == {(ONE, "31"): 1.0, (ONE, "79"): 1.0}
+        counts = series(made, "vcuda_xid_errors_total", "UUID", "xid")
+        told = {key: count for key, count in counts.items() if count}
+        assert told == {(ONE, "31"): 1.0, (ONE, "79"): 1.0}
 
 
 def test_a_file_of_fields_is_heeded_while_it_runs(
@@ -279,11 +256,10 @@ def test_a_file_of_fields_is_heeded_while_it_runs(
 ) -> None:
     """Fields come and go; a broken one is a metric, and changes nothing else."""
     path = tmp_path / "fields.csv"
-    ok = "vcuda_exporter_config_ok"
-    with exporting(driver, fields_file=path) as made:
+    ok, sent = "vcuda_exporter_config_ok", "DCGM_FI_DEV_PCIE_TX_THROUGHPUT"
+    with exporting(driver.let_go, fields_file=path) as made:
         wait_until(lambda: series(made, GPU_UTIL), "the default")
-        path.write_text("DCGM_FI_DEV_PCIE_TX_THROUGHPUT, gauge, Sent here.\n")
-        sent = "DCGM_FI_DEV_PCIE_TX_THROUGHPUT"
+        path.write_text(f"{sent}, gauge, Sent here.\n")
         wait_until(lambda: series(made, sent), "a slow field")
         assert not series(made, GPU_UTIL)
         assert f"# HELP {sent} Sent here.\n" in page(made)
@@ -293,15 +269,6 @@ def test_a_file_of_fields_is_heeded_while_it_runs(
         path.unlink()
         wait_until(lambda: series(made, GPU_UTIL), "the default again")
         wait_until(lambda: series(made, ok, "NodeName") == {"n": 1.0}, "its word")
-
-
-def test_nothing_runs_until_it_is_started(driver: StubDriver) -> None:
-    """Putting it together asks nobody."""
-    before = driver.calls()
-    made, telemetry = assembled()
-    assert driver.calls() == before
-    assert made.store.read().found is None
-    telemetry.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -316,16 +283,15 @@ def test_half_an_exporter_ends() -> None:
 
 def test_it_ends_well_when_it_is_told_to() -> None:
     """And its addresses are free."""
-    settings, stop = quiet(), Event()
+    settings, stop = quiet(collect_listen=free_address()), Event()
     stop.set()
     assert run(settings, ScriptedTelemetry(), None, stop) == 0
     assert not why_not_listen(settings.listen)
 
 
-def quiet(*, pods: bool = False) -> ExporterSettings:
-    return ExporterSettings(
-        NodeName("n"), pods=pods, listen=free_address(), collect_listen=None
-    )
+def quiet(**how: Any) -> ExporterSettings:
+    settings = {"pods": False, "listen": free_address(), "collect_listen": None}
+    return ExporterSettings(NodeName("n"), **settings | how)
 
 
 TEMP, UTIL = f"{GPU_TEMP}, gauge, warm\n", f"{GPU_UTIL}, gauge, busy\n"
@@ -337,14 +303,13 @@ class FieldFileFixture:
         self.board = SnapshotStore()
         sampler = Sampler(ScriptedTelemetry(), self.board, ProcFs())
         self.watcher = FieldFileWatcher(flags or Flags(), path, sampler, self.board)
-        self.look()
-
-    def look(self) -> None:
         self.watcher.look()
 
-    @property
-    def shown(self) -> set[str]:
-        return {one.name for one in self.board.read().fields}
+    def shows(self, *names: str) -> bool:
+        """Look again; whether just these fields are shown, and there is no trouble."""
+        self.watcher.look()
+        shown = {one.name for one in self.board.read().fields}
+        return shown == set(names) and not self.trouble
 
     @property
     def trouble(self) -> str:
@@ -356,28 +321,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "fields.csv"
 
 
-def told(caplog: pytest.LogCaptureFixture, message: str) -> int:
-    return sum(one.message == message for one in caplog.records)
-
-
-def test_without_a_file_the_defaults_hold(path: Path) -> None:
-    """Also where one may come: a ConfigMap is optional."""
-    for given in (None, path):
-        fixture = FieldFileFixture(given)
-        assert fixture.shown == DEFAULT
-        assert not fixture.trouble
-
-
 def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(path: Path) -> None:
-    """Without a restart."""
+    """A ConfigMap is optional. An unchanged file is no news, so no round is lost."""
+    assert FieldFileFixture(None).shows(*DEFAULT)
     fixture = FieldFileFixture(path)
+    assert fixture.shows(*DEFAULT)
     for text, shown in ((TEMP, {GPU_TEMP}), (TEMP + UTIL, {GPU_TEMP, GPU_UTIL})):
         path.write_text(text)
-        fixture.look()
-        assert fixture.shown == shown
+        assert fixture.shows(*shown)
+        before = fixture.board.read()
+        assert fixture.shows(*shown)
+        assert fixture.board.read() is before
     path.unlink()
-    fixture.look()
-    assert fixture.shown == DEFAULT
+    assert fixture.shows(*DEFAULT)
 
 
 def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
@@ -388,8 +344,7 @@ def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
     path.write_text(f"{FB_USED},  gauge, warm\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-    fixture.look()
-    assert fixture.shown == {FB_USED}
+    assert fixture.shows(FB_USED)
 
 
 def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
@@ -400,11 +355,10 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "fields.csv").symlink_to("..data/fields.csv")
     fixture = FieldFileFixture(tmp_path / "fields.csv")
-    assert fixture.shown == {GPU_TEMP}
+    assert fixture.shows(GPU_TEMP)
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").rename(tmp_path / "..data")
-    fixture.look()
-    assert fixture.shown == {GPU_UTIL}
+    assert fixture.shows(GPU_UTIL)
 
 
 @pytest.mark.parametrize(
@@ -415,60 +369,37 @@ def test_a_configmap_s_link_is_followed(tmp_path: Path) -> None:
         (b"", "it lists no field that is known here"),
         (b"\xff\xfe", "it is not UTF-8 text"),
         (TEMP.encode() + b"#" * (1 << 20), "it is longer than 1048576 bytes"),
+        (None, "it cannot be read (Is a directory)"),
     ],
 )
 def test_a_bad_file_changes_nothing_and_is_told_once(
-    path: Path, raw: bytes, because: str, caplog: pytest.LogCaptureFixture
+    path: Path, raw: bytes | None, because: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line names file and fault; the trouble is over when the file is."""
+    """The line names file and fault; the trouble is over when the same file is back."""
     path.write_text(UTIL)
     fixture = FieldFileFixture(path)
-    path.write_bytes(raw)
+    good = path.rename(path.with_suffix(".aside"))
+    if raw is None:
+        # Nobody can have meant no file by a folder.
+        path.mkdir()
+    else:
+        path.write_bytes(raw)
     for _ in range(3):
-        fixture.look()
-    assert fixture.shown == {GPU_UTIL}
+        fixture.watcher.look()
+    assert {one.name for one in fixture.board.read().fields} == {GPU_UTIL}
     assert fixture.trouble == f"{path}: {because}; the fields chosen before stay"
-    assert told(caplog, "the file of fields is not valid") == 1
-    path.write_text(TEMP)
-    fixture.look()
-    assert fixture.shown == {GPU_TEMP}
-    assert not fixture.trouble
-
-
-def test_a_file_that_is_put_back_is_no_trouble(path: Path) -> None:
-    """Though what is chosen stays the same, bytes and all."""
-    path.write_text(UTIL)
-    fixture = FieldFileFixture(path)
-    path.write_text("nonsense")
-    fixture.look()
-    path.write_text(UTIL)
-    fixture.look()
-    assert (fixture.shown, fixture.trouble) == ({GPU_UTIL}, "")
-    aside = path.rename(path.with_suffix(".aside"))
-    path.mkdir()
-    fixture.look()
-    assert fixture.trouble
-    path.rmdir()
-    aside.rename(path)
-    fixture.look()
-    assert (fixture.shown, fixture.trouble) == ({GPU_UTIL}, "")
-
-
-def test_a_file_that_cannot_be_read_is_bad(path: Path) -> None:
-    """A folder in its place: nobody can have meant no file by that."""
-    path.mkdir()
-    fixture = FieldFileFixture(path)
-    assert fixture.shown == DEFAULT
-    assert f"{path}: it cannot be read (Is a directory)" in fixture.trouble
+    assert caplog.messages == ["the file of fields is not valid"]
+    if raw is None:
+        path.rmdir()
+    good.rename(path)
+    assert fixture.shows(GPU_UTIL)
 
 
 def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
-    """It starts all the same."""
     path.write_text("nonsense")
     fixture = FieldFileFixture(path, Flags(off=frozenset({NVLINK})))
-    assert fixture.shown == DEFAULT - {
-        one.name for one in FIELDS if one.group == NVLINK
-    }
+    shown = {one.name for one in fixture.board.read().fields}
+    assert shown == DEFAULT - {one.name for one in FIELDS if one.group == NVLINK}
     assert fixture.trouble
 
 
@@ -479,30 +410,6 @@ def test_unknown_names_are_skipped_and_told_once(
     path.write_text(TEMP + "DCGM_FI_DEV_FAN_SPEED, gauge, fan\n")
     fixture = FieldFileFixture(path)
     for _ in range(3):
-        fixture.look()
-    assert (fixture.shown, fixture.trouble) == ({GPU_TEMP}, "")
+        assert fixture.shows(GPU_TEMP)
     (line,) = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert line.fields == "DCGM_FI_DEV_FAN_SPEED"  # type: ignore[attr-defined]
-
-
-def test_an_unchanged_file_is_no_news(path: Path) -> None:
-    """No round is thrown away for it."""
-    path.write_text(TEMP)
-    fixture = FieldFileFixture(path)
-    before = fixture.board.read()
-    fixture.look()
-    assert fixture.board.read() is before
-
-
-def test_it_looks_while_it_runs(path: Path) -> None:
-    """Every so often, until it is stopped."""
-    fixture, stop = FieldFileFixture(path), Event()
-    thread = Thread(target=fixture.watcher.run, args=(stop, 0.01))
-    thread.start()
-    try:
-        path.write_text(UTIL)
-        wait_until(lambda: fixture.shown == {GPU_UTIL}, "the file's fields")
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not thread.is_alive()

@@ -1,5 +1,9 @@
 """What containers use of cards, and overuse."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from deviceplugin.exporter.owners import NO_POD, Owner, Tenancy
@@ -14,7 +18,7 @@ from deviceplugin.exporter.usage import (
     is_over,
     overuse_text,
 )
-from deviceplugin.telemetry.base import ProcessesAnswer, SmSource
+from deviceplugin.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from deviceplugin.telemetry.fields import (
     DEC_UTIL,
     ENC_UTIL,
@@ -25,12 +29,14 @@ from deviceplugin.telemetry.fields import (
 from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Json
 from tests.builders import AT as WRITTEN
 from tests.builders import placement, pod_json, share
 from tests.deviceplugin.exporter_data import (
     AT,
     BLIND,
     BY_CARD,
+    SAMPLES,
     A,
     B,
     held,
@@ -44,40 +50,46 @@ from tests.deviceplugin.exporter_data import (
 )
 from tests.deviceplugin.node_fixture import NODE
 
-
-def reckoned(now: Snapshot, pods: Tenancy | None, before: Usage | None = None) -> Usage:
-    return account_usage(now, pods, before or Usage())
-
-
-def test_processes_of_a_container_are_one() -> None:
-    """Memory and work are added up; two pods on a card keep theirs apart."""
-    round_ = processes(
-        {A: [use(1, 100, 20), use(2, 50, 3), use(3, 7, 1)]},
-        {1: owner("a"), 2: owner("a"), 3: owner("b")},
-    )
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a"), held("b")))
-    assert (of(usage, "a").memory_mib, of(usage, "a").sm) == (150, 23)
-    assert (of(usage, "b").memory_mib, of(usage, "b").sm) == (7, 1)
+BUSY = {GPU_UTIL: 70.0, MEM_COPY_UTIL: 30.0, ENC_UTIL: 5.0, DEC_UTIL: 6.0}
+STRANGER = Owner("uid-a", "0" * 64)
+"""A container of pod ``a`` whose id is new: kubelet has not told it yet."""
+TWO = {"x": (4, 0), "y": (4, 0)}
 
 
-def test_containers_of_a_pod_are_several() -> None:
-    """Each has its own, not the pod's sum."""
-    pod = held("a", containers={"x": (4, 0), "y": (4, 0)})
-    round_ = processes(
-        {A: [use(1, 100, 20), use(2, 50, 3)]},
-        {1: owner("a", "x"), 2: owner("a", "y")},
-    )
-    usage = reckoned(snapshot(round_=round_), tenancy(pod))
-    assert of(usage, "a", "x").memory_mib == 100
-    assert of(usage, "a", "y").memory_mib == 50
+def reckoned(now: Snapshot, pods: Tenancy | None) -> Usage:
+    return account_usage(now, pods, Usage())
+
+
+def used(
+    running: Sequence[ProcessUse],
+    owners: Sequence[Owner | None],
+    *pods: Json,
+    source: SmSource = SAMPLES,
+    **known: Any,
+) -> Usage:
+    """The usage of card A by these processes, each with its owner."""
+    its = {process.pid: one for process, one in zip(running, owners, strict=True)}
+    round_ = processes({A: running}, its, source=source)
+    return reckoned(snapshot(round_=round_, **known), tenancy(*pods))
+
+
+def memory_and_work(usage: Usage, *pods: str) -> list[tuple[float | None, ...]]:
+    return [(one.memory_mib, one.sm) for one in (of(usage, pod) for pod in pods)]
+
+
+def test_processes_of_a_container_are_added_up() -> None:
+    """Two pods on a card keep theirs apart, and so do two containers of a pod."""
+    running = [use(1, 100, 20), use(2, 50, 3), use(3, 7, 1), use(4, 9, 2)]
+    owners = [owner("a"), owner("a"), owner("b", "x"), owner("b", "y")]
+    usage = used(running, owners, held("a"), held("b", containers=TWO))
+    found = [(one.pod, one.container, one.memory_mib) for one in usage.containers]
+    assert found == [("a", "main", 150), ("b", "x", 7), ("b", "y", 9)]
+    assert of(usage, "a").sm == 23
 
 
 def test_the_same_container_on_two_cards() -> None:
     """One entry on each, with the work on that card."""
-    round_ = processes(
-        {A: [use(1, 100, 20)], B: [use(1, 7, 1)]},
-        {1: owner("a")},
-    )
+    round_ = processes({A: [use(1, 100, 20)], B: [use(1, 7, 1)]}, {1: owner("a")})
     usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
     assert of(usage, "a", card=A).memory_mib == 100
     strayed = of(usage, "a", card=B)
@@ -85,12 +97,12 @@ def test_the_same_container_on_two_cards() -> None:
 
 
 def test_idle_is_zero() -> None:
-    """Of who was allotted something and has no process."""
-    usage = reckoned(snapshot(round_=processes({})), tenancy(held("a", 8, 50)))
-    found = of(usage, "a")
-    assert found.allotted == Amount(50, 8)
-    work = (found.sm, found.memory_copy, found.encoder, found.decoder)
-    assert (found.memory_mib, *work) == (0, 0, 0, 0, 0)
+    """Of who was allotted something and has no process, or one that has just ended."""
+    for running in ([], [use(2, 9, 9)]):
+        found = of(used(running, [None] * len(running), held("a", 8, 50)), "a")
+        assert found.allotted == Amount(50, 8)
+        work = (found.sm, found.memory_copy, found.encoder, found.decoder)
+        assert (found.memory_mib, *work) == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -101,189 +113,120 @@ def test_idle_is_zero() -> None:
         processes({A: ProcessesAnswer(failure="it hangs")}),
         processes({A: ProcessesAnswer(known=False)}),
     ],
+    ids=["off", "no driver", "hangs", "lists none"],
 )
 def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
-    """The group is off, the card fails, or its driver lists no processes."""
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
+    """What is known of another card stays known."""
+    pods = tenancy(held("a"), held("b", on=B))
+    usage = reckoned(snapshot(round_=round_), pods)
     found = of(usage, "a")
     assert found.allotted == Amount(0, 8)
     assert (found.memory_mib, found.sm, found.last_busy) == (None, None, None)
     assert usage.cards[A].unattributed_mib is None
-
-
-def test_another_cards_failure_is_its_own() -> None:
-    """What is known of one card stays known."""
-    round_ = processes({A: ProcessesAnswer(failure="it hangs"), B: []})
-    pods = tenancy(held("a", on=A), held("b", on=B))
-    usage = reckoned(snapshot(round_=round_), pods)
-    assert of(usage, "a").sm is None
-    assert of(usage, "b", card=B).sm == 0
+    known = round_ is not None and not round_.failure
+    assert of(usage, "b", card=B).sm == (0 if known else None)
 
 
 def test_while_proc_cannot_be_read_nobodys_use_is_known() -> None:
-    """A process without an owner may be anybody's, of one with others, too."""
-    round_ = processes({A: [use(1, 100, 20), use(2, 9, 9)]}, {1: owner("a"), 2: None})
-    now = snapshot(round_=round_, troubles=BLIND, values={A: {FB_USED: 500.0}})
-    usage = reckoned(now, tenancy(held("a"), held("b")))
-    for pod in "ab":
-        found = of(usage, pod)
-        assert (found.memory_mib, found.sm, found.encoder) == (None, None, None)
-    assert usage.cards[A].unattributed_mib is None
-
-
-def test_while_proc_cannot_be_read_nobody_has_the_cards_own() -> None:
-    """Whoever is seen alone may not be alone."""
-    round_ = processes({A: [use(1, 100, None)]}, {1: owner("a")}, source=BY_CARD)
-    usage = reckoned(
-        snapshot(round_=round_, troubles=BLIND, values={A: BUSY}), tenancy(held("a"))
-    )
-    assert of(usage, "a").sm is None
-    assert usage.cards[A].sm_source is SmSource.NONE
+    """A process without an owner may be anybody's; who is seen alone may not be."""
+    running, owners = [use(1, 100, 20), use(2, 9, 9)], [owner("a"), None]
+    pods, values = (held("a"), held("b")), {A: BUSY | {FB_USED: 500.0}}
+    for source in (SAMPLES, BY_CARD):
+        how = {"source": source, "troubles": BLIND, "values": values}
+        usage = used(running, owners, *pods, **how)
+        assert memory_and_work(usage, "a", "b") == [(None, None)] * 2
+        assert usage.cards[A].unattributed_mib is None
+        assert usage.cards[A].sm_source is SmSource.NONE
 
 
 def test_a_container_that_was_just_restarted_keeps_its_use() -> None:
-    """Its id is new, and kubelet has not told it: the pod has no other that asks."""
-    round_ = processes({A: [use(1, 100, 20)]}, {1: Owner("uid-a", "0" * 64)})
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
+    """If it is the only one that asks; else none of the pod's is taken for idle."""
+    usage = used([use(1, 100, 20)], [STRANGER], held("a"))
     assert [one.container for one in usage.containers] == ["main"]
-    assert (of(usage, "a").memory_mib, of(usage, "a").sm) == (100, 20)
+    assert memory_and_work(usage, "a") == [(100, 20)]
+    running = [use(1, 100, 20), use(2, 7, 1), use(3, 50, 3)]
+    owners = [STRANGER, owner("a", "x"), owner("b")]
+    usage = used(running, owners, held("a", containers=TWO), held("b"))
+    assert {one.container: one.memory_mib for one in usage.containers} == {
+        "": 100,
+        "x": None,
+        "y": None,
+        "main": 50,
+    }
 
 
-def test_of_several_containers_none_is_idle_while_one_is_restarted() -> None:
-    """It may be any of the pod's; other pods' are known as before."""
-    pod = held("a", containers={"x": (4, 0), "y": (4, 0)})
-    round_ = processes(
-        {A: [use(1, 100, 20), use(2, 7, 1), use(3, 50, 3)]},
-        {1: Owner("uid-a", "0" * 64), 2: owner("a", "x"), 3: owner("b")},
-    )
-    usage = reckoned(snapshot(round_=round_), tenancy(pod, held("b")))
-    for name in "xy":
-        found = of(usage, "a", name)
-        assert (found.memory_mib, found.sm) == (None, None)
-    assert (of(usage, "a", "").memory_mib, of(usage, "b").sm) == (100, 3)
-
-
-def test_a_process_that_has_just_ended_makes_nobody_unknown() -> None:
-    """Its cgroup was gone before it could be read."""
-    round_ = processes({A: [use(2, 9, 9)]}, {2: None})
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
-    assert of(usage, "a").sm == 0
-
-
-def test_memory_that_the_driver_does_not_tell() -> None:
-    """Makes the container's unknown, and what is left over; its work is known."""
-    round_ = processes(
-        {A: [use(1, 100, 20), use(2, None, 3)]}, {1: owner("a"), 2: owner("a")}
-    )
-    now = snapshot(round_=round_, values={A: {FB_USED: 500.0}})
-    usage = reckoned(now, tenancy(held("a")))
-    assert (of(usage, "a").memory_mib, of(usage, "a").sm) == (None, 23)
+def test_one_unknown_value_makes_the_sum_unknown() -> None:
+    """Memory that the driver does not tell; an MPS client's work, which may be counted
+    for the server.
+    """
+    running = [use(1, 100, 20), use(2, None, 3), use(3, 100, None)]
+    owners = [owner("a"), owner("a"), owner("b")]
+    values = {A: {FB_USED: 500.0}}
+    usage = used(running, owners, held("a"), held("b"), values=values)
+    assert memory_and_work(usage, "a", "b") == [(None, 23), (100, None)]
     assert usage.cards[A].unattributed_mib is None
-
-
-def test_an_mps_clients_work_is_omitted() -> None:
-    """It may be counted for the server: memory is the client's, its work unknown."""
-    round_ = processes({A: [use(1, 100, None)]}, {1: owner("a")})
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
-    assert (of(usage, "a").memory_mib, of(usage, "a").sm) == (100, None)
-
-
-BUSY = {GPU_UTIL: 70.0, MEM_COPY_UTIL: 30.0, ENC_UTIL: 5.0, DEC_UTIL: 6.0}
 
 
 @pytest.mark.parametrize("source", [SmSource.CARD, SmSource.NONE])
 def test_one_who_works_alone_has_the_cards_own(source: SmSource) -> None:
     """Where the driver tells no process's work; who has no process is idle."""
-    round_ = processes({A: [use(1, 100, None)]}, {1: owner("a")}, source=source)
-    now = snapshot(round_=round_, values={A: BUSY})
-    usage = reckoned(now, tenancy(held("a"), held("b")))
+    alone = [use(1, 100, None)], [owner("a")], held("a"), held("b")
+    usage = used(*alone, source=source, values={A: BUSY})
     found = of(usage, "a")
     work = (found.sm, found.memory_copy, found.encoder, found.decoder)
     assert work == (70, 30, 5, 6)
     assert of(usage, "b").sm == 0
     assert usage.cards[A].sm_source is SmSource.CARD
+    unknown = used(*alone, source=source)
+    assert of(unknown, "a").sm is None
+    assert unknown.cards[A].sm_source is SmSource.NONE
 
 
 @pytest.mark.parametrize("other", [owner("b"), NO_POD, Owner("uid-unknown", "0" * 64)])
 def test_of_several_nobody_has_the_cards_own(other: Owner) -> None:
     """Another pod's, one outside Kubernetes, or one of a pod nobody knows."""
-    round_ = processes(
-        {A: [use(1, 100, None), use(2, 5, None)]},
-        {1: owner("a"), 2: other},
-        source=BY_CARD,
-    )
-    now = snapshot(round_=round_, values={A: BUSY})
-    usage = reckoned(now, tenancy(held("a"), held("b")))
-    assert of(usage, "a").sm is None
-    assert of(usage, "a").memory_mib == 100
+    both = [use(1, 100, None), use(2, 5, None)], [owner("a"), other]
+    usage = used(*both, held("a"), held("b"), source=BY_CARD, values={A: BUSY})
+    assert memory_and_work(usage, "a") == [(100, None)]
     assert usage.cards[A].sm_source is SmSource.NONE
-
-
-def test_the_cards_own_work_may_be_unknown() -> None:
-    """Then so is the container's."""
-    round_ = processes({A: [use(1, 100, None)]}, {1: owner("a")}, source=BY_CARD)
-    usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
-    assert of(usage, "a").sm is None
-    assert usage.cards[A].sm_source is SmSource.NONE
-
-
-def test_the_drivers_own_way_is_named() -> None:
-    """As it told it."""
-    now = snapshot(round_=processes({}, source=SmSource.INFO))
-    usage = reckoned(now, tenancy())
-    assert usage.cards[A].sm_source is SmSource.INFO
 
 
 def test_processes_outside_kubernetes_are_one_entry() -> None:
-    """On each card where there are any, with no name."""
-    round_ = processes({A: [use(1, 100, 20), use(2, 50, 3)]}, {1: NO_POD, 2: NO_POD})
-    usage = reckoned(snapshot(round_=round_), tenancy())
+    """On each card where there are any, with no name; the driver's way is named."""
+    running = [use(1, 100, 20), use(2, 50, 3)]
+    usage = used(running, [NO_POD] * 2, source=SmSource.INFO)
     outside = ContainerUse(A, "", "", "", "", None, False, 150, 23, 0, 0, 0, AT)
     assert usage.containers == (outside,)
+    assert usage.cards[A].sm_source is SmSource.INFO
 
 
 def test_what_nobody_accounts_for() -> None:
-    """In use less what processes hold; those of pods nobody knows are not known."""
-    round_ = processes(
-        {A: [use(1, 100), use(2, 50), use(3, 30)]},
-        {1: owner("a"), 2: NO_POD, 3: owner("gone")},
-    )
-    now = snapshot(round_=round_, values={A: {FB_USED: 500.0}, B: {FB_USED: 0.0}})
-    usage = reckoned(now, tenancy(held("a")))
-    assert usage.cards[A].unattributed_mib == 350
-    assert usage.cards[B].unattributed_mib == 0
-    assert [one.pod for one in usage.containers] == ["", "a"]
+    """In use less what processes hold; those of pods nobody knows are not known.
 
-
-def test_what_nobody_accounts_for_is_never_below_zero() -> None:
-    """Two readings are never of one moment."""
-    round_ = processes({A: [use(1, 100)]}, {1: owner("a")})
-    now = snapshot(round_=round_, values={A: {FB_USED: 90.0}})
-    assert reckoned(now, tenancy(held("a"))).cards[A].unattributed_mib == 0
+    It is never below zero, because two readings are never of one moment.
+    """
+    running = [use(1, 100), use(2, 50), use(3, 30)]
+    owners = [owner("a"), NO_POD, owner("gone")]
+    for in_use, left in ((500.0, 350), (90.0, 0)):
+        values = {A: {FB_USED: in_use}, B: {FB_USED: 0.0}}
+        usage = used(running, owners, held("a"), values=values)
+        assert usage.cards[A].unattributed_mib == left
+        assert usage.cards[B].unattributed_mib == 0
+        assert [one.pod for one in usage.containers] == ["", "a"]
 
 
 def test_what_a_card_is_allotted() -> None:
-    """All that is charged; a whole card is its pod's alone."""
-    pods = tenancy(
-        held("a", 8),
-        held("b", 4),
-        held("c", on=B, containers={"x": (0, 100)}, charged=(29, 100)),
-    )
-    usage = reckoned(snapshot(round_=processes({})), pods)
+    """All that is charged; a whole card is its pod's alone; shares are added up."""
+    whole = held("c", on=B, containers={"x": (0, 100)}, charged=(29, 100))
+    twice = held("b", 8)
+    two = placement("b", shares=[share(A, 4), share(A, 4)], node=NODE)
+    notes = twice["metadata"]["annotations"]
+    notes[names.PLACEMENT] = encode_placement(two, WRITTEN)
+    usage = used([], [], held("a", 4), twice, whole)
     assert (usage.cards[A].allotted_units, usage.cards[A].exclusive) == (12, False)
     assert (usage.cards[B].allotted_units, usage.cards[B].exclusive) == (29, True)
     assert of(usage, "c", "x", B).exclusive
-
-
-def test_two_shares_of_one_card_are_added_up() -> None:
-    """As an annotation may have them."""
-    pod = held("a", 8)
-    half = share(A, 4)
-    notes = pod["metadata"]["annotations"]
-    two = placement("a", shares=[half, half], node=NODE)
-    notes[names.PLACEMENT] = encode_placement(two, WRITTEN)
-    usage = reckoned(snapshot(round_=processes({})), tenancy(pod))
-    assert of(usage, "a").allotted == Amount(0, 8)
+    assert of(usage, "b").allotted == Amount(0, 8)
 
 
 def test_without_pods_nothing_is_said_of_containers() -> None:
@@ -294,50 +237,43 @@ def test_without_pods_nothing_is_said_of_containers() -> None:
     assert usage.containers == ()
     assert usage.cards[A].allotted_units is None
     assert usage.cards[A].unattributed_mib is None
-
-
-def test_without_cards_there_is_nothing() -> None:
-    """Before any was found."""
     assert reckoned(Snapshot(), tenancy(held("a"))) == Usage()
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
     """What it uses is shown, and that it was not placed."""
     asking = with_ids(pod_json("a", units=4, node=NODE))
-    round_ = processes({A: [use(1, 100, 20)]}, {1: owner("a")})
-    found = of(reckoned(snapshot(round_=round_), tenancy(asking)), "a")
+    found = of(used([use(1, 100, 20)], [owner("a")], asking), "a")
     assert (found.allotted, found.placed, found.memory_mib) == (None, False, 100)
 
 
 def test_containers_come_in_a_fixed_order() -> None:
     """By card, namespace, pod and container, whatever came first."""
-    pods = [
-        held("b"),
-        held("a", containers={"y": (1, 0), "x": (1, 0)}),
-        held("a", namespace="another"),
-        held("c", on=B),
-    ]
-    wanted = [
-        (A, "another", "a", "main"),
-        (A, "default", "a", "x"),
-        (A, "default", "a", "y"),
-        (A, "default", "b", "main"),
-        (B, "default", "c", "main"),
-    ]
-    pods[2]["metadata"]["uid"] = "other"
-    pods[2]["metadata"]["annotations"] = {
-        key: text.replace("uid-a", "other")
-        for key, text in pods[2]["metadata"]["annotations"].items()
+    another = held("a", namespace="another")
+    notes = another["metadata"]["annotations"]
+    another["metadata"] |= {
+        "uid": "other",
+        "annotations": {k: text.replace("uid-a", "other") for k, text in notes.items()},
     }
+    two = held("a", containers={"y": (1, 0), "x": (1, 0)})
+    pods = [held("b"), two, another, held("c", on=B)]
     for order in (pods, pods[::-1]):
-        usage = reckoned(snapshot(round_=processes({})), tenancy(*order))
+        usage = used([], [], *order)
         found = [(u.card, u.namespace, u.pod, u.container) for u in usage.containers]
-        assert found == wanted
+        assert found == [
+            (A, "another", "a", "main"),
+            (A, "default", "a", "x"),
+            (A, "default", "a", "y"),
+            (A, "default", "b", "main"),
+            (B, "default", "c", "main"),
+        ]
 
 
-def contexts(
-    *rounds: tuple[float, dict[int, tuple[float, float]]], **how: float
-) -> list[float]:
+Running = Mapping[int, tuple[float, float]]
+ASLEEP, WORKS = (700, 0.0), (3000, 50.0)
+
+
+def contexts(*rounds: tuple[float, Running], **how: float) -> list[float]:
     """What is put down to the contexts of a container's processes, round by round.
 
     A round is of so many seconds, and of MiB and work by pid.
@@ -359,49 +295,44 @@ def test_each_process_has_a_context() -> None:
 
 
 def test_the_size_of_a_context_is_learnt() -> None:
-    """From a process that holds the same for a minute and never works; it stays so."""
-    asleep, busy = (700, 0.0), (3000, 50.0)
-    found = contexts(
-        (0, {1: asleep, 2: busy}),
-        (58, {1: asleep, 2: busy}),
-        (60, {1: asleep, 2: busy}),
-        (62, {2: busy}),
-    )
-    assert found == [1024, 1024, 1400, 700]
+    """From a process that holds the same for a minute and never works; it stays so.
 
-
-def test_the_least_of_several_is_the_context() -> None:
-    """The others have allocated something; the setting is never undercut."""
-    running = {1: (900, 0.0), 2: (650, 0.0), 3: (3000, 50.0)}
+    The least of several counts, because others have allocated something; the setting is
+    never undercut.
+    """
+    both: Running = {1: ASLEEP, 2: WORKS}
+    assert contexts((0, both), (58, both), (60, both), (62, {2: WORKS})) == [
+        1024,
+        1024,
+        1400,
+        700,
+    ]
+    running = {1: (900, 0.0), 2: (650, 0.0), 3: WORKS}
     assert contexts((0, running), (60, running))[-1] == 650 * 3
     running[4] = (300, 0.0)
     assert contexts((0, running), (60, running))[-1] == 512 * 3 + 300
 
 
 @pytest.mark.parametrize(
-    "then", [(1100, 0.0), (701, 0.0), (700, 1.0)], ids=["large", "grows", "works"]
+    ("first", "then"),
+    [((1100, 0.0), (1100, 0.0)), (ASLEEP, (701, 0.0)), (ASLEEP, (700, 1.0))],
+    ids=["large", "grows", "works"],
 )
 def test_nothing_is_learnt_of_a_process_that_allocates(
-    then: tuple[float, float],
+    first: tuple[float, float], then: tuple[float, float]
 ) -> None:
-    """Or may do so: it is too large, it changes, or it works."""
-    first = (1100, 0.0) if then[0] == 1100 else (700, 0.0)
-    busy = (3000, 50.0)
-    found = contexts(
-        (0, {1: first, 2: busy}), (30, {1: then, 2: busy}), (60, {1: first, 2: busy})
-    )
-    assert found[-1] == 1024
+    rounds = [(0, first), (30, then), (60, first)]
+    assert contexts(*((at, {1: one, 2: WORKS}) for at, one in rounds))[-1] == 1024
 
 
 SHARE = 8 * 256
 
 
-def one(mib: float | None, units: int | None = 8, **how: object) -> ContainerUse:
+def one(mib: float | None, units: int | None = 8, **how: Any) -> ContainerUse:
     """A container of 8 units that uses so much."""
     allotted = None if units is None else Amount(0, units)
     made = ContainerUse(A, "default", "a", "uid-a", "main", allotted, memory_mib=mib)
-    fields = {name: getattr(made, name) for name in made.__slots__}
-    return ContainerUse(**(fields | how))
+    return replace(made, **how)
 
 
 HIGH, LOW, UNKNOWN = one(3000), one(100), one(None)
@@ -449,19 +380,17 @@ def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
     ],
 )
 def test_what_is_over_a_share(use: ContainerUse, *, over: bool | None) -> None:
-    """More memory than allotted, and a little; never one whose share nobody knows.
-
-    The contexts of its processes are none of it.
-    Neither one with the card to itself, one that asked for cores alone, nor what runs
-    outside Kubernetes or in no container that is known.
+    """More memory than allotted, and a little; the contexts of its processes are none
+    of it. Never one whose share nobody knows, with the card to itself, that asked for
+    cores alone, or that runs outside Kubernetes or in no container that is known.
     """
     assert is_over(use) is over
 
 
 def test_an_excess_counts_from_its_first_round() -> None:
-    """And is over with the first round below the share."""
+    """And is over with the first round below the share, or with its pod."""
     assert lasted(at(0, LOW), at(2, HIGH), at(4, HIGH), at(7, HIGH)) == [5]
-    assert lasted(at(2, HIGH), at(4, LOW)) == []
+    assert lasted(at(2, HIGH), at(4, LOW)) == lasted(at(0, HIGH), at(2)) == []
     assert lasted(at(2, HIGH), at(4, LOW), at(6, HIGH), at(8, HIGH)) == [2]
 
 
@@ -477,22 +406,17 @@ def test_a_silent_driver_ends_no_excess() -> None:
 
 
 def test_time_in_which_use_was_unknown_does_not_count() -> None:
-    """It may have been below its share: two rounds that tell are no minute."""
+    """It may have been below its share: two rounds that tell are no minute.
+
+    Without rounds nobody read anything; two that lie a little apart are one after
+    another.
+    """
     unknown = [at(after_s, UNKNOWN) for after_s in range(2, 70, 2)]
-    assert lasted(at(0, HIGH), *unknown, at(70, HIGH)) == [0]
     nothing = [(NOTHING, float(after_s)) for after_s in range(2, 70, 2)]
-    assert lasted(at(0, HIGH), *nothing, at(70, HIGH)) == [0]
-
-
-def test_time_without_rounds_does_not_count() -> None:
-    """Nobody read anything then; two that lie a little apart are one after another."""
+    for between in (unknown, nothing):
+        assert lasted(at(0, HIGH), *between, at(70, HIGH)) == [0]
     assert lasted(at(0, HIGH), at(15, HIGH)) == [15]
     assert lasted(at(0, HIGH), at(15, HIGH), at(75, HIGH), at(77, HIGH)) == [17]
-
-
-def test_who_has_gone_is_forgotten() -> None:
-    """With its pod."""
-    assert not follow(at(0, HIGH), at(2))
 
 
 def test_what_is_due() -> None:
