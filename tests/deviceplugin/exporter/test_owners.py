@@ -10,6 +10,7 @@ from deviceplugin.exporter.owners import (
     NO_POD,
     Holding,
     Owner,
+    Tenancy,
     owner_of,
     pods_above,
     tenant,
@@ -18,7 +19,7 @@ from deviceplugin.exporter.run import Tenants
 from gpushare.domain.model import Amount
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Page
+from gpushare.kube.cluster import Json, Page
 from gpushare.kube.errors import Unavailable
 from tests.builders import AT as WRITTEN
 from tests.builders import (
@@ -32,6 +33,10 @@ from tests.builders import (
 from tests.deviceplugin.exporter_data import A, B, cid, held, owner, tenancy, with_ids
 from tests.deviceplugin.node_fixture import NODE
 
+NEW = Owner("uid-a", cid("new"))
+"""A container of pod ``a`` of which the API server has not told the id."""
+HASHED = "0123456789abcdef0123456789abcdef"
+
 
 def names_of(tenants: Tenants) -> list[str]:
     current = tenants.current()
@@ -39,26 +44,44 @@ def names_of(tenants: Tenants) -> list[str]:
     return [one.name[1] for one in current.tenants]
 
 
-def test_nothing_is_known_before_the_first_list() -> None:
-    """Not even that there are no pods; a list of none says so."""
+def found_name(pods: Tenancy, of: Owner) -> str | None:
+    found = pods.owner_pod(of)
+    return found.name[1] if found else None
+
+
+def containers_of(pod: Json) -> list[str]:
+    return [one.container for one in tenant(pod).holdings()]
+
+
+def test_the_pods_of_the_node_are_followed() -> None:
+    """Before the first list it is not even known that there are none.
+
+    The same object is told until a pod changes; a pod ends with its phase, though its
+    object may stay for days.
+    """
     tenants = Tenants()
     tenants.apply(event("ADDED", held("early")))
     assert tenants.current() is None
     tenants.replace(iter([page()]))
     assert names_of(tenants) == []
-
-
-def test_a_list_replaces_all() -> None:
-    """Over its pages; who is not in it has gone."""
-    tenants = Tenants()
     tenants.replace(iter([page(held("b")), page(held("a"))]))
     assert names_of(tenants) == ["a", "b"]
     tenants.replace(iter([page(held("c"))]))
-    assert names_of(tenants) == ["c"]
+    first = tenants.current()
+    assert tenants.current() is first
+    tenants.apply(event("ADDED", held("d")))
+    tenants.apply(event("ADDED", held("e")))
+    assert tenants.current() is not first
+    tenants.apply(event("DELETED", held("c")))
+    assert names_of(tenants) == ["d", "e"]
+    for name, phase in (("d", "Succeeded"), ("e", "Failed")):
+        ended = held(name)
+        ended["status"]["phase"] = phase
+        tenants.apply(event("MODIFIED", ended))
+        assert name not in names_of(tenants)
 
 
 def test_a_list_that_breaks_off_takes_nobody_away() -> None:
-    """What was known stays, and the same object of it."""
     tenants = Tenants()
     tenants.replace(iter([page(held("a"))]))
     before = tenants.current()
@@ -72,34 +95,9 @@ def test_a_list_that_breaks_off_takes_nobody_away() -> None:
     assert tenants.current() is before
 
 
-def test_changes_are_taken_over() -> None:
-    """Another object after each, the same one between them."""
-    tenants = Tenants()
-    tenants.replace(iter([page(held("a"))]))
-    first = tenants.current()
-    assert tenants.current() is first
-    tenants.apply(event("ADDED", held("b")))
-    assert tenants.current() is not first
-    assert names_of(tenants) == ["a", "b"]
-    tenants.apply(event("DELETED", held("a")))
-    assert names_of(tenants) == ["b"]
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_ends_with_its_phase(phase: str) -> None:
-    """Its object may stay for days."""
-    tenants = Tenants()
-    tenants.replace(iter([page(held("a"))]))
-    ended = held("a")
-    ended["status"]["phase"] = phase
-    tenants.apply(event("MODIFIED", ended))
-    assert names_of(tenants) == []
-
-
 def test_a_pod_that_cannot_be_read_is_passed_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Others are there; the log names it."""
     broken = held("b")
     broken["spec"] = {"containers": 5}
     tenants = Tenants()
@@ -108,124 +106,88 @@ def test_a_pod_that_cannot_be_read_is_passed_over(
     assert caplog.messages == ["pod not understood"]
 
 
-def test_a_process_is_found_by_pod_and_container() -> None:
-    """By the UID in its cgroup, in any spelling, and by the runtime's id."""
+def test_a_process_is_found_by_its_pod() -> None:
+    """By the UID in its cgroup, in any spelling."""
     uid = "0A6CB8DB-1234-4bb8-8d9d-8dc7fd6cddf7"
-    pod = with_ids(pod_json("a", uid=uid, units=1, node=NODE))
-    all_ = tenancy(pod, held("b"))
+    pods = tenancy(with_ids(pod_json("a", uid=uid, units=1, node=NODE)), held("b"))
     for text in (uid, uid.lower(), uid.lower().replace("-", "_")):
-        found = all_.owner_pod(Owner(text, cid("a/main")))
-        assert found is not None
-        assert found.name == ("default", "a")
-        assert found.container_of(owner("a")) == "main"
-    assert all_.owner_pod(Owner("uid-nobody", cid("a/main"))) is None
-    assert all_.owner_pod(NO_POD) is None
+        assert found_name(pods, Owner(text, cid("a/main"))) == "a"
+    assert pods.owner_pod(Owner("uid-nobody", cid("a/main"))) is None
+    assert pods.owner_pod(NO_POD) is None
 
 
 def test_containers_of_all_kinds_have_names() -> None:
     """Init and ephemeral ones too, whatever the runtime."""
-    pod = with_ids(
-        pod_json(
-            "a",
-            containers=[container_json("main", 1)],
-            init=[container_json("first", 1)],
-            node=NODE,
-        )
-    )
+    init, main = [container_json("first", 1)], [container_json("main", 1)]
+    pod = with_ids(pod_json("a", containers=main, init=init, node=NODE))
     pod["status"]["ephemeralContainerStatuses"] = [
         {"name": "debug", "containerID": f"cri-o://{cid('debug')}"}
     ]
     pod["status"]["containerStatuses"][0]["containerID"] = f"docker://{cid('x')}"
     found = tenant(pod)
-    assert found.container_of(Owner("", cid("x"))) == "main"
-    assert found.container_of(Owner("", cid("a/first"))) == "first"
-    assert found.container_of(Owner("", cid("debug"))) == "debug"
+    ids = [cid("x"), cid("a/first"), cid("debug")]
+    names_ = [found.container_of(Owner("", one)) for one in ids]
+    assert names_ == ["main", "first", "debug"]
 
 
 def test_an_id_that_was_not_told_yet() -> None:
-    """Is the one container's that asks and has none; else nobody's we know."""
-    unknown = Owner("uid-a", cid("new"))
-    assert tenant(held("a", running=False)).container_of(unknown) == "main"
-    two = held("a", containers={"x": (1, 0), "y": (1, 0)}, running=False)
-    assert tenant(two).container_of(unknown) == ""
-    both = pod_json(
-        "a",
-        containers=[container_json("main", 1)],
-        init=[container_json("first", 1)],
-        node=NODE,
-    )
-    assert tenant(both).container_of(unknown) == ""
+    """Is the one container's that asks and has none; else nobody's we know.
 
-
-def test_an_id_that_is_new_after_a_restart() -> None:
-    """Until kubelet tells it, it is the only one's that could have been restarted."""
-    unknown = Owner("uid-a", cid("new"))
-    assert tenant(held("a")).container_of(unknown) == "main"
-    two = held("a", containers={"x": (1, 0), "y": (1, 0)})
-    assert tenant(two).container_of(unknown) == ""
-    first, main = two["spec"]["containers"]
-    two["spec"] |= {"initContainers": [first], "containers": [main]}
-    two = with_ids(two)
-    two["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
-    assert tenant(two).container_of(unknown) == "y"
-    never_asked = with_ids(pod_json("a", node=NODE))
-    assert tenant(never_asked).container_of(unknown) == "main"
+    After a restart it is the only one's that could have been restarted.
+    """
+    two = {"x": (1, 0), "y": (1, 0)}
+    init, main = [container_json("first", 1)], [container_json("main", 1)]
+    restarted = held("a", containers=two)
+    first, other = restarted["spec"]["containers"]
+    restarted["spec"] |= {"initContainers": [first], "containers": [other]}
+    with_ids(restarted)["status"]["initContainerStatuses"][0]["state"] = {
+        "terminated": {}
+    }
+    for pod, name in (
+        (held("a", running=False), "main"),
+        (held("a", containers=two, running=False), ""),
+        (pod_json("a", containers=main, init=init, node=NODE), ""),
+        (held("a"), "main"),
+        (held("a", containers=two), ""),
+        (restarted, "y"),
+        (with_ids(pod_json("a", node=NODE)), "main"),
+    ):
+        assert tenant(pod).container_of(NEW) == name
 
 
 def test_a_static_pod_goes_by_its_hash() -> None:
     """Its cgroup has kubelet's name for it, and the API server knows another."""
-    hashed = "0123456789abcdef0123456789abcdef"
     pod = held("a")
-    notes = pod["metadata"]["annotations"]
-    notes |= {CONFIG_HASH: hashed, CONFIG_MIRROR: hashed}
-    all_ = tenancy(pod)
-    found = all_.owner_pod(Owner(hashed, cid("a/main")))
+    pod["metadata"]["annotations"] |= {CONFIG_HASH: HASHED, CONFIG_MIRROR: HASHED}
+    pods = tenancy(pod)
+    found = pods.owner_pod(Owner(HASHED, cid("a/main")))
     assert found is not None
     assert (found.uid, found.static) == ("uid-a", True)
-    assert all_.find("uid-a") is found
+    assert pods.find("uid-a") is found
 
 
 @pytest.mark.parametrize("liar", ["0-first", "z-last"])
-def test_a_false_mirror_claims_nobodys_processes(liar: str) -> None:
+@pytest.mark.parametrize("mirror", [{CONFIG_MIRROR: "uid-a"}, {}])
+def test_a_false_mirror_claims_nobodys_processes(
+    liar: str, mirror: dict[str, str]
+) -> None:
     """Whoever may annotate a pod could else take another's, and be spared for it."""
     pod = held(liar)
-    notes = pod["metadata"]["annotations"]
-    notes |= {CONFIG_HASH: "uid-a", CONFIG_MIRROR: "uid-a"}
-    all_ = tenancy(held("a"), pod)
-    for name in ("a", liar):
-        found = all_.owner_pod(owner(name))
-        assert found is not None
-        assert found.name[1] == name
-
-
-def test_the_hash_of_a_pod_that_is_no_mirror_counts_for_nothing() -> None:
-    """Users may write annotations; none may claim another's processes by one."""
-    pod = held("b")
-    pod["metadata"]["annotations"][CONFIG_HASH] = "uid-a"
-    all_ = tenancy(held("a"), pod)
-    for name in ("a", "b"):
-        found = all_.owner_pod(owner(name))
-        assert found is not None
-        assert found.name[1] == name
+    pod["metadata"]["annotations"] |= {CONFIG_HASH: "uid-a", **mirror}
+    pods = tenancy(held("a"), pod)
+    assert [found_name(pods, owner(name)) for name in ("a", liar)] == ["a", liar]
 
 
 def test_what_containers_hold() -> None:
-    """Each its own part of the share."""
-    pod = held("a", containers={"x": (4, 10), "y": (2, 0)})
+    """Each its own part of the share, from the binding on, as the extender counts it.
+
+    One container alone has all of a whole card; of several each has what it asked.
+    """
+    pod = held("a", containers={"x": (4, 10), "y": (2, 0)}, running=False)
     assert list(tenant(pod).holdings()) == [
         Holding(A, "x", Amount(10, 4), exclusive=False),
         Holding(A, "y", Amount(0, 2), exclusive=False),
     ]
-
-
-def test_a_share_is_held_before_anything_runs() -> None:
-    """From the binding on, as the extender counts it."""
-    found = tenant(held("a", running=False))
-    assert [one.container for one in found.holdings()] == ["main"]
-
-
-def test_who_holds_a_whole_card() -> None:
-    """One container has all of it; of several each has what it asked."""
     alone = held("a", containers={"x": (0, 100)}, charged=(29, 100))
     assert list(tenant(alone).holdings()) == [
         Holding(A, "x", Amount(100, 29), exclusive=True)
@@ -243,11 +205,9 @@ def test_an_init_container_holds_only_while_it_runs() -> None:
     first, side, main = pod["spec"]["containers"]
     side["restartPolicy"] = "Always"
     pod["spec"] |= {"initContainers": [first, side], "containers": [main]}
-    now = tenant(with_ids(pod))
-    assert [one.container for one in now.holdings()] == ["first", "side", "main"]
+    assert containers_of(with_ids(pod)) == ["first", "side", "main"]
     pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {}}
-    later = tenant(pod)
-    assert [one.container for one in later.holdings()] == ["side", "main"]
+    assert containers_of(pod) == ["side", "main"]
 
 
 def test_where_kubelet_chose_otherwise() -> None:
@@ -344,20 +304,15 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_names_pod_and_container(layout: str) -> None:
-    """By runtime, cgroup driver and version, nested or not."""
+    """By runtime, cgroup driver and version, nested or not.
+
+    A container cannot name another's pod by cgroups that it makes below its own.
+    """
     assert owner_of(LAYOUTS[layout]) == OURS
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"0::/kubepods/burstable/pod{HASH}/{CONTAINER}",
-        f"0::/kubepods.slice/kubepods-pod{HASH}.slice/crio-{CONTAINER}.scope",
-    ],
-)
-def test_a_static_pod_is_named_by_its_config_hash(path: str) -> None:
-    """As its annotation has it: without dashes."""
-    assert owner_of(path) == Owner(HASH, CONTAINER)
+    lines = LAYOUTS[layout].replace(" (deleted)", "").splitlines()
+    mine = f"/kubepods/burstable/pod{OTHER}/{INNER}"
+    text = "\n".join(f"{line}{mine}" if "pod" in line else line for line in lines)
+    assert owner_of(text) == OURS
 
 
 @pytest.mark.parametrize("layout", OUTSIDE)
@@ -366,15 +321,34 @@ def test_what_is_outside_kubernetes_has_no_owner(layout: str) -> None:
     assert owner_of(OUTSIDE[layout]) == NO_POD
 
 
-def test_a_pod_s_own_cgroup_has_no_container() -> None:
-    """Nor is the node's own container taken for one."""
-    assert owner_of(f"0::/docker/{NODE_CGROUP}/kubepods/pod{UID}") == Owner(UID)
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        (f"0::/kubepods/burstable/pod{HASH}/{CONTAINER}", Owner(HASH, CONTAINER)),
+        (
+            f"0::/kubepods.slice/kubepods-pod{HASH}.slice/crio-{CONTAINER}.scope",
+            Owner(HASH, CONTAINER),
+        ),
+        (f"0::/docker/{NODE_CGROUP}/kubepods/pod{UID}", Owner(UID)),
+        (f"0::/kubepods/pod{UID}/{CONTAINER[:-1]}", Owner(UID)),
+        (f"0::/kubepods/pod{UID}/{CONTAINER}0", Owner(UID)),
+        (f"5:cpu:/kubepods/pod{UID}\n4:memory:/kubepods/pod{UID}/{CONTAINER}\n", OURS),
+    ],
+    ids=[
+        "static",
+        "static slice",
+        "pod's own",
+        "63 digits",
+        "65 digits",
+        "hierarchies",
+    ],
+)
+def test_special_cgroups(path: str, wanted: Owner) -> None:
+    """A static pod goes by its config hash; the node's container is not the pod's.
 
-
-@pytest.mark.parametrize("digits", ["4b1d" * 15 + "4b1", "4b1d" * 16 + "0"])
-def test_a_container_s_id_has_64_digits(digits: str) -> None:
-    """One more, or one less, is some other number."""
-    assert owner_of(f"0::/kubepods/pod{UID}/{digits}") == Owner(UID)
+    On v1 the hierarchies need not agree: a line with a container counts.
+    """
+    assert owner_of(path) == wanted
 
 
 def test_kubernetes_within_kubernetes_names_the_inner_pod() -> None:
@@ -385,24 +359,5 @@ def test_kubernetes_within_kubernetes_names_the_inner_pod() -> None:
     process = f"9:cpu:/\n4:pids:{outer}/kubepods/pod{UID}/{CONTAINER}\n"
     assert owner_of(process, pods_above(own)) == OURS
     assert owner_of(f"4:pids:{outer}", pods_above(own)) == NO_POD
-
-
-@pytest.mark.parametrize("own", ["", "0::/", f"0::/kubepods/pod{UID}/{CONTAINER}"])
-def test_a_node_is_mostly_in_no_pod(own: str) -> None:
-    """Whether its exporter runs in a pod or beside all, and sees its path or not."""
-    assert pods_above(own) == 0
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_container_cannot_name_another_s_pod(layout: str) -> None:
-    """By cgroups that it makes below its own, if those are writable in it."""
-    lines = LAYOUTS[layout].replace(" (deleted)", "").splitlines()
-    mine = f"/kubepods/burstable/pod{OTHER}/{INNER}"
-    text = "\n".join(f"{line}{mine}" if "pod" in line else line for line in lines)
-    assert owner_of(text) == OURS
-
-
-def test_a_line_with_a_container_beats_one_without() -> None:
-    """On v1 the hierarchies need not agree."""
-    text = f"5:cpu:/kubepods/pod{UID}\n4:memory:/kubepods/pod{UID}/{CONTAINER}\n"
-    assert owner_of(text) == OURS
+    for own in ("", "0::/", f"0::/kubepods/pod{UID}/{CONTAINER}"):
+        assert pods_above(own) == 0

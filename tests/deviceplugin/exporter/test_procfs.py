@@ -6,8 +6,8 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -21,6 +21,7 @@ UID = "0f8e4d2a-7b1c-4c6e-9a35-5d2b8f1e6c70"
 CONTAINER = "4b1d" * 16
 OURS = Owner(UID, CONTAINER)
 OUTSIDE = "0::/system.slice/sshd.service\n"
+SAID_ONCE = ["processes have no owners", "processes have owners again"]
 INSIDE = f"0::/kubepods/pod{UID}/{CONTAINER}\n"
 
 
@@ -41,15 +42,6 @@ def root_of(version: int) -> Path | None:
 def own() -> Owner:
     """These tests' own: nobody, unless they run in a pod."""
     return owner_of(Path("/proc/self/cgroup").read_text())
-
-
-@contextmanager
-def sleeping(command: str = "sleep") -> Iterator[int]:
-    with subprocess.Popen([command, "600"]) as process:
-        try:
-            yield process.pid
-        finally:
-            process.kill()
 
 
 @pytest.fixture(params=[1, 2])
@@ -80,47 +72,34 @@ def removed(folder: Path) -> bool:
 
 
 def test_a_process_in_a_container_s_cgroup_is_the_container_s(group: Path) -> None:
-    """By the kernel's own words about a real process, as soon as it is moved there."""
-    with sleeping() as pid:
-        assert ProcFs().owners([pid]) == {pid: own()}
-        (group / "cgroup.procs").write_text(str(pid))
-        procfs = ProcFs()
-        assert procfs.owners([pid, os.getpid()]) == {pid: OURS, os.getpid(): own()}
-        assert procfs.trouble == ""
+    """As soon as it is moved there; so is its child, whoever the parent is.
 
-
-def test_a_child_is_its_container_s_too(group: Path) -> None:
-    """Cgroups are inherited, whoever the parent is."""
-    shell = "sleep 600 & echo $!; wait"
-    with subprocess.Popen(
-        ["sh", "-c", f"read go; {shell}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        assert parent.stdin
-        assert parent.stdout
-        (group / "cgroup.procs").write_text(str(parent.pid))
-        parent.stdin.write("go\n")
-        parent.stdin.flush()
-        child = int(parent.stdout.readline())
-        try:
-            assert ProcFs().owners([child]) == {child: OURS}
-        finally:
-            os.kill(child, 9)
-
-
-def test_a_container_books_nothing_on_another(group: Path) -> None:
-    """Its cgroups may be writable: what it makes below its own is still its own."""
+    A container books nothing on another: its cgroups may be writable, and what it makes
+    below its own is still its own.
+    """
     other = group / "kubepods" / f"pod{uuid.uuid4()}" / ("0f" * 32)
     other.mkdir(parents=True)
-    try:
-        with sleeping() as pid:
-            (other / "cgroup.procs").write_text(str(pid))
-            assert ProcFs().owners([pid]) == {pid: OURS}
-    finally:
-        for folder in (other, *list(other.parents)[:2]):
-            wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
+    shell = ["sh", "-c", "read go; sleep 600 & echo $!; wait"]
+    with subprocess.Popen(shell, stdin=PIPE, stdout=PIPE, text=True) as parent:
+        assert parent.stdin
+        assert parent.stdout
+        pid, child = parent.pid, 0
+        try:
+            assert ProcFs().owners([pid]) == {pid: own()}
+            (group / "cgroup.procs").write_text(str(pid))
+            parent.stdin.write("go\n")
+            parent.stdin.flush()
+            child = int(parent.stdout.readline())
+            procfs = ProcFs()
+            ours = {pid: OURS, child: OURS, os.getpid(): own()}
+            assert procfs.owners(list(ours)) == ours
+            assert procfs.trouble == ""
+            (other / "cgroup.procs").write_text(str(child))
+            assert ProcFs().owners([child]) == {child: OURS}
+        finally:
+            os.kill(child or pid, 9)
+    for folder in (other, *list(other.parents)[:2]):
+        wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
 
 
 def test_a_process_that_is_gone_has_no_owner() -> None:
@@ -130,18 +109,6 @@ def test_a_process_that_is_gone_has_no_owner() -> None:
     procfs = ProcFs()
     assert set(procfs.owners([ended.pid, os.getpid()])) == {os.getpid()}
     assert procfs.trouble == ""
-
-
-def test_a_command_s_name_cannot_mislead(tmp_path: Path) -> None:
-    """It stands in the line that is read, with brackets and blanks if it likes."""
-    sleep = shutil.which("sleep")
-    assert sleep
-    odd = tmp_path / "a) R 1 ( 2)"
-    shutil.copy(sleep, odd)
-    with sleeping(str(odd)) as pid:
-        comm = f"({odd.name})"
-        wait_until(lambda: comm in Path(f"/proc/{pid}/stat").read_text(), comm, 60)
-        assert ProcFs().owners([pid]) == {pid: own()}
 
 
 class Tree:
@@ -171,12 +138,14 @@ def tree(tmp_path: Path) -> Tree:
 def test_a_pid_given_anew_is_another_process(tree: Tree, command: str) -> None:
     """It is told from the older one by when it was started, whatever its name."""
     procfs = ProcFs(tree.root)
-    tree.process(7, INSIDE, 1000, command)
-    assert procfs.owners([7]) == {7: OURS}
-    tree.process(7, OUTSIDE, 2000, command)
-    assert procfs.owners([7]) == {7: NO_POD}
-    tree.process(7, f"0::/kubepods/pod{UID}/{'c' * 64}", 3000, command)
-    assert procfs.owners([7]) == {7: Owner(UID, "c" * 64)}
+    another = f"0::/kubepods/pod{UID}/{'c' * 64}"
+    for started, cgroup, wanted in (
+        (1000, INSIDE, OURS),
+        (2000, OUTSIDE, NO_POD),
+        (3000, another, Owner(UID, "c" * 64)),
+    ):
+        tree.process(7, cgroup, started, command)
+        assert procfs.owners([7]) == {7: wanted}
 
 
 def test_a_pid_given_anew_while_it_is_read_is_nobody_we_know(tree: Tree) -> None:
@@ -201,20 +170,16 @@ def test_a_pid_given_anew_while_it_is_read_is_nobody_we_know(tree: Tree) -> None
 
 
 def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
-    """A container's stays a container's; only what is asked for is kept in mind."""
+    """A container's stays a container's; only what is asked for is kept in mind.
+
+    A process outside may be moved into a container, so it is looked at each time.
+    """
     procfs = ProcFs(tree.root)
     folder = tree.process(7, INSIDE)
     assert procfs.owners([7]) == {7: OURS}
     (folder / "cgroup").write_text(OUTSIDE)
     assert procfs.owners([7]) == {7: OURS}
     assert procfs.owners([]) == {}
-    assert procfs.owners([7]) == {7: NO_POD}
-
-
-def test_a_process_outside_may_be_moved_into_a_container(tree: Tree) -> None:
-    """So it is looked at each time."""
-    procfs = ProcFs(tree.root)
-    folder = tree.process(7, OUTSIDE)
     assert procfs.owners([7]) == {7: NO_POD}
     (folder / "cgroup").write_text(INSIDE)
     assert procfs.owners([7]) == {7: OURS}
@@ -237,10 +202,7 @@ def test_what_may_not_be_read_is_told_once_and_recovers(
     closed.write_text(OUTSIDE)
     assert procfs.owners([7, 8]) == {7: OURS, 8: NO_POD}
     assert procfs.trouble == ""
-    assert [one.message for one in caplog.records] == [
-        "processes have no owners",
-        "processes have owners again",
-    ]
+    assert caplog.messages == SAID_ONCE
 
 
 HIDES = "does not show processes that the driver lists"
@@ -260,10 +222,7 @@ def test_a_proc_that_shows_nothing_is_trouble_at_once(
     Tree(tmp_path).process(7, INSIDE)
     assert procfs.owners([7, 9]) == {7: OURS}
     assert procfs.trouble == ""
-    assert [one.message for one in caplog.records] == [
-        "processes have no owners",
-        "processes have owners again",
-    ]
+    assert caplog.messages == SAID_ONCE
 
 
 def test_another_namespace_s_process_proves_nothing(tree: Tree) -> None:
@@ -296,24 +255,21 @@ def test_our_own_pod_s_process_proves_nothing(tree: Tree) -> None:
 
 
 def test_what_ended_is_no_trouble(tree: Tree) -> None:
-    """Once a container's process was seen, whatever the driver lists for long."""
-    procfs = ProcFs(tree.root)
-    folder = tree.process(7, INSIDE)
-    assert procfs.owners([7]) == {7: OURS}
-    shutil.rmtree(folder)
-    for pids in ([7], [7], [7, 8], [9]):
-        assert procfs.owners(pids) == {}
-        assert procfs.trouble == ""
+    """Once a container's process was seen, whatever the driver lists for long.
 
-
-def test_one_that_has_just_ended_is_no_trouble(tree: Tree) -> None:
-    """Where any process was seen before, outside containers too."""
-    procfs = ProcFs(tree.root)
-    tree.process(7, OUTSIDE)
-    procfs.owners([7])
-    for pid in range(8, 12):
-        assert procfs.owners([pid]) == {}
-        assert procfs.trouble == ""
+    One that has just ended is none where any process was seen before.
+    """
+    for cgroup, lists in (
+        (INSIDE, ([7], [7], [7, 8], [9])),
+        (OUTSIDE, ([8], [9], [10])),
+    ):
+        procfs = ProcFs(tree.root)
+        folder = tree.process(7, cgroup)
+        assert procfs.owners([7])
+        shutil.rmtree(folder)
+        for pids in lists:
+            assert procfs.owners(pids) == {}
+            assert procfs.trouble == ""
 
 
 @pytest.mark.parametrize("stat", ["", "7 (train", "7 (train) S 1 2 3", "\x00" * 40])
