@@ -1,6 +1,7 @@
 """An overuse monitor, the pods that it watches, and what they use."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from deviceplugin.exporter.overuse import OveruseMonitor
@@ -39,7 +40,7 @@ class Refusing(Embedded):
 class OveruseFixture:
     """A patrol, the pods that it watches, and what they use."""
 
-    def __init__(self, mode: Mode, after_s: float = 60) -> None:
+    def __init__(self, mode: Mode, *pods: Json, after_s: float = 60) -> None:
         self.cluster = Refusing()
         self.tenants = Tenants()
         self.now = snapshot(found_card(0), round_=processes({}))
@@ -51,12 +52,14 @@ class OveruseFixture:
         )
         self.uids: dict[str, str] = {}
         self.bodies: list[Json] = []
+        for body in pods:
+            self._run(deepcopy(body))
 
     def read(self) -> Snapshot:
         return self.now
 
-    def pod(self, body: Json) -> None:
-        """Let it run: in the cluster and in the watch."""
+    def _run(self, body: Json) -> None:
+        """In the cluster and in the watch."""
         name = body["metadata"]["name"]
         made = self.cluster.create(
             Kind.PODS, {**body, "metadata": {"name": name, "namespace": "default"}}
@@ -113,6 +116,10 @@ class OveruseFixture:
             for one in items
             if "deletionTimestamp" not in one["metadata"]
         ]
+
+    def outcome(self) -> tuple[list[str], list[str]]:
+        """The pods that are left, and those that were told of."""
+        return self.pods(), [pod for pod, _, _ in self.events()]
 
     def budget(self, allowed: int) -> None:
         """Cover all pods with the label ``app: web``."""

@@ -1,16 +1,14 @@
 """The sampler: its rounds, its threads, and the count of faults."""
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards.source import Found, LeftOut, XidEvent
+from deviceplugin.cards.source import DriverLost, Found, LeftOut, XidEvent
 from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.sampler import XidTallies, groups_read
 from deviceplugin.exporter.selection import Flags, choose
@@ -51,70 +49,57 @@ def fixture() -> SamplerFixture:
     return made
 
 
-def lines(caplog: pytest.LogCaptureFixture, message: str) -> list[logging.LogRecord]:
-    return [one for one in caplog.records if one.message == message]
+def off(*groups: str) -> Flags:
+    return Flags(off=frozenset(groups))
 
 
-def test_a_round_is_what_was_read(fixture: SamplerFixture) -> None:
-    """The group's fields of all cards, when, and how long it took."""
-    assert fixture.sampler.sample_once(UTILIZATION)
-    one = fixture.seen.rounds[UTILIZATION]
-    assert one.succeeded
-    assert one.at > 0
-    assert one.took_s >= 0
-    assert fixture.telemetry.asked == [(UTILIZATION, choose(Flags()).read[UTILIZATION])]
-    assert {uuid: says.values[GPU_UTIL] for uuid, says in one.cards.items()} == {
-        A: 1.0,
-        B: 1.0,
-    }
-
-
-def test_a_scrape_s_snapshot_never_changes(fixture: SamplerFixture) -> None:
-    """Whoever reads one sees one moment, whatever comes after."""
-    fixture.sampler.sample_once(UTILIZATION)
-    before = fixture.seen
-    fixture.telemetry.says[A] = LATE
-    fixture.sampler.sample_once(UTILIZATION)
-    assert before.rounds[UTILIZATION].cards[A].values[GPU_UTIL] == 1.0
-    assert fixture.seen.rounds[UTILIZATION].cards[A] == LATE
+def sampled(fixture: SamplerFixture, group: str, times: int = 3) -> bool:
+    done = [fixture.sampler.sample_once(group) for _ in range(times)]
+    return all(done)
 
 
 def test_a_card_that_fails_drops_out_alone_and_is_told_once(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its last value does not linger; one line when it fails, one when it is back."""
-    caplog.set_level(logging.INFO)
-    fixture.sampler.sample_once(UTILIZATION)
+    """Its last value does not linger; one line when it fails, one when it is back.
+
+    A snapshot that was read never changes.
+    """
+    caplog.set_level("INFO")
+    assert sampled(fixture, UTILIZATION, 1)
+    wanted = choose(Flags()).read[UTILIZATION]
+    assert fixture.telemetry.asked == [(UTILIZATION, wanted)]
+    before = fixture.seen.rounds[UTILIZATION]
+    assert before.succeeded
+    assert before.at > 0
+    assert before.took_s >= 0
     fixture.telemetry.says[A] = LATE
-    for _ in range(3):
-        fixture.sampler.sample_once(UTILIZATION)
+    sampled(fixture, UTILIZATION)
+    assert before.cards[A].values[GPU_UTIL] == 1.0
     assert not fixture.seen.rounds[UTILIZATION].succeeded
     assert fixture.value(UTILIZATION, GPU_UTIL) is None
     assert fixture.value(UTILIZATION, GPU_UTIL, B) == 1.0
-    (line,) = lines(caplog, "a card does not answer")
-    assert (line.levelno, line.card) == (logging.WARNING, A)  # type: ignore[attr-defined]
-    assert line.because == LATE.failure  # type: ignore[attr-defined]
     del fixture.telemetry.says[A]
-    for _ in range(3):
-        fixture.sampler.sample_once(UTILIZATION)
+    sampled(fixture, UTILIZATION)
     assert fixture.value(UTILIZATION, GPU_UTIL) == 1.0
-    assert len(lines(caplog, "a card answers again")) == 1
+    failed, again = caplog.records
+    assert (failed.levelname, failed.message) == ("WARNING", "a card does not answer")
+    assert (vars(failed)["card"], vars(failed)["because"]) == (A, LATE.failure)
+    assert again.message == "a card answers again"
 
 
 def test_what_a_card_does_not_have_is_told_once(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for each card and field, for good; it is no trouble."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     for lacking in ({GPU_TEMP}, {GPU_TEMP, POWER_USAGE}, {POWER_USAGE}):
         fixture.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
         fixture.sampler.sample_once(ENVIRONMENT)
-    told = lines(caplog, "a card does not have all metrics")
-    assert [(one.card, one.metrics) for one in told] == [  # type: ignore[attr-defined]
-        (A, GPU_TEMP),
-        (A, POWER_USAGE),
+    assert [(one.message, vars(one)["metrics"]) for one in caplog.records] == [
+        ("a card does not have all metrics", GPU_TEMP),
+        ("a card does not have all metrics", POWER_USAGE),
     ]
-    assert {one.levelno for one in told} == {logging.INFO}
     assert fixture.seen.rounds[ENVIRONMENT].succeeded
 
 
@@ -122,91 +107,87 @@ def test_a_group_that_breaks_leaves_the_others(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What nobody expected becomes words of its round, logged once."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     fixture.telemetry.breaks[MEMORY] = ValueError("no number")
-    for _ in range(3):
-        assert fixture.sampler.sample_once(MEMORY)
-    fixture.sampler.sample_once(UTILIZATION)
+    assert sampled(fixture, MEMORY)
+    sampled(fixture, UTILIZATION)
     assert fixture.seen.rounds[MEMORY].failure == "ValueError: no number"
     assert not fixture.seen.rounds[MEMORY].cards
     assert fixture.seen.rounds[UTILIZATION].succeeded
-    assert len(lines(caplog, "a group cannot be read")) == 1
     fixture.telemetry.breaks.clear()
-    fixture.sampler.sample_once(MEMORY)
+    sampled(fixture, MEMORY)
     assert fixture.value(MEMORY, FB_USED) == 1.0
-    assert len(lines(caplog, "a group is read again")) == 1
+    assert caplog.messages == ["a group cannot be read", "a group is read again"]
 
 
 def test_no_driver_is_said_once_and_it_recovers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No round before the first card; its words stand in the snapshot meanwhile."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     fixture = SamplerFixture()
     fixture.telemetry.away = "the driver is not loaded"
     for _ in range(3):
         assert not fixture.sampler.look_once()
         assert not fixture.sampler.sample_once(UTILIZATION)
     assert fixture.seen.no_cards == "the driver is not loaded"
-    assert fixture.seen.found is None
-    assert not fixture.telemetry.times(UTILIZATION)
-    (line,) = lines(caplog, "no cards to read yet")
-    assert line.because == "the driver is not loaded"  # type: ignore[attr-defined]
+    assert (fixture.seen.found, fixture.telemetry.asked) == (None, [])
     fixture.telemetry.away = ""
     assert fixture.sampler.look_once()
     assert fixture.sampler.sample_once(UTILIZATION)
     assert (fixture.seen.no_cards, fixture.seen.driver_version) == ("", "550.54.15")
-    assert len(lines(caplog, "there are cards to read")) == 1
+    assert caplog.messages == ["no cards to read yet", "there are cards to read"]
 
 
 def test_a_driver_that_goes_takes_its_values_along(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cards stay known, their rounds fail; it is told once for all groups."""
-    fixture.sampler.sample_once(UTILIZATION)
-    fixture.sampler.sample_once(PROCESSES)
-    fixture.telemetry.away = "gone"
-    fixture.sampler.look_once()
-    fixture.sampler.sample_once(UTILIZATION)
-    fixture.sampler.sample_once(PROCESSES)
+    for away in ("", "gone"):
+        fixture.telemetry.away = away
+        fixture.sampler.look_once()
+        fixture.sampler.sample_once(UTILIZATION)
+        fixture.sampler.sample_once(PROCESSES)
     assert fixture.seen.no_cards == "gone"
     assert fixture.seen.found == fixture.telemetry.found
-    assert fixture.seen.rounds[UTILIZATION].failure == "gone"
-    assert fixture.seen.processes is not None
-    assert fixture.seen.processes.failure == "gone"
-    assert [one.message for one in caplog.records] == ["no cards to read yet"]
+    failures = [one.failure for _, one in fixture.seen.all_rounds()]
+    assert failures == ["gone", "gone"]
+    assert caplog.messages == ["no cards to read yet"]
 
 
-def test_a_node_without_cards_says_so(fixture: SamplerFixture) -> None:
-    """The driver answers, and lists none."""
-    fixture.telemetry.found = Found(())
-    assert not fixture.sampler.look_once()
-    assert fixture.seen.no_cards == "there is no card on this node"
-    assert not fixture.sampler.sample_once(UTILIZATION)
-    fixture.telemetry.found = Found((found_card(0),))
-    assert fixture.sampler.look_once()
-    assert fixture.seen.no_cards == ""
-
-
-def test_cards_left_out_are_told_once(
+def test_a_lost_driver_ends_the_look(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And why."""
-    fixture.telemetry.found = Found(
-        (found_card(0),), (LeftOut("x", "it is in MIG mode"),)
-    )
+    """Only a new process can have the cards back."""
+    fixture.telemetry.breaks["cards"] = DriverLost("it was loaded anew")
+    fixture.sampler.look(Event())
+    assert caplog.messages == ["driver lost, the process ends"]
+
+
+def test_a_node_without_cards_says_so(
+    fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver answers, and lists none; what it leaves out is told once, and why."""
+    left_out = (LeftOut("x", "it is in MIG mode"),)
+    fixture.telemetry.found = Found((), left_out)
     for _ in range(3):
-        fixture.sampler.look_once()
-    (line,) = lines(caplog, "card left out")
-    assert (line.card, line.because) == ("x", "it is in MIG mode")  # type: ignore[attr-defined]
+        assert not fixture.sampler.look_once()
+    assert fixture.seen.no_cards == "there is no card on this node"
+    assert not fixture.sampler.sample_once(UTILIZATION)
+    line = caplog.records[0]
+    assert line.message == "card left out"
+    assert (vars(line)["card"], vars(line)["because"]) == ("x", "it is in MIG mode")
+    assert caplog.messages.count("card left out") == 1
+    fixture.telemetry.found = Found((found_card(0),), left_out)
+    assert fixture.sampler.look_once()
+    assert fixture.seen.no_cards == ""
 
 
 def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
     """Its last round too, and a process's; what stays on keeps its own."""
     for group in (UTILIZATION, ENVIRONMENT, PROCESSES):
         fixture.sampler.sample_once(group)
-    off = Flags(off=frozenset({ENVIRONMENT, PROCESSES}))
-    fixture.sampler.choose(choose(off))
+    fixture.sampler.choose(choose(off(ENVIRONMENT, PROCESSES)))
     assert fixture.seen.rounds.keys() == {UTILIZATION}
     assert fixture.seen.processes is None
     assert ENVIRONMENT not in fixture.seen.groups
@@ -228,34 +209,26 @@ def test_processes_have_owners(fixture: SamplerFixture) -> None:
 
 
 def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:
-    """Said in the snapshot while it lasts; the processes are shown all the same."""
+    """Said in the snapshot while it lasts, and while the group is on."""
     fixture = SamplerFixture(tmp_path)
     fixture.sampler.look_once()
     fixture.telemetry.uses[A] = (ProcessUse(7, 256.0),)
-    for _ in range(2):
-        fixture.sampler.sample_once(PROCESSES)
+    sampled(fixture, PROCESSES, 2)
     assert "hostPID" in fixture.seen.troubles[PROCESSES]
     assert fixture.seen.processes is not None
     assert fixture.seen.processes.succeeded
+    fixture.sampler.choose(choose(off(PROCESSES)))
+    assert fixture.seen.troubles == {}
+    fixture.sampler.choose(choose(Flags()))
+    sampled(fixture, PROCESSES, 1)
+    assert fixture.seen.troubles
     process = tmp_path / "proc" / "7"
     process.mkdir(parents=True)
     (process / "stat").write_text("7 (x) S" + " 1" * 40)
     (process / "cgroup").write_text("0::/user.slice\n")
-    fixture.sampler.sample_once(PROCESSES)
+    sampled(fixture, PROCESSES, 1)
     assert fixture.seen.troubles == {}
     assert fixture.seen.processes.owners == {7: NO_POD}
-
-
-def test_no_trouble_of_a_group_that_is_off(tmp_path: Path) -> None:
-    """Nobody misses what nobody asked for."""
-    fixture = SamplerFixture(tmp_path)
-    fixture.sampler.look_once()
-    fixture.telemetry.uses[A] = (ProcessUse(7),)
-    for _ in range(2):
-        fixture.sampler.sample_once(PROCESSES)
-    assert fixture.seen.troubles
-    fixture.sampler.choose(choose(Flags(off=frozenset({PROCESSES}))))
-    assert fixture.seen.troubles == {}
 
 
 def test_cards_that_report_faults_have_none_so_far(fixture: SamplerFixture) -> None:
@@ -265,89 +238,64 @@ def test_cards_that_report_faults_have_none_so_far(fixture: SamplerFixture) -> N
     assert fixture.seen.xids == {A: XidTally()}
 
 
-def tallies() -> tuple[ScriptedTelemetry, SnapshotStore, XidTallies]:
-    telemetry, board = ScriptedTelemetry(), SnapshotStore()
-    return telemetry, board, XidTallies(telemetry, board, wait_s=0.05)
-
-
-def test_each_fault_is_counted_and_the_last_stays() -> None:
-    """As dcgm-exporter's gauge, which is sticky, and a counter beside it."""
-    _, board, made = tallies()
-    for xid in (79, 31, 79):
-        made.note(XidEvent(A, xid))
-    made.note(XidEvent(B, 48))
-    assert board.read().xids == {
-        A: XidTally(79, {79: 2, 31: 1}),
-        B: XidTally(48, {48: 1}),
-    }
-
-
-def test_a_fault_of_no_card_is_every_card_s_of_the_driver() -> None:
-    """The plugin takes those for sick, too; not an inventory's."""
-    _, board, made = tallies()
-    other = found_card(1, known_to_driver=False)
-    found = Found((found_card(0), other))
-    board.change(lambda was: replace(was, found=found))
-    made.note(XidEvent(None, 79))
-    assert board.read().xids == {A: XidTally(79, {79: 1})}
-
-
-def test_without_cards_it_is_a_line_in_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """There is nothing to count it under."""
-    caplog.set_level(logging.INFO)
-    _, board, made = tallies()
-    made.note(XidEvent(None, 79))
-    assert board.read().xids == {}
-    assert [(one.message, one.xid) for one in caplog.records] == [  # type: ignore[attr-defined]
-        ("a card reported a fault", 79)
-    ]
-
-
 @contextmanager
-def hearing(made: XidTallies) -> Iterator[None]:
-    stop = Event()
-    thread = Thread(target=made.watch_faults, args=(stop,))
+def hearing(
+    *events: XidEvent | Exception, wait_s: float = 0.05
+) -> Iterator[tuple[ScriptedTelemetry, SnapshotStore]]:
+    telemetry, board, stop = ScriptedTelemetry(), SnapshotStore(), Event()
+    for event in events:
+        telemetry.events.put(event)
+    tallies = XidTallies(telemetry, board, wait_s=wait_s)
+    thread = Thread(target=tallies.watch_faults, args=(stop,))
     thread.start()
     try:
-        yield
+        yield telemetry, board
     finally:
         stop.set()
         thread.join(30)
         assert not thread.is_alive()
 
 
-def test_faults_are_heard_as_they_come() -> None:
-    """One after the other, each once."""
-    telemetry, board, made = tallies()
-    with hearing(made):
-        telemetry.events.put(XidEvent(A, 13))
-        telemetry.events.put(XidEvent(A, 79))
-        wanted = {A: XidTally(79, {13: 1, 79: 1})}
-        wait_until(lambda: board.read().xids == wanted, "both")
+def test_each_fault_is_counted_and_the_last_stays() -> None:
+    """As dcgm-exporter's gauge, which is sticky, and a counter beside it."""
+    events = [XidEvent(A, xid) for xid in (79, 31, 79)]
+    wanted = {A: XidTally(79, {79: 2, 31: 1}), B: XidTally(48, {48: 1})}
+    with hearing(*events, XidEvent(B, 48)) as (_, board):
+        wait_until(lambda: board.read().xids == wanted, "all")
+
+
+def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The plugin takes those for sick, too; not an inventory's.
+
+    Without cards there is nothing to count it under: it is a line in the log.
+    """
+    caplog.set_level("INFO")
+    board = SnapshotStore()
+    tallies = XidTallies(ScriptedTelemetry(), board)
+    tallies.note(XidEvent(None, 79))
+    assert board.read().xids == {}
+    assert caplog.messages == ["a card reported a fault"]
+    fixture = SamplerFixture()
+    fixture.telemetry.found = Found(
+        (found_card(0), found_card(1, known_to_driver=False))
+    )
+    fixture.sampler.look_once()
+    XidTallies(fixture.telemetry, fixture.board).note(XidEvent(None, 79))
+    assert fixture.seen.xids == {A: XidTally(79, {79: 1})}
 
 
 def test_an_error_is_told_and_the_next_fault_is_heard(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a pause, so that it does not spin."""
-    telemetry, board, made = tallies()
-    telemetry.events.put(RuntimeError("odd"))
-    telemetry.events.put(XidEvent(A, 79))
-    with hearing(made):
+    """After a pause, so that it does not spin; the end cuts the pause short."""
+    odd = RuntimeError("odd")
+    with hearing(odd, XidEvent(A, 79)) as (_, board):
         wait_until(lambda: board.read().xids, "the second")
-    assert [one.message for one in caplog.records] == ["faults are not heard"]
-
-
-def test_errors_are_not_heard_in_a_hot_loop(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """After each it pauses, and the end cuts the pause short."""
-    telemetry, board = ScriptedTelemetry(), SnapshotStore()
-    for _ in range(10):
-        telemetry.events.put(RuntimeError("odd"))
-    with hearing(XidTallies(telemetry, board, wait_s=3600.0)):
+    assert caplog.messages == ["faults are not heard"]
+    caplog.clear()
+    with hearing(*[odd] * 10, wait_s=3600.0) as (telemetry, _):
         wait_until(lambda: caplog.records, "the first")
     assert telemetry.events.qsize() == 9
 
@@ -357,7 +305,7 @@ def test_switched_off_while_it_is_read(fixture: SamplerFixture) -> None:
     held = fixture.telemetry.hold(ENVIRONMENT)
     with working(fixture, fast(ENVIRONMENT)):
         wait_until(lambda: fixture.telemetry.times(ENVIRONMENT), "a question")
-        fixture.sampler.choose(choose(Flags(off=frozenset({ENVIRONMENT}))))
+        fixture.sampler.choose(choose(off(ENVIRONMENT)))
         held.set()
     assert ENVIRONMENT not in fixture.seen.rounds
 
@@ -366,43 +314,32 @@ def test_a_group_that_hangs_holds_up_itself_alone(fixture: SamplerFixture) -> No
     """The others go on at their pace, and it too once the question is answered."""
     held = fixture.telemetry.hold(MEMORY)
     with working(fixture, fast(MEMORY), fast(UTILIZATION), fast(PROCESSES)):
-        wait_until(lambda: fixture.telemetry.times(UTILIZATION) > 5, "more readings")
-        wait_until(lambda: fixture.telemetry.times(PROCESSES) > 5, "more readings")
+        for group in (UTILIZATION, PROCESSES):
+            wait_until(lambda group=group: fixture.telemetry.times(group) > 5, group)
         assert fixture.telemetry.times(MEMORY) == 1
         assert MEMORY not in fixture.seen.rounds
         held.set()
         wait_until(lambda: fixture.telemetry.times(MEMORY) > 5, "it again")
 
 
-def test_a_pace_is_kept(fixture: SamplerFixture) -> None:
-    """A group of a long pace is read once, then waited for."""
-    slow = Group(UTILIZATION, 3600.0, "")
+def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
+    """When it is switched on, or when its cards come: no thread sleeps through that."""
+    slow = Group(FAULTS, 3600.0, "")
+    fixture.sampler.choose(choose(off(FAULTS)))
     with working(fixture, slow, fast(MEMORY)):
-        wait_until(lambda: fixture.telemetry.times(MEMORY) > 20, "many of the other")
-        assert fixture.telemetry.times(UTILIZATION) <= 2
-
-
-def test_a_slow_group_that_is_switched_on_is_read_at_once(
-    fixture: SamplerFixture,
-) -> None:
-    """No thread sleeps through a change of the choice."""
-    off = Flags(off=frozenset({FAULTS}))
-    fixture.sampler.choose(choose(off))
-    with working(fixture, Group(FAULTS, 3600.0, ""), fast(MEMORY)):
         wait_until(lambda: fixture.telemetry.times(MEMORY) > 5, "the others")
         assert not fixture.telemetry.times(FAULTS)
         fixture.sampler.choose(choose(Flags()))
         wait_until(lambda: FAULTS in fixture.seen.rounds, "its round")
-
-
-def test_cards_that_come_later_are_read_at_once() -> None:
-    """A slow group too: nobody waits its whole pace for a driver that was late."""
-    fixture = SamplerFixture()
-    fixture.telemetry.away = "not yet"
-    with working(fixture, Group(FAULTS, 3600.0, "")):
-        wait_until(lambda: fixture.seen.no_cards, "a look")
-        fixture.telemetry.away = ""
-        wait_until(lambda: FAULTS in fixture.seen.rounds, "its round")
+        read = fixture.telemetry.times(MEMORY)
+        wait_until(lambda: fixture.telemetry.times(MEMORY) > read + 10, "the others")
+        assert fixture.telemetry.times(FAULTS) <= 2
+    late = SamplerFixture()
+    late.telemetry.away = "not yet"
+    with working(late, slow):
+        wait_until(lambda: late.seen.no_cards, "a look")
+        late.telemetry.away = ""
+        wait_until(lambda: FAULTS in late.seen.rounds, "its round")
 
 
 def test_every_group_of_fields_has_a_thread() -> None:
