@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cards.source import FoundCard
 from deviceplugin.exporter.run import Tenants
 from deviceplugin.exporter.snapshot import ProcessRound, Round, Snapshot
 from deviceplugin.exporter.snapshot_store import LATE_S, SnapshotStore, UsageBook
@@ -53,33 +52,30 @@ def told(group: str, name: str) -> Round:
     return Round(group, AT, 0.1, {A: CardAnswer({name: 5.0})})
 
 
-def test_a_round_in_time_is_as_it_was_put(board: SnapshotStore, clock: Clock) -> None:
-    """For its group's pace, and as long as a round may take beyond it."""
+def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
+    """It failed, and the page says what it lacks; the next round mends all.
+
+    In time it is as it was put: for its group's pace, and as long as a round may take.
+    Another group, of another pace, goes on.
+    """
+    success, timestamp = "vcuda_collector_success", "vcuda_collect_timestamp_seconds"
     one = told(UTILIZATION, GPU_UTIL)
     board.put_round(one)
+    board.put_round(told(RETIRED, RETIRED_SBE))
     clock.now += 2 + LATE_S
     assert board.read().rounds[UTILIZATION] is one
     assert board.read() is board.read()
-
-
-def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
-    """It failed, and the page says what it lacks; the next round mends all."""
-    board.put_round(told(UTILIZATION, GPU_UTIL))
-    board.put_round(told(RETIRED, RETIRED_SBE))
-    clock.now += 3 + LATE_S
+    clock.now += 1
     fixture = ExpositionFixture(board.read(), pods=[])
     assert fixture.samples(GPU_UTIL) == []
-    assert fixture.value("vcuda_collector_success", group=UTILIZATION) == 0
-    assert fixture.value("vcuda_collect_timestamp_seconds", group=UTILIZATION) == AT
+    assert fixture.value(timestamp, group=UTILIZATION) == AT
     assert fixture.value("vcuda_exporter_trouble", about=UTILIZATION) == 1
-    # Another group, of another pace, goes on.
     assert fixture.value(RETIRED_SBE, UUID=A) == 5
-    assert fixture.value("vcuda_collector_success", group=RETIRED) == 1
+    assert fixture.by(success, "group") == {UTILIZATION: 0, RETIRED: 1, "allotment": 1}
     assert board.read() is board.read()
-    board.put_round(told(UTILIZATION, GPU_UTIL))
+    board.put_round(one)
     fixture = ExpositionFixture(board.read(), pods=[])
     assert fixture.value(GPU_UTIL, UUID=A) == 5
-    assert fixture.value("vcuda_collector_success", group=UTILIZATION) == 1
     assert fixture.samples("vcuda_exporter_trouble") == []
 
 
@@ -101,86 +97,64 @@ def test_a_group_that_is_off_is_never_late(board: SnapshotStore, clock: Clock) -
     assert board.read().troubles == {}
 
 
-class Moving:
-    """A snapshot that changes as a test tells it."""
+class BookFixture:
+    """A usage book over a snapshot that a test sets."""
 
-    def __init__(self, *cards: FoundCard) -> None:
-        self.now = snapshot(*(cards or (found_card(0),)), round_=processes({}))
+    def __init__(self, *pods: Json) -> None:
+        self.tenants = Tenants()
+        self.tenants.replace(iter([page(*pods)]))
+        self.book = UsageBook(lambda: self.now, self.tenants.current)
+        self.work(0, 0)
 
-    def read(self) -> Snapshot:
-        return self.now
-
-    def work(self, sm: float | None, at: float) -> None:
+    def work(self, sm: float | None, after_s: float) -> None:
         running = [] if sm == 0 else [use(1, 10, sm)]
-        round_ = processes({A: running}, {1: owner("a")}, at=at)
-        self.now = snapshot(found_card(0), round_=round_)
+        round_ = processes({A: running}, {1: owner("a")}, at=AT + after_s)
+        self.now: Snapshot = snapshot(found_card(0), round_=round_)
 
-
-def book_of(moving: Moving, *pods: Json) -> tuple[UsageBook, Tenants]:
-    tenants = Tenants()
-    tenants.replace(iter([page(*pods)]))
-    return UsageBook(moving.read, tenants.current), tenants
+    def last_busy(self) -> float:
+        return (of(self.book.now(), "a").last_busy or 0) - AT
 
 
 def test_the_last_work_is_remembered() -> None:
-    """Since it was first seen; moved on by work alone, not by a silent driver."""
-    moving = Moving()
-    book, _ = book_of(moving, held("a"))
+    """Since it was first seen; moved on by work alone, not by a silent driver.
+
+    A pod of the same name begins anew: it is another one by its UID.
+    """
+    fixture = BookFixture(held("a"))
     seen = []
     for sm, after_s in ((0, 0), (0, 5), (30, 10), (None, 15), (0, 20)):
-        moving.work(sm, AT + after_s)
-        last = of(book.now(), "a").last_busy
-        assert last is not None
-        seen.append(last - AT)
+        fixture.work(sm, after_s)
+        seen.append(fixture.last_busy())
     assert seen == [0, 0, 10, 10, 10]
-
-
-def test_a_pod_of_the_same_name_begins_anew() -> None:
-    """It is another pod by its UID."""
-    moving = Moving()
-    moving.work(30, AT)
-    book, tenants = book_of(moving, held("a"))
-    assert of(book.now(), "a").last_busy == AT
-    moving.work(0, AT + 60)
     new = pod_json("a", uid="second", units=8, node=NODE)
-    old = held("a")
-    notes = old["metadata"]["annotations"]
+    notes = held("a")["metadata"]["annotations"]
     new["metadata"]["annotations"] = {
         key: text.replace("uid-a", "second") for key, text in notes.items()
     }
-    tenants.replace(iter([page(with_ids(new))]))
-    assert of(book.now(), "a").last_busy == AT + 60
+    fixture.tenants.replace(iter([page(with_ids(new))]))
+    fixture.work(0, 60)
+    assert fixture.last_busy() == 60
 
 
 def test_nothing_is_worked_out_twice() -> None:
-    """The same objects give the same usage; a new round or pod another."""
-    moving = Moving()
-    book, tenants = book_of(moving, held("a"))
-    first = book.now()
+    """The same objects give the same usage; a new round or pod another.
+
+    Memory in use, and whether owners can be told, change what a card comes to.
+    """
+    fixture = BookFixture(held("a"))
+    book, first = fixture.book, fixture.book.now()
     assert book.now() is first
-    moving.work(30, AT + 5)
+    fixture.work(30, 5)
     second = book.now()
     assert second is not first
-    tenants.apply(event("ADDED", held("b")))
-    third = book.now()
-    assert third is not second
-    assert [one.pod for one in third.containers] == ["a", "b"]
-
-
-def test_what_else_is_worked_out_anew() -> None:
-    """Memory in use, and whether owners can be told, change what a card comes to."""
-    moving = Moving()
-    book, _ = book_of(moving, held("a"))
+    fixture.tenants.apply(event("ADDED", held("b")))
+    assert [one.pod for one in book.now().containers] == ["a", "b"]
     assert book.now().cards[A].unattributed_mib is None
-    memory = snapshot(values={A: {FB_USED: 9.0}}).rounds
-    moving.now = replace(moving.now, rounds=memory)
+    memory = snapshot(values={A: {FB_USED: 19.0}}).rounds
+    fixture.now = replace(fixture.now, rounds=memory)
     assert book.now().cards[A].unattributed_mib == 9
-    moving.now = replace(moving.now, troubles=BLIND)
+    fixture.now = replace(fixture.now, troubles=BLIND)
     assert book.now().cards[A].unattributed_mib is None
-
-
-def test_a_book_without_pods() -> None:
-    """Cards are told of."""
-    book = UsageBook(Moving().read)
-    assert (book.has_pods, book.tenancy()) == (False, None)
-    assert book.now().cards.keys() == {A}
+    alone = UsageBook(lambda: fixture.now)
+    assert (alone.has_pods, alone.tenancy()) == (False, None)
+    assert alone.now().cards.keys() == {A}
