@@ -21,16 +21,10 @@ from tests.deviceplugin.nvml_fixture import (
     watch,
 )
 from tests.nvml.build import the_stub
-from tests.nvml.driver import (
-    BLANK,
-    LOST,
-    NOT_SUPPORTED,
-    StubDriver,
-    stub_card,
-    stub_driver,
-)
+from tests.nvml.driver import BLANK, LOST, NOT_SUPPORTED, stub_card, stub_driver
 
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+REFUSALS = (UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION)
 NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 MEMORY_TEMPERATURE = f"FieldValue/{pynvml.NVML_FI_DEV_MEMORY_TEMP}"
 NVLINK_RECEIVED = f"FieldValue/{pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}"
@@ -73,6 +67,13 @@ ROWS = {
 }
 TOGETHER = [{f.GPU_UTIL, f.MEM_COPY_UTIL}, ROWS]
 """Fields of one call: where one of them is not supported, none is told."""
+IS_LOST = CardAnswer(failure="the driver has lost it (GPU is lost)")
+EVERY = of_group(f.PROFILING)
+
+
+def lacking(*names: str) -> CardAnswer:
+    """The answer of a card that has none of these."""
+    return CardAnswer(unsupported=frozenset(names))
 
 
 @pytest.fixture
@@ -81,17 +82,12 @@ def one(tmp_path: Path) -> Iterator[Watch]:
         yield found
 
 
-def group_of(name: str) -> str:
-    return next(field.group for field in f.FIELDS if field.name == name)
-
-
-def with_it(name: str) -> set[str]:
-    return next((names for names in TOGETHER if name in names), {name})
-
-
 def test_each_field_is_told_in_its_unit(one: Watch) -> None:
-    """All of them but those of GPM and NVLink, and nothing else."""
+    """All of them but those of GPM and NVLink, and nothing else. Idle is 0."""
     driver, telemetry = one
+    idle = CardAnswer(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
+    assert says(telemetry, f.UTILIZATION) == idle
+    assert says(telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
     driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
     told: dict[str, float] = {}
     for group in READ:
@@ -109,23 +105,18 @@ def test_each_field_is_told_in_its_unit(one: Watch) -> None:
     assert every - told.keys() == {f.XID_ERRORS}
 
 
-def test_an_idle_card_tells_zeros(one: Watch) -> None:
-    """Idle is 0 and never a missing value."""
-    answer = says(one[1], f.UTILIZATION)
-    assert answer == CardAnswer(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
-
-
 @pytest.mark.parametrize("name", SAID)
 def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None:
     """Never 0; all that it supports is still told."""
     driver, telemetry = one
     driver.values(CARD.uuid, memory_temperature=40)
     driver.values(CARD.uuid, **{SAID[name][0]: None})
-    group = group_of(name)
+    group = next(field.group for field in f.FIELDS if field.name == name)
+    with_it = next((names for names in TOGETHER if name in names), {name})
     answer = says(telemetry, group)
-    assert answer.unsupported == with_it(name)
+    assert answer.unsupported == with_it
     readable = of_group(group) - {f.XID_ERRORS}
-    assert (answer.values.keys(), answer.failure) == (readable - with_it(name), "")
+    assert (answer.values.keys(), answer.failure) == (readable - with_it, "")
 
 
 def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
@@ -139,30 +130,23 @@ def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
         for after_s, sent in ((0, 500_000), (10, 600_000), (20, 600_000), (20, 7)):
             ticks.now += after_s
             driver.values(CARD.uuid, nvlink_tx=sent, nvlink_rx=2 * sent)
-            found.append(says(telemetry, f.NVLINK))
-    assert found == [
-        CardAnswer(),
-        CardAnswer({f.NVLINK_BANDWIDTH_TOTAL: 30.0}),
-        CardAnswer({f.NVLINK_BANDWIDTH_TOTAL: 0.0}),
-        CardAnswer(),
-    ]
+            found.append(says(telemetry, f.NVLINK).values)
+    name = f.NVLINK_BANDWIDTH_TOTAL
+    assert found == [{}, {name: 30.0}, {name: 0.0}, {}]
 
 
-def test_a_card_without_a_vgpu_has_no_licence(one: Watch) -> None:
-    """As DCGM says it: 0; a driver that cannot tell says nothing."""
+def test_half_of_the_traffic_is_no_traffic(one: Watch) -> None:
+    """The counter would fall and rise; a card without NVLink says so."""
     driver, telemetry = one
-    assert says(telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
-    driver.values(CARD.uuid, license=None)
-    assert f.VGPU_LICENSE_STATUS in says(telemetry, f.FAULTS).unsupported
-
-
-def test_a_card_without_nvlink_says_so(one: Watch) -> None:
-    """Half of the traffic is no traffic, or the counter would fall and rise."""
-    driver, telemetry = one
-    unsupported = CardAnswer(unsupported=frozenset({f.NVLINK_BANDWIDTH_TOTAL}))
+    unsupported = lacking(f.NVLINK_BANDWIDTH_TOTAL)
     assert says(telemetry, f.NVLINK) == unsupported
     driver.values(CARD.uuid, nvlink_tx=100)
     assert says(telemetry, f.NVLINK) == unsupported
+    driver.values(CARD.uuid, nvlink_rx=23)
+    for code, wanted in ((UNKNOWN, CardAnswer()), (LOST, IS_LOST)):
+        # The call itself succeeds, whose fields say what there is to say.
+        driver.fail(CARD.uuid, NVLINK_RECEIVED, code)
+        assert says(telemetry, f.NVLINK) == wanted
 
 
 def test_unified_memory_is_not_told(one: Watch) -> None:
@@ -171,23 +155,20 @@ def test_unified_memory_is_not_told(one: Watch) -> None:
     telemetry.cards()
     for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
         driver.fail(CARD.uuid, function, NOT_SUPPORTED)
-    assert says(telemetry, f.MEMORY) == CardAnswer(unsupported=of_group(f.MEMORY))
+    assert says(telemetry, f.MEMORY) == lacking(*of_group(f.MEMORY))
 
 
 @pytest.mark.parametrize("age", ["middle", "old"])
 def test_an_older_driver_tells_what_it_can(tmp_path: Path, age: str) -> None:
     """What it keeps counts as used before 510, the temperature is told all the same."""
     with watch(tmp_path, CARD, **{age: True}) as (_, telemetry):
-        memory = says(telemetry, f.MEMORY)
-        assert memory.values == {
-            f.FB_USED: 500,
-            f.FB_FREE: 7111,
-            f.FB_TOTAL: 7611,
-        }
-        assert memory.unsupported == {f.FB_RESERVED}
+        memory = {f.FB_USED: 500, f.FB_FREE: 7111, f.FB_TOTAL: 7611}
+        wanted = CardAnswer(memory, frozenset({f.FB_RESERVED}))
+        assert says(telemetry, f.MEMORY) == wanted
         assert says(telemetry, f.ENVIRONMENT).values[f.GPU_TEMP] == 35
         faults = says(telemetry, f.FAULTS).unsupported
         assert faults == (ROWS if age == "old" else frozenset())
+        assert says(telemetry, f.PROFILING) == lacking(*EVERY)
 
 
 def test_no_more_is_used_than_there_is(tmp_path: Path) -> None:
@@ -198,15 +179,14 @@ def test_no_more_is_used_than_there_is(tmp_path: Path) -> None:
         assert told.values == {f.FB_USED: 7611, f.FB_TOTAL: 7611}
 
 
-@pytest.mark.parametrize("key", ["power", "energy"])
-def test_a_blank_is_no_value(one: Watch, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "name"), [("power", f.POWER_USAGE), ("energy", f.TOTAL_ENERGY_CONSUMPTION)]
+)
+def test_a_blank_is_no_value(one: Watch, key: str, name: str) -> None:
     """NVML writes all ones, in either width, where it cannot tell an amount."""
     driver, telemetry = one
     driver.values(CARD.uuid, **{key: BLANK})
-    [name] = [name for name, said in SAID.items() if said[0] == key]
-    assert says(telemetry, f.ENVIRONMENT, name) == CardAnswer(
-        unsupported=frozenset({name})
-    )
+    assert says(telemetry, f.ENVIRONMENT, name) == lacking(name)
 
 
 @pytest.mark.parametrize(
@@ -228,28 +208,31 @@ def test_another_call_stands_in(
     assert says(telemetry, f.ENVIRONMENT, name).values == {name: wanted}
 
 
-def test_another_vendors_field_is_unsupported(one: Watch) -> None:
-    """It is no error to ask for it."""
-    answer = says(one[1], f.MEMORY, f.FB_TOTAL, "AMD_ONLY")
-    assert answer == CardAnswer({f.FB_TOTAL: 7611.0}, frozenset({"AMD_ONLY"}))
-
-
-@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_a_call_that_fails_leaves_the_others(
+@pytest.mark.parametrize("code", REFUSALS)
+def test_what_is_refused_is_no_failure(
     one: Watch, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its field is unknown, not unsupported; that is logged once."""
+    """Its field is unknown, not unsupported; that is logged once.
+
+    A card of which a whole group is refused has answered; GPM as by a driver that keeps
+    its counters to administrators.
+    """
     driver, telemetry = one
+    driver.values(CARD.uuid, gpm=1)
     driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
+    told = dict.fromkeys(of_group(f.UTILIZATION) - {f.ENC_UTIL}, 0.0)
     for _ in range(3):
-        answer = says(telemetry, f.UTILIZATION)
-        assert answer.values.keys() == of_group(f.UTILIZATION) - {f.ENC_UTIL}
-        assert (answer.unsupported, answer.failure) == (frozenset(), "")
+        assert says(telemetry, f.UTILIZATION) == CardAnswer(told)
     [record] = caplog.records
-    assert (record.message, vars(record)["field"]) == (
-        "a card refuses to tell a field",
-        f.ENC_UTIL,
-    )
+    assert record.message == "a card refuses to tell a field"
+    assert vars(record)["field"] == f.ENC_UTIL
+    for group, function in (
+        (f.PCIE, "DeviceGetPcieThroughput"),
+        (f.MEMORY, "DeviceGetMemoryInfo_v2"),
+        (f.PROFILING, "GpmQueryDeviceSupport"),
+    ):
+        driver.fail(CARD.uuid, function, code)
+        assert says(telemetry, group) == CardAnswer()
 
 
 def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
@@ -257,75 +240,43 @@ def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
     driver, telemetry = one
     telemetry.cards()
     driver.fail(CARD.uuid, "*", UNKNOWN)
-    answer = says(telemetry, f.UTILIZATION)
-    assert answer == CardAnswer(failure="NVML says: Unknown Error (999)")
+    failed = CardAnswer(failure="NVML says: Unknown Error (999)")
+    assert says(telemetry, f.UTILIZATION) == failed
 
 
-@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_a_group_that_is_refused_whole_is_no_failure(one: Watch, code: int) -> None:
-    """The card has answered: its fields are missing, neither told nor unsupported."""
-    driver, telemetry = one
-    driver.fail(CARD.uuid, "DeviceGetPcieThroughput", code)
-    driver.fail(CARD.uuid, "DeviceGetMemoryInfo_v2", code)
-    for group in (f.PCIE, f.MEMORY):
-        assert says(telemetry, group) == CardAnswer()
-
-
-def test_a_field_that_fails_is_not_unsupported(one: Watch) -> None:
-    """Its call succeeds all the same; nor is a sum told of which a part failed."""
-    driver, telemetry = one
-    driver.values(CARD.uuid, memory_temperature=40)
-    driver.fail(CARD.uuid, MEMORY_TEMPERATURE, UNKNOWN)
-    answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
-    assert answer == CardAnswer({f.POWER_USAGE: 20.0})
-    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
-    driver.fail(CARD.uuid, NVLINK_RECEIVED, UNKNOWN)
-    assert says(telemetry, f.NVLINK) == CardAnswer()
-
-
-def test_a_field_of_a_lost_card_is_a_failure(one: Watch) -> None:
-    """The call itself succeeds, whose fields say what there is to say."""
-    driver, telemetry = one
-    driver.fail(CARD.uuid, NVLINK_RECEIVED, LOST)
-    driver.values(CARD.uuid, nvlink_tx=100, nvlink_rx=23)
-    failure = "the driver has lost it (GPU is lost)"
-    assert says(telemetry, f.NVLINK) == CardAnswer(failure=failure)
-
-
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
-def test_a_field_that_a_card_has_not_is_unsupported(one: Watch, code: int) -> None:
-    """Or of which its driver has never heard."""
+@pytest.mark.parametrize(
+    ("code", "unsupported"),
+    [
+        (UNKNOWN, set()),
+        (NOT_SUPPORTED, {f.MEMORY_TEMP}),
+        (pynvml.NVML_ERROR_INVALID_ARGUMENT, {f.MEMORY_TEMP}),
+    ],
+)
+def test_a_field_whose_call_succeeds(
+    one: Watch, code: int, unsupported: set[str]
+) -> None:
+    """One that fails is not unsupported, unless its driver has never heard of it."""
     driver, telemetry = one
     driver.values(CARD.uuid, memory_temperature=40)
     driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
-    unsupported = CardAnswer(unsupported=frozenset({f.MEMORY_TEMP}))
-    assert says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP) == unsupported
+    answer = says(telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
+    assert answer == CardAnswer({f.POWER_USAGE: 20.0}, frozenset(unsupported))
 
 
 def test_the_last_fault_is_never_read(tmp_path: Path) -> None:
-    """Events bring it; a card that reports no faults must not be said to have none."""
+    """Events bring it; a card that reports no faults must not be said to have none.
+
+    Every card is read by its own UUID.
+    """
     with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
+        driver.values(OTHER.uuid, pcie_replay=7)
         driver.fail(OTHER.uuid, "DeviceRegisterEvents", NOT_SUPPORTED)
-        wanted = (f.XID_ERRORS, f.PCIE_REPLAY_COUNTER)
-        values = {f.PCIE_REPLAY_COUNTER: 0.0}
-        assert says(telemetry, f.FAULTS, *wanted) == CardAnswer(values)
-        silent = CardAnswer(values, frozenset({f.XID_ERRORS}))
-        assert says(telemetry, f.FAULTS, *wanted, card=OTHER) == silent
-
-
-def test_every_card_is_read(tmp_path: Path) -> None:
-    """Each by its own UUID, and it follows what is going on."""
-    with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
-        for busy in (0, 23, 0):
-            driver.values(OTHER.uuid, gpu_util=busy)
-            told = telemetry.read(f.UTILIZATION, [f.GPU_UTIL])
-            assert {uuid: one.values[f.GPU_UTIL] for uuid, one in told.items()} == {
-                CARD.uuid: 0,
-                OTHER.uuid: busy,
-            }
-
-
-EVERY = of_group(f.PROFILING)
+        told = telemetry.read(f.FAULTS, [f.XID_ERRORS, f.PCIE_REPLAY_COUNTER])
+        silent = frozenset({f.XID_ERRORS})
+        assert told == {
+            CARD.uuid: CardAnswer({f.PCIE_REPLAY_COUNTER: 0.0}),
+            OTHER.uuid: CardAnswer({f.PCIE_REPLAY_COUNTER: 7.0}, silent),
+        }
 
 
 @pytest.fixture
@@ -342,14 +293,16 @@ def alive() -> int:
 
 
 def test_shares_and_bytes_are_told(hopper: Watch) -> None:
-    """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB; it follows."""
+    """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB; it follows.
+
+    A card before Hopper has none, and that is no failure; nor has GPM another field.
+    """
     driver, telemetry = hopper
     assert says(telemetry, f.PROFILING) == CardAnswer(dict.fromkeys(EVERY, 0.0))
     driver.values(CARD.uuid, gpm_graphics=99.5, gpm_sm=50, gpm_occupancy=25)
     driver.values(CARD.uuid, gpm_tensor=12.5, gpm_dram=75)
     driver.values(CARD.uuid, gpm_pcie_tx=1.5, gpm_pcie_rx=2)
-    answer = says(telemetry, f.PROFILING)
-    assert answer.values == {
+    values = {
         f.GR_ENGINE_ACTIVE: pytest.approx(0.995),
         f.SM_ACTIVE: 0.5,
         f.SM_OCCUPANCY: 0.25,
@@ -358,94 +311,49 @@ def test_shares_and_bytes_are_told(hopper: Watch) -> None:
         f.PROF_PCIE_TX_BYTES: 1.5 * 2**20,
         f.PROF_PCIE_RX_BYTES: 2.0 * 2**20,
     }
-    assert answer.unsupported == frozenset()
-
-
-def test_a_card_before_hopper_has_none(hopper: Watch) -> None:
-    """Nor has one under a driver that knows no GPM; that is no failure."""
-    unsupported = CardAnswer(unsupported=EVERY)
-    assert says(hopper[1], f.PROFILING, card=OTHER) == unsupported
-
-
-def test_an_older_driver_has_none(tmp_path: Path) -> None:
-    with watch(tmp_path, CARD, middle=True) as (_, telemetry):
-        assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
+    answer = says(telemetry, f.PROFILING)
+    assert (answer.values, answer.unsupported) == (values, frozenset())
+    some = says(telemetry, f.PROFILING, f.SM_ACTIVE, "OTHER")
+    assert some == CardAnswer({f.SM_ACTIVE: 0.5}, frozenset({"OTHER"}))
+    assert says(telemetry, f.PROFILING, card=OTHER) == lacking(*EVERY)
 
 
 def test_a_metric_may_be_missing(hopper: Watch) -> None:
-    """The others are told."""
+    """The others are told. One that fails just now is not unsupported; of a lost card
+    it is the card's failure. A card may take samples and make nothing of them.
+    """
     driver, telemetry = hopper
+    tensor = f.PIPE_TENSOR_ACTIVE
+    told = dict.fromkeys(EVERY - {tensor}, 0.0)
     driver.values(CARD.uuid, gpm_tensor=None)
-    answer = says(telemetry, f.PROFILING)
-    assert answer.unsupported == {f.PIPE_TENSOR_ACTIVE}
-    assert answer.values.keys() == EVERY - {f.PIPE_TENSOR_ACTIVE}
-
-
-@pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_profiling_that_is_refused_is_no_failure(hopper: Watch, code: int) -> None:
-    """As by a driver that keeps its counters to administrators."""
-    driver, telemetry = hopper
-    driver.fail(CARD.uuid, "GpmQueryDeviceSupport", code)
-    answer = says(telemetry, f.PROFILING, f.SM_ACTIVE, "OTHER")
-    assert answer == CardAnswer(unsupported=frozenset({"OTHER"}))
-
-
-def test_a_metric_that_fails_is_not_unsupported(hopper: Watch) -> None:
-    """It is missing just now; of a lost card it is the card's failure."""
-    driver, telemetry = hopper
-    tensor = f"GpmMetric/{pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL}"
-    driver.fail(CARD.uuid, tensor, UNKNOWN)
-    told = dict.fromkeys(EVERY - {f.PIPE_TENSOR_ACTIVE}, 0.0)
-    assert says(telemetry, f.PROFILING) == CardAnswer(told)
-    driver.fail(CARD.uuid, tensor, LOST)
-    failure = "the driver has lost it (GPU is lost)"
-    assert says(telemetry, f.PROFILING) == CardAnswer(failure=failure)
-
-
-def test_metrics_that_cannot_be_had_are_unsupported(hopper: Watch) -> None:
-    """Of a card that takes samples and makes nothing of them."""
-    driver, telemetry = hopper
+    assert says(telemetry, f.PROFILING) == CardAnswer(told, frozenset({tensor}))
+    metric = f"GpmMetric/{pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL}"
+    for code, wanted in ((UNKNOWN, CardAnswer(told)), (LOST, IS_LOST)):
+        driver.fail(CARD.uuid, metric, code)
+        assert says(telemetry, f.PROFILING) == wanted
     driver.fail(CARD.uuid, "GpmMetricsGet", NOT_SUPPORTED)
-    assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
-
-
-def test_only_what_is_wanted_is_told(hopper: Watch) -> None:
-    """And what GPM does not know is unsupported."""
-    answer = says(hopper[1], f.PROFILING, f.SM_ACTIVE, "OTHER")
-    assert answer == CardAnswer({f.SM_ACTIVE: 0.0}, frozenset({"OTHER"}))
-
-
-def test_samples_are_given_back(tmp_path: Path) -> None:
-    """All but the one that the next reading begins with, and that in the end."""
-    with watch(tmp_path, CARD) as (driver, telemetry):
-        driver.values(CARD.uuid, gpm=1)
-        for _ in range(3):
-            says(telemetry, f.PROFILING)
-            assert alive() == 1
-        telemetry.close()
-        assert alive() == 0
+    assert says(telemetry, f.PROFILING) == lacking(*EVERY)
 
 
 @pytest.mark.parametrize("function", ["GpmSampleGet", "GpmMetricsGet"])
-def test_a_reading_that_fails_leaves_nothing_behind(
-    hopper: Watch, function: str
-) -> None:
-    """Its fields are missing, of a card that has answered; the next one is good."""
-    driver, telemetry = hopper
-    driver.fail(CARD.uuid, function, UNKNOWN)
-    for _ in range(3):
-        assert says(telemetry, f.PROFILING) == CardAnswer()
-        assert alive() <= 1
-    driver.fail(CARD.uuid, function, pynvml.NVML_SUCCESS)
-    assert says(telemetry, f.PROFILING).values.keys() == EVERY
+def test_samples_are_given_back(hopper: Watch, function: str) -> None:
+    """All but the one that the next reading begins with, also if a reading fails.
 
-
-def test_a_card_that_loses_gpm_is_unsupported(hopper: Watch) -> None:
-    """As one put into another mode; its sample is given back."""
+    And that one where a card loses GPM, as one put into another mode, and in the end.
+    """
     driver, telemetry = hopper
-    says(telemetry, f.PROFILING)
+    for code, wanted in ((UNKNOWN, {}), (pynvml.NVML_SUCCESS, EVERY)):
+        driver.fail(CARD.uuid, function, code)
+        for _ in range(2):
+            assert says(telemetry, f.PROFILING).values.keys() == set(wanted)
+            assert alive() <= 1
     driver.values(CARD.uuid, gpm=0)
-    assert says(telemetry, f.PROFILING) == CardAnswer(unsupported=EVERY)
+    assert says(telemetry, f.PROFILING) == lacking(*EVERY)
+    assert alive() == 0
+    driver.values(CARD.uuid, gpm=1)
+    says(telemetry, f.PROFILING)
+    assert alive() == 1
+    telemetry.close()
     assert alive() == 0
 
 
@@ -456,15 +364,9 @@ def test_a_kept_sample_spares_one(tmp_path: Path, stale_s: float, calls: int) ->
         driver.values(CARD.uuid, gpm=1)
         nvml.start()
         profiler, handle = Profiler(stale_s), nvml.handle_at(0)
-        profiler.read(CardUUID(CARD.uuid), handle, EVERY)
-        assert made_by(driver, profiler, handle) == calls
+        for _ in range(2):
+            before = driver.calls()
+            profiler.read(CardUUID(CARD.uuid), handle, EVERY)
+        assert driver.calls() - before == calls
         profiler.close()
-        assert alive() == 0
         nvml.stop()
-
-
-def made_by(driver: StubDriver, profiler: Profiler, handle: nvml.Handle) -> int:
-    """How many calls one more reading takes."""
-    before = driver.calls()
-    profiler.read(CardUUID(CARD.uuid), handle, EVERY)
-    return driver.calls() - before
