@@ -38,6 +38,11 @@ def one(tmp_path: Path, clock: Clock) -> Iterator[Watch]:
         yield found
 
 
+AGES = ({}, {"middle": True}, {"old": True})
+"""Of drivers: three calls and two layouts."""
+UNKNOWN_WORK = (ProcessUse(7, 256.0),)
+
+
 def idle(pid: int, mib: float | None = 256.0) -> ProcessUse:
     return ProcessUse(pid, mib, 0.0, 0.0, 0.0, 0.0)
 
@@ -50,39 +55,38 @@ def fail(driver: StubDriver, code: int, *functions: str) -> None:
 # Lists.
 
 
-@pytest.mark.parametrize("age", ["", "middle", "old"])
-def test_each_layout_is_read_as_what_it_is(tmp_path: Path, age: str) -> None:
-    """Three calls and two layouts, which garble each other's processes if mixed up."""
-    with watch(tmp_path, CARD, **({age: True} if age else {})) as (driver, telemetry):
+@pytest.mark.parametrize("age", AGES, ids=["newest", "middle", "old"])
+def test_each_layout_is_read_as_what_it_is(
+    tmp_path: Path, age: dict[str, bool]
+) -> None:
+    """They garble each other's processes if mixed up.
+
+    All ones is no amount of memory; the process is there all the same.
+    """
+    with watch(tmp_path, CARD, **age) as (driver, telemetry):
         for pid in range(101, 108):
             driver.process(CARD.uuid, pid, pid * 1.5)
-        assert uses(telemetry) == {pid: idle(pid, pid * 1.5) for pid in range(101, 108)}
+        wanted = {pid: idle(pid, pid * 1.5) for pid in range(101, 108)}
+        assert uses(telemetry) == wanted
+        driver.process(CARD.uuid, 7, None)
+        driver.process(CARD.uuid, 8, None)
+        driver.process(CARD.uuid, 8, 64, kind="graphics")
+        assert uses(telemetry) == {**wanted, 7: idle(7, None), 8: idle(8, 64)}
 
 
 def test_all_kinds_of_processes_are_listed(one: Watch) -> None:
-    """Once each; one in two lists uses its memory once."""
+    """Once each; one in two lists uses its memory once.
+
+    That nobody is on a card is something that the driver told.
+    """
     driver, telemetry = one
+    assert processes(telemetry) == ProcessesAnswer((), SmSource.SAMPLES)
     driver.process(CARD.uuid, 7, 100)
     driver.process(CARD.uuid, 8, 200, kind="graphics")
     driver.process(CARD.uuid, 7, 100, kind="graphics")
     driver.process(OTHER.uuid, 9, 300)
     assert uses(telemetry) == {7: idle(7, 100), 8: idle(8, 200)}
     assert uses(telemetry, OTHER) == {9: idle(9, 300)}
-
-
-def test_a_card_without_processes_is_known(one: Watch) -> None:
-    """That nobody is there, is something that the driver told."""
-    assert processes(one[1]) == ProcessesAnswer((), SmSource.SAMPLES)
-
-
-@pytest.mark.parametrize("age", ["", "middle", "old"])
-def test_memory_that_cannot_be_told_is_unknown(tmp_path: Path, age: str) -> None:
-    """All ones is no amount; the process is there all the same."""
-    with watch(tmp_path, CARD, **({age: True} if age else {})) as (driver, telemetry):
-        driver.process(CARD.uuid, 7, None)
-        driver.process(CARD.uuid, 8, None)
-        driver.process(CARD.uuid, 8, 64, kind="graphics")
-        assert uses(telemetry) == {7: idle(7, None), 8: idle(8, 64)}
 
 
 def test_a_card_that_lists_nobody_is_unknown(one: Watch) -> None:
@@ -105,7 +109,10 @@ def test_a_lesser_list_may_be_missing(one: Watch, code: int) -> None:
 def test_a_list_that_fails_is_not_known(
     one: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody can say who is there, but the card has answered. It is logged once."""
+    """Nobody can say who is there, but the card has answered. It is logged once.
+
+    A card that tells nothing at all has failed, with the driver's words.
+    """
     driver, telemetry = one
     driver.process(OTHER.uuid, 7)
     fail(driver, UNKNOWN, *COMPUTE)
@@ -113,30 +120,23 @@ def test_a_list_that_fails_is_not_known(
         assert processes(telemetry) == ProcessesAnswer(known=False)
         assert uses(telemetry, OTHER) == {7: idle(7)}
     assert [vars(record)["field"] for record in caplog.records] == ["processes"]
-
-
-def test_a_card_that_tells_nothing_at_all_has_failed(one: Watch) -> None:
-    """With the driver's words: no sign of it is left."""
-    driver, telemetry = one
-    telemetry.cards()
     fail(driver, UNKNOWN, "*")
-    failure = "NVML says: Unknown Error (999)"
-    assert processes(telemetry) == ProcessesAnswer(known=False, failure=failure)
+    failed = ProcessesAnswer.failed("NVML says: Unknown Error (999)")
+    assert processes(telemetry) == failed
 
 
-@pytest.mark.parametrize("lesser", [GRAPHICS, MPS])
+@pytest.mark.parametrize(("kind", "calls"), [("graphics", GRAPHICS), ("mps", MPS)])
 def test_a_lesser_list_that_told_and_fails_is_not_known(
-    one: Watch, lesser: list[str]
+    one: Watch, kind: Kind, calls: list[str]
 ) -> None:
     """Those that it told of are no more idle than gone; it tells again."""
     driver, telemetry = one
-    kind: Kind = "graphics" if lesser is GRAPHICS else "mps"
     driver.process(CARD.uuid, 7)
     driver.process(CARD.uuid, 8, 512, kind=kind)
     assert uses(telemetry).keys() == {7, 8}
-    fail(driver, UNKNOWN, *lesser)
+    fail(driver, UNKNOWN, *calls)
     assert processes(telemetry) == ProcessesAnswer(known=False)
-    fail(driver, pynvml.NVML_SUCCESS, *lesser)
+    fail(driver, pynvml.NVML_SUCCESS, *calls)
     assert uses(telemetry).keys() == {7, 8}
 
 
@@ -144,25 +144,21 @@ def test_a_lesser_list_that_told_and_fails_is_not_known(
 
 
 @pytest.mark.parametrize("success", [0, 1])
-def test_an_idle_card_is_no_failure(one: Watch, success: int) -> None:
-    """Its driver says NOT_FOUND, or SUCCESS with a count of 0: both mean 0 %."""
+def test_work_is_told_by_process(one: Watch, success: int) -> None:
+    """In percent of the whole card; whoever is not told of is idle; it follows.
+
+    Of an idle card a driver says NOT_FOUND, or SUCCESS with a count of 0: both are 0 %.
+    """
     driver, telemetry = one
     driver.values(CARD.uuid, idle_is_success=success)
-    driver.process(CARD.uuid, 7)
-    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
-
-
-def test_work_is_told_by_process(one: Watch) -> None:
-    """In percent of the whole card; whoever is not told of is idle; it follows."""
-    driver, telemetry = one
     for pid in (7, 8):
         driver.process(CARD.uuid, pid)
+    both_idle = ProcessesAnswer((idle(7), idle(8)), SmSource.SAMPLES)
+    assert processes(telemetry) == both_idle
     for sm in (0, 23, 1):
         driver.busy(CARD.uuid, 7, sm, 11, encoder=3, decoder=2)
-        assert uses(telemetry) == {
-            7: ProcessUse(7, 256.0, sm, 11.0, 3.0, 2.0),
-            8: idle(8),
-        }
+        busy = ProcessUse(7, 256.0, sm, 11.0, 3.0, 2.0)
+        assert uses(telemetry) == {7: busy, 8: idle(8)}
 
 
 def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
@@ -172,10 +168,8 @@ def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
         driver.process(CARD.uuid, pid)
     driver.busy(CARD.uuid, 7, 23)
     driver.values(CARD.uuid, ring_garbage=1)
-    assert uses(telemetry) == {
-        7: ProcessUse(7, 256.0, 23.0, 0.0, 0.0, 0.0),
-        8: idle(8),
-    }
+    busy = ProcessUse(7, 256.0, 23.0, 0.0, 0.0, 0.0)
+    assert uses(telemetry) == {7: busy, 8: idle(8)}
 
 
 def test_the_dead_bear_no_witness(one: Watch, clock: Clock) -> None:
@@ -197,20 +191,17 @@ def test_what_ended_long_ago_is_not_shown(one: Watch, clock: Clock) -> None:
     assert uses(telemetry) == {7: idle(7)}
 
 
-def test_the_newest_sample_counts(one: Watch, clock: Clock) -> None:
-    """Whatever the order in the ring."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    for before, sm in ((0.7, 10), (0.1, 30), (0.4, 20)):
-        driver.sample(CARD.uuid, 7, clock.now - before, sm)
-    assert uses(telemetry)[7].sm == 30
-
-
 def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
-    """And those of a second at least, but of no more than ten."""
+    """Those of a second at least, but of no more than ten; of each process the newest,
+    whatever the order in the ring.
+    """
     driver, telemetry = one
     began = clock.now
-    driver.process(CARD.uuid, 7)
+    for pid in (7, 8):
+        driver.process(CARD.uuid, pid)
+    for before, sm in ((0.7, 10), (0.1, 30), (0.4, 20)):
+        driver.sample(CARD.uuid, 8, clock.now - before, sm)
+    assert uses(telemetry)[8].sm == 30
     for later, at, seen in ((0, -0.9, 10), (0.1, -0.5, 20), (5.1, 1.0, 30)):
         driver.sample(CARD.uuid, 7, began + at, seen)
         clock.now = began + later
@@ -239,13 +230,14 @@ def test_what_no_call_tells_is_unknown(one: Watch) -> None:
     """Of a busy card; the card's own use is all there is. An idle one's are idle."""
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
-    driver.values(CARD.uuid, blind_samples=1, blind_info=1, gpu_util=23)
-    unknown = (ProcessUse(7, 256.0),)
-    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.CARD)
-    driver.values(CARD.uuid, gpu_util=0)
-    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
-    driver.values(CARD.uuid, gpu_util=None)
-    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.NONE)
+    driver.values(CARD.uuid, blind_samples=1, blind_info=1)
+    for busy, known, source in (
+        (23, UNKNOWN_WORK, SmSource.CARD),
+        (0, (idle(7),), SmSource.SAMPLES),
+        (None, UNKNOWN_WORK, SmSource.NONE),
+    ):
+        driver.values(CARD.uuid, gpu_util=busy)
+        assert processes(telemetry) == ProcessesAnswer(known, source)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
@@ -254,30 +246,28 @@ def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
     fail(driver, code, SAMPLES, INFO)
-    unknown = (ProcessUse(7, 256.0),)
-    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.CARD)
+    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.CARD)
     fail(driver, code, UTILIZATION)
-    assert processes(telemetry) == ProcessesAnswer(unknown, SmSource.NONE)
+    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
 
 
-def test_an_older_driver_has_one_call_only(tmp_path: Path) -> None:
-    """Its silence about an idle card is as good."""
-    with watch(tmp_path, CARD, middle=True) as (driver, telemetry):
+@pytest.mark.parametrize("age", AGES[:2], ids=["newest", "middle"])
+def test_a_call_that_told_once_is_believed(
+    tmp_path: Path, age: dict[str, bool]
+) -> None:
+    """Its silence is idleness, even beside a card that is busy by its own account.
+
+    Of an older driver's only call it is as good.
+    """
+    with watch(tmp_path, CARD, **age) as (driver, telemetry):
+        idle_card = ProcessesAnswer((idle(7),), SmSource.SAMPLES)
         driver.process(CARD.uuid, 7)
-        assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
+        assert processes(telemetry) == idle_card
+        driver.values(CARD.uuid, gpu_util=23)
         driver.busy(CARD.uuid, 7, 23)
         assert uses(telemetry)[7].sm == 23
-
-
-def test_a_call_that_told_once_is_believed(one: Watch) -> None:
-    """Its silence is idleness, even beside a card that is busy by its own account."""
-    driver, telemetry = one
-    driver.process(CARD.uuid, 7)
-    driver.values(CARD.uuid, gpu_util=23)
-    driver.busy(CARD.uuid, 7, 23)
-    assert uses(telemetry)[7].sm == 23
-    driver.values(CARD.uuid, blind_samples=1, blind_info=1)
-    assert processes(telemetry) == ProcessesAnswer((idle(7),), SmSource.SAMPLES)
+        driver.values(CARD.uuid, blind_samples=1, blind_info=1)
+        assert processes(telemetry) == idle_card
 
 
 def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
@@ -301,7 +291,6 @@ def test_a_card_put_into_mig_mode_is_no_failure(one: Watch) -> None:
     driver.process(CARD.uuid, 7)
     telemetry.cards()
     driver.change(0, mig=True)
-    unknown = ProcessesAnswer((ProcessUse(7, 256.0),), SmSource.NONE)
-    assert processes(telemetry) == unknown
+    assert processes(telemetry) == ProcessesAnswer(UNKNOWN_WORK, SmSource.NONE)
     telemetry.cards()
     assert telemetry.processes().keys() == {OTHER.uuid}
