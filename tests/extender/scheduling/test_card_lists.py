@@ -12,7 +12,7 @@ from gpushare.domain.model import NodeName, PodRequest
 from gpushare.kube.annotations import decode_placement
 from gpushare.kube.codec import pod_ref
 from gpushare.kube.names import MODELS, PLACEMENT, UUIDS
-from tests.builders import FIRST_FIT, card, event, node_json, request
+from tests.builders import FIRST_FIT, card, cards, event, node_json, request
 from tests.extender.extender_fixture import ExtenderFixture
 
 N = NodeName("n")
@@ -29,36 +29,26 @@ def only(asked: PodRequest, *uuids: str) -> PodRequest:
     return replace(asked, cards=CardSelector.of(uuids=uuids))
 
 
-def refused(asked: PodRequest, other: PodRequest, kept: Fitting, book: Ledger) -> bool:
-    waiting = [Pending(other, FIRST_FIT, [N], 5.0)]
-    fits = kept.answer(asked, FIRST_FIT).fits
-    assert fits == {N}
-    return N in cautious(asked, FIRST_FIT, waiting, kept, book, fits)
-
-
-def book(*units: int) -> Ledger:
-    made = Ledger()
-    made.set_cards(N, [card(index, size) for index, size in enumerate(units)])
-    return made
-
-
 def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
-    """The other pod may take the one card; a large one beside it changes nothing."""
-    ledger = book(29, 99)
-    kept = Fitting(ledger)
-    asked = only(request("new", 20), "GPU-0")
-    assert refused(asked, only(request("other", 20), "GPU-0"), kept, ledger)
-    assert not refused(asked, only(request("other", 20), "GPU-1"), kept, ledger)
-    assert not refused(asked, only(request("other", 9), "GPU-0"), kept, ledger)
+    """The other pod may take the one card; a large one beside it changes nothing.
 
-
-def test_room_for_both_is_kept_by_wish() -> None:
-    """Two pods of one size that may have different cards: two answers."""
-    ledger = book(29, 99)
+    What is cached for one list of cards is no answer for another.
+    """
+    ledger = Ledger()
+    ledger.set_cards(N, cards(29, 99))
     kept = Fitting(ledger)
-    other = request("other", 20)
-    assert not refused(only(request("new", 20), "GPU-1"), other, kept, ledger)
-    assert refused(only(request("new", 20), "GPU-0"), other, kept, ledger)
+    for card, units, other, refused in (
+        ("GPU-0", 20, ["GPU-0"], True),
+        ("GPU-0", 20, ["GPU-1"], False),
+        ("GPU-0", 9, ["GPU-0"], False),
+        ("GPU-1", 20, [], False),
+        ("GPU-0", 20, [], True),
+    ):
+        new = only(request("new", 20), card)
+        waits = Pending(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
+        fits = kept.answer(new, FIRST_FIT).fits
+        found = cautious(new, FIRST_FIT, [waits], kept, ledger, fits)
+        assert (fits, N in found) == ({N}, refused)
 
 
 def placed_on(extender: ExtenderFixture) -> tuple[str, ...]:
@@ -109,15 +99,3 @@ def test_a_list_may_change_while_the_pod_waits() -> None:
     assert not made.filter(pod).kept
     pod["metadata"]["annotations"][MODELS] = "Tesla T4"
     assert made.filter(pod).kept == ["n"]
-
-
-def test_a_pod_that_is_bound_already_keeps_its_card() -> None:
-    """A list that is changed later moves nothing."""
-    made = extender()
-    pod = made.create(units=20, annotations={MODELS: "Tesla T4"})
-    made.filter(pod)
-    made.bind(pod)
-    stored = made.cluster.pod("pod")
-    stored["metadata"]["annotations"][MODELS] = "Tesla P4"
-    made.pods.apply(event("MODIFIED", stored))
-    assert made.free(index=1).units == 9

@@ -56,14 +56,6 @@ def values(lessons: Lessons) -> dict[str, float]:
     return {s.name: s.value for family in registry.collect() for s in family.samples}
 
 
-def test_the_winner_takes_all(scene: Scene) -> None:
-    """At the stanza's weight no other score then stands against it."""
-    scene.see()
-    assert scene.scores() == [0, 5], "best-fit until something is learnt"
-    assert Lessons(scene.packer, wanted=True).take()
-    assert scene.scores() == [0, 10]
-
-
 def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
     """The first one starts the lessons; pods of other policies do not."""
     scene.see()
@@ -76,12 +68,21 @@ def test_a_pod_may_wish_it_where_the_policy_is_another(scene: Scene) -> None:
 
 
 def test_not_before_enough_was_seen_and_not_twice(scene: Scene) -> None:
-    """A lesson is due after so many pods, not after so much time."""
-    lessons = Lessons(scene.packer, wanted=True)
+    """A lesson is due after so many pods, not after so much time; the winner takes all.
+
+    Nor before nodes and pods are read: pods alone could be measured by no card.
+    """
+    nodes, pods = Event(), Event()
+    lessons = Lessons(scene.packer, wanted=True, after=(nodes, pods))
     scene.see(ENOUGH - 1)
+    pods.set()
     assert not lessons.take()
     scene.packer.see(request("last", 50, 1))
+    assert not lessons.take()
+    assert scene.scores() == [0, 5], "best-fit until something is learnt"
+    nodes.set()
     assert lessons.take()
+    assert scene.scores() == [0, 10]
     assert not lessons.take()
 
 
@@ -107,17 +108,6 @@ def test_a_lesson_that_fails_is_tried_again(
     assert lessons.take()
     metrics["vcuda_extender_frag_learnt_timestamp_seconds"] = 1234.0
     assert values(lessons) == metrics
-
-
-def test_nothing_is_learnt_before_all_nodes_and_pods_are_read(scene: Scene) -> None:
-    """Pods alone could be measured by no card, and that would stand for long."""
-    nodes, pods = Event(), Event()
-    lessons = Lessons(scene.packer, wanted=True, after=(nodes, pods))
-    scene.see()
-    pods.set()
-    assert not lessons.take()
-    nodes.set()
-    assert lessons.take()
 
 
 def test_the_extender_waits_for_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
