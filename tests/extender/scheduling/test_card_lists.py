@@ -37,14 +37,14 @@ def test_room_on_a_card_that_it_may_not_have_is_no_room_for_both() -> None:
     ledger = Ledger()
     ledger.set_cards(N, cards(29, 99))
     kept = Fitting(ledger)
-    for card, units, other, refused in (
+    for uuid, units, other, refused in (
         ("GPU-0", 20, ["GPU-0"], True),
         ("GPU-0", 20, ["GPU-1"], False),
         ("GPU-0", 9, ["GPU-0"], False),
         ("GPU-1", 20, [], False),
         ("GPU-0", 20, [], True),
     ):
-        new = only(request("new", 20), card)
+        new = only(request("new", 20), uuid)
         waits = Pending(only(request("other", units), *other), FIRST_FIT, [N], 5.0)
         fits = kept.answer(new, FIRST_FIT).fits
         found = cautious(new, FIRST_FIT, [waits], kept, ledger, fits)

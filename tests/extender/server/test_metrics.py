@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
@@ -15,6 +14,7 @@ from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
+from gpusharectl.pki import not_after
 from tests.builders import (
     FIRST_FIT,
     bound_json,
@@ -59,11 +59,9 @@ def test_refusals_are_counted_by_their_words() -> None:
     """A user's own words are left out, or each would be a series."""
     registry = CollectorRegistry()
     metrics = VerbMetrics(registry)
-    invalid = [f"Invalid vcuda request: {number}" for number in range(3)]
-    reasons = [NO_MEMORY, NO_MEMORY, *invalid]
-    metrics.filtered(
-        FilterResult((), {NodeName(f"n{i}"): no for i, no in enumerate(reasons)})
-    )
+    reasons = [NO_MEMORY, NO_MEMORY, *(f"Invalid vcuda request: {n}" for n in "abc")]
+    refused = {NodeName(f"n{i}"): no for i, no in enumerate(reasons)}
+    metrics.filtered(FilterResult((), refused))
     metrics.filtered(FilterResult([NodeName("n")]))
     name = "vcuda_extender_refusals_total"
     assert value(registry, name, reason=NO_MEMORY) == 2
@@ -110,67 +108,46 @@ def test_units_on_nobody_knows_which_card_have_a_gauge_of_their_own() -> None:
     """On each card, until it is known; they are not shown as placed there."""
     extender = ExtenderFixture(n=(29, 10))
     registry = watched(extender)
-    extender.pods.apply(event("ADDED", pod_json("lost", units=4, node="n")))
 
     def units(name: str) -> list[float | None]:
         each = [{"NodeName": "n", "UUID": f"GPU-{index}"} for index in (0, 1)]
         return [value(registry, f"vcuda_card_{name}_units", **one) for one in each]
 
-    assert units("unknown") == [4, 4]
-    assert units("placed") == [0, 0]
-    assert value(registry, "vcuda_extender_pods_without_placement") == 1
-    found = bound_json(placement("lost", 1, 4), key=ACTUAL)
-    extender.pods.apply(event("MODIFIED", found))
-    assert units("unknown") == [0, 0]
-    assert units("placed") == [0, 4]
-    assert value(registry, "vcuda_extender_pods_without_placement") == 0
+    known = bound_json(placement("lost", 1, 4), key=ACTUAL)
+    for pod, unknown, placed, lost in (
+        (pod_json("lost", units=4, node="n"), [4, 4], [0, 0], 1),
+        (known, [0, 0], [0, 4], 0),
+    ):
+        extender.pods.apply(event("MODIFIED", pod))
+        assert (units("unknown"), units("placed")) == (unknown, placed)
+        assert value(registry, "vcuda_extender_pods_without_placement") == lost
 
 
 def test_what_an_operator_should_act_on_is_a_gauge() -> None:
-    """Pods bound without us, broken annotations, reservations, pending yeses."""
+    """Of pods that wait, one whose request is invalid counts too."""
     extender = ExtenderFixture(n=(29,))
     registry = watched(extender)
 
     def gauges() -> list[float | None]:
-        names = (
-            "reservations",
-            "pending_yeses",
-            "pods_without_placement",
-            "nodes_not_understood",
-            "ready",
-        )
-        return [value(registry, f"vcuda_extender_{name}") for name in names]
+        names = ("reservations", "pending_yeses", "pods_pending")
+        more = ("pods_without_placement", "nodes_not_understood", "ready")
+        return [value(registry, f"vcuda_extender_{name}") for name in names + more]
 
-    assert gauges() == [0, 0, 0, 0, 1]
-    extender.bind(extender.create("a", units=4))
+    assert gauges() == [0, 0, 0, 0, 0, 1]
+    pod = extender.create("a", units=4)
+    extender.create("wrong", units=4, cores=150)
+    extender.create("nothing", units=0)
+    assert gauges() == [0, 0, 2, 0, 0, 1]
+    extender.bind(pod)
     extender.inflight.add(request("b", 4), FIRST_FIT, [NodeName("n")])
-    extender.pods.apply(event("ADDED", extender.create("c", seen=False, units=4)))
-    bound = extender.cluster.pod("c")
+    bound = extender.create("c", seen=False, units=4)
     bound["spec"]["nodeName"] = "n"
     extender.pods.apply(event("MODIFIED", bound))
     broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
     extender.nodes.apply(event("ADDED", broken))
-    assert gauges() == [1, 1, 1, 1, 1]
+    assert gauges() == [1, 1, 2, 1, 1, 1]
     extender.see("a")
-    assert gauges() == [0, 1, 1, 1, 1]
-
-
-def test_pods_that_wait_are_counted_until_they_have_a_node() -> None:
-    extender = ExtenderFixture(n=(29,))
-    registry = watched(extender)
-
-    def waiting() -> float | None:
-        return value(registry, "vcuda_extender_pods_pending")
-
-    assert waiting() == 0
-    pod = extender.create("a", units=4)
-    extender.create("wrong", units=4, cores=150)
-    extender.create("plain")
-    extender.create("nothing", units=0)
-    assert waiting() == 2
-    extender.bind(pod)
-    extender.see("a")
-    assert waiting() == 1
+    assert gauges() == [0, 1, 1, 1, 1, 1]
 
 
 def test_certificates_show_when_they_end(
@@ -181,25 +158,22 @@ def test_certificates_show_when_they_end(
     registry = CollectorRegistry()
     registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
 
-    def end(file: str) -> float | None:
+    def ends(file: str, *, known: bool = True) -> None:
         name = "vcuda_certificate_not_after_timestamp_seconds"
-        return value(registry, name, file=file)
+        written = not_after(held.read()[f"{file}.crt"]) if known else None
+        found = value(registry, name, file=file)
+        assert found == (written and written.timestamp())
 
-    def written(name: str) -> float:
-        found = x509.load_pem_x509_certificate(held.read()[name])
-        return found.not_valid_after_utc.timestamp()
-
-    assert end("ca") == written("ca.crt")
-    assert end("server") == written("server.crt")
+    ends("ca")
+    ends("server")
     for broken in (b"", b"nonsense"):
         held.replace("server.crt", broken)
-        assert end("server") is None
-    assert end("ca") == written("ca.crt")
-    assert [record.message for record in caplog.records] == [
-        "certificate cannot be read"
-    ]
+        ends("server", known=False)
+    ends("ca")
+    (record,) = caplog.records
+    assert record.message == "certificate cannot be read"
     held.renew("server")
-    assert end("server") == written("server.crt")
+    ends("server")
     Path(held.path("server.crt")).unlink()
-    assert end("server") is None
+    ends("server", known=False)
     assert len(caplog.records) == 2

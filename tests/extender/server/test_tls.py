@@ -22,13 +22,13 @@ from gpusharectl.pki import read_pair
 from tests.testbed.certificates import Certificates, certificates
 
 
+def files(held: Certificates) -> TlsFiles:
+    return TlsFiles(*held.settings.values())
+
+
 @pytest.fixture
 def held(tmp_path: Path) -> Certificates:
     return certificates(tmp_path / "tls")
-
-
-def files(held: Certificates) -> TlsFiles:
-    return TlsFiles(*held.settings.values())
 
 
 @pytest.fixture
@@ -46,34 +46,25 @@ def serve(link: socket.socket, context: ssl.SSLContext) -> bytes:
 @contextmanager
 def meeting(context: ssl.SSLContext) -> Iterator[tuple[socket.socket, Future[bytes]]]:
     """Give a client's end of a connection, and what the server hears on its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname(), timeout=60)
-        far, _ = listener.accept()
+    near, far = socket.socketpair()
+    near.settimeout(60)
     with near, ThreadPoolExecutor(1) as pool:
         yield near, pool.submit(serve, far, context)
 
 
-def heard(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
-    """Give what a server hears of a client that says ``bind``."""
+def met(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[bytes, int]:
+    """Return what a server hears of a client, and the serial number that it shows."""
+    number = 0
     with meeting(server) as (near, answer):
         with (
             suppress(OSError),
             client.wrap_socket(near, server_hostname="localhost") as tls,
         ):
+            if shown := tls.getpeercert(binary_form=True):
+                number = x509.load_der_x509_certificate(shown).serial_number
             tls.send(b"bind")
             tls.recv(1)
-        return answer.result(60)
-
-
-def serial(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
-    """Give the serial number of the certificate that a server shows."""
-    with (
-        meeting(server) as (near, _),
-        client.wrap_socket(near, server_hostname="localhost") as tls,
-    ):
-        shown = tls.getpeercert(binary_form=True)
-        assert shown
-        return x509.load_der_x509_certificate(shown).serial_number
+        return answer.result(60), number
 
 
 @pytest.mark.parametrize("who", ["client", None, "expired", "stranger", "server"])
@@ -84,7 +75,7 @@ def test_a_client_needs_a_certificate(
     held.expired()
     held.stranger()
     client = held.client() if who == "client" else held.client(who)
-    assert heard(context, client) == (b"bind" if who == "client" else b"")
+    assert met(context, client)[0] == (b"bind" if who == "client" else b"")
 
 
 @pytest.mark.parametrize("words", [b"POST /scheduler/bind HTTP/1.1\r\n\r\n", b"\x16"])
@@ -108,18 +99,17 @@ def test_old_versions_are_not_spoken(
     client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
     for end in (client, context):
         end.set_ciphers("DEFAULT:@SECLEVEL=0")
-    assert heard(context, client) == (b"" if version == "TLSv1_1" else b"bind")
+    assert met(context, client)[0] == (b"" if version == "TLSv1_1" else b"bind")
 
 
 def test_new_certificates_are_shown_on_new_connections(held: Certificates) -> None:
     """And the context is made anew only when the files are."""
     tls = ServerTls(files(held))
     first = tls.context(None, None)
-    assert isinstance(first, ssl.SSLContext)
     assert tls.context(None, None) is first
-    before = serial(first, held.client())
+    _, before = met(first, held.client())
     renewed = held.renew("server")
-    assert serial(tls.context(None, None), held.client()) == renewed
+    assert met(tls.context(None, None), held.client()) == (b"bind", renewed)
     assert renewed != before
 
 
@@ -127,11 +117,11 @@ def test_a_new_authority_counts_at_once(held: Certificates) -> None:
     """Who shows the old one's certificate is a stranger from then on."""
     tls = ServerTls(files(held))
     old = held.client()
-    assert heard(tls.context(None, None), old) == b"bind"
+    assert met(tls.context(None, None), old)[0] == b"bind"
     held.renew("ca")
     old.load_verify_locations(held.path("ca.crt"))
-    assert heard(tls.context(None, None), old) == b""
-    assert heard(tls.context(None, None), held.client()) == b"bind"
+    assert met(tls.context(None, None), old)[0] == b""
+    assert met(tls.context(None, None), held.client())[0] == b"bind"
 
 
 @pytest.mark.parametrize("harm", ["halfway", "missing", "nonsense"])
@@ -153,7 +143,7 @@ def test_the_last_good_ones_stay_while_the_files_are_not(
     held.replace("server.key", text)
     again = tls.context(None, None)
     assert again is not good
-    assert heard(again, held.client()) == b"bind"
+    assert met(again, held.client())[0] == b"bind"
 
 
 def test_there_is_none_before_the_first_good_one(held: Certificates) -> None:

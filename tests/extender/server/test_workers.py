@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,14 +173,6 @@ def test_what_came_of_the_next_request_is_not_lost(held: Certificates) -> None:
         assert server.recv(1000) == REQUEST + b"more"
 
 
-def gone(server: WholeRequestTlsSocket) -> bool:
-    try:
-        server.hear()
-    except OSError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize(
     "leave",
     [
@@ -194,7 +188,8 @@ def test_who_leaves_is_noticed(
         client.sendall(REQUEST)
         hears(server, Heard.PART)
         leave(client)
-        wait_until(lambda: gone(server), "it to be noticed")
+        with pytest.raises(OSError):
+            wait_until(server.hear, "the end", accept=lambda _: False)
 
 
 def test_an_answer_that_is_not_taken(held: Certificates) -> None:
@@ -234,41 +229,6 @@ def test_an_answer_that_is_taken_bit_by_bit(held: Certificates) -> None:
 MIB = 1 << 20
 
 
-class Poller:
-    """What is looked at for news."""
-
-    def __init__(self) -> None:
-        self.watched: list[object] = []
-
-    def register(self, one: object, *_: object) -> None:
-        self.watched.append(one)
-
-    def unregister(self, one: object) -> None:
-        self.watched.remove(one)
-
-
-class Threads:
-    """They begin nothing by themselves."""
-
-    def submit(self, *_: object) -> Future[bool]:
-        return Future()
-
-
-class News:
-    """What the threads have to tell the main loop."""
-
-    def __init__(self) -> None:
-        self.told: list[Callable[[], None]] = []
-
-    def defer(self, call: Callable[..., None], *args: object) -> None:
-        self.told.append(lambda: call(*args))
-
-    def hear(self) -> None:
-        told, self.told = self.told, []
-        for call in told:
-            call()
-
-
 @dataclass(eq=False)
 class Sock:
     """A client who has said so much, and reads his answers or not."""
@@ -302,12 +262,19 @@ class Conn:
 
 
 def room(most: int = 900) -> Any:
-    """A worker that has nobody yet, and no process around it."""
+    """A worker that has nobody yet, and no process around it; no thread answers."""
     worker: Any = WaitingWorker.__new__(WaitingWorker)
     worker._guests, worker._sizes, worker._busy = {}, {}, {}
-    worker.tpool, worker.method_queue = Threads(), News()
-    worker.keepalived_conns = deque()
-    worker.poller, worker.nr_conns = Poller(), 0
+    watched: list[object] = []
+    worker.watched, worker.news = watched, []
+    worker.poller = SimpleNamespace(
+        register=lambda one, *_: watched.append(one), unregister=watched.remove
+    )
+    worker.tpool = SimpleNamespace(submit=lambda *_: Future())
+    worker.method_queue = SimpleNamespace(
+        defer=lambda *call: worker.news.append(partial(*call))
+    )
+    worker.keepalived_conns, worker.nr_conns = deque(), 0
     worker.worker_connections = most
     return worker
 
@@ -318,7 +285,7 @@ def comes(
     """One more half request of so many bytes, or one who is between two."""
     conn = Conn(address)
     worker.nr_conns += 1
-    worker.poller.watched.append(conn.sock)
+    worker.watched.append(conn.sock)
     if silent:
         worker.keepalived_conns.append(conn)
     else:
@@ -327,27 +294,43 @@ def comes(
     return conn
 
 
-def looked(worker: Any, *conns: Conn) -> list[bool]:
-    """Have the worker look around; who was closed, of whom it knows nothing more."""
+def asks(worker: Any, address: str, size: int = 0, sock: Sock | None = None) -> Conn:
+    """One whose request is whole: a thread answers him, or will."""
+    conn = Conn(address, sock=sock or Sock())
+    worker.nr_conns += 1
+    conn.sock.pieces.kept += bytes(size)
+    worker._hear(conn)
+    return conn
+
+
+def seen(worker: Any, *conns: Conn) -> list[bool]:
+    """Have it look around, and hear of the threads; who was closed."""
     worker.murder_pending()
+    while worker.news:
+        worker.news.pop(0)()
+    return [one.closed for one in conns]
+
+
+def looked(worker: Any, *conns: Conn) -> list[bool]:
+    """The same of all that wait: of who was closed it knows nothing more."""
+    closed = seen(worker, *conns)
     waiting = (*worker._guests, *worker.keepalived_conns)
     assert not [one for one in waiting if one.closed]
     assert worker.nr_conns == len(waiting)
-    assert worker.poller.watched == [one.sock for one in conns if not one.closed]
+    assert worker.watched == [one.sock for one in conns if not one.closed]
     assert set(worker._sizes) <= set(waiting)
-    return [one.closed for one in conns]
+    return closed
 
 
 def test_the_address_that_has_most_gives_way() -> None:
     """Its oldest half request first, and then who of it is silent."""
     worker = room(most=12)
     conns = [
-        comes(worker, "server"),
-        comes(worker, "server", silent=True),
-        comes(worker, "flood", silent=True),
-        comes(worker, "flood"),
-        comes(worker, "flood"),
-        comes(worker, "flood", silent=True),
+        comes(worker, address, silent=silent)
+        for address, silent in (
+            *(("server", False), ("server", True), ("flood", True)),
+            *(("flood", False), ("flood", False), ("flood", True)),
+        )
     ]
     assert looked(worker, *conns) == [False, False, False, True, True, False]
     conns += [comes(worker, "flood", silent=True)]
@@ -368,15 +351,6 @@ def test_the_bytes_of_half_requests_have_a_limit() -> None:
     assert looked(worker, *conns) == [False] * 65
 
 
-def asks(worker: Any, address: str, size: int = 0) -> Conn:
-    """One whose request is whole: a thread answers him, or will."""
-    conn = Conn(address)
-    worker.nr_conns += 1
-    conn.sock.pieces.kept += bytes(size)
-    worker._hear(conn)
-    return conn
-
-
 def test_who_is_always_busy_counts_as_well() -> None:
     """Else he had everybody closed who is silent between two requests."""
     worker = room(most=12)
@@ -395,13 +369,6 @@ def test_who_is_always_busy_counts_as_well() -> None:
     assert worker.nr_conns == 4
 
 
-def seen(worker: Any, *conns: Conn) -> list[bool]:
-    """Have it look around, and hear of the threads; who was closed."""
-    worker.murder_pending()
-    worker.method_queue.hear()
-    return [one.closed for one in conns]
-
-
 def test_bytes_that_wait_their_turn_count_as_well() -> None:
     """They are not answered any more, and are not kept until their turn comes."""
     worker = room()
@@ -415,24 +382,17 @@ def test_bytes_that_wait_their_turn_count_as_well() -> None:
 
 def test_who_reads_no_answers_gets_no_thread() -> None:
     worker = room()
-    conn = Conn("slow", sock=Sock(reads=False))
-    worker.nr_conns += 1
-    worker._hear(conn)
-    assert conn.closed
+    assert asks(worker, "slow", sock=Sock(reads=False)).closed
     assert (worker.nr_conns, worker._busy, worker._sizes) == (0, {}, {})
 
 
 def test_who_shakes_hands_and_says_nothing() -> None:
     """He has as long as for a request, and nothing is left of him."""
-    worker = room()
-    conn = Conn("idle", sock=Sock(Heard.PART))
-    worker.nr_conns += 1
-    began = time.monotonic()
-    worker._hear(conn)
+    worker, began = room(), time.monotonic()
+    conn = asks(worker, "idle", sock=Sock(Heard.PART))
     conn.sock.heard = Heard.NOTHING
     worker._hear(conn)
-    assert worker._guests[conn] <= time.monotonic() + REQUEST_S
-    assert worker._guests[conn] >= began
+    assert began <= worker._guests[conn] <= time.monotonic() + REQUEST_S
     worker._guests[conn] = 0
     assert looked(worker, conn) == [True]
     assert worker._sizes == {}
