@@ -17,10 +17,10 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Ref
-from gpusharectl.access import access_options, reached
+from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import card_names, node_names
 from gpusharectl.output import fit_to_show
-from gpusharectl.state.read import Reach, everything
+from gpusharectl.state.read import everything
 
 _TRIES = 10
 """A busy node's status is written every few seconds."""
@@ -63,7 +63,7 @@ class Done:
     changed: frozenset[CardUUID]
 
 
-def carry_out(reach: Reach, order: Order, name: str, cards: Sequence[str]) -> Done:
+def carry_out(reach: Access, order: Order, name: str, cards: Sequence[str]) -> Done:
     """Write an order on a node; each card is an index, a UUID or the start of one.
 
     ``Refused`` if there is no such node or card, ``ClusterError`` if the API server
@@ -108,7 +108,7 @@ def edited(
     return ",".join(left) or None, frozenset(changed)
 
 
-def pods_on(reach: Reach, name: str, uuid: CardUUID) -> list[str]:
+def pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
     """Return the pods that hold a part of a card, by their placements."""
     found = []
     selector = f"spec.nodeName={name},{UNFINISHED}"
@@ -171,7 +171,7 @@ def _there(cards: Sequence[Card]) -> str:
     return f"there are {words.listed(listed, _MOST_NAMES)}"
 
 
-def _no_such_node(reach: Reach, name: str) -> str:
+def _no_such_node(reach: Access, name: str) -> str:
     sharing = sorted(
         facts.name_of(node)
         for node in everything(reach.cluster, Kind.NODES)

@@ -199,6 +199,11 @@ def gates(pod: Json) -> list[str]:
     return [str(one.get("name", "")) for one in told]
 
 
+def scheduler_says(pod: Json) -> str:
+    """Return kube-scheduler's message on a pod that waits; mostly empty."""
+    return str(condition(pod, "PodScheduled").get("message") or "")
+
+
 def end_words(pod: Json) -> str:
     """Return the status's reason and message; empty if there is none."""
     status = pod.get("status") or {}

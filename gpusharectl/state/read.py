@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Protocol
 
 from gpushare.cache.nodes import NodeBook
 from gpushare.cache.pods import UNFINISHED, PodBook
@@ -21,6 +21,7 @@ from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import EXTENDER_PORT
 from gpushare.kube.objects import Objects, Ref
+from gpusharectl.access import Access
 
 _PAGE = 500
 _LEASES = ("kube-scheduler", "vcuda-scheduler")
@@ -100,21 +101,7 @@ class ClusterState:
         return found
 
 
-class Reach(Protocol):
-    """The two clients of a cluster's API server."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """For lists in pages."""
-        ...
-
-    @property
-    def objects(self) -> Objects:
-        """For single objects, and the extender's pages."""
-        ...
-
-
-def read_state(reach: Reach, now: datetime, *, whole: bool = False) -> ClusterState:
+def read_state(access: Access, now: datetime, *, whole: bool = False) -> ClusterState:
     """Read the cluster once; ``ClusterError`` if pods or nodes cannot be read.
 
     The placements come from the extender if it answers; otherwise they are computed
@@ -123,21 +110,21 @@ def read_state(reach: Reach, now: datetime, *, whole: bool = False) -> ClusterSt
     """
     # The cache logs what it cannot understand; here the screen says it.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())
-    nodes = tuple(everything(reach.cluster, Kind.NODES))
+    nodes = tuple(everything(access.cluster, Kind.NODES))
     pods: list[Json] = []
     parts: list[Json] = []
-    for pod in everything(reach.cluster, Kind.PODS, UNFINISHED):
+    for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
         if codec.is_ours(pod):
             pods.append(pod)
         if facts.is_part(pod) or facts.is_kube_scheduler(pod):
             parts.append(pod)
-    placements, seen = _placements(reach.objects, nodes, pods, parts)
+    placements, seen = _placements(access.objects, nodes, pods, parts)
     troubles: list[Trouble] = []
     quotas: tuple[Json, ...] | None = ()
     reviewed = None
     if whole:
-        quotas = _quotas(reach.objects, troubles)
-        reviewed = _reviewed(reach.objects, troubles)
+        quotas = _quotas(access.objects, troubles)
+        reviewed = _reviewed(access.objects, troubles)
     return ClusterState(
         placements, nodes, seen, tuple(parts), now, tuple(troubles), quotas, reviewed
     )
@@ -197,16 +184,24 @@ def everything(
 def _placements(
     objects: Objects, nodes: Sequence[Json], pods: Sequence[Json], parts: Sequence[Json]
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
-    extenders = [pod for pod in parts if facts.is_extender(pod)]
-    ready = [pod for pod in extenders if facts.holds(pod, "Ready")]
+    # In other namespaces anybody may use these labels.
+    extenders = [
+        pod
+        for pod in parts
+        if facts.is_extender(pod) and pod["metadata"].get("namespace") == facts.SYSTEM
+    ]
+    because = "no extender pod is ready"
     if not extenders:
         because = f"there is no extender pod in {facts.SYSTEM}"
-    elif not ready:
-        because = "no extender pod is ready"
-    else:
-        placements, because = _asked(objects, ready)
-        if placements is not None:
-            return placements, _decoded(pods)
+    for pod in _leaders_first(objects, list(filter(facts.is_ready, extenders))):
+        name = facts.name_of(pod)
+        try:
+            text = objects.fetch(facts.SYSTEM, name, EXTENDER_PORT, "/snapshot")
+            found = read_snapshot(text)
+        except (ClusterError, Malformed) as error:
+            because = f"{name}: {error}"
+        else:
+            return Placements(found.nodes, found.choice), _decoded(pods)
     settings = facts.settings_of(extenders[0]) if extenders else {}
     return from_objects(nodes, pods, configured_choice(settings), because)
 
@@ -223,42 +218,23 @@ def _decoded(pods: Iterable[Json]) -> Mapping[PodUID, SeenPod]:
     return found
 
 
-def _asked(objects: Objects, ready: Sequence[Json]) -> tuple[Placements | None, str]:
-    """Ask one extender after the other, the one beside the leader first.
+def _leaders_first(objects: Objects, ready: Sequence[Json]) -> Sequence[Json]:
+    """Return the extenders, first those beside a leading kube-scheduler.
 
     Any of them is right; the leader's has seen the last bind.
     """
-    because = ""
-    leaders = _leaders(objects) if len(ready) > 1 else frozenset()
+    leaders = set()
+    for name in _LEASES if len(ready) > 1 else ():
+        ref = Ref("coordination.k8s.io/v1", "Lease", name, facts.SYSTEM)
+        with suppress(ClusterError):
+            spec = (objects.get(ref) or {}).get("spec") or {}
+            leaders.add(str(spec.get("holderIdentity") or "").partition("_")[0])
 
     def is_elsewhere(pod: Json) -> bool:
         # Either may be the host's name for a kube-scheduler beside this extender.
         return leaders.isdisjoint((facts.node_of(pod), facts.name_of(pod)))
 
-    for pod in sorted(ready, key=is_elsewhere):
-        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        try:
-            text = objects.fetch(namespace, name, EXTENDER_PORT, "/snapshot")
-            found = read_snapshot(text)
-        except (ClusterError, Malformed) as error:
-            because = f"{name}: {error}"
-        else:
-            return Placements(found.nodes, found.choice), ""
-    return None, because
-
-
-def _leaders(objects: Objects) -> frozenset[str]:
-    """Return the hosts whose kube-schedulers lead; empty if that is not known."""
-    found = set()
-    for name in _LEASES:
-        ref = Ref("coordination.k8s.io/v1", "Lease", name, facts.SYSTEM)
-        try:
-            lease = objects.get(ref) or {}
-        except ClusterError:
-            continue
-        holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
-        found.add(holder.partition("_")[0])
-    return frozenset(found)
+    return sorted(ready, key=is_elsewhere)
 
 
 def _quotas(objects: Objects, troubles: list[Trouble]) -> tuple[Json, ...] | None:

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
-from gpushare.kube import words
+from gpushare.kube import facts, words
 from gpushare.kube.names import DOMAIN
 from gpusharectl.output import (
     Piece,
@@ -310,14 +310,16 @@ def _pending(seen: Overview, layout: _Layout) -> Iterator[RenderableType]:
     yield Words(f"\n{words.counted(len(seen.pending), 'pod')} pending", "bold")
     shown = seen.pending if layout.wide else seen.pending[:_MOST_PENDING]
     for one in shown:
-        old = f", {age(one.since, seen.at)} old" if one.since else ""
-        yield Words(f"  {one.pod}  requests {one.asks}{old}")
-        said = one.because
-        if one.nominated:
-            said += f"; pods on {one.nominated} are being preempted for it"
-        if one.scheduler and (one.room or layout.wide):
+        record, since = one.seen.record, facts.created(one.seen.body)
+        asks = words.claims(one.request.claims) or words.NOT_KNOWN
+        old = f", {age(since, seen.at)} old" if since else ""
+        yield Words(f"  {record.pod}  requests {asks}{old}")
+        said = one.shortage.because
+        if record.nominated:
+            said += f"; pods on {record.nominated} are being preempted for it"
+        if one.scheduler and (one.shortage.fits or layout.wide):
             said += f"\nkube-scheduler: {one.scheduler}"
         yield indented(Words(said))
     if left := len(seen.pending) - len(shown):
         yield Words(f"  and {left} more (-o wide)", _DIM)
-    yield Words(f"  → gpusharectl why {seen.pending[0].pod}")
+    yield Words(f"  → gpusharectl why {seen.pending[0].seen.record.pod}")

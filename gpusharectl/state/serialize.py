@@ -29,6 +29,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpushare.domain.model import UNIT_MIB, Amount, Card, PodRef
+from gpushare.kube import facts
 from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     CardView,
@@ -154,14 +155,14 @@ def _share(share: PodShare) -> Data:
 
 def _waiting(one: WaitingPod) -> Data:
     return {
-        **pod_data(one.pod),
-        "policy": one.policy,
-        "claims": [amount_data(amount) for amount in one.claims],
-        "since": one.since or None,
-        "because": one.because,
-        "room": one.room,
+        **pod_data(one.seen.record.pod),
+        "policy": one.request.policy,
+        "claims": [amount_data(claim.amount) for claim in one.request.claims],
+        "since": facts.created(one.seen.body) or None,
+        "because": one.shortage.because,
+        "room": bool(one.shortage.fits),
         "kube_scheduler": one.scheduler or None,
-        "nominated": one.nominated or None,
+        "nominated": one.seen.record.nominated or None,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from gpushare.cache.shortage import Block, largest_block, shortage
+from gpushare.cache.shortage import Block, Shortage, largest_block, shortage
 from gpushare.domain.model import (
     CORES_PER_CARD,
     NOTHING,
@@ -23,7 +23,7 @@ from gpushare.domain.model import (
 )
 from gpushare.domain.node import Node
 from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
-from gpushare.kube import codec, facts, names, words
+from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
@@ -100,21 +100,22 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pending pod: what it requests, and why it waits.
+    """A pending pod, why it waits, and whether some card has room for it."""
 
-    ``because`` is our reason, ``room`` whether some card has room for it, ``scheduler``
-    kube-scheduler's message, empty if there is none.
-    """
+    seen: SeenPod
+    shortage: Shortage
 
-    pod: PodRef
-    asks: str
-    claims: tuple[Amount, ...]
-    policy: str | None
-    since: str
-    because: str
-    room: bool
-    scheduler: str
-    nominated: str
+    @property
+    def request(self) -> PodRequest:
+        """What it requests; an invalid request is one for nothing."""
+        record = self.seen.record
+        found = record.request
+        return found if isinstance(found, PodRequest) else PodRequest(record.pod, ())
+
+    @property
+    def scheduler(self) -> str:
+        """kube-scheduler's message, empty if there is none."""
+        return facts.scheduler_says(self.seen.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,23 +297,11 @@ def planned_elsewhere(
 def _pending(state: ClusterState) -> Iterator[WaitingPod]:
     placed = {uid for node in state.placements.nodes for uid in node.placements}
     for seen in sorted(state.pods.values(), key=_by_priority):
-        record, request = seen.record, seen.record.request
-        valid = isinstance(request, PodRequest)
-        if record.node or record.pod.uid in placed or (valid and not record.asks):
-            continue
-        claims = request.claims if isinstance(request, PodRequest) else ()
-        found = shortage(record, state.placements.nodes, state.placements.choice)
-        yield WaitingPod(
-            record.pod,
-            words.claims(claims) or words.NOT_KNOWN,
-            tuple(claim.amount for claim in claims),
-            request.policy if isinstance(request, PodRequest) else None,
-            facts.created(seen.body),
-            found.because,
-            bool(found.fits),
-            str(facts.condition(seen.body, "PodScheduled").get("message") or ""),
-            str(record.nominated),
-        )
+        record = seen.record
+        asks = record.asks or not isinstance(record.request, PodRequest)
+        if asks and not record.node and record.pod.uid not in placed:
+            nodes, choice = state.placements.nodes, state.placements.choice
+            yield WaitingPod(seen, shortage(record, nodes, choice))
 
 
 def _by_priority(seen: SeenPod) -> tuple[int, str, str]:

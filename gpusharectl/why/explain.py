@@ -358,7 +358,7 @@ class _Waiting:
             since=facts.created(pod),
             nodes=self._verdicts,
             because=because,
-            scheduler=str(facts.condition(pod, "PodScheduled").get("message") or ""),
+            scheduler=facts.scheduler_says(pod),
             scheduler_name=facts.scheduler_of(pod),
             nominated=str(record.nominated),
             ways=ways,
