@@ -22,7 +22,7 @@ from gpusharectl.output import give
 from gpusharectl.state.read import no_such_node, read_state
 from gpusharectl.state.view import overview
 from gpusharectl.top.render import Layout, drawn
-from gpusharectl.top.rows import Query, Sort, Top, joined
+from gpusharectl.top.rows import Sort, Top, joined
 from gpusharectl.top.scrape import scrape
 from gpusharectl.top.serialize import top_data
 
@@ -47,31 +47,19 @@ def watch(
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-
-            def show() -> None:
-                live.update(frame(console, seen, lost), refresh=True)  # noqa: B023
-
-            _rest(console, show, every_s)
+            end, size = time.monotonic() + every_s, None
+            while (left := end - time.monotonic()) > 0 or size is None:
+                # It is drawn again when the window changes its size.
+                while size != console.size:
+                    size = console.size
+                    live.update(frame(console, seen, lost), refresh=True)
+                time.sleep(max(0, min(left, _RESIZE_S)))
             try:
                 seen, lost = read(), ""
             except ClusterError as error:
                 when = f"{seen.at:%H:%M:%S}"
                 lost = f"These values are from {when}; since then no answer: {error}"
     console.print(frame(console, seen, lost))
-
-
-def _rest(console: Console, show: Callable[[], None], every_s: float) -> None:
-    """Draw, and draw again when the window changes its size."""
-    end = time.monotonic() + every_s
-    size = None
-    while True:
-        while size != console.size:
-            size = console.size
-            show()
-        left = end - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(left, _RESIZE_S))
 
 
 _EVERY_S = 5.0
@@ -151,12 +139,11 @@ def top(  # noqa: PLR0913
         raise click.UsageError("-n names one namespace, -A means all of them")
     if namespace and by == "card":
         raise click.UsageError("-n is for pods; a card may serve several namespaces")
-    query = Query(namespace or "", sort)
-    layout = Layout(by == "card", query.namespace, node or "")
+    layout = Layout(by == "card", namespace or "", node or "")
     with reached(kubeconfig, context) as access:
 
         def seen() -> Top:
-            return _seen(access, node or "", query)
+            return _seen(access, layout, sort)
 
         if output:
             give(top_data(seen()), output)
@@ -169,13 +156,13 @@ def top(  # noqa: PLR0913
             _live(console, seen, layout, every_s)
 
 
-def _seen(access: Access, node: str, query: Query) -> Top:
+def _seen(access: Access, layout: Layout, sort: Sort | None) -> Top:
     state = read_state(access, datetime.now(UTC))
-    if node and (error := no_such_node(state, node)):
+    if layout.only and (error := no_such_node(state, layout.only)):
         raise click.ClickException(error)
-    seen = overview(state, node)
+    seen = overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
-    return joined(seen, scrape(access.objects, state, nodes), query)
+    return joined(seen, scrape(access.objects, state, nodes), layout.namespace, sort)
 
 
 def _live(

@@ -165,19 +165,17 @@ class Top:
         return [one for one in found if one is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The pods of one namespace or of all, and what comes first.
+def joined(
+    seen: Overview,
+    results: Mapping[str, Result],
+    namespace: str = "",
+    sort: Sort | None = None,
+) -> Top:
+    """Join the overview with what the exporters of its nodes have answered.
 
-    ``sort`` None: pods by memory, cards by node and index.
+    The pods of one namespace or of all. ``sort`` None: pods by memory, cards by node
+    and index.
     """
-
-    namespace: str = ""
-    sort: Sort | None = None
-
-
-def joined(seen: Overview, results: Mapping[str, Result], query: Query) -> Top:
-    """Join the overview with what the exporters of its nodes have answered."""
     nodes: dict[str, str] = {}
     cards: list[CardRow] = []
     pods: list[PodRow] = []
@@ -187,16 +185,16 @@ def joined(seen: Overview, results: Mapping[str, Result], query: Query) -> Top:
         nodes[view.name] = result.because if isinstance(result, NoAnswer) else ""
         cards += [_card(view.name, one, page) for one in view.cards]
         pods += _PodRows(view, seen.placements.node(view.name), page).all()
-    if query.sort:
-        cards.sort(key=lambda one: _first(query.sort, one.seen.used_mib, one.seen.busy))
+    if sort:
+        cards.sort(key=lambda one: _first(sort, one.seen.used_mib, one.seen.busy))
     pods.sort(key=lambda one: (one.full_name, one.node, one.uuid))
-    pods.sort(key=lambda one: _first(query.sort, one.used_mib, one.sm))
+    pods.sort(key=lambda one: _first(sort, one.used_mib, one.sm))
     return Top(
         placements=seen.placements,
         at=seen.at,
         nodes=nodes,
         cards=tuple(cards),
-        pods=tuple(one for one in pods if query.namespace in ("", one.namespace)),
+        pods=tuple(one for one in pods if namespace in ("", one.namespace)),
         troubles=tuple(_troubles(results, seen.at)),
         elsewhere=len(seen.troubles),
     )

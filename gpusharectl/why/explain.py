@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from gpushare.cache.shortage import shortage
-from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.model import (
     NOTHING,
     Amount,
@@ -67,18 +66,16 @@ class NoShare:
 class Pending:
     """It waits: what each node lacks, and what would help.
 
-    ``scheduler`` is kube-scheduler's message. ``cards`` are those that it may use, None
-    if it does not limit them. ``ways`` were looked for on the ``ways_of`` nearest cards
-    only. ``evicts``: all pods of the best way have a lower priority than this one.
+    ``scheduler`` is kube-scheduler's message. ``ways`` were looked for on the
+    ``ways_of`` nearest cards only. ``evicts``: all pods of the best way have a lower
+    priority than this one.
     """
 
     code: ClassVar[int] = WAITS
     state: ClassVar[str] = "pending"
     pod: PodRef
-    asks: str
-    claims: tuple[Amount, ...]
+    request: PodRequest
     policy: str
-    cards: CardSelector | None
     since: str
     nodes: tuple[NodeVerdict, ...]
     because: str
@@ -120,13 +117,11 @@ class Placed:
 
     state: ClassVar[str] = "placed"
     pod: PodRef
-    asks: str
+    request: PodRequest
     node: str
     held: tuple[Held, ...]
     at: str
     policy: str
-    own_policy: bool
-    cards: CardSelector | None
     planned: tuple[Held, ...]
     is_planned: bool
     earlier: tuple[Earlier, ...]
@@ -149,7 +144,7 @@ class Unplaced:
     code: ClassVar[int] = WAITS
     state: ClassVar[str] = "unplaced"
     pod: PodRef
-    asks: str
+    request: PodRequest
     node: str
     complaint: str
     waits: str
@@ -201,7 +196,7 @@ def _bound(
         if known or actual is None:
             return Unplaced(
                 record.pod,
-                words.claims(request.claims),
+                request,
                 str(record.node),
                 record.complaint,
                 facts.waits_because(pod),
@@ -234,13 +229,11 @@ def _placed(
             because = _because(request, before, actual, policy)
     return Placed(
         pod=record.pod,
-        asks=words.claims(request.claims),
+        request=request,
         node=str(record.node),
         held=_named(actual, by_uuid),
         at=_at(pod),
         policy=choice.default if request.policy is None else request.policy,
-        own_policy=request.policy is not None,
-        cards=request.cards,
         planned=planned,
         is_planned=record.plan is not None,
         earlier=earlier,
@@ -351,10 +344,8 @@ class _Waiting:
         because = shortage(record, self._nodes, self._state.placements.choice).because
         return Pending(
             pod=record.pod,
-            asks=words.claims(request.claims),
-            claims=tuple(claim.amount for claim in request.claims),
+            request=request,
             policy=self._policy.name,
-            cards=request.cards,
             since=facts.created(pod),
             nodes=self._verdicts,
             because=because,

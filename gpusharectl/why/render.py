@@ -1,13 +1,13 @@
 """The answer to ``why`` on a screen: the answer first, the next step last."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpushare.domain.model import Amount
+from gpushare.domain.model import PodRequest
 from gpushare.kube import words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Words, age
@@ -58,8 +58,8 @@ def _no_share(answer: NoShare) -> Iterator[Text]:
 
 
 def _unplaced(answer: Unplaced) -> Iterator[Text]:
-    asks = f"{answer.pod} requests {answer.asks} and is on {answer.node}."
-    yield Words(asks, _BOLD)
+    asks = words.claims(answer.request.claims)
+    yield Words(f"{answer.pod} requests {asks} and is on {answer.node}.", _BOLD)
     yield Words(
         "Its card is not known yet, so each card of the node is charged for it. It was "
         "bound without the extender (nodeName set by hand, or kube-scheduler without "
@@ -77,14 +77,14 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
     cards = " and ".join(map(_held, answer.held))
     since = f", since {answer.at} ({age(answer.at, now)})" if answer.at else ""
     yield Words(f"{answer.pod} is on {answer.node}, {cards}{since}.", _BOLD)
-    whose = "its own choice" if answer.own_policy else "the cluster's default"
+    whose = "its own choice" if answer.request.policy else "the cluster's default"
     how = f"Policy: {answer.policy}, {whose}."
     if not answer.is_planned:
         how = (
             "It was bound without the extender, so its card was not planned: the "
             "device plugin chose it."
         )
-    yield Words(f"It requests {answer.asks}. {how}")
+    yield Words(f"It requests {words.claims(answer.request.claims)}. {how}")
     yield from _allowed(answer)
     if answer.planned:
         where = ", ".join(map(_card_name, answer.planned))
@@ -105,8 +105,9 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
 
 
 def _allowed(answer: Pending | Placed) -> Iterator[Text]:
-    if answer.cards is not None:
-        yield Words(f"It may use cards {words.allowed(answer.cards)}, and no others.")
+    if answer.request.cards is not None:
+        cards = words.allowed(answer.request.cards)
+        yield Words(f"It may use cards {cards}, and no others.")
     yield from _warnings(answer)
 
 
@@ -128,7 +129,8 @@ def _card_name(held: Held) -> str:
 
 def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
     old = f"has waited for {age(answer.since, now)}" if answer.since else "waits"
-    yield Words(f"{answer.pod} requests {answer.asks}. It {old}:", _BOLD)
+    asks = words.claims(answer.request.claims)
+    yield Words(f"{answer.pod} requests {asks}. It {old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
     yield from _allowed(answer)
     if answer.nominated:
@@ -161,12 +163,12 @@ def _table(answer: Pending) -> Table:
         name = str(node.name)
         for card in node.cards:
             way = ways.get((node.name, card.card.uuid))
-            free = _free(card, answer.claims)
-            said = _missing(card, answer.claims, way)
+            free = _free(card, answer.request)
+            said = _missing(card, answer.request, way)
             table.add_row(*map(Words, (name, str(card.card.index), free, said)))
             name = ""
         told = f"fits now: {_largest(node.offers)}"
-        if node.no is not None and len(answer.claims) > 1:
+        if node.no is not None and len(answer.request.claims) > 1:
             told = f"{refusal_text(node.no)}; {told}"
         table.add_row(name, "", "", Words(told, _DIM))
     if left := len(answer.nodes) - len(shown):
@@ -182,23 +184,23 @@ def _nearest_first(node: NodeVerdict) -> tuple[bool, int, int, str]:
     return (not node.fits, units, cores, str(node.name))
 
 
-def _free(card: CardVerdict, claims: Sequence[Amount]) -> str:
+def _free(card: CardVerdict, request: PodRequest) -> str:
     if card.free is None:
         return words.NOT_KNOWN if card.card.open else "closed"
-    units = any(claim.units for claim in claims)
-    cores = any(claim.cores for claim in claims)
+    units = any(claim.amount.units for claim in request.claims)
+    cores = any(claim.amount.cores for claim in request.claims)
     parts = [words.units(card.free.units)] if units else []
     parts += [words.cores(card.free.cores)] if cores else []
     return ", ".join(parts)
 
 
-def _missing(card: CardVerdict, claims: Sequence[Amount], way: Way | None) -> str:
+def _missing(card: CardVerdict, request: PodRequest, way: Way | None) -> str:
     if card.excluded:
         return words.excluded_by(card.excluded)
     if card.free is None:
         state = "cordoned" if card.card.healthy else "sick"
         return state if card.ever else f"{state}; {_in_all(card)}"
-    if len(claims) > 1:
+    if len(request.claims) > 1:
         return ""
     if card.whole:
         return "untouched" if card.untouched else "pods hold parts of it"

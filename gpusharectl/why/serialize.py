@@ -29,6 +29,7 @@ delete to make room; they were looked for on the ``ways_of`` nearest cards or no
 
 from collections.abc import Sequence
 
+from gpushare.kube import words
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
 from gpusharectl.state.read import Placements
@@ -75,7 +76,7 @@ def _of(answer: Answer) -> Data:
             return found
         case Unplaced():
             return {
-                "asks": answer.asks,
+                "asks": words.claims(answer.request.claims),
                 "node": answer.node,
                 "complaint": answer.complaint or None,
                 "waits": answer.waits or None,
@@ -88,7 +89,7 @@ def _of(answer: Answer) -> Data:
 
 def _placed(answer: Placed) -> Data:
     return {
-        "asks": answer.asks,
+        "asks": words.claims(answer.request.claims),
         "node": answer.node,
         "cards": [
             {
@@ -101,7 +102,7 @@ def _placed(answer: Placed) -> Data:
         ],
         "at": answer.at or None,
         "policy": answer.policy,
-        "own_policy": answer.own_policy,
+        "own_policy": answer.request.policy is not None,
         **_allowed(answer),
         "planned": [held.uuid for held in answer.planned],
         "is_planned": answer.is_planned,
@@ -118,8 +119,8 @@ def _placed(answer: Placed) -> Data:
 
 def _pending(answer: Pending) -> Data:
     return {
-        "asks": answer.asks,
-        "claims": [amount_data(claim) for claim in answer.claims],
+        "asks": words.claims(answer.request.claims),
+        "claims": [amount_data(claim.amount) for claim in answer.request.claims],
         "policy": answer.policy,
         **_allowed(answer),
         "since": answer.since or None,
@@ -136,7 +137,7 @@ def _pending(answer: Pending) -> Data:
 
 
 def _allowed(answer: Placed | Pending) -> Data:
-    cards = answer.cards
+    cards = answer.request.cards
     return {
         "models": list(cards.models) if cards and cards.models else None,
         "uuids": list(cards.uuids) if cards and cards.uuids else None,

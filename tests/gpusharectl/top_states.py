@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
@@ -10,7 +11,7 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.state.read import ClusterState
 from gpusharectl.state.view import overview
-from gpusharectl.top.rows import Query, Top, joined
+from gpusharectl.top.rows import Top, joined
 from gpusharectl.top.scrape import scrape
 from tests.builders import bound_json, card, placement, share
 from tests.gpusharectl.cluster_states import (
@@ -50,10 +51,10 @@ class Scene:
             raise answer
         return answer
 
-    def top(self, wish: Query | None = None, only: str = "") -> Top:
+    def top(self, only: str = "", **wish: Any) -> Top:
         books = overview(self.seen, only)
         told = scrape(self, self.seen, [view.name for view in books.nodes])
-        return joined(books, told, wish or Query())
+        return joined(books, told, **wish)
 
 
 def scene(

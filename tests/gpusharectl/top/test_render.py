@@ -12,7 +12,7 @@ from rich.text import Text
 from gpushare.domain.model import Amount
 from gpusharectl.state.view import CardView, PodShare
 from gpusharectl.top.render import WIDTH, Layout, card_bar, drawn, pod_bar
-from gpusharectl.top.rows import CardRow, PodRow, Query, Top
+from gpusharectl.top.rows import CardRow, PodRow, Top
 from gpusharectl.top.scrape import CardSeen
 from tests.builders import card, ref
 from tests.gpusharectl import golden
@@ -50,9 +50,9 @@ def test_values_that_are_not_current_say_so() -> None:
 
 def test_one_namespace_alone() -> None:
     """The sums are of all the cards; without pods no empty table is drawn."""
-    found = screen(elsewhere().top(Query("edge")), namespace="edge")
+    found = screen(elsewhere().top(namespace="edge"), namespace="edge")
     golden.assert_as_kept("top-namespace", found)
-    found = screen(at_work().top(Query("edge")), namespace="edge")
+    found = screen(at_work().top(namespace="edge"), namespace="edge")
     assert "\nNo pod has a share of a card or uses one.\n" in found
 
 
