@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpushare.domain.model import NOTHING, Amount, Card, NodeName, PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import refusal
-from gpushare.domain.policies import Choice, Policy
+from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
@@ -59,18 +59,12 @@ def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shorta
     if isinstance(policy, Refusal):
         return Shortage(refusal_text(policy))
     seen = [node.as_seen_by(request.pod) for node in nodes]
-    fits = _fitting(request, seen, policy)
+    fits = tuple(n.name for n in seen if refusal(request, n, policy) is None)
     if fits:
         where = words.listed(fits, _MOST_NAMES)
         return Shortage(f"there is room on {where}; see kube-scheduler's words", fits)
     left = [node.as_limited_by(request) for node in seen]
     return Shortage(_too_little(request, left) + _excluded(request, nodes))
-
-
-def _fitting(
-    request: PodRequest, nodes: Iterable[Node], policy: Policy
-) -> tuple[NodeName, ...]:
-    return tuple(node.name for node in nodes if refusal(request, node, policy) is None)
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:

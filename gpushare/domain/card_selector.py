@@ -148,20 +148,14 @@ class CardSelector:
         return _Remembered(self._allows_model)
 
     @cached_property
-    def _models(self) -> tuple[_Names | None, _Names | None]:
-        wanted, denied = divided(self.models)
-        return (
-            _Names.of_models(wanted) if wanted else None,
-            _Names.of_models(denied) if denied else None,
-        )
+    def _models(self) -> list[_Names | None]:
+        return [
+            _Names.of_models(each) if each else None for each in divided(self.models)
+        ]
 
     @cached_property
-    def _uuids(self) -> tuple[_Names | None, _Names | None]:
-        wanted, denied = divided(self.uuids)
-        return (
-            _Names.of_uuids(wanted) if wanted else None,
-            _Names.of_uuids(denied) if denied else None,
-        )
+    def _uuids(self) -> list[_Names | None]:
+        return [_Names.of_uuids(each) if each else None for each in divided(self.uuids)]
 
 
 def divided(entries: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -41,7 +41,9 @@ class Summary:
             return NO_CARDS
         amount, whole = claim.amount, claim.whole_cards
         if whole:
-            return None if self._has_untouched(amount, whole) else UNTOUCHED_CARDS
+            largest = self.untouched[:whole]
+            enough = len(largest) == whole and sum(largest) >= amount.units
+            return None if enough else UNTOUCHED_CARDS
         return None if self.has_room(amount) else shortage(amount, self.most)
 
     def has_room(self, amount: Amount) -> bool:
@@ -51,10 +53,6 @@ class Summary:
             if amount.fits(room):
                 return True
         return False
-
-    def _has_untouched(self, amount: Amount, number: int) -> bool:
-        largest = self.untouched[:number]
-        return len(largest) == number and sum(largest) >= amount.units
 
 
 def frontier(free: Iterable[Amount]) -> tuple[Amount, ...]:
@@ -198,9 +196,7 @@ class Node:
     def with_placement(self, placement: Placement) -> "Node":
         """Return the node with the placement, which replaces the pod's earlier one."""
         uid = placement.pod.uid
-        unplaced = self.unplaced
-        if uid in unplaced:
-            unplaced = {u: r for u, r in unplaced.items() if u != uid}
+        unplaced = {u: r for u, r in self.unplaced.items() if u != uid}
         placements = {**self.placements, uid: placement}
         return replace(self, placements=placements, unplaced=unplaced)
 

@@ -7,7 +7,7 @@ line to ``POLICIES``, and a row to the tables in
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -128,10 +128,5 @@ class Choice:
         if found is None:
             known = ", ".join(POLICIES)
             return invalid(f'no policy "{users_words(name)}"; known are {known}')
-        return Policy(
-            found.name,
-            found.card_key,
-            found.node_score,
-            self.card_order,
-            self.packer if name == FRAG else None,
-        )
+        packer = self.packer if name == FRAG else None
+        return replace(found, card_order=self.card_order, chooser=packer)

@@ -49,10 +49,6 @@ class Budget:
     allowed: int
 
 
-def _unknown(_uid: PodUID) -> str:
-    return NOT_STARTED
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of pods besides their cards.
@@ -66,7 +62,7 @@ class Facts:
     hosts: Hosts = field(default_factory=Hosts)
     budgets: Sequence[Budget] = ()
     reserved: Collection[PodUID] = ()
-    started: Callable[[PodUID], str] = _unknown
+    started: Callable[[PodUID], str] = lambda _uid: NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True)

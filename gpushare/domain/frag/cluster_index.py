@@ -76,7 +76,7 @@ class ClusterIndex:
         """Return the cards of the cluster."""
         if self._build is None:
             cards = sum(self._sizes.values())
-            self._build = Build(CardSizes.by(self._sizes), cards, self._largest)
+            self._build = Build(CardSizes.of(self._sizes), cards, self._largest)
         return self._build
 
     def now(self) -> int:
@@ -108,16 +108,13 @@ class ClusterIndex:
         before = None if at is None else self.nodes[at]
         if before and before.node is node and before.host is host:
             return False
-        if at is None:
-            at = self.places[name] = self._vacate()
+        if at is None and self._vacant:
+            at = self.places[name] = self._vacant.pop()
+        elif at is None:
+            at = self.places[name] = len(self.nodes)
+            self.nodes.append(None)
         self._put(at, PricedNode.of(node, host, tables))
         return True
-
-    def _vacate(self) -> int:
-        if self._vacant:
-            return self._vacant.pop()
-        self.nodes.append(None)
-        return len(self.nodes) - 1
 
     def _put(self, at: int, after: PricedNode | None) -> None:
         before, self.nodes[at] = self.nodes[at], after

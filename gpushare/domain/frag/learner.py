@@ -3,10 +3,11 @@
 Similar kinds are merged, so that the time and memory for learning are limited.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from threading import Event, Lock
+from typing import NamedTuple
 
 from gpushare.domain.frag.prices import (
     MILLI_PER_STEP,
@@ -92,20 +93,11 @@ def due(seen: int) -> bool:
     return seen in FIRST_TIMES or (seen > max(FIRST_TIMES) and seen % THEN_EVERY == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Single:
+class _Single(NamedTuple):
     models: Models
     weight: float
     cpu_rate: float
     memory_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    models: Models
-    cards: int
-    weight: float
-    cpu_milli: int
 
 
 def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
@@ -122,7 +114,8 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
     are left out: nothing can be kept for them, and a pod that asks for a million cards
     would outweigh all others.
     """
-    histogram = merged(_placeable(histogram, pool.largest))
+    most = math.inf if pool.largest is None else pool.largest
+    histogram = merged({s: n for s, n in histogram.items() if s.cards <= most})
     counts: Counter[int] = Counter()
     demand: Counter[int] = Counter()
     sets: Counter[frozenset[str]] = Counter()
@@ -147,66 +140,38 @@ def learn(histogram: Mapping[Shape, int], pool: Pool) -> Tables:
     return tables.under(pool)
 
 
-def _placeable(
-    histogram: Mapping[Shape, int], largest: int | None
-) -> Mapping[Shape, int]:
-    if largest is None:
-        return histogram
-    return {shape: n for shape, n in histogram.items() if shape.cards <= largest}
-
-
 def _singles(
     histogram: Mapping[Shape, int], prices: Mapping[int, float], pool: Pool
 ) -> list[_Single]:
-    kinds = [_prior(pool)]
+    cards = max(pool.cards, 1)
+    cpu, memory = (pool.cpu_milli or 0) / cards, (pool.memory_mib or 0) / cards
+    # A pod of one card with an even part of the CPU, and half of the memory.
+    kinds = [_Single(None, PRIOR_WEIGHT, cpu, memory / 2)]
     for shape, number in histogram.items():
         price = prices.get(steps_up(shape.milli), 0.0) if shape.cards == 1 else 0.0
         if price > 0:
-            kinds.append(
-                _Single(
-                    shape.models,
-                    number * shape.milli,
-                    shape.cpu_milli / price,
-                    shape.memory_mib / price,
-                )
-            )
+            rates = (shape.cpu_milli / price, shape.memory_mib / price)
+            kinds.append(_Single(shape.models, number * shape.milli, *rates))
     total = sum(kind.weight for kind in kinds)
-    return [
-        _Single(kind.models, kind.weight / total, kind.cpu_rate, kind.memory_rate)
-        for kind in kinds
-    ]
+    return [kind._replace(weight=kind.weight / total) for kind in kinds]
 
 
-def _prior(pool: Pool) -> _Single:
-    """Return a pod of one card with an even part of the CPU, and half of the memory."""
-    cards = max(pool.cards, 1)
-    return _Single(
-        None,
-        PRIOR_WEIGHT,
-        (pool.cpu_milli or 0) / cards,
-        (pool.memory_mib or 0) / cards / 2,
-    )
-
-
-def _blocks(histogram: Mapping[Shape, int]) -> list[_Block]:
+def _blocks(histogram: Mapping[Shape, int]) -> dict[Shape, float]:
+    """Return the weight of each kind among those of as many whole cards."""
     totals: Counter[int] = Counter()
     for shape, number in histogram.items():
         totals[shape.cards] += number
-    return [
-        _Block(shape.models, shape.cards, number / totals[shape.cards], shape.cpu_milli)
-        for shape, number in histogram.items()
-        if shape.cards > 1 and number > 0
-    ]
+    return {s: n / totals[s.cards] for s, n in histogram.items() if s.cards > 1 and n}
 
 
 def _mix(
-    singles: Iterable[_Single], blocks: Iterable[_Block], model: str | None
+    singles: Iterable[_Single], blocks: Mapping[Shape, float], model: str | None
 ) -> Mix:
     mine = [kind for kind in singles if _may_hold(model, kind.models)]
     ladders: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-    for block in blocks:
-        if _may_hold(model, block.models):
-            ladders[block.cards].append((block.cpu_milli, block.weight))
+    for shape, weight in blocks.items():
+        if _may_hold(model, shape.models):
+            ladders[shape.cards].append((shape.cpu_milli, weight))
     return Mix(
         Ramp.of((kind.cpu_rate, kind.weight) for kind in mine),
         Ramp.of((kind.memory_rate, kind.weight) for kind in mine),
@@ -237,11 +202,6 @@ class Learner:
     def seen(self) -> int:
         """Number of pods with cards seen since the start."""
         return self._seen
-
-    @property
-    def kinds(self) -> int:
-        """Number of kinds that are kept now."""
-        return len(self._counts)
 
     @property
     def due(self) -> bool:

@@ -286,8 +286,14 @@ class Tables:
 
         Blocks and models are priced in eighths, so that changes are rare.
         """
-        prices = {k: self._block_price(k, pool) for k in self.shares}
-        pressures = {model: self._pressure(model, pool) for model in self.named}
+        prices = {
+            k: BLOCK_PRICE * round(EIGHTHS * self._scarcity(k, pool)) / EIGHTHS
+            for k in self.shares
+        }
+        pressures = {
+            model: round(EIGHTHS * self._crowd(model, pool)) / EIGHTHS
+            for model in self.named
+        }
         if prices == self.block_prices and pressures == self.pressures:
             return self
         return replace(self, block_prices=prices, pressures=pressures)
@@ -337,12 +343,6 @@ class Tables:
             lost += pressure * sum(1 - self.rest_worth(rest) for rest in left)
         notches = math.floor(1000 * lost / MILLI_PER_NOTCH + 0.5 + ROUNDING)
         return MILLI_PER_NOTCH * notches + TIE_PER_MILLI * sum(left)
-
-    def _block_price(self, k: int, pool: Pool) -> float:
-        return BLOCK_PRICE * round(EIGHTHS * self._scarcity(k, pool)) / EIGHTHS
-
-    def _pressure(self, model: str, pool: Pool) -> float:
-        return round(EIGHTHS * self._crowd(model, pool)) / EIGHTHS
 
     def _scarcity(self, k: int, pool: Pool) -> float:
         blocks = pool.blocks(k)

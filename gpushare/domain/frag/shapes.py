@@ -95,23 +95,6 @@ class Pool:
     largest: int | None = None
     """The most cards of one node; None if unknown."""
 
-    @classmethod
-    def of(
-        cls,
-        states: Iterable[State],
-        *,
-        cards: int,
-        cpu_milli: int | None = None,
-        memory_mib: int | None = None,
-    ) -> "Pool":
-        """Sum up the nodes; the caller gives the totals."""
-        idle: Counter[str] = Counter()
-        untouched: Counter[int] = Counter()
-        for state in states:
-            idle[state.model] += state.idle
-            untouched[state.untouched] += 1
-        return cls(cards, cpu_milli, memory_mib, idle, untouched)
-
     @property
     def idle_cards(self) -> float:
         """Free milli of all models, in cards."""
@@ -194,14 +177,7 @@ class CardSizes:
     units: Mapping[str, int]
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Self:
-        """Count the cards of these nodes."""
-        return cls.by(
-            Counter((card.model, card.units) for node in nodes for card in node.cards)
-        )
-
-    @classmethod
-    def by(cls, cards: Mapping[tuple[str, int], int]) -> Self:
+    def of(cls, cards: Mapping[tuple[str, int], int]) -> Self:
         """Take the number of cards by model and units."""
         sizes: dict[str, Counter[int]] = {}
         for (its_model, units), number in cards.items():

@@ -1,5 +1,6 @@
 """Invented pods, nodes and clusters for the policy frag."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -30,14 +31,23 @@ def state(
     return State(cpu, memory, residuals, model)
 
 
-def pool_of(states: Iterable[State]) -> Pool:
+def pool(states: Iterable[State], cards: int, *host: int | None) -> Pool:
+    idle: Counter[str] = Counter()
+    untouched: Counter[int] = Counter()
+    for each in states:
+        idle[each.model] += each.idle
+        untouched[each.untouched] += 1
+    cpu, memory = host or (None, None)
+    return Pool(cards, cpu, memory, idle, untouched)
+
+
+def pool_of(nodes: list[State]) -> Pool:
     """The pool of nodes that have no more CPU and memory than they have free."""
-    nodes = list(states)
-    return Pool.of(
+    return pool(
         nodes,
-        cards=sum(len(node.residuals) for node in nodes),
-        cpu_milli=sum(node.cpu_milli or 0 for node in nodes),
-        memory_mib=sum(node.memory_mib or 0 for node in nodes),
+        sum(len(node.residuals) for node in nodes),
+        sum(node.cpu_milli or 0 for node in nodes),
+        sum(node.memory_mib or 0 for node in nodes),
     )
 
 

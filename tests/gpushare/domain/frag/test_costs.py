@@ -12,7 +12,7 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.costs import NEVER, PricedNode
 from gpushare.domain.frag.learner import learn
 from gpushare.domain.frag.prices import Tables, plain
-from gpushare.domain.frag.shapes import WHOLE, Pool, Shape, State, milli_free, state_of
+from gpushare.domain.frag.shapes import WHOLE, Shape, State, milli_free, state_of
 from gpushare.domain.model import (
     Claim,
     HostAmount,
@@ -26,6 +26,7 @@ from gpushare.domain.node import Node
 from gpushare.domain.placement import place, refusal
 from gpushare.domain.policies import POLICIES
 from tests.builders import card, claim, node, placement, share
+from tests.gpushare.domain.frag.invented import pool
 from tests.gpushare.domain.frag.test_policy import Cluster, asked, gpus
 
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/frag.yaml").read_text())
@@ -74,12 +75,7 @@ def request_of(ask: dict[str, Any]) -> PodRequest:
 
 def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
     built = case["built"]
-    pool = Pool.of(
-        states,
-        cards=built["cards"],
-        cpu_milli=built.get("cpu"),
-        memory_mib=built.get("memory"),
-    )
+    total = pool(states, built["cards"], built.get("cpu"), built.get("memory"))
     seen = {
         Shape(
             pod["milli"],
@@ -90,7 +86,7 @@ def tables_of(case: dict[str, Any], states: list[State]) -> Tables:
         ): pod["count"]
         for pod in case["pods"]
     }
-    return (learn(seen, pool) if seen else plain()).under(pool)
+    return (learn(seen, total) if seen else plain()).under(total)
 
 
 @pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["id"])

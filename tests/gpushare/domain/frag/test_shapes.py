@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.domain.frag.shapes import Pool, Shape
-from tests.gpushare.domain.frag.invented import state
+from gpushare.domain.frag.shapes import Shape
+from tests.gpushare.domain.frag.invented import pool, state
 
 
 @pytest.mark.parametrize(
@@ -16,17 +16,17 @@ def test_what_no_pod_can_ask_is_refused(milli: int, cards: int, cpu: int) -> Non
 
 
 def test_what_idles_where() -> None:
-    pool = Pool.of(
+    found = pool(
         [
             state(1000, 1000, 1000, -40, model="T4"),
             state(1000, 1000, 1000, 1000, 1000, 300, model="T4"),
             state(500, model="A10"),
             state(),
         ],
-        cards=11,
+        11,
     )
-    assert pool.idle == {"T4": 8300, "A10": 500, "": 0}
-    assert pool.idle_cards == 8.8
-    assert pool.idle_of(["A10", "unheard of"]) == 0.5
-    assert [pool.blocks(cards) for cards in (1, 2, 3, 4, 5, 6)] == [8, 3, 2, 1, 1, 0]
-    assert (pool.cards, pool.cpu_milli, pool.memory_mib) == (11, None, None)
+    assert found.idle == {"T4": 8300, "A10": 500, "": 0}
+    assert found.idle_cards == 8.8
+    assert found.idle_of(["A10", "unheard of"]) == 0.5
+    assert [found.blocks(cards) for cards in (1, 2, 3, 4, 5, 6)] == [8, 3, 2, 1, 1, 0]
+    assert (found.cards, found.cpu_milli, found.memory_mib) == (11, None, None)
