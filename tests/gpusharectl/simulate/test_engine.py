@@ -32,47 +32,6 @@ def test_pods_without_room_wait_until_others_end() -> None:
     assert [one.outcome for one in found.values()] == ["placed", "waited", "waited"]
 
 
-def test_a_trace_drops_what_finds_no_room() -> None:
-    """Room that comes later is for others."""
-    steps = [
-        Step(0, Arrive(pod("first", 20), lasts_s=50)),
-        Step(10, Arrive(pod("dropped", 20))),
-        Step(100, Arrive(pod("later", 20))),
-    ]
-    done = played(scenario([node()], *steps, waits=False))
-    assert list(places(done).values()) == ["node-1 card 0", "nowhere", "node-1 card 0"]
-    assert done.moments[-1].waiting == 0
-
-
-def test_the_more_important_pod_is_tried_first() -> None:
-    """As kube-scheduler's queue has it; of equals the one that came first."""
-    steps = [
-        *come("full", units=29),
-        *come("early", "second", units=20),
-        *come("vip", units=20, priority=5),
-        Leave("default", "full"),
-    ]
-    found = outcomes(played(scenario([node()], *steps)))
-    waiting = [name for name, one in found.items() if not one.node]
-    assert found["vip"].outcome is Outcome.WAITED
-    assert waiting == ["early", "second"]
-
-
-def test_one_of_a_kind_is_enough_to_know() -> None:
-    """A smaller pod behind it in the queue still gets its turn."""
-    steps = [
-        *come("full", units=20),
-        *come("big-1", "big-2", units=25),
-        *come("small", units=12),
-        *come("half", units=5),
-        Leave("default", "half"),
-        Leave("default", "full"),
-    ]
-    found = places(played(scenario([node("n", 20)], *steps)))
-    assert found["small"] == "n card 0"
-    assert found["big-1"] == found["big-2"] == "nowhere"
-
-
 def test_refusals_have_their_reasons() -> None:
     nodes = [
         node("full", 29),
@@ -122,27 +81,6 @@ def test_a_drain_is_a_reason_for_those_that_wait() -> None:
     assert sorted(found) == ["default/full-moved-1", "default/x", "default/y"]
     closed = {"node(s) were unschedulable": 1}
     assert all(reasons == closed for reasons in found.values())
-
-
-def test_the_most_important_pod_of_a_drained_node_is_first() -> None:
-    """As kube-scheduler's queue has it, whichever had come before."""
-    steps = [
-        *come("early", units=14),
-        *come("vip", units=15, priority=9),
-        Drain("node-1", gone=True),
-    ]
-    found = places(played(scenario([node(), node("spare", 15)], *steps)))
-    assert found["vip-moved-2"] == "spare card 0"
-    assert found["early-moved-1"] == "nowhere"
-
-
-def test_who_ends_at_a_moment_makes_room_for_who_comes_then() -> None:
-    """Though 0.1 and 0.2 are a little more than 0.3."""
-    first = Step(0.1, Arrive(pod("a", 29), lasts_s=0.2))
-    second = Step(0.3, Arrive(pod("b", 29)))
-    found = outcomes(played(scenario([node()], first, second, waits=False)))
-    assert found["b"].place == "node-1 card 0"
-    assert found["a"].left_s == 0.3
 
 
 def test_what_leaves_while_it_waits() -> None:

@@ -11,9 +11,8 @@ from click.testing import CliRunner, Result
 from gpushare.domain.policies import Choice
 from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
-from gpushare.kube.cluster import Json, Kind, Page
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
-from gpushare.kube.objects import Ref
 from gpusharectl.__main__ import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.simulate.engine import Played, play
@@ -21,7 +20,6 @@ from gpusharectl.simulate.live import (
     MorePods,
     WhatIf,
     live_scenario,
-    read_live,
     without_rights,
 )
 from gpusharectl.simulate.result import not_played
@@ -46,19 +44,10 @@ def held(name: str, on: str, units: int, node: str) -> Json:
     return pod
 
 
-def pods() -> list[Json]:
-    return [
-        held("old", A, 20, "node-1"),
-        held("other", B, 12, "node-2"),
-        pod_json("waits", units=25, cores=1),
-        pod_json("gated", units=1, cores=1) | {"spec": gated()},
-        pod_json("plain"),
-    ]
-
-
-def gated() -> Json:
-    spec: Json = pod_json("gated", units=1, cores=1)["spec"]
-    return {**spec, "schedulingGates": [{"name": "hold"}]}
+def gated(name: str) -> Json:
+    pod = pod_json(name, units=1, cores=1)
+    pod["spec"]["schedulingGates"] = [{"name": "hold"}]
+    return pod
 
 
 TEMPLATE: Json = {"spec": {"containers": [container_json("main", 8, 1)]}}
@@ -71,26 +60,45 @@ def live(of: Sequence[Json], *pods: Json, **what: Any) -> tuple[Scenario, Played
 
 
 def test_pods_that_wait_are_tried_where_the_cluster_is_now() -> None:
-    """What runs stays where it is; gates keep a pod from every scheduler."""
-    assert places(live(nodes(), *pods())[1]) == {"waits": "nowhere"}
-    assert places(live(nodes(), *pods()[1:])[1]) == {"waits": "node-1 card 0"}
+    """What runs stays where it is; gates keep a pod from every scheduler.
 
-
-def test_another_node() -> None:
-    """Like one that is there: empty, and with cards of its own."""
-    _, done = live(nodes(), *pods(), add={"node-1": 2})
+    A new node is like one that is there: empty, with cards of its own, and without
+    the DaemonSets' pods.
+    """
+    old, other = held("old", A, 20, "node-1"), held("other", B, 12, "node-2")
+    rest = [
+        pod_json("waits", units=25, cores=1),
+        *(gated("gated"), pod_json("plain"), pod_json("web")),
+    ]
+    found, done = live(nodes(), old, other, *rest)
+    assert places(done) == {"waits": "nowhere"}
+    assert found.remarks[-1] == (
+        "Not tried: 1 pod with scheduling gates; 2 pods that ask for no card."
+    )
+    assert places(live(nodes(), other, *rest)[1]) == {"waits": "node-1 card 0"}
+    sentence = "pods of DaemonSets on added nodes, which begin empty"
+    other["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
+    assert sentence not in not_played(found)
+    found, done = live(nodes(), old, other, *rest, add={"node-1": 2})
     assert places(done)["waits"] in ("node-1-new-1 card 0", "node-1-new-2 card 0")
-    pages = done.cluster.ledger.nodes()
-    uuids = [one.uuid for page in pages for one in page.cards]
+    uuids = [one.uuid for node in done.cluster.ledger.nodes() for one in node.cards]
     assert len(set(uuids)) == len(uuids) == 4
+    assert sentence in not_played(found)
 
 
 def test_a_drained_node() -> None:
-    """Its pods go elsewhere where there is room; what belongs to it stays."""
+    """Its pods go elsewhere where there is room; what belongs to it stays.
+
+    A pod that goes forgets its old card, or the ledger would take it for the new one.
+    """
     its_own = held("agent", B, 1, "node-2")
     its_own["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
     running = [held("a", A, 5, "node-1"), held("b", B, 12, "node-2"), its_own]
+    told = running[1]["metadata"]["annotations"]
+    told[names.ACTUAL] = told[names.PLACEMENT]
     _, done = live(nodes(), *running, drain=["node-2"])
+    stored = done.cluster.api.get(Kind.PODS, "default", "b-moved-1")
+    assert set(stored["metadata"]["annotations"]) == {names.PLACEMENT}
     assert places(done) == {"b-moved-1": "node-1 card 0"}
     assert [
         one.pod.name for one in done.cluster.ledger.nodes()[1].placements.values()
@@ -177,50 +185,30 @@ def test_how_many_more_fit(cluster: Embedded, kubeconfig: str) -> None:
     assert cluster.list_page(Kind.PODS, limit=0).resource_version == before
 
 
-def test_a_deployment_of_the_cluster(cluster: Embedded) -> None:
-    objects = SimpleNamespace(
-        host="here", get=lambda _: {"spec": {"template": TEMPLATE}}
-    )
-    access: Any = SimpleNamespace(cluster=cluster, objects=objects)
-    found = read_live(access, WhatIf(), [MorePods("edge/app=2")])
-    assert found.arrivals == 2
-
-
-WRONG = {
-    "node": (["--drain", "x"], 'there is no node "x"; there are: node-1, node-2'),
-    "more": (
-        ["--more", "default/none=1"],
-        "there is no Deployment default/none; kubectl get",
-    ),
-    "context": (["--context", "x"], "has no context 'x'"),
+FORBIDDEN = Forbidden("nodes is forbidden")
+WRONG: dict[str, tuple[list[str], str, ClusterError | None]] = {
+    "node": (["--drain", "x"], 'there is no node "x"; there are: node-1, nod', None),
+    "more": (["--more", "x/y=1"], "there is no Deployment x/y; kubectl get", None),
+    "context": (["--context", "x"], "has no context 'x'", None),
+    "refused": ([], "nodes is forbidden; take an administrator's", FORBIDDEN),
+    "broken": ([], "it broke", ClusterError("it broke")),
 }
 
 
-@pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=WRONG)
-def test_complaints(kubeconfig: str, words: list[str], told: str) -> None:
-    done = ran(kubeconfig, *words)
-    assert done.exit_code == 1
-    assert told in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (
-            Forbidden("nodes is forbidden"),
-            "nodes is forbidden; take an administrator's",
-        ),
-        (ClusterError("it broke"), "http"),
-    ],
-)
-def test_refused_or_out_of_reach(
-    monkeypatch: pytest.MonkeyPatch, kubeconfig: str, error: ClusterError, told: str
+@pytest.mark.parametrize(("words", "told", "error"), WRONG.values(), ids=WRONG)
+def test_complaints(
+    monkeypatch: pytest.MonkeyPatch,
+    kubeconfig: str,
+    words: list[str],
+    told: str,
+    error: ClusterError | None,
 ) -> None:
     def everything(*_: object) -> Iterator[Json]:
-        raise error
+        raise error or AssertionError
 
-    monkeypatch.setattr("gpusharectl.simulate.live.everything", everything)
-    done = ran(kubeconfig)
+    if error is not None:
+        monkeypatch.setattr("gpusharectl.simulate.live.everything", everything)
+    done = ran(kubeconfig, *words)
     assert done.exit_code == 1
     assert told in done.stderr
 
@@ -238,17 +226,6 @@ def test_more_of_a_pod_that_ran() -> None:
         "app-more-0-2": "node-1 card 0",
     }
     assert {one.pod.namespace for one in done.outcomes} == {"edge"}
-
-
-def test_a_drained_pod_forgets_where_it_was() -> None:
-    """Else the books would take its old card for the one it holds."""
-    mover = held("a", A, 9, "node-1")
-    told = mover["metadata"]["annotations"]
-    told[names.ACTUAL] = told[names.PLACEMENT]
-    _, done = live(nodes(), mover, drain=["node-1"])
-    assert places(done) == {"a-moved-1": "node-2 card 0"}
-    stored = done.cluster.api.get(Kind.PODS, "default", "a-moved-1")
-    assert set(stored["metadata"]["annotations"]) == {names.PLACEMENT}
 
 
 def test_what_is_played_in_its_order() -> None:
@@ -275,13 +252,6 @@ def test_what_is_played_in_its_order() -> None:
     plain["metadata"]["annotations"] = {}
     added, _ = live([plain], add={"plain": 1})
     assert added.remarks[1:] == ("Played: 1 node like plain is added.",)
-
-
-def test_who_is_not_tried() -> None:
-    pods = [pod_json("gated") | {"spec": gated()}, pod_json("a"), pod_json("b")]
-    assert live(nodes(), *pods)[0].remarks[1] == (
-        "Not tried: 1 pod with scheduling gates; 2 pods that ask for no card."
-    )
 
 
 def test_what_nobody_knows() -> None:
@@ -351,82 +321,47 @@ def test_pods_that_are_being_deleted() -> None:
     assert [one.pod.name for one in node.placements.values()] == ["going"]
 
 
-def test_a_new_node_has_no_daemons_yet() -> None:
-    """Where the cluster runs any, the report says that they are left out."""
-    agent = held("agent", B, 1, "node-2")
-    add = {"node-1": 1}
-    sentence = "pods of DaemonSets on added nodes, which begin empty"
-    assert sentence not in not_played(live(nodes(), agent, add=add)[0])
-    agent["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "x"}]
-    assert sentence in not_played(live(nodes(), agent, add=add)[0])
-    assert sentence not in not_played(live(nodes(), agent)[0])
-
-
-FIRST = Forbidden("nodes is forbidden")
-MEND = (
-    "; take an administrator's kubeconfig by --kubeconfig, or have what is missing "
-    "granted: docs/simulator.md has a ClusterRole"
-)
-APPS = [MorePods("edge/app=1"), MorePods("edge/other=1")]
-
-
-class Guarded:
-    """An API server on which some reads fail, by what they are called here."""
-
-    host = "https://here"
-
-    def __init__(
-        self, fails: Mapping[str, ClusterError], who: Json | ClusterError
-    ) -> None:
-        self._fails, self._who = fails, who
-
-    def list_page(self, kind: Kind, *, limit: int) -> Page:
-        assert limit == 1, "a look, not a list"
-        self._read(kind.value)
-        return Page((), "1")
-
-    def get(self, ref: Ref) -> None:
-        self._read(ref.name)
-
-    def create(self, body: Json) -> Json:
-        assert body["kind"] == "SelfSubjectReview"
-        if isinstance(self._who, ClusterError):
-            raise self._who
-        return {"status": self._who}
-
-    def _read(self, name: str) -> None:
-        if name in self._fails:
-            raise self._fails[name]
-
-
 NO = Forbidden("no")
-JANE: Json = {"userInfo": {"username": "jane"}}
-NAMELESS = "https://here does not let you list nodes (nodes is forbidden)"
-RIGHTS: dict[str, tuple[Mapping[str, ClusterError], Json | ClusterError, str]] = {
-    "all at once, each once": (
-        {Kind.NODES.value: NO, "app": NO, "other": NO},
-        JANE,
-        'https://here does not let "jane" list nodes, get deployments.apps in edge',
+RIGHTS: dict[str, tuple[Mapping[str, ClusterError], Json, str]] = {
+    "each once": (
+        {"nodes": NO, "app": NO, "other": NO},
+        {"username": "jane"},
+        ' does not let "jane" list nodes, get deployments.apps in edge',
     ),
     # Such as an aggregated API that is down.
     "not known is not missing": (
-        {Kind.PODS.value: NO, "app": Unavailable("down")},
-        JANE,
-        'https://here does not let "jane" list pods in all namespaces',
+        {"pods": NO, "app": Unavailable("down")},
+        {"username": "jane"},
+        ' does not let "jane" list pods in all namespaces',
     ),
     # The refusal has it.
-    "before Kubernetes 1.28": ({Kind.NODES.value: NO}, {}, NAMELESS),
-    "the account may not be asked": ({Kind.NODES.value: NO}, NO, NAMELESS),
+    "before Kubernetes 1.28": (
+        {"nodes": NO},
+        {},
+        " does not let you list nodes (nodes is forbidden)",
+    ),
     # Then the refusal itself is all there is.
-    "granted meanwhile": ({}, JANE, "https://here: nodes is forbidden"),
+    "granted meanwhile": ({}, {}, ": nodes is forbidden"),
 }
 
 
 @pytest.mark.parametrize(("fails", "who", "words"), RIGHTS.values(), ids=RIGHTS)
 def test_whose_rights_are_missing(
-    fails: Mapping[str, ClusterError], who: Json | ClusterError, words: str
+    fails: Mapping[str, ClusterError], who: Json, words: str
 ) -> None:
-    server = Guarded(fails, who)
-    access = SimpleNamespace(cluster=server, objects=server)
-    told = without_rights(access, APPS, FIRST)  # type: ignore[arg-type]
-    assert told == f"{words}{MEND}"
+    """On a real API server: ``tests/controlplane/test_simulate_rights.py``."""
+
+    def read(name: str) -> None:
+        if name in fails:
+            raise fails[name]
+
+    server = SimpleNamespace(
+        host="https://here",
+        list_page=lambda kind, *, limit: read(kind.value * limit),
+        get=lambda ref: read(ref.name),
+        create=lambda _: {"status": {"userInfo": who}},
+    )
+    access: Any = SimpleNamespace(cluster=server, objects=server)
+    more = [MorePods("edge/app=1"), MorePods("edge/other=1")]
+    told = without_rights(access, more, FORBIDDEN)
+    assert told.startswith(f"https://here{words}; take an administrator's kubeconfig")
