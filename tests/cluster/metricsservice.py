@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpusharectl.pki import Purpose, Wanted, issue, make_authority
-from tests.monitoring.metricsapi import GROUP, MetricsApi
+from tests.monitoring.adapter import GROUP, MetricsApi
 from tests.monitoring.pages import PageServer
 from tests.testbed.kubeadm import Cluster
 from tests.testbed.rest import Json, Rest

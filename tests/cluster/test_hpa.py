@@ -20,8 +20,7 @@ from tests.cluster.manifests import IMAGE
 from tests.cluster.metricsservice import registered
 from tests.cluster.seen import IDLE
 from tests.cluster.site import Site
-from tests.monitoring.adapter import Adapter, rules_of
-from tests.monitoring.metricsapi import ROOT, MetricsApi
+from tests.monitoring.adapter import ROOT, Adapter, MetricsApi, rules_of
 from tests.monitoring.scene import MEM_USED, MENDED, RATIO, SM_UTIL
 from tests.testbed.manifests import FOLDER, documents
 from tests.testbed.monitoring import StartPrometheus

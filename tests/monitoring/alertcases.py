@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 Series = Mapping[str, str]
 CARD = {"gpu": "0", "UUID": "GPU-0", "NodeName": "n"}
 WHO = {"NamespaceName": "a", "PodName": "bert-0", "ContainerName": "main"}
-EXPORTER = {"job": "gpushare-exporter", "instance": "10.0.0.7:9400", "node": "n"}
 CRITICAL, WARNING, INFO = ({"severity": one} for one in ("critical", "warning", "info"))
 
 

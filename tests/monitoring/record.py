@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from gpushare.addresses import free_address
-from tests.monitoring.metricsapi import ROOT
+from tests.monitoring.adapter import ROOT
 from tests.monitoring.pages import MetricsPage, PageServer
 from tests.monitoring.scene import (
     LABELS,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.monitoring.metricsapi import ROOT
+from tests.monitoring.adapter import ROOT
 from tests.testbed.manifests import FOLDER
 from tests.testbed.rest import Json
 

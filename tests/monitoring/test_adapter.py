@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.adapter import Adapter, rules_of
-from tests.monitoring.metricsapi import MetricsApi
+from tests.monitoring.adapter import Adapter, MetricsApi, rules_of
 from tests.monitoring.pages import MetricsPage, PageServer
 from tests.monitoring.scene import MENDED, SEED, lasting, names, page, paths, recorded
 from tests.testbed.prometheus import Prometheus

@@ -10,13 +10,7 @@ import yaml
 from deviceplugin.exporter.collector import KNOWN_XIDS
 from monitoring.alerts import GROUPS, Alert
 from monitoring.alerts.cards import APPLICATION_XIDS, PAGED_XIDS
-from tests.monitoring import (
-    alertcases_cards,
-    alertcases_down,
-    alertcases_exporter,
-    alertcases_scheduling,
-    alertcases_shares,
-)
+from tests.monitoring import alertcases_cards, alertcases_pods, alertcases_processes
 from tests.monitoring.alertcases import Case
 from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import Promtool
@@ -24,10 +18,8 @@ from tests.testbed.prometheus import Promtool
 RULES = FOLDER / "monitoring" / "alerts.yaml"
 CASES = (
     *alertcases_cards.CASES,
-    *alertcases_shares.CASES,
-    *alertcases_scheduling.CASES,
-    *alertcases_down.CASES,
-    *alertcases_exporter.CASES,
+    *alertcases_pods.CASES,
+    *alertcases_processes.CASES,
 )
 ALERTS = tuple(alert for group in GROUPS for alert in group.alerts)
 MINUTES = re.compile(r"\[(\d+)m\]")

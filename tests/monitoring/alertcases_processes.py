@@ -1,6 +1,16 @@
-"""Cases of the alerts on an extender, a device plugin or a webhook that is down."""
+"""Cases of the alerts on an exporter, extender, device plugin or webhook."""
 
-from tests.monitoring.alertcases import CRITICAL, WARNING, About, Case, Series, one
+from tests.monitoring.alertcases import (
+    CRITICAL,
+    WARNING,
+    About,
+    Case,
+    Series,
+    booked,
+    card,
+    merged,
+    one,
+)
 
 LABEL = "app_kubernetes_io_name"
 DAY = 86400
@@ -102,6 +112,56 @@ ENDING = About(
 )
 ONE_ENDS = {**expiring(59, 1), **expiring(300, 2)}
 
+
+def of_node(name: str, values: str, **labels: str) -> Series:
+    return {one(name, NodeName="n", **labels): values}
+
+
+def rounds(group: str, well: str, at: str) -> Series:
+    return merged(
+        of_node("vcuda_collector_success", well, group=group),
+        of_node("vcuda_collect_timestamp_seconds", at, group=group),
+    )
+
+
+def stopped(group: str) -> Series:
+    return rounds(group, "1x60", "0x60")
+
+
+def trouble(about: str) -> Series:
+    return of_node("vcuda_exporter_trouble", "1x20", about=about)
+
+
+def blind(group: str) -> About:
+    says = f"The exporter of n has no {group}"
+    return About("VcudaExporterBlind", says, WARNING, NodeName="n", group=group)
+
+
+UNSEEN = About(
+    "VcudaCardUnseen",
+    "No exporter reports a card of n",
+    WARNING,
+    NodeName="n",
+    UUID="GPU-0",
+)
+MEMORY, FAULTS, RETIRED = map(blind, ("memory", "faults", "retired"))
+GOES_ON = "0+60x60"
+TROUBLE = About(
+    "VcudaExporterTrouble",
+    "The exporter of n cannot read: pods",
+    WARNING,
+    NodeName="n",
+    about="pods",
+)
+CONFIG = About(
+    "VcudaExporterConfig",
+    "The list of metrics of the exporter of n is invalid",
+    WARNING,
+    NodeName="n",
+)
+OK = "vcuda_exporter_config_ok"
+UNITS = booked("vcuda_card_units", "29x20")
+
 CASES = (
     WEBHOOK.fires("its last pods went", 8, WENT),
     WEBHOOK.fires(
@@ -139,4 +199,23 @@ CASES = (
     *of("VcudaPluginDown", "gpushare-device-plugin", "device plugin", 39997),
     *none_of("VcudaNoExtender", "vcuda_extender_ready", "extender"),
     *none_of("VcudaNoPlugin", "vcuda_plugin_registered", "device plugin"),
+    *of("VcudaExporterDown", "gpushare-exporter", "exporter", 9400),
+    *none_of("VcudaNoExporter", "vcuda_exporter_info", "exporter"),
+    UNSEEN.fires("the books have it", 11, UNITS),
+    UNSEEN.silent("it starts", 9, UNITS),
+    UNSEEN.silent("both have it", 20, merged(UNITS, card("vcuda_card_info", "1x20"))),
+    MEMORY.fires("it fails", 6, rounds("memory", "0x60", GOES_ON)),
+    MEMORY.fires("it hangs", 9, stopped("memory")),
+    FAULTS.fires("a slow one hangs", 11, stopped("faults")),
+    RETIRED.fires("the slowest hangs", 31, stopped("retired")),
+    RETIRED.silent("the slowest takes its time", 29, stopped("retired")),
+    MEMORY.silent("a minute late", 20, rounds("memory", "1x60", "-60+60x60")),
+    FAULTS.silent("a slow one takes its time", 9, stopped("faults")),
+    MEMORY.silent("once", 20, rounds("memory", "1x9 0 1x40", GOES_ON)),
+    TROUBLE.fires("no pods", 11, trouble("pods")),
+    TROUBLE.silent("it starts", 9, trouble("pods")),
+    TROUBLE.silent("its fields have an alert of their own", 20, trouble("config")),
+    CONFIG.fires("a broken file", 6, of_node(OK, "0x20")),
+    CONFIG.silent("mended at once", 4, of_node(OK, "0x20")),
+    CONFIG.silent("a good one", 20, of_node(OK, "1x20")),
 )
