@@ -40,11 +40,7 @@ READ = ["get", "list", "watch"]
 CHARTS_RIGHTS = [
     {"apiGroups": [group], "resources": resources, "verbs": verbs}
     for group, resources, verbs in (
-        (
-            "",
-            ["namespaces", "pods", "services", "configmaps"],
-            ["get", "list", "watch"],
-        ),
+        ("", ["namespaces", "pods", "services", "configmaps"], READ),
         ("authentication.k8s.io", ["tokenreviews"], ["create"]),
         ("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     )

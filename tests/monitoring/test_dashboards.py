@@ -1,13 +1,40 @@
 """Every panel has an answer from what we really expose, and so has dashboard 12239."""
 
 import math
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from deviceplugin.exporter.collector import Exposition, Site
+from deviceplugin.exporter.kubelet_check import KubeletRound
+from deviceplugin.exporter.owners import NO_POD
 from deviceplugin.exporter.selection import Flags, choose
-from deviceplugin.telemetry.fields import FIELDS
+from deviceplugin.exporter.snapshot import Snapshot, XidTally
+from deviceplugin.exporter.snapshot_store import UsageBook
+from deviceplugin.exporter.usage import OveruseTally
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
+from extender.main import CERTIFICATE_ENDS
+from extender.scheduling.bind import Bound, Outcome
+from extender.scheduling.wire import FilterResult
+from extender.server.app import VerbMetrics
+from extender.server.metrics import CertificateCollector, LedgerCollector
+from extender.server.public import Readiness
+from extender.server.tls import TlsFiles
+from extender.server.webhook_app import Result, ReviewMetrics
+from gpushare.domain.model import NodeName
 from monitoring.alerts import GROUPS
+from tests.builders import cards, event, node_json
+from tests.deviceplugin import exporter_data
+from tests.deviceplugin.node_fixture import NODE, found_card
+from tests.extender.extender_fixture import ExtenderFixture
+from tests.extender.server.test_public import reflector
 from tests.monitoring.alertcases import CARD
 from tests.monitoring.asked import (
     NAMES,
@@ -20,19 +47,105 @@ from tests.monitoring.asked import (
     selectors,
     variables,
 )
-from tests.monitoring.fullpage import (
-    exporter_page,
-    extender_page,
-    labels_by_metric,
-    plugin_page,
-    webhook_page,
-)
 from tests.monitoring.pages import Answer, PageServer
 from tests.monitoring.test_alerts import CASES, RULES
+from tests.testbed.certificates import certificates
 from tests.testbed.manifests import FOLDER
 from tests.testbed.prometheus import Prometheus
 from tests.testbed.served import MonitoringPrograms
 from tests.testbed.waiting import wait_until
+
+PODS = (
+    exporter_data.held("bert-0", 8, 20, namespace="shop"),
+    exporter_data.held("bert-1", 4, 10, namespace="shop"),
+    # Cores and no memory: nothing may divide by its share.
+    exporter_data.held("cores", 0, 10, namespace="bank"),
+)
+USES = ((1, 2048, 40.0), (2, 300, 0.0), (3, 100, 1.0), (4, 100, 1.0))
+OWNERS = {1: "bert-0", 2: "bert-1", 4: "cores"}
+PROCESSES = exporter_data.processes(
+    {exporter_data.A: tuple(exporter_data.use(*one) for one in USES)},
+    {3: NO_POD, **{pid: exporter_data.owner(pod) for pid, pod in OWNERS.items()}},
+)
+
+
+def seen(at: float) -> Snapshot:
+    """What the exporter knew at that moment: every field of both cards has a value."""
+    every = {field.name: 1.0 for field in FIELDS} | {FB_TOTAL: 7524.0, FB_USED: 3000.0}
+    values = {exporter_data.A: every, exporter_data.B: every}
+    return exporter_data.snapshot(
+        found_card(0),
+        found_card(1),
+        values=values,
+        round_=replace(PROCESSES, at=at),
+        groups=exporter_data.ALL,
+        troubles={"pods": "late"},
+        xids={exporter_data.A: XidTally(79, {79: 1}), exporter_data.B: XidTally()},
+        at=at,
+        unsupported={exporter_data.B: ("DCGM_FI_DEV_MEMORY_TEMP",)},
+    )
+
+
+def exporter_page() -> str:
+    at = time.time()
+    snapshot = seen(at)
+    tenancy = exporter_data.tenancy(*PODS)
+    book = UsageBook(lambda: snapshot, lambda: tenancy)
+    kubelet = KubeletRound(at, 0.01, 2, (("shop", "bert-1"),))
+    exposition = Exposition(
+        Site(NODE, NODE, version="0.1.0"),
+        lambda: snapshot,
+        book,
+        overuse=lambda: OveruseTally(1, 0),
+        kubelet=lambda: kubelet,
+    )
+    registry = CollectorRegistry()
+    registry.register(exposition)
+    return generate_latest(registry).decode()
+
+
+def extender_page(folder: Path) -> str:
+    extender = ExtenderFixture()
+    extender.nodes.apply(event("ADDED", node_json(NODE, *cards(29, 29))))
+    extender.create("waits", units=40)
+    registry = CollectorRegistry()
+    metrics = VerbMetrics(registry)
+    with metrics.timed("filter"):
+        metrics.filtered(FilterResult((), {NodeName(NODE): "no room"}))
+    metrics.bound(Bound(Outcome.CONFLICT, "taken"))
+    heard = (("pods", reflector(extender.clock, listed=True)),)
+    registry.register(LedgerCollector(extender.books, Readiness(heard, 60)))
+    held = certificates(folder / "tls")
+    registry.register(CertificateCollector(TlsFiles(*held.settings.values())))
+    return generate_latest(registry).decode()
+
+
+def webhook_page(folder: Path) -> str:
+    registry = CollectorRegistry()
+    ReviewMetrics(registry).reviewed("/validate", Result.ALLOWED, 1)
+    held = certificates(folder / "tls")
+    files = TlsFiles(*held.settings.values())
+    registry.register(CertificateCollector(files, CERTIFICATE_ENDS))
+    return generate_latest(registry).decode()
+
+
+def plugin_page() -> str:
+    registry = CollectorRegistry()
+    metrics = PluginMetrics(registry)
+    metrics.registered.labels("baidu.com/vcuda-memory").set(1)
+    metrics.sick.labels(exporter_data.A).set(0)
+    return generate_latest(registry).decode()
+
+
+def labels_by_metric(*pages: str) -> dict[str, set[str]]:
+    """The labels that each metric of these pages has, by the names of its samples."""
+    found: dict[str, set[str]] = {}
+    for page in pages:
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
 
 TARGETS = {"job", "instance", "node", "app_kubernetes_io_name", "le"}
 """What Prometheus puts there itself, and a histogram's own."""
@@ -45,30 +158,21 @@ KUBE_STATE_METRICS = {
 ALL = [(str(one), one.filled) for one in queries()]
 RULED = [(rule.name, rule.expr) for group in GROUPS for rule in group.alerts]
 
+BOTH = (
+    *("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED"),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+)
 THE_12239 = {
     # As it is on grafana.com: by instance and gpu.
     **{
         f"first, {name}": f'{name}{{instance=~".+", gpu=~".+"}}'
-        for name in (
-            "DCGM_FI_DEV_GPU_TEMP",
-            "DCGM_FI_DEV_POWER_USAGE",
-            "DCGM_FI_DEV_GPU_UTIL",
-            "DCGM_FI_DEV_FB_USED",
-            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-        )
+        for name in (*BOTH, "DCGM_FI_DEV_GPU_UTIL")
     },
     "first, clock": 'DCGM_FI_DEV_SM_CLOCK{instance=~".+", gpu=~".+"} * 1000000',
     # As dcgm-exporter's repository has it: by hostname, and by Hostname before.
     **{
         f"later, {name}": f'max({name}{{hostname=~".+", gpu=~".+"}}) by (hostname, gpu)'
-        for name in (
-            "DCGM_FI_DEV_GPU_TEMP",
-            "DCGM_FI_DEV_POWER_USAGE",
-            "DCGM_FI_DEV_SM_CLOCK",
-            "DCGM_FI_DEV_FB_USED",
-            "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-        )
+        for name in (*BOTH, "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
     },
 }
 """Its panels' queries, each with one answer for each card."""

@@ -1,15 +1,24 @@
 """The adapter's rules over the real exporter, by way of a real Prometheus."""
 
+import hashlib
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from gpushare.addresses import free_address
+from gpushare.domain.model import NodeName, PodRef, PodUID
+from gpushare.domain.model import Placement as Held
 from gpushare.fakeapi.cluster import Embedded
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_placement
+from gpushare.kube.cluster import Kind, Target
 from gpusharectl.demo.api_server import ApiServerOnLoopback
+from tests.builders import AT, container_json, pod_json, share
 from tests.monitoring.adapter import Adapter, Metric, rules_of
-from tests.monitoring.exported import ExportedNode
 from tests.monitoring.scene import (
     ALLOCATED,
     FB_USED,
@@ -20,14 +29,88 @@ from tests.monitoring.scene import (
     SEED,
     SM_UTIL,
 )
-from tests.nvml.build import the_stub
-from tests.nvml.driver import stub_card
+from tests.nvml.build import STATE_VARIABLE, Stub, the_stub
+from tests.nvml.driver import StubCard, StubDriver, stub_card
 from tests.testbed.process import Launcher
 from tests.testbed.prometheus import Prometheus
 from tests.testbed.served import MonitoringPrograms
 from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.processes
+
+
+@dataclass
+class ExportedNode:
+    """One node; ``pod`` runs a pod on it, ``runs`` a process of a cgroup."""
+
+    name: str
+    folder: Path
+    stub: Stub
+    cards: list[StubCard]
+    cluster: Embedded
+    server: ApiServerOnLoopback
+    launcher: Launcher
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        self.driver = StubDriver(self.folder, self.cards)
+        self.host = self.folder / "host"
+        (self.host / "proc").mkdir(parents=True)
+        self.address = str(free_address())
+
+    def start(self) -> None:
+        own = {
+            "NODE_NAME": self.name,
+            "KUBECONFIG": str(self.server.kubeconfig(self.folder / "kubeconfig")),
+            "LISTEN": self.address,
+            "COLLECT_LISTEN": "off",
+            "HOST_ROOT": str(self.host),
+            "KUBELET_DIR": str(self.folder / "kubelet"),
+            "LOG_FORMAT": "text",
+        }
+        environment = {
+            # Settings that whoever runs the tests may have are left out.
+            **{key: text for key, text in os.environ.items() if "GPUSHARE_" not in key},
+            "LD_LIBRARY_PATH": str(self.stub.library.parent),
+            STATE_VARIABLE: str(self.driver.path),
+            **{f"GPUSHARE_{key}": text for key, text in own.items()},
+        }
+        command = [sys.executable, "-m", "deviceplugin", "export"]
+        self.launcher.start(f"exporter-{self.name}", command, environment)
+
+    def pod(self, name: str, namespace: str, card: int, pid: int) -> None:
+        """Run a pod of one container ``main`` that was allotted 4 units of a card."""
+        body = pod_json(name, containers=[container_json("main", 4, 1)])
+        body["metadata"] |= {"namespace": namespace, "uid": ""}
+        made = self.cluster.create(Kind.PODS, body)
+        uid = str(made["metadata"]["uid"])
+        ref = PodRef(PodUID(uid), namespace, name, 0)
+        one = share(self.cards[card].uuid, 4, 1)
+        held = Held(ref, NodeName(self.name), (one,))
+        note = {names.PLACEMENT: encode_placement(held, AT)}
+        self.cluster.bind(Target(namespace, name, uid), self.name, note)
+        container = hashlib.sha256(uid.encode()).hexdigest()
+        runs = {
+            "name": "main",
+            "containerID": f"containerd://{container}",
+            "state": {"running": {"startedAt": AT}},
+        }
+        body = {"status": {"phase": "Running", "containerStatuses": [runs]}}
+        self.cluster.patch(Kind.PODS, namespace, name, body, subresource="status")
+        self.runs(pid, f"/kubepods/burstable/pod{uid}/{container}")
+
+    def uses(self, card: int, pid: int, *, mib: int, sm: int) -> None:
+        """Let a process use a card, from now on."""
+        uuid = self.cards[card].uuid
+        self.driver.process(uuid, pid, mib=mib)
+        self.driver.busy(uuid, pid, sm=sm)
+
+    def runs(self, pid: int, cgroup: str) -> None:
+        folder = self.host / "proc" / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} (python) S {' '.join(['1'] * 49)}\n")
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
 
 A, B, SHOP, BANK, NOBODY = 101, 102, 103, 104, 900
 """Processes."""
@@ -96,11 +179,11 @@ def chain(
 
 def furnish(first: ExportedNode, second: ExportedNode) -> None:
     """Run four pods of 4 units (1024 MiB) each, and a process of nobody's."""
-    first.pod("bert-a", namespace="default", card=0, units=4, pid=A)
-    first.pod("bert-b", namespace="default", card=0, units=4, pid=B)
-    first.pod("web-0", namespace="shop", card=1, units=4, pid=SHOP)
-    second.pod("web-0", namespace="bank", card=0, units=4, pid=BANK)
-    first.outside(NOBODY)
+    first.pod("bert-a", "default", card=0, pid=A)
+    first.pod("bert-b", "default", card=0, pid=B)
+    first.pod("web-0", "shop", card=1, pid=SHOP)
+    second.pod("web-0", "bank", card=0, pid=BANK)
+    first.runs(NOBODY, "/system.slice/xorg.service")
     first.uses(0, A, mib=512, sm=23)
     first.uses(0, B, mib=256, sm=0)
     first.uses(1, SHOP, mib=512, sm=10)
@@ -138,12 +221,12 @@ def test_the_load_comes_and_goes_while_all_runs(chain: Chain) -> None:
     """0, 23, 0; and with the pod its series go."""
     node = chain.first
     late = 110
-    node.pod("late", namespace="default", card=1, units=4, pid=late)
+    node.pod("late", "default", card=1, pid=late)
     node.uses(1, late, mib=128, sm=0)
     for sm in (0, 23, 0):
         node.uses(1, late, mib=128, sm=sm)
         chain.comes_to({"late": sm}, "pods", SM_UTIL, namespace="default")
     node.driver.leave(node.cards[1].uuid, late)
-    node.end("late", namespace="default")
+    node.cluster.delete(Kind.PODS, "default", "late", grace_period_s=0)
     series = f'{{__name__=~"{SM_UTIL}|{MEM_USED}|{ALLOCATED}",PodName="late"}}'
     wait_until(lambda: not chain.prometheus.query(series), "series gone", 60)
