@@ -82,7 +82,8 @@ class Candidates:
     def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
         self._ledger = ledger
         self._hosts = hosts
-        self._properties: dict[NodeName, NodeProperties] = {}
+        self.properties: dict[NodeName, NodeProperties] = {}
+        """Of all nodes that exist."""
         self._pods: Counter[NodeName] = Counter()
         self._changed: list[NodeName] = []
         self._kinds: OrderedDict[object, _Kept] = OrderedDict()
@@ -92,12 +93,12 @@ class Candidates:
 
     def put(self, name: NodeName, properties: NodeProperties) -> None:
         """Record a node that is new or changed."""
-        self._properties[name] = properties
+        self.properties[name] = properties
         self._changed.append(name)
 
     def drop(self, name: NodeName) -> None:
         """Remove a node."""
-        self._properties.pop(name, None)
+        self.properties.pop(name, None)
         self._changed.append(name)
 
     def count(self, name: NodeName, pods: int) -> None:
@@ -105,25 +106,12 @@ class Candidates:
         self._pods[name] += pods
         self._changed.append(name)
 
-    def names(self) -> tuple[NodeName, ...]:
-        """Return the names of all nodes."""
-        return tuple(self._properties)
-
     def changed_since(self, position: int) -> tuple[set[NodeName], int]:
         """Return the nodes that changed since a position, or whose pods did.
 
         Beside it is the present position, for the next call.
         """
         return set(self._changed[position:]), len(self._changed)
-
-    def knows(self, name: NodeName) -> bool:
-        """Tell whether this node exists."""
-        return name in self._properties
-
-    def takes(self, name: NodeName) -> bool:
-        """Tell whether this node exists and accepts pods."""
-        properties = self._properties.get(name)
-        return properties is not None and not properties.closed
 
     def offered(self, needs: PodNeeds) -> tuple[NodeName, ...]:
         """Return the nodes that pass all filters and could be chosen.
@@ -150,7 +138,7 @@ class Candidates:
 
     def judge(self, needs: PodNeeds, name: NodeName) -> tuple[str, ...]:
         """Return the reasons why a node cannot take the pod; empty if it can."""
-        properties = self._properties[name]
+        properties = self.properties[name]
         slots = None if properties.pods is None else properties.pods - self._pods[name]
         away = keeps_away(properties, needs.constraints)
         if away is not None:
@@ -202,7 +190,7 @@ class Candidates:
         changed, kept.position = self.changed_since(kept.position)
         for name in changed:
             kept.drop(name)
-            if name not in self._properties:
+            if name not in self.properties:
                 continue
             if reasons := self.judge(needs, name):
                 kept.refused[name] = reasons
@@ -277,9 +265,9 @@ class SimulatedCluster:
 
     def untouched(self) -> int:
         """Count the cards that hold nothing, on nodes that accept pods."""
-        takes = self.candidates.takes
-        nodes = (node for node in self.ledger.nodes() if takes(node.name))
-        return sum(len(node.untouched) for node in nodes)
+        every = self.candidates.properties.items()
+        nodes = (self.ledger.node(name) for name, its in every if not its.closed)
+        return sum(len(node.untouched) for node in nodes if node is not None)
 
     def add_bound(self, pod: Json) -> PodRef:
         """Add a pod that already runs, by its own UID, which its placement names."""
@@ -311,7 +299,7 @@ class SimulatedCluster:
         decided = schedule(needs.request, nodes, needs.policy)
         if not isinstance(decided, Placement):
             reasons = self.candidates.reasons(needs)
-            return Refused(reasons, len(self.candidates.names()))
+            return Refused(reasons, len(self.candidates.properties))
         note = encode_placement(decided, self._moment().isoformat())
         self.api.bind(
             Target(ref.namespace, ref.name, ref.uid),

@@ -470,7 +470,7 @@ class Gauge:
         for name in changed:
             node = self._cluster.ledger.node(name)
             value = 0
-            if node is not None and node.cards and candidates.knows(name):
+            if node is not None and node.cards and name in candidates.properties:
                 fits = not candidates.judge(kind.needs, name)
                 value = unusable_units(kind.needs, node, fits=fits)
             kind.unusable.put(name, value)

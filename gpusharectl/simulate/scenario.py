@@ -5,10 +5,10 @@ running cluster. Times are seconds since the beginning.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from gpushare.domain.model import PodRequest
 from gpushare.domain.policies import Choice
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
@@ -118,6 +118,7 @@ class Scenario:
 
 _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _MS = 1000
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -155,43 +156,28 @@ def stretch(length_s: float) -> str:
     """
     if 0 < (milliseconds := round(_MS * length_s)) < _MS:
         return f"{milliseconds} ms"
-    left = round(length_s)
-    parts = []
-    for word, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, size)
+    for (word, size), (smaller, least) in pairwise((*_UNITS, _UNITS[-1])):
+        number, left = divmod(round(length_s), size)
         if number:
-            parts.append((word, number))
-    if not parts:
-        return "0 s"
-    first = parts[0][0]
-    following = {"d": "h", "h": "min", "min": "s"}.get(first)
-    kept = [parts[0], *(part for part in parts[1:2] if part[0] == following)]
-    return " ".join(f"{number} {word}" for word, number in kept)
+            more = f" {left // least} {smaller}" if left // least else ""
+            return f"{number} {word}{more}"
+    return "0 s"
 
 
 def request_text(needs: PodNeeds) -> str:
     """Describe what a pod asks for; different kinds of pods get different words."""
-    request = needs.request
-    amounts = ", ".join(_amounts(request)) or "nothing"
-    return ", ".join((amounts, *_wishes(needs)))
-
-
-def _amounts(request: PodRequest) -> Iterator[str]:
-    if request.claims:
-        yield words.claims(request.claims)
-    host = request.host
+    request, host = needs.request, needs.request.host
+    amounts = [words.claims(request.claims)] if request.claims else []
     if host is not None and host.cpu_milli:
-        yield f"{host.cpu_milli / 1000:g} CPU"
+        amounts.append(f"{host.cpu_milli / 1000:g} CPU")
     if host is not None and host.memory_mib:
-        yield f"{host.memory_mib / 1024:.3g} GiB of the node"
-
-
-def _wishes(needs: PodNeeds) -> Iterator[str]:
-    request = needs.request
+        amounts.append(f"{host.memory_mib / 1024:.3g} GiB of the node")
+    said = amounts or ["nothing"]
     if request.cards is not None:
-        yield words.allowed(request.cards)
+        said.append(words.allowed(request.cards))
     if needs.constraints.selector:
         labels = (f"{key}={value}" for key, value in needs.constraints.selector)
-        yield f"on nodes with {' and '.join(labels)}"
+        said.append(f"on nodes with {' and '.join(labels)}")
     if request.policy:
-        yield f"by the policy {request.policy}"
+        said.append(f"by the policy {request.policy}")
+    return ", ".join(said)

@@ -113,11 +113,7 @@ def _card_terms(value: object) -> object:
             raise ValueError(f'"{value}": give 1 card or more, or leave the field out')
         if not units:
             raise ValueError(f'"{value}": a card has at least 256 MiB')
-        found.append(
-            {"count": str(min(int(match[1]), MOST_CARDS)), "units": str(units)}
-        )
-        if int(match[1]) > MOST_CARDS:
-            found.append(found[-1])
+        found += [{"units": str(units)}] * min(int(match[1]), MOST_CARDS + 1)
     return found
 
 

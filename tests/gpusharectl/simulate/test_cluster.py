@@ -42,7 +42,7 @@ def test_only_nodes_without_a_chance_are_left_out(policy: str) -> None:
         cores = dice.choice([1, 1, 1, 100])
         ref, needs = pending(here, pod(f"p-{number}", units, cores, cpu=cpu))
         of = here.candidates
-        judged = {name: of.judge(needs, name) for name in of.names()}
+        judged = {name: of.judge(needs, name) for name in of.properties}
         nodes = [here.ledger.node(name) for name, no in judged.items() if not no]
         found = [node for node in nodes if node is not None]
         wanted = schedule(needs.request, found, needs.policy)
