@@ -59,20 +59,17 @@ def place() -> Iterator[Path]:
     """A folder for temporary files, with a name short enough for sockets below it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         yield Path(path)
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "KUBECONFIG")}
-    return kept | {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"} | more
+        wait_until(lambda: not children_of(Path(path)), "end of the children")
 
 
 @contextmanager
 def demo(
     folder: Path, *args: str, cwd: Path | None = None, **more: str
 ) -> Iterator[subprocess.Popen[str]]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "KUBECONFIG")}
     with subprocess.Popen(
         [sys.executable, "-m", "gpusharectl", "demo", *args],
-        env=environment(folder, **more),
+        env=kept | {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"} | more,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -115,14 +112,10 @@ def test_everything_comes_out_as_promised(story: str) -> None:
     # A bar is not broken in two, and a pipe gets no colours.
     assert max(map(len, story.splitlines())) <= 80
     assert "\x1b" not in story
-
-
-def test_it_shows_what_containers_see(story: str) -> None:
-    """As seed 001 does with ``kubectl exec``: two share a card, one has the other."""
-    lines = [line.split() for line in story.splitlines()]
+    # What containers see, as seed 001 does with ``kubectl exec``.
     first = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
     second = "GPU-7cf0b881-7598-8b1a-3270-94d6f5d2479a"
-    assert [line[1:] for line in lines if line[:1] == ["inside"]] == [
+    assert [line.split()[1:] for line in lines if line.startswith("inside")] == [
         ["cuda-1", "1024", "MiB", first],
         ["cuda-2", "5120", "MiB", first],
         ["cuda-3", "5120", "MiB", second],
@@ -138,7 +131,6 @@ def test_a_story_may_be_broken_off(place: Path, number: signal.Signals) -> None:
         said, _ = child.communicate(timeout=WITHIN_S)
     assert child.returncode != 0
     assert "Traceback" not in said
-    wait_until(lambda: not children_of(place), "end of the children")
     assert list(place.iterdir()) == []
 
 
@@ -174,7 +166,6 @@ def test_hold_stays_until_it_is_told_to_stop(
         child.communicate(timeout=WITHIN_S)
     assert child.returncode == 0
     assert list(place.iterdir()) == []
-    wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL], ids=["hup", "kill"])
@@ -191,7 +182,6 @@ def test_no_child_outlives_a_demo_that_is_killed(
         )
         child.send_signal(number)
         child.communicate(timeout=WITHIN_S)
-        wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +202,6 @@ def test_hold_ends_when_a_child_does(place: Path, of: str, who: str) -> None:
     assert " ended:\n" in said
     assert "Traceback" not in said
     assert list(place.iterdir()) == []
-    wait_until(lambda: not children_of(place), "end of the children")
 
 
 @pytest.mark.parametrize("length", [1, 30, 60])
