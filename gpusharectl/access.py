@@ -77,13 +77,9 @@ def reach(
     """
     found = _found(kubeconfig, environ, _usual(environ) if places is None else places)
     chosen = _context(found, context) if found else ""
-    try:
+    with _file_is_well():
         objects = ApiObjects.connect(found or None, chosen or None)
         cluster = ApiServer.connect(found or None, chosen or None)
-    except ClusterError as error:
-        raise CannotReachError(
-            f"{error}; correct the file, or name another with --kubeconfig"
-        ) from error
     access = Access(objects, cluster, found, chosen)
     try:
         _check(access, needs)
@@ -109,6 +105,16 @@ def reached(kubeconfig: str | None, context: str | None) -> Iterator[Access]:
         raise click.ClickException(f"{access.objects.host}: {error}") from error
     finally:
         access.close()
+
+
+@contextmanager
+def _file_is_well() -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as error:
+        raise CannotReachError(
+            f"{error}; correct the file, or name another with --kubeconfig"
+        ) from error
 
 
 def _usual(environ: Mapping[str, str]) -> Sequence[Path]:
@@ -152,40 +158,28 @@ def _readable(paths: Sequence[str], way: str) -> str:
         try:
             with Path(path).open("rb") as file:
                 file.read(1)
-        except FileNotFoundError as error:
-            raise CannotReachError(
-                f"{way}: there is no file {path}; name a kubeconfig"
-            ) from error
-        except PermissionError as error:
-            raise CannotReachError(
-                f"{way}: this user may not read {path}; run this as root, or name "
-                "another with --kubeconfig"
-            ) from error
         except (OSError, ValueError) as error:
-            raise CannotReachError(
-                f"{way}: {path} cannot be read ({error}); name a kubeconfig"
-            ) from error
+            why = f"{path} cannot be read ({error}); name a kubeconfig"
+            if isinstance(error, FileNotFoundError):
+                why = f"there is no file {path}; name a kubeconfig"
+            if isinstance(error, PermissionError):
+                why = f"this user may not read {path}; run this as root, or name "
+                why += "another with --kubeconfig"
+            raise CannotReachError(f"{way}: {why}") from error
     return os.pathsep.join(paths)
 
 
 def _context(kubeconfig: str, wanted: str | None) -> str:
-    try:
+    with _file_is_well():
         known = contexts(kubeconfig)
-    except ClusterError as error:
-        raise CannotReachError(
-            f"{error}; correct the file, or name another with --kubeconfig"
-        ) from error
     chosen = wanted if wanted is not None else known.current
-    has = f"it has {', '.join(known.names)}" if known.names else "it has none"
-    if not chosen:
-        raise CannotReachError(
-            f"{kubeconfig} has no current context ({has}); choose one with --context"
-        )
-    if chosen not in known.names:
-        raise CannotReachError(
-            f"{kubeconfig} has no context {chosen!r} ({has}); choose one with --context"
-        )
-    return chosen
+    if chosen and chosen in known.names:
+        return chosen
+    missing = f"context {chosen!r}" if chosen else "current context"
+    raise CannotReachError(
+        f"{kubeconfig} has no {missing} (it has {', '.join(known.names) or 'none'}); "
+        "choose one with --context"
+    )
 
 
 def _check(access: Access, needs: Sequence[tuple[str, str]]) -> None:

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
@@ -11,7 +12,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, whole
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects, Ref
-from gpushare.kube.words import counted
+from gpushare.kube.words import counted, listed
 from gpusharectl.access import access_options, reached
 from gpusharectl.output import ObjectChange, fit_to_show, tidy
 
@@ -19,8 +20,7 @@ Step = dict[str, object]
 _HARD = "/spec/hard"
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The old and the new resource, as quotas name them; ``keep`` the old one, too."""
 
     old: str
@@ -52,7 +52,7 @@ def move(quota: Json, names: Names) -> Move | Clash | None:
 
     The API server refuses the patch if the limits have changed since they were read.
     """
-    hard = (quota.get("spec") or {}).get("hard") or {}
+    hard = _hard(quota)
     if names.old not in hard:
         return None
     ref, number = Ref.of(quota), str(hard[names.old])
@@ -70,12 +70,12 @@ def without_bound(
     quotas: Sequence[Json], moves: Sequence[Move], resource: str
 ) -> tuple[str, ...]:
     """Return the namespaces of these moves without a quota on the resource."""
-    bounded = {
-        Ref.of(quota).namespace
-        for quota in quotas
-        if resource in ((quota.get("spec") or {}).get("hard") or {})
-    }
+    bounded = {Ref.of(quota).namespace for quota in quotas if resource in _hard(quota)}
     return tuple(sorted({one.ref.namespace for one in moves} - bounded))
+
+
+def _hard(quota: Json) -> Json:
+    return (quota.get("spec") or {}).get("hard") or {}
 
 
 def _path(resource: str) -> str:
@@ -155,8 +155,9 @@ def migrate_quota(  # noqa: PLR0913
         quotas = access.objects.list("v1", "ResourceQuota", namespace=namespace or "")
         found = [move(quota, wish) for quota in quotas]
         moves = [one for one in found if isinstance(one, Move)]
-        if not quotas and namespace:
-            _insist_on(access.objects, namespace)
+        name = Ref("v1", "Namespace", namespace or "")
+        if not quotas and namespace and access.objects.get(name) is None:
+            raise click.ClickException(f'there is no namespace "{namespace}"')
         if dry_run:
             _show(access.objects, moves)
         else:
@@ -184,11 +185,6 @@ def _check(old: str, new: str) -> None:
         )
 
 
-def _insist_on(objects: Objects, namespace: str) -> None:
-    if objects.get(Ref("v1", "Namespace", namespace)) is None:
-        raise click.ClickException(f'there is no namespace "{namespace}"')
-
-
 def _show(objects: Objects, moves: Iterable[Move]) -> None:
     """Show the result of each change, by the API server's dry run."""
     for one in moves:
@@ -208,23 +204,20 @@ def _do(objects: Objects, moves: Iterable[Move], wish: Names) -> None:
 
 def _remind(namespaces: tuple[str, ...]) -> None:
     """Remind of a quota on memory: a pod may request it with almost no cores."""
-    if not namespaces:
-        return
-    shown = ", ".join(namespaces[:_MOST_SHOWN])
-    more = len(namespaces) - _MOST_SHOWN
-    if more > 0:
-        shown += f" and {more} more"
-    click.echo(fit_to_show(f"Only cores are limited in {shown}: add {_UNITS} there."))
+    if namespaces:
+        shown = listed(namespaces, _MOST_SHOWN)
+        told = f"Only cores are limited in {shown}: add {_UNITS} there."
+        click.echo(fit_to_show(told))
 
 
 def _close(moves: list[Move], wish: Names, *, dry_run: bool) -> None:
+    quotas = counted(len(moves), "quota")
     if not moves:
         click.echo(f"No quota is left to move from {wish.old} to {wish.new}.")
     elif dry_run:
-        would = counted(len(moves), "quota")
-        click.echo(f"{would} would be moved to {wish.new}; nothing was changed.")
+        click.echo(f"{quotas} would be moved to {wish.new}; nothing was changed.")
     else:
-        click.echo(f"{counted(len(moves), 'quota')} moved to {wish.new}.")
+        click.echo(f"{quotas} moved to {wish.new}.")
 
 
 def _complain(clashes: list[Clash], wish: Names) -> int:

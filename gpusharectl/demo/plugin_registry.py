@@ -143,8 +143,8 @@ class Registry(RegistrationServicer):
         self._lock = Lock()
         self._endpoints: dict[str, Endpoint] = {}
         self._connected: dict[str, Endpoint] = {}
-        self._healthy: dict[str, frozenset[str]] = {}
-        self._unhealthy: dict[str, frozenset[str]] = {}
+        self._devices: dict[str, dict[str, bool]] = {}
+        """Whether each device is usable, by resource."""
         self._followed: list[tuple[Endpoint, Thread]] = []
 
     def Register(  # noqa: N802
@@ -179,20 +179,20 @@ class Registry(RegistrationServicer):
     def healthy(self, resource: str) -> frozenset[str] | None:
         """Return the usable devices; None for a resource that was never offered."""
         with self._lock:
-            return self._healthy.get(resource)
+            devices = self._devices.get(resource)
+        if devices is None:
+            return None
+        return frozenset(one for one, usable in devices.items() if usable)
 
     def capacity(self) -> dict[str, int]:
         """Count all devices of each resource."""
         with self._lock:
-            return {
-                resource: len(healthy) + len(self._unhealthy[resource])
-                for resource, healthy in self._healthy.items()
-            }
+            return {resource: len(ids) for resource, ids in self._devices.items()}
 
     def allocatable(self) -> dict[str, int]:
         """Count the usable devices of each resource."""
         with self._lock:
-            return {resource: len(ids) for resource, ids in self._healthy.items()}
+            return {name: sum(ids.values()) for name, ids in self._devices.items()}
 
     def close(self) -> None:
         """Close the connections to all plugins; their streams end."""
@@ -209,18 +209,14 @@ class Registry(RegistrationServicer):
         # connection is closed, which is a bug of kubelet itself (contracts 2.7).
         with self._lock:
             ended = self._connected.pop(resource, None)
-            if ended is not None and resource in self._healthy:
-                self._unhealthy[resource] |= self._healthy[resource]
-                self._healthy[resource] = frozenset()
+            if ended is not None and resource in self._devices:
+                self._devices[resource] = dict.fromkeys(self._devices[resource], False)
         if ended is not None:
             ended.close()
 
     def _told(self, resource: str, devices: Sequence[Device]) -> None:
-        healthy = frozenset(one.ID for one in devices if one.health == HEALTHY)
-        unhealthy = frozenset(one.ID for one in devices) - healthy
         with self._lock:
-            self._healthy[resource] = healthy
-            self._unhealthy[resource] = unhealthy
+            self._devices[resource] = {one.ID: one.health == HEALTHY for one in devices}
 
 
 def _complaint(request: RegisterRequest) -> str:

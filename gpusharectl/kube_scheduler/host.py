@@ -62,10 +62,6 @@ class HostScheduler(ABC):
         except Obstacle as obstacle:
             return obstacle
 
-    def missing(self) -> str:
-        """Return in words that somebody has undone our configuration, or ""."""
-        return self._files.missing()
-
     def apply(self, plan: Sequence[FileChange]) -> None:
         """Write the changes of ``plan`` or ``restore``; ``OSError`` if that fails."""
         self._applied = tuple(plan)

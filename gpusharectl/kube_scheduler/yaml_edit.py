@@ -75,23 +75,18 @@ def raw(text: str, node: Node) -> str:
 
 def add_item(text: str, parent: MappingNode, key: str, item: object) -> str:
     """Add an item to the list under a key, which need not exist."""
-    node = child(parent, key)
-    if node is None or _is_nothing(node):
-        return _add_lines(text, parent, key, node, _dashed(item))
-    if isinstance(node, SequenceNode) and not node.flow_style:
-        return _after(text, node, node.start_mark.column, _dashed(item))
-    return _inside(text, node, json.dumps(item))
+    lines = [f"- {item}"]
+    if not isinstance(item, str):
+        first, *others = yaml.safe_dump(item, sort_keys=False).splitlines()
+        lines = [f"- {first}", *(f"  {line}" for line in others)]
+    return _add(text, parent, key, lines, json.dumps(item))
 
 
 def add_entry(text: str, parent: MappingNode, key: str, name: str, value: str) -> str:
     """Add ``name: value`` to the mapping under a key, which need not exist."""
-    node = child(parent, key)
-    line = f"{name}: {json.dumps(value)}"
-    if node is None or _is_nothing(node):
-        return _add_lines(text, parent, key, node, [f"  {line}"])
-    if isinstance(node, MappingNode) and not node.flow_style:
-        return _after(text, node, node.start_mark.column, [line])
-    return _inside(text, node, f"{json.dumps(name)}: {json.dumps(value)}")
+    written = json.dumps(value)
+    flow = f"{json.dumps(name)}: {written}"
+    return _add(text, parent, key, [f"{name}: {written}"], flow, indent="  ")
 
 
 def drop_item(text: str, parent: MappingNode, key: str, item: Node) -> str:
@@ -140,33 +135,40 @@ def _drop(
 
 def _drop_flow(text: str, spans: Sequence[Span], span: Span) -> str:
     at = spans.index(span)
+    start, end = span[0].start_mark.index, span[1].end_mark.index
     if at:
-        start, end = spans[at - 1][1].end_mark.index, span[1].end_mark.index
+        start = spans[at - 1][1].end_mark.index
     elif len(spans) > 1:
-        start, end = span[0].start_mark.index, spans[1][0].start_mark.index
-    else:
-        start, end = span[0].start_mark.index, span[1].end_mark.index
+        end = spans[1][0].start_mark.index
     return _put(text, start, end, "")
 
 
-def _add_lines(
-    text: str, parent: MappingNode, key: str, empty: Node | None, lines: Sequence[str]
+def _add(
+    text: str,
+    parent: MappingNode,
+    key: str,
+    lines: Sequence[str],
+    flow: str,
+    indent: str = "",
 ) -> str:
-    """Write lines below a key, and the key too unless it is there (``empty``)."""
+    """Write lines below a key, or inside brackets; also the key, if it is not there.
+
+    ``indent`` is that of the lines below a key without a value.
+    """
+    node = child(parent, key)
+    # A key without a value has an empty node.
+    if node is not None and node.start_mark.index != node.end_mark.index:
+        if isinstance(node, SequenceNode | MappingNode) and not node.flow_style:
+            return _after(text, node, node.start_mark.column, lines)
+        return _inside(text, node, flow)
     if parent.flow_style:
         # No block can stand inside braces; the caller parses the result and refuses it.
         return _inside(text, parent, f"{key}: null")
+    lines = [f"{indent}{line}" for line in lines]
     column = parent.start_mark.column
-    if empty is not None:
-        return _after(text, empty, column, lines)
+    if node is not None:
+        return _after(text, node, column, lines)
     return _after(text, parent, column, [f"{key}:", *lines])
-
-
-def _dashed(item: object) -> list[str]:
-    if isinstance(item, str):
-        return [f"- {item}"]
-    first, *others = yaml.safe_dump(item, sort_keys=False).splitlines()
-    return [f"- {first}", *(f"  {line}" for line in others)]
 
 
 def _after(text: str, node: Node, column: int, lines: Sequence[str]) -> str:
@@ -183,11 +185,6 @@ def _inside(text: str, node: Node, written: str) -> str:
         return _put(text, at, at, f", {written}")
     at = node.start_mark.index + 1
     return _put(text, at, at, written)
-
-
-def _is_nothing(node: Node) -> bool:
-    """Return whether a key has no value."""
-    return isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
 
 
 def _line_end(text: str, node: Node) -> int:

@@ -102,7 +102,7 @@ def test_put_proved_and_taken_back(
     assert any("the old pod has to end" in words for words in heard)
     assert host.probe() == ""
     assert host.plan() == []
-    assert host.missing() == ""
+    assert host._files.missing() == ""
     assert pods_of_ours(objects) == []
 
     host.apply(host.restore())
@@ -179,12 +179,12 @@ def test_manifest_written_anew_is_mended(
     untouched = files.read(MANIFEST)
     host.apply(host.plan())
     files.write(MANIFEST, untouched)
-    assert "no longer names" in host.missing()
+    assert "no longer names" in host._files.missing()
     plan = host.plan()
     assert [change.path for change in plan] == [MANIFEST]
     host.apply(plan)
     assert host.wait(lambda _: None) == ""
-    assert host.missing() == ""
+    assert host._files.missing() == ""
     host.apply(host.restore())
     assert files.read(MANIFEST) == untouched
     assert host.wait(lambda _: None) == ""
