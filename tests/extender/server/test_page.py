@@ -1,25 +1,50 @@
-"""The page at /ui in a real browser: what it shows, and when."""
+"""The page at /ui in a real browser: what it shows, for every reader, and safely."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.builders import card, pod_json
+from gpusharectl.ui import PageServer
+from tests.builders import bound_json, card, placement, pod_json
 from tests.extender.page_fixture import Scene, drawn, furnish
+from tests.gpusharectl.golden import assert_as_kept
 from tests.testbed.browser import Browser, Tab
 
-CARDS = """
-[...document.querySelectorAll('.card')].map((card) => ({
-  node: card.closest('.node').querySelector('h3').textContent,
-  card: card.querySelector('h4').textContent,
-  uuid: card.querySelector('h4').title,
-  numbers: [...card.querySelectorAll('.numbers > span')].map((one) => one.textContent),
-  pods: [...card.querySelectorAll('.pods li')].map((one) => one.textContent.trim()),
-  bars: [...card.querySelectorAll('.bar:not(.thin) i:not(.free)')]
-    .map((one) => one.title),
-}))
+TAB, ENTER, SPACE = ("Tab", 9), ("Enter", 13, "\r"), (" ", 32, " ")
+CONTRAST = """
+(() => {
+  const bright = ([r, g, b]) => [r, g, b].map((one) => one / 255).map((one) =>
+    one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, i) => sum + one * [0.2126, 0.7152, 0.0722][i], 0);
+  const probe = document.createElement('p');
+  document.body.append(probe);
+  const rgb = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color.match(/[0-9]+/g).map(Number);
+  };
+  const ratio = (one, other) => {
+    const [dark, light] = [bright(rgb(one)), bright(rgb(other))].sort((a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  const found = {};
+  for (const ink of ['ink', 'soft', 'warn', 'bad', 'good', 'link'])
+    for (const paper of ["paper", "sheet"])
+      found[`${ink} on ${paper}`] = ratio(ink, paper);
+  found['ink on bad-sheet'] = ratio('ink', 'bad-sheet');
+  const edges = {};
+  for (let i = 0; i < 8; i++) {
+    found[`ink on p${i}`] = ratio('ink', `p${i}`);
+    edges[`e${i} on track`] = ratio(`e${i}`, 'track');
+  }
+  probe.remove();
+  return [found, edges];
+})()
 """
+
+
+NODES = "document.getElementById('nodes').innerText"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +54,7 @@ def scene() -> Iterator[Scene]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tab(scene: Scene, browser: Browser) -> Iterator[Tab]:
     """One look at the furnished cluster, that must have nothing to complain of."""
     found = scene.shown(browser)
@@ -37,105 +62,17 @@ def tab(scene: Scene, browser: Browser) -> Iterator[Tab]:
     assert found.complaints == []
 
 
-def cards_of(tab: Tab) -> dict[str, Any]:
-    return {one["uuid"]: one for one in tab.evaluate(CARDS)}
-
-
-def test_every_card_of_the_snapshot_is_there_with_its_pods(
-    scene: Scene, tab: Tab
-) -> None:
-    """Numbers, names and bars, from the same books."""
-    shown = cards_of(tab)
+def test_the_whole_page(scene: Scene, tab: Tab) -> None:
+    """How full it is, who waits and why, what is wrong, and each card with its pods."""
+    text = re.sub(r"Updated [0-9:]+|[0-9]+ s ago", "", tab.text("body"))
+    bars = "[...document.querySelectorAll('.bar i[title]')].map((one) => one.title)"
+    kept = "\n".join([tab.evaluate("document.title"), text, *tab.evaluate(bars), ""])
+    assert_as_kept("extender-page", kept)
     told = scene.json("/snapshot")
-    assert {card["uuid"] for node in told["nodes"] for card in node["cards"]} == set(
-        shown
-    )
-    for node in told["nodes"]:
-        for card_ in node["cards"]:
-            one = shown[card_["uuid"]]
-            assert one["node"] == node["name"]
-            assert one["card"].startswith(f"card {card_['index']} ")
-            held = [
-                (f"{pod['namespace']}/{pod['name']}", part)
-                for pod in node["pods"]
-                for part in pod["shares"]
-                if part["card"] == card_["uuid"]
-            ]
-            units = sum(part["units"] for _, part in held) + sum(
-                pod["claims"][0]["units"] for pod in node["unplaced"]
-            )
-            assert one["numbers"][1] == f"{units}/{card_['units']} units, "
-            for name, _ in held:
-                assert [text for text in one["pods"] if text.startswith(name)], name
-                assert [text for text in one["bars"] if text.startswith(name)], name
-            assert len(one["pods"]) == len(held) + len(node["unplaced"])
-
-
-def test_numbers_come_with_units_and_words(tab: Tab) -> None:
-    """What a card has, what is free, and whose it is."""
-    shown = cards_of(tab)
-    rtx = shown["GPU-5d3cc7ba-17d9"]
-    assert rtx["card"] == "card 0 GeForce RTX 3090"
-    assert rtx["numbers"] == [
-        "3 free, ",
-        "91/94 units, ",
-        "22.75/23.5 GiB, ",
-        "51/100 cores",
-    ]
-    assert rtx["pods"] == [
-        "nlp/bert-intent-7c9f 50 units, 30 cores",
-        "search/reranker-5d8b 40 units, 20 cores",
-        "default/canary 1 unit, 1 core",
-    ]
-    assert shown["GPU-a10077c2-3f00"]["pods"] == ["research/train-0 whole card"]
-    cordoned = shown["GPU-a10277c2-3f02"]
-    assert cordoned["card"].endswith("cordoned")
-    assert cordoned["pods"] == ["speech/tts-0 32 units, 10 cores (leaving)"]
-    assert cordoned["numbers"][0] == "closed, "
-    assert shown["GPU-a10377c2-3f03"]["card"].endswith("sick")
-    (lost,) = shown["GPU-ed6e0001-88aa"]["pods"]
-    assert lost == "default/by-hand 6 units, 1 core (card unknown)"
-
-
-def test_the_answer_comes_first(tab: Tab) -> None:
-    """How full, how large a pod could come, who waits, and what is wrong."""
-    figures = tab.evaluate(
-        "[...document.querySelectorAll('#figures div')].map((one) => one.innerText)"
-    )
-    assert figures == [
-        "Allotted\n62 %\n335 of 541 units, 83.75 of 135.25 GiB",
-        "Largest free block\n23 units\n5.75 GiB on edge-1 card 0",
-        "Untouched cards\n0 of 8\n4 nodes with cards",
-        "Waiting\n2 pods\nwith reasons, below",
-        "To look at\n2\nbelow",
-    ]
-    assert tab.evaluate("document.title") == "2 waiting · GPU cards"
-
-
-def test_who_waits_is_shown_with_the_reason(scene: Scene, tab: Tab) -> None:
-    """In the extender's own words, the first in line first."""
-    rows = tab.evaluate(
-        "[...document.querySelectorAll('#waiting tbody tr')].map((row) =>"
-        " [...row.cells].map((cell) => cell.innerText))"
-    )
-    assert rows[0] == [
-        "research/llama-0 priority 100",
-        "94 units (23.5 GiB) and 50 cores",
-        "no card has 94 units free; the most is 23, on edge-1 card 0",
-    ]
-    assert rows[1][0] == "research/batch-0"
-    assert rows[1][2].startswith("Invalid vcuda request: 150 cores")
-    told = scene.json("/ui/state")["pending"]
-    assert [row[2] for row in rows] == [pod["because"] for pod in told]
-
-
-def test_what_is_wrong_comes_with_the_next_step(tab: Tab) -> None:
-    """A sick card, and a pod of which nobody knows the card."""
-    lost, sick = tab.text("#health").splitlines()
-    assert lost.startswith("edge-1 the card of default/by-hand is unknown: charged")
-    assert lost.endswith("each card of the node → gpusharectl inspect --node edge-1")
-    assert sick.startswith("gpu-3 card 3 is sick: it gets no new pods; running")
-    assert sick.endswith("→ gpusharectl inspect --node gpu-3")
+    uuids = {card["uuid"] for node in told["nodes"] for card in node["cards"]}
+    shown = "[...document.querySelectorAll('.card h4')].map((one) => one.title)"
+    assert set(tab.evaluate(shown)) == uuids
+    assert all(pod["because"] in text for pod in scene.json("/ui/state")["pending"])
 
 
 def test_a_pod_that_comes_shows_up_and_one_that_goes_is_gone(browser: Browser) -> None:
@@ -224,7 +161,7 @@ def test_finding_and_ordering_stay_over_a_reload(
     tab.write("asr-2")
     names = "[...document.querySelectorAll('.node h3')].map((one) => one.innerText)"
     assert tab.evaluate(names) == ["gpu-3"]
-    assert len(cards_of(tab)) == 1
+    assert tab.evaluate("document.querySelectorAll('.card').length") == 1
     assert tab.evaluate("document.querySelectorAll('.pods .found').length") == 1
     assert tab.text("#said") == "1 of 4 nodes shown."
     tab.reload()
@@ -241,3 +178,197 @@ def test_finding_and_ordering_stay_over_a_reload(
     assert "Nothing matches “nobody”." in tab.text("#nodes")
     assert tab.complaints == []
     drawn(tab)
+
+
+def focused(tab: Tab) -> str:
+    return str(
+        tab.evaluate("document.activeElement.id || document.activeElement.tagName")
+    )
+
+
+def test_it_is_used_by_keyboard_alone(tab: Tab) -> None:
+    """Every control in its order, and nothing that holds the focus fast."""
+    order = []
+    for _ in range(5):
+        tab.press(*TAB)
+        order.append(focused(tab))
+    assert order[1:4] == ["pause", "find", "order"]
+    tab.evaluate("document.querySelector('a').focus()")
+    tab.press(*ENTER)
+    assert focused(tab) == "cards"
+    tab.evaluate("document.getElementById('pause').focus()")
+    tab.press(*SPACE)
+    assert tab.evaluate("document.activeElement.ariaPressed") == "true"
+    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_the_focus_stays_while_the_page_refreshes_itself(
+    scene: Scene, tab: Tab
+) -> None:
+    """And what was typed, and what is not touched by the news is the same element."""
+    tab.evaluate("document.getElementById('find').focus()")
+    tab.write("gpu")
+    other = "document.querySelector('[data-key=gpu-2]').marked"
+    tab.evaluate(f"{other} = true")
+    scene.holds("news", "gpu-1", "GPU-5d3cc7ba-17d9", 1)
+    there = "document.getElementById('nodes').innerText.includes('default/news')"
+    tab.wait_for(there, "news")
+    assert focused(tab) == "find"
+    assert tab.evaluate("document.getElementById('find').value") == "gpu"
+    assert tab.evaluate(other) is True
+    scene.gone("news")
+    tab.wait_for(f"!{there}", "page without it")
+
+
+def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
+    """Headings to jump by, names for what can be used, and no word of the bars."""
+    heard = tab.heard()
+    headings = [name for role, name in heard if role == "heading"]
+    assert headings[:5] == [
+        "GPU cards",
+        "To look at",
+        "Waiting pods",
+        "Nodes and their cards",
+        "edge-1",
+    ]
+    assert "card 0 GeForce RTX 3090" in headings
+    columns = [name for role, name in heard if role == "columnheader"]
+    assert columns == ["Pod", "Asks", "Why it waits"]
+    named = {role: name for role, name in heard if role in ("searchbox", "combobox")}
+    assert named == {"searchbox": "Find", "combobox": "Order"}
+    regions = [name for role, name in heard if role == "region"]
+    assert "Node gpu-2" in regions
+    assert "status" in {role for role, _ in heard}
+    assert tab.evaluate("document.documentElement.lang") == "en"
+    words = [name for role, name in heard if role == "StaticText"]
+    # Of the bars' labels nothing: each pod is told once on its card, in the list.
+    assert sum("bert-intent" in word for word in words) == 1
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_can_be_read_by_day_and_by_night(tab: Tab, dark: bool) -> None:
+    """Text has a contrast of 4.5 at least, the edges of the bars 3 (WCAG 2.2, AA)."""
+    tab.seen_as(1200, 900, dark=dark)
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(20, 23, 26)") is dark
+    text, edges = tab.evaluate(CONTRAST)
+    assert {what: ratio for what, ratio in text.items() if ratio < 4.5} == {}
+    assert {what: ratio for what, ratio in edges.items() if ratio < 3} == {}
+
+
+@pytest.mark.parametrize("width", [320, 760, 1600])
+def test_it_fits_on_every_screen(tab: Tab, width: int) -> None:
+    """Nobody scrolls sideways, down to 320 pixels (WCAG 2.2, reflow)."""
+    tab.seen_as(width, 800)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_cluster_of_many_nodes(browser: Browser) -> None:
+    """The first fifty, and the others on demand; who looks for one finds any."""
+    with Scene() as scene:
+        for number in range(120):
+            cards = [card(i, 29, uuid=f"GPU-{number}-{i}") for i in range(4)]
+            scene.node(f"node-{number}", *cards)
+        scene.holds("needle", "node-119", "GPU-119-3", 20)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('70 nodes left')", "all nodes")
+        shown = "document.querySelectorAll('.node').length"
+        assert tab.evaluate(shown) == 50
+        # As people count: node-2 before node-10.
+        third = "document.querySelectorAll('.node h3')[2].textContent"
+        assert tab.evaluate(third) == "node-2"
+        tab.evaluate("document.querySelector('#rest button').click()")
+        assert tab.evaluate(shown) == 100
+        tab.evaluate("document.getElementById('find').focus()")
+        tab.write("needle")
+        assert tab.evaluate(shown) == 1
+        assert "node-119" in tab.text("#nodes")
+        assert tab.complaints == []
+
+
+def test_a_card_of_many_pods(browser: Browser) -> None:
+    """All have a place in the bar; of the names the first twelve, and then all."""
+    with Scene() as scene:
+        scene.node("n", card(0, 94))
+        for number in range(40):
+            scene.holds(f"p{number:02}", "n", "GPU-0", 2, 1)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('and 28 more')", "all pods")
+        widths = tab.evaluate(
+            "[...document.querySelectorAll('.bar:not(.thin) i:not(.free)')]"
+            ".map((one) => one.getBoundingClientRect().width)"
+        )
+        assert len(widths) == 40
+        assert min(widths) >= 3
+        tab.evaluate("document.querySelector('summary').focus()")
+        tab.press(*ENTER)
+        assert tab.evaluate("document.querySelector('details').open") is True
+        scene.holds("q", "n", "GPU-0", 1, 1)
+        tab.wait_for("document.body.innerText.includes('and 29 more')", "one more")
+        assert tab.evaluate("document.querySelector('details').open") is True
+        assert focused(tab) == "SUMMARY"
+
+
+def test_more_promised_than_there_is(browser: Browser) -> None:
+    """It is shown as it is, and pointed at."""
+    with Scene() as scene:
+        scene.node("n", card(0, 29))
+        scene.holds("a", "n", "GPU-0", 20)
+        scene.holds("b", "n", "GPU-0", 20)
+        tab = scene.shown(browser)
+        tab.wait_for("document.body.innerText.includes('default/b')", "both pods")
+        assert "n card 0 is overcommitted: pods hold 40 of 29 units" in tab.text(
+            "#health"
+        )
+        assert tab.evaluate("document.querySelectorAll('.bar.over').length") == 1
+        assert tab.text("#figures").startswith("Allotted\n100 %")
+
+
+def test_text_of_the_cluster_is_never_code(browser: Browser) -> None:
+    """Whoever may write a node's annotation would else run script in ours."""
+    bad = "<img src=x onerror=document.title='owned'><script>document.title=1</script>"
+    with Scene() as scene:
+        scene.node("n", card(0, 29, model=bad))
+        pod: dict[str, Any] = bound_json(placement("a", 0, 1, node="n"))
+        scene.pod(pod)
+        scene.pod(pod_json("b", units=1, annotations={"baidu.com/vcuda-policy": bad}))
+        tab = scene.shown(browser)
+        assert "onerror=document" in tab.text(".card h4")
+        assert (
+            tab.evaluate("document.querySelectorAll('img, .card script').length") == 0
+        )
+        assert "owned" not in str(tab.evaluate("document.title"))
+        assert tab.complaints == []
+
+
+def test_nothing_else_may_run_or_be_reached(scene: Scene, browser: Browser) -> None:
+    """The page's own headers say so, and the browser obeys them."""
+    tab = scene.shown(browser)
+    assert tab.complaints == []
+    loaded = tab.evaluate(
+        "performance.getEntriesByType('resource').map((one) => one.name)"
+    )
+    assert {url.partition("/ui/")[0] + "/ui" for url in loaded} == {scene.url}
+    said = tab.evaluate(
+        "fetch('http://127.0.0.1:1/').then(() => 'reached', (error) => error.name)"
+    )
+    assert said == "TypeError"
+    tab.evaluate(
+        "const made = document.createElement('div');"
+        "try { made.innerHTML = '<b>x</b>'; window.turned = 'markup'; }"
+        "catch (error) { window.turned = error.name; }"
+    )
+    assert tab.evaluate("window.turned") == "TypeError"
+    assert any("Content Security Policy" in one for one in tab.complaints)
+
+
+def test_it_comes_through_the_window_of_gpusharectl(
+    scene: Scene, browser: Browser
+) -> None:
+    """Under its secret path: the page asks for its state beside itself."""
+    with PageServer(0, scene.get) as server:
+        tab = browser.open(server.url)
+        drawn(tab)
+        assert "nlp/bert-intent-7c9f" in tab.text("#nodes")
+        assert tab.complaints == []
