@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
@@ -14,7 +15,6 @@ from extender.server.public import Readiness
 from extender.server.tls import TlsFiles
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
-from gpusharectl.pki import not_after
 from tests.builders import (
     FIRST_FIT,
     bound_json,
@@ -160,9 +160,12 @@ def test_certificates_show_when_they_end(
 
     def ends(file: str, *, known: bool = True) -> None:
         name = "vcuda_certificate_not_after_timestamp_seconds"
-        written = not_after(held.read()[f"{file}.crt"]) if known else None
         found = value(registry, name, file=file)
-        assert found == (written and written.timestamp())
+        if known:
+            written = x509.load_pem_x509_certificate(held.read()[f"{file}.crt"])
+            assert found == written.not_valid_after_utc.timestamp()
+        else:
+            assert found is None
 
     ends("ca")
     ends("server")

@@ -62,6 +62,12 @@ def tab(scene: Scene, browser: Browser) -> Iterator[Tab]:
     assert found.complaints == []
 
 
+def refreshed(tab: Tab, expression: str) -> None:
+    """Have the page look at once, instead of after some seconds."""
+    tab.evaluate("look()")
+    tab.wait_for(expression, "the news on the page")
+
+
 def test_the_whole_page(scene: Scene, tab: Tab) -> None:
     """How full it is, who waits and why, what is wrong, and each card with its pods."""
     text = re.sub(r"Updated [0-9:]+|[0-9]+ s ago", "", tab.text("body"))
@@ -84,23 +90,15 @@ def test_a_pod_that_comes_shows_up_and_one_that_goes_is_gone(browser: Browser) -
         assert "default/old" in tab.text("#nodes")
         assert "None: every pod" in tab.text("#waiting")
         scene.holds("new", "n", "GPU-0", 20)
-        tab.wait_for(
-            "document.getElementById('nodes').innerText.includes('default/new')",
-            "the new pod on the page",
-        )
+        tab.wait_for(f"{NODES}.includes('default/new')", "the new pod on the page")
         assert tab.text("#said") == "default/new is on n card 0."
         scene.pod(pod_json("big", units=20, cores=1))
-        tab.wait_for(
-            "!!document.querySelector('#waiting tbody tr')", "row of who waits"
-        )
+        refreshed(tab, "!!document.querySelector('#waiting tbody tr')")
         assert "the most is 5, on n card 0" in tab.text("#waiting")
         scene.gone("old")
         scene.gone("big")
-        tab.wait_for(
-            "!document.getElementById('nodes').innerText.includes('default/old')"
-            " && !document.querySelector('#waiting tr')",
-            "page without the two",
-        )
+        gone = f"!document.querySelector('#waiting tr') && !{NODES}.includes('old')"
+        refreshed(tab, gone)
         assert "None: every pod" in tab.text("#waiting")
         assert tab.complaints == []
 
@@ -123,7 +121,7 @@ def test_when_nobody_answers_the_last_picture_stays_and_says_so(
         tab = scene.shown(browser)
         assert tab.evaluate("document.getElementById('alarm').hidden") is True
         scene.hang_up()
-        tab.wait_for("!document.getElementById('alarm').hidden", "alarm")
+        refreshed(tab, "!document.getElementById('alarm').hidden")
         assert tab.text("#alarm").startswith("No answer from the extender: ")
         assert "The page shows the state of" in tab.text("#alarm")
         assert "card 0" in tab.text("#nodes")
@@ -146,10 +144,7 @@ def test_a_pause_is_kept(browser: Browser) -> None:
         assert tab.evaluate(asked) == before
         assert "default/new" not in tab.text("#nodes")
         tab.evaluate("document.getElementById('pause').click()")
-        tab.wait_for(
-            "document.getElementById('nodes').innerText.includes('default/new')",
-            "the new pod on the page",
-        )
+        tab.wait_for(f"{NODES}.includes('default/new')", "the new pod on the page")
 
 
 def test_finding_and_ordering_stay_over_a_reload(
@@ -212,13 +207,11 @@ def test_the_focus_stays_while_the_page_refreshes_itself(
     other = "document.querySelector('[data-key=gpu-2]').marked"
     tab.evaluate(f"{other} = true")
     scene.holds("news", "gpu-1", "GPU-5d3cc7ba-17d9", 1)
-    there = "document.getElementById('nodes').innerText.includes('default/news')"
-    tab.wait_for(there, "news")
+    refreshed(tab, f"{NODES}.includes('default/news')")
     assert focused(tab) == "find"
     assert tab.evaluate("document.getElementById('find').value") == "gpu"
     assert tab.evaluate(other) is True
     scene.gone("news")
-    tab.wait_for(f"!{there}", "page without it")
 
 
 def test_a_screen_reader_is_told_all_of_it(tab: Tab) -> None:
@@ -305,7 +298,7 @@ def test_a_card_of_many_pods(browser: Browser) -> None:
         tab.press(*ENTER)
         assert tab.evaluate("document.querySelector('details').open") is True
         scene.holds("q", "n", "GPU-0", 1, 1)
-        tab.wait_for("document.body.innerText.includes('and 29 more')", "one more")
+        refreshed(tab, f"{NODES}.includes('and 29 more')")
         assert tab.evaluate("document.querySelector('details').open") is True
         assert focused(tab) == "SUMMARY"
 
