@@ -3,8 +3,8 @@
 That kubectl's own kustomize gives the same: ``tests/controlplane/test_manifests.py``.
 """
 
-from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,319 +28,240 @@ from tests.testbed.manifests import FOLDER, stanza
 
 PART_OF = "app.kubernetes.io/part-of"
 NAME = "app.kubernetes.io/name"
-KUSTOMIZATION = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-COMPONENT = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
-THING = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: n}\n"
-TARGET = "{kind: ConfigMap, name: a}"
+INSTALLED = (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS)
+EVERY = (*INSTALLED, *BIE)
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
-def every() -> Iterator[tuple[str, Json]]:
-    """All objects of all overlays."""
-    for overlay in OVERLAYS:
-        for body in load(overlay, components=["nvidia-runtime"]):
-            yield overlay, body
-    for overlay in WEBHOOK_OVERLAYS:
-        for body in load(overlay, components=["webhook-void"]):
-            yield overlay, body
+@cache
+def shipped(overlay: str) -> tuple[Json, ...]:
+    """An overlay as it is loaded; nobody may change it."""
+    return load(overlay)
 
 
-def of_kind(*kinds: str) -> list[Json]:
-    return [body for _, body in every() if body["kind"] in kinds]
+def of_kind(overlay: str, *kinds: str) -> list[Json]:
+    return [body for body in shipped(overlay) if body["kind"] in kinds]
 
 
-def containers() -> list[Json]:
-    return [
-        container
-        for body in of_kind(*WORKLOADS)
-        for container in body["spec"]["template"]["spec"]["containers"]
-    ]
+def pods(overlay: str) -> dict[str, Json]:
+    """The pods of an overlay's workloads, by the names of these."""
+    return {
+        body["metadata"]["name"]: body["spec"]["template"]["spec"]
+        for body in of_kind(overlay, *WORKLOADS)
+    }
 
 
-def workload(overlay: str, name: str, *components: str) -> Json:
-    found = load(overlay, components=components)
-    (one,) = [
-        body
-        for body in found
-        if body["kind"] in WORKLOADS and body["metadata"]["name"] == name
-    ]
-    spec: Json = one["spec"]["template"]["spec"]
-    return spec
-
-
-def test_every_object_says_whose_it_is() -> None:
-    """By these labels uninstall finds them, and a person too; the pods have them."""
-    for overlay, body in every():
-        labels = body["metadata"]["labels"]
-        assert labels[PART_OF] == "gpushare", (overlay, body)
-        assert labels[NAME].startswith("gpushare-"), (overlay, body)
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_every_object_says_whose_it_is(overlay: str) -> None:
+    """By these labels uninstall finds them, where it looks; the pods have them."""
+    for body in shipped(overlay):
+        metadata = body["metadata"]
+        labels = metadata["labels"]
+        assert labels[PART_OF] == "gpushare", body
+        assert labels[NAME].startswith("gpushare-"), body
+        assert metadata["name"].startswith("gpushare-"), body
+        assert metadata.get("namespace") in ("kube-system", None), body
         if body["kind"] in WORKLOADS:
             assert body["spec"]["template"]["metadata"]["labels"] == labels
             assert body["spec"]["selector"] == {"matchLabels": {NAME: labels[NAME]}}
+    refs = [Ref.of(body) for body in shipped(overlay)]
+    assert len(refs) == len(set(refs))
 
 
-def test_every_object_has_our_name() -> None:
-    """So that none can be taken for another's."""
-    assert all(b["metadata"]["name"].startswith("gpushare-") for _, b in every())
-
-
-def test_no_right_is_too_wide() -> None:
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_no_right_is_too_wide(overlay: str) -> None:
     """No wildcard, no secrets, no way to more rights, no cluster-admin."""
-    roles = of_kind("ClusterRole", "Role")
-    assert roles
-    for rule in (rule for role in roles for rule in role["rules"]):
-        words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
-        assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
-        assert "nonResourceURLs" not in rule
-    for binding in of_kind("ClusterRoleBinding", "RoleBinding"):
+    for role in of_kind(overlay, "ClusterRole", "Role"):
+        for rule in role["rules"]:
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not words & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
+            assert "nonResourceURLs" not in rule
+    for binding in of_kind(overlay, "ClusterRoleBinding", "RoleBinding"):
         assert binding["roleRef"]["name"] != "cluster-admin"
         for subject in binding["subjects"]:
-            assert subject["kind"] == "ServiceAccount"
-            assert subject["namespace"] == "kube-system"
+            assert (subject["kind"], subject["namespace"]) == (
+                "ServiceAccount",
+                "kube-system",
+            )
 
 
-def test_every_account_that_is_named_is_made() -> None:
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_account_that_is_named_is_made(overlay: str) -> None:
     """By bindings, pods and the guard."""
-    for overlay in OVERLAYS:
-        found = load(overlay)
-        made = {b["metadata"]["name"] for b in found if b["kind"] == "ServiceAccount"}
-        bound = {s["name"] for b in found for s in b.get("subjects", ())}
-        run = {
-            b["spec"]["template"]["spec"]["serviceAccountName"]
-            for b in found
-            if b["kind"] in WORKLOADS
-        }
-        assert made == bound == run
-        for name in made:
-            guards = [b for b in found if b["kind"] == "ValidatingAdmissionPolicy"]
-            user = f"'system:serviceaccount:kube-system:{name}'"
-            assert any(user in str(guard) for guard in guards)
+    found = shipped(overlay)
+    made = {b["metadata"]["name"] for b in of_kind(overlay, "ServiceAccount")}
+    bound = {s["name"] for b in found for s in b.get("subjects", ())}
+    run = {spec["serviceAccountName"] for spec in pods(overlay).values()}
+    assert made == bound == run
+    guards = str(of_kind(overlay, "ValidatingAdmissionPolicy"))
+    assert all(f"'system:serviceaccount:kube-system:{name}'" in guards for name in made)
 
 
-def test_containers_can_do_little() -> None:
-    """A read-only root, no capabilities, none to be had."""
-    assert containers()
-    for container in containers():
-        allowed = container["securityContext"]
-        assert allowed == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }, container["name"]
+def version() -> str:
+    setup = ConfigParser()
+    setup.read(FOLDER.parent / "setup.cfg")
+    return setup["metadata"]["version"]
 
 
-def test_containers_are_looked_after() -> None:
-    """Probes, room, and an image that is not pulled where it is there."""
-    for container in containers():
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            asked = container[probe]["httpGet"]
-            ports = [one["name"] for one in container["ports"]]
-            # The extender's verbs are on loopback, and with TLS for scheduler alone.
-            here = asked.get("host") == "127.0.0.1" and asked["port"] in (39999, 39998)
-            assert here or asked["port"] in ports
-        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
-        assert container["imagePullPolicy"] == "IfNotPresent"
+@pytest.mark.parametrize("overlay", EVERY)
+def test_containers_can_do_little_and_are_looked_after(overlay: str) -> None:
+    """A read-only root, no capabilities; probes, room, and an image of this version."""
+    swapped = load(overlay, image="local.test:5000/gpushare:9")
+    for spec in pods(overlay).values():
+        for one in spec["containers"]:
+            assert one["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, one["name"]
+            ports = [port["name"] for port in one["ports"]]
+            for probe in PROBES:
+                asked = one[probe]["httpGet"]
+                # The extender's verbs are on loopback; with TLS for scheduler alone.
+                here = (asked.get("host"), asked["port"])
+                loopback = [("127.0.0.1", port) for port in (39999, 39998)]
+                assert here in loopback or asked["port"] in ports
+            assert {"cpu", "memory"} <= set(one["resources"]["requests"])
+            assert one["imagePullPolicy"] == "IfNotPresent"
+            scheduler = one["name"] == "kube-scheduler"
+            ours = f"gpushare:{version()}"
+            assert one["image"] == ("kube-scheduler:v1.36.3" if scheduler else ours)
+    assert f"gpushare:{version()}" not in str(
+        [body for body in swapped if body["kind"] in WORKLOADS]
+    )
 
 
-def test_pods_are_no_more_than_they_must_be() -> None:
+ROOT = ("gpushare-device-plugin", "gpushare-exporter")
+OF_HOST = {
+    "gpushare-device-plugin": {"/etc/cdi", "/var/run/cdi", "/var/lib/vcuda"}
+    | {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "pod-resources")},
+    "gpushare-exporter": {"/var/lib/kubelet/pod-resources"},
+    "with-tls": {"/etc/kubernetes/vcuda/tls"},
+    "k3s-with-tls": {"/etc/rancher/k3s/vcuda/tls"},
+}
+"""Which folders of the host a workload sees, or the extender of an overlay."""
+
+
+@pytest.mark.parametrize("overlay", EVERY)
+def test_pods_are_no_more_than_they_must_be(overlay: str) -> None:
     """Root only where kubelet's folders are root's; the host's network for one."""
-    for body in of_kind(*WORKLOADS):
-        name, spec = body["metadata"]["name"], body["spec"]["template"]["spec"]
-        allowed = spec["securityContext"]
+    for name, spec in pods(overlay).items():
+        allowed, root = spec["securityContext"], name in ROOT
         assert allowed["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert spec["priorityClassName"].startswith("system-")
+        assert (allowed["runAsUser"] == 0, allowed.get("runAsNonRoot", False)) == (
+            root,
+            not root,
+        )
         assert ("hostNetwork" in spec) == (name == "gpushare-extender")
-        assert not {"hostPID", "hostIPC"} & set(spec)
-        plugin = name == "gpushare-device-plugin"
-        assert (allowed["runAsUser"] == 0) == plugin
-        assert allowed.get("runAsNonRoot", False) != plugin
+        assert ("hostPID" in spec) == (name == "gpushare-exporter")
+        assert "hostIPC" not in spec
+        volumes = [one for one in spec.get("volumes", ()) if "hostPath" in one]
+        paths = {one["hostPath"]["path"] for one in volumes}
+        plain = overlay if name == "gpushare-extender" else name
+        assert paths == OF_HOST.get(plain, set()), name
+        if overlay in BIE:
+            assert spec["automountServiceAccountToken"] is False
+            assert not {"volumes", "serviceAccountName"} & set(spec)
+        else:
+            assert spec["priorityClassName"].startswith("system-")
 
 
-def test_of_the_host_only_what_is_needed() -> None:
-    """The extender none of it, but the certificates."""
-    for overlay in OVERLAYS:
-        folders = {
-            volume["hostPath"]["path"]
-            for body in load(overlay)
-            if body["kind"] in WORKLOADS
-            and body["metadata"]["name"] != "gpushare-device-plugin"
-            for volume in body["spec"]["template"]["spec"]["volumes"]
-            if "hostPath" in volume
-        }
-        where = {
-            "with-tls": {"/etc/kubernetes/vcuda/tls"},
-            "k3s-with-tls": {"/etc/rancher/k3s/vcuda/tls"},
-        }
-        assert folders == where.get(overlay, set()), overlay
-
-
-def test_the_device_plugin_is_never_two_on_a_node() -> None:
-    """kubelet would drop the newer when the older ends."""
-    for body in of_kind("DaemonSet"):
+@pytest.mark.parametrize("overlay", ["kubeadm", "exporter"])
+def test_daemonsets_go_where_the_label_is_and_never_two_on_a_node(overlay: str) -> None:
+    """Whatever taints are there; kubelet would drop the newer when the older ends."""
+    for body in of_kind(overlay, "DaemonSet"):
         assert body["spec"]["updateStrategy"] == {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0},
         }
-
-
-def test_the_device_plugin_goes_where_the_label_is() -> None:
-    """Whatever taints are there."""
-    spec = workload("kubeadm", "gpushare-device-plugin")
-    assert spec["nodeSelector"][GPU_NODE_LABEL] == "true"
-    assert spec["tolerations"] == [{"operator": "Exists"}]
-    mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
-    paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]}
+        spec = body["spec"]["template"]["spec"]
+        if body["metadata"]["name"] != "gpushare-extender":
+            assert spec["nodeSelector"][GPU_NODE_LABEL] == "true"
+            assert spec["tolerations"] == [{"operator": "Exists"}]
+    plugin = pods("kubeadm")["gpushare-device-plugin"]
+    mounts = plugin["containers"][0]["volumeMounts"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in plugin["volumes"]}
     # Containers are given folders of /var/lib/vcuda by this name.
-    assert mounts == paths
+    assert {one["name"]: one["mountPath"] for one in mounts} == paths
 
 
 def test_the_extender_is_the_same_beside_both_schedulers() -> None:
     """It is written down twice, but for where kubelet asks how it is."""
-    (one,) = workload("kubeadm", "gpushare-extender")["containers"]
-    _, other = workload("second-scheduler", "gpushare-scheduler")["containers"]
-    probes = ("startupProbe", "livenessProbe", "readinessProbe")
-    for probe in probes:
+    one_pod = pods("kubeadm")["gpushare-extender"]
+    other_pod = pods("second-scheduler")["gpushare-scheduler"]
+    (one,), (_, other) = one_pod["containers"], other_pod["containers"]
+    for probe in PROBES:
         asked, other_asked = dict(one[probe]), dict(other[probe])
         assert asked.pop("httpGet")["path"] == other_asked.pop("httpGet")["path"]
         assert asked == other_asked
-    assert {k: v for k, v in other.items() if k not in probes} == {
-        k: v for k, v in one.items() if k not in probes
-    }
+    assert {**one, **dict.fromkeys(PROBES)} == {**other, **dict.fromkeys(PROBES)}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
-    for overlay, name in (
-        ("kubeadm", "gpushare-extender"),
-        ("second-scheduler", "gpushare-scheduler"),
-    ):
-        assert shm in workload(overlay, name)["volumes"]
-
-
-def test_the_second_scheduler_has_the_stanza_that_we_ship() -> None:
-    """It is written down twice."""
-    (body,) = of_kind("ConfigMap")
+    assert shm in one_pod["volumes"]
+    assert shm in other_pod["volumes"]
+    (body,) = of_kind("second-scheduler", "ConfigMap")
     configuration = yaml.safe_load(body["data"]["scheduler.yaml"])
     assert configuration["extenders"] == [stanza()]
 
 
-def test_the_images_are_of_this_version() -> None:
-    """setup.cfg says which; no registry is ours to name."""
-    setup = ConfigParser()
-    setup.read(FOLDER.parent / "setup.cfg")
-    version = setup["metadata"]["version"]
-    images = {container["image"] for container in containers()}
-    assert images == {f"gpushare:{version}", "kube-scheduler:v1.36.3"}
-
-
-def test_another_image() -> None:
-    """Ours everywhere, and no other's."""
-    found = load("second-scheduler", image="local.test:5000/gpushare:9")
-    images = {
-        container["name"]: container["image"]
-        for body in found
-        if body["kind"] in WORKLOADS
-        for container in body["spec"]["template"]["spec"]["containers"]
-    }
-    assert images == {
-        "device-plugin": "local.test:5000/gpushare:9",
-        "extender": "local.test:5000/gpushare:9",
-        "kube-scheduler": "kube-scheduler:v1.36.3",
-    }
-    assert workload("kubeadm", "gpushare-extender")["containers"][0]["image"] != (
-        "local.test:5000/gpushare:9"
-    )
-
-
-def test_the_nvidia_runtime_is_asked_for_by_a_component() -> None:
-    """Where there is no such RuntimeClass, pods that name it cannot be made."""
-    plugin = "gpushare-device-plugin"
-    assert "runtimeClassName" not in workload("k3s", plugin)
-    assert workload("k3s", plugin, "nvidia-runtime")["runtimeClassName"] == "nvidia"
-
-
 def test_mutual_tls_brings_its_settings() -> None:
     """And nothing else is changed."""
-    plain, tls = (workload(o, "gpushare-extender") for o in ("kubeadm", "with-tls"))
-    more = tls["containers"][0]["env"][len(plain["containers"][0]["env"]) :]
-    assert {one["name"]: one["value"] for one in more} == {
+    plain, tls = (
+        pods(overlay)["gpushare-extender"]["containers"][0]
+        for overlay in ("kubeadm", "with-tls")
+    )
+    assert {one["name"]: one["value"] for one in tls["env"][len(plain["env"]) :]} == {
         "GPUSHARE_TLS_CERT": "/etc/vcuda/tls/server.crt",
         "GPUSHARE_TLS_KEY": "/etc/vcuda/tls/server.key",
         "GPUSHARE_TLS_CLIENT_CA": "/etc/vcuda/tls/ca.crt",
     }
-    (mount,) = [m for m in tls["containers"][0]["volumeMounts"] if m["name"] == "tls"]
-    assert mount == {"name": "tls", "mountPath": "/etc/vcuda/tls", "readOnly": True}
-    assert load("kubeadm", components=["tls"]) == load("with-tls")
-
-
-def test_names_that_nobody_knows() -> None:
-    """It says which there are."""
-    with pytest.raises(ManifestError, match=r"no overlay 'kubeadmin'; use one of kube"):
-        load("kubeadmin")
-    with pytest.raises(ManifestError, match=r"no component 'cdi'; use one of nvidia-"):
-        load("kubeadm", components=["cdi"])
-
-
-def test_every_folder_is_an_overlay_or_a_part_of_one() -> None:
-    """None is left out by the loader."""
-    folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
-    parts = {"base", "extender", *COMPONENTS}
-    assert folders == {*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE, *parts}
-    listed = {path.parent.name for path in FOLDER.glob("*/*.yaml")}
-    # Examples to copy from, and a chart's values.
-    assert listed == {*folders, "autoscaling"}
-
-
-def written(root: Path, **files: str) -> Path:
-    """A folder with these files; ``_`` stands for ``/``, and all are YAML."""
-    for name, text in files.items():
-        path = root / f"{name.replace('_', '/')}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def patch(steps: str, target: str = TARGET) -> dict[str, str]:
-    """An overlay of one object and one patch."""
-    listed = f"resources: [a.yaml]\npatches: [{{path: p.yaml, target: {target}}}]"
-    return {
-        "top_kustomization": f"{KUSTOMIZATION}{listed}",
-        "top_a": THING,
-        "top_p": steps,
-    }
-
-
-def test_components_come_before_patches(tmp_path: Path) -> None:
-    """As in kustomize: an overlay has the last word."""
-    listed = f"patches: [{{path: p.yaml, target: {TARGET}}}]"
-    root = written(
-        tmp_path,
-        **patch("[{op: replace, path: /data, value: {last: word}}]"),
-        part_kustomization=f"{COMPONENT}{listed}",
-        part_p="[{op: add, path: /data, value: {first: word}}]",
-    )
-    top = root / "top" / "kustomization.yaml"
-    top.write_text(f"{top.read_text()}\ncomponents: [../part]")
-    (found,) = assemble(root, "top")
-    assert found["data"] == {"last": "word"}
-    (found,) = assemble(root, "top", components=["part"])
-    assert found["data"] == {"first": "word"}
+    mount = {"name": "tls", "mountPath": "/etc/vcuda/tls", "readOnly": True}
+    assert mount in tls["volumeMounts"]
+    assert load("kubeadm", components=["tls"]) == shipped("with-tls")
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("overlay", "component", "says"),
     [
-        (patch("[]", "{kind: Secret, name: a}"), "0 objects are"),
-        (patch("[{op: replace, path: /data, value: 1}]"), "top/p.yaml: can't replace"),
-        (patch("[{op: add, path: data, value: 1}]"), "top/p.yaml: "),
+        ("kubeadmin", (), "no overlay 'kubeadmin'; use one of kube"),
+        ("kubeadm", ["cdi"], "no component 'cdi'; use one of nvidia-"),
+        ("kubeadm", ["exporter-evict"], "changes nothing in kubeadm"),
+    ],
+)
+def test_names_that_nobody_knows(overlay: str, component: list[str], says: str) -> None:
+    with pytest.raises(ManifestError, match=says):
+        load(overlay, components=component)
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "says"),
+    [
+        ("[]", "Secret", "0 objects are"),
+        (
+            "[{op: replace, path: /data, value: 1}]",
+            "ConfigMap",
+            "top/p.yaml: can't replace",
+        ),
+        ("[{op: add, path: data, value: 1}]", "ConfigMap", "top/p.yaml: "),
     ],
 )
 def test_a_patch_that_cannot_be_applied(
-    tmp_path: Path, files: dict[str, str], says: str
+    tmp_path: Path, steps: str, kind: str, says: str
 ) -> None:
-    with pytest.raises(ManifestError) as caught:
-        assemble(written(tmp_path, **files), "top")
-    assert says in str(caught.value)
+    files = {
+        "kustomization": "kind: Kustomization\nresources: [a.yaml]\npatches: "
+        f"[{{path: p.yaml, target: {{kind: {kind}, name: a}}}}]",
+        "a": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: n}\n",
+        "p": steps,
+    }
+    (tmp_path / "top").mkdir()
+    for name, text in files.items():
+        (tmp_path / "top" / f"{name}.yaml").write_text(text)
+    with pytest.raises(ManifestError, match=says):
+        assemble(tmp_path, "top")
 
 
 def test_our_kustomizations_use_what_the_loader_knows() -> None:
-    """Anything else would be left out in silence; and no object is there twice."""
+    """Anything else would be left out in silence, as would an unknown folder."""
     for path in FOLDER.glob("*/kustomization.yaml"):
         found = yaml.safe_load(path.read_text())
         known = {"apiVersion", "kind", "resources", "components", "patches"}
@@ -349,6 +270,8 @@ def test_our_kustomizations_use_what_the_loader_knows() -> None:
         for one in found.get("patches", ()):
             assert set(one) == {"path", "target"}, path
             assert set(one["target"]) == {"kind", "name"}, path
-    for overlay in (*OVERLAYS, *MONITORING_OVERLAYS, *WEBHOOK_OVERLAYS, *BIE):
-        refs = [Ref.of(body) for body in load(overlay)]
-        assert len(refs) == len(set(refs)), overlay
+    folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
+    assert folders == {*EVERY, "base", "extender", *COMPONENTS}
+    listed = {path.parent.name for path in FOLDER.glob("*/*.yaml")}
+    # Examples to copy from, and a chart's values.
+    assert listed == {*folders, "autoscaling"}

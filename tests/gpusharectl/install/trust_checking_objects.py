@@ -163,17 +163,3 @@ def bundle(objects: FakeObjects) -> list[x509.Certificate]:
 def shown(objects: FakeObjects) -> str:
     """The certificate in the Secret."""
     return str(objects.kept[SECRET]["data"]["tls.crt"])
-
-
-def container(objects: FakeObjects, ref: Ref) -> Json:
-    """The one container of a workload."""
-    (one,) = objects.kept[ref]["spec"]["template"]["spec"]["containers"]
-    found: Json = one
-    return found
-
-
-def settings(objects: FakeObjects, name: str = "") -> dict[str, str]:
-    """The variables of the webhook's container, or of a DaemonSet's."""
-    ref = Ref("apps/v1", "DaemonSet", name, SYSTEM) if name else DEPLOYMENT
-    env = container(objects, ref)["env"]
-    return {one["name"]: one.get("value", "") for one in env}

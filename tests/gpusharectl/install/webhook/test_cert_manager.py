@@ -1,15 +1,10 @@
-"""Where the webhook's certificate is cert-manager's: left to it, never forgotten.
+"""Where the webhook's certificate is cert-manager's: left to it, never forgotten."""
 
-The webhook's certificates where cert-manager makes them: what we ship for it.
-"""
-
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
@@ -21,7 +16,6 @@ from gpusharectl.install.webhook.objects import (
     SECRET,
     SECRETS,
 )
-from gpusharectl.pki import WEBHOOK
 from tests.gpusharectl.install.fake_objects import copied
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 from tests.gpusharectl.install.trust_checking_objects import (
@@ -30,7 +24,7 @@ from tests.gpusharectl.install.trust_checking_objects import (
     shown,
 )
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
+NOW = InstalledCluster.now
 WANTED = WebhookOptions(wanted=True)
 OFF = WebhookOptions(wanted=False)
 INJECTED = {"cert-manager.io/inject-ca-from": "kube-system/gpushare-webhook"}
@@ -45,13 +39,12 @@ def objects() -> TrustCheckingObjects:
 
 
 @pytest.fixture
-def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
+def world(objects: TrustCheckingObjects, world: InstalledCluster) -> InstalledCluster:
     """A cluster whose webhook came by ``kubectl apply -k``: cert-manager did its part.
 
     What it writes is that of an install of ours, with its marks.
     """
-    made = InstalledCluster(objects, tmp_path, now=NOW).populate()
-    assert made.install(webhook=WANTED) == Exit.DONE, made.screen.text
+    assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     for ref in CONFIGURATIONS:
         objects.merge(ref, {"metadata": {"annotations": INJECTED}})
     objects.merge(SECRET, {"metadata": {"annotations": ISSUED, "labels": None}})
@@ -61,11 +54,7 @@ def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
     for body in load("webhook-cert-manager"):
         if body["apiVersion"] == CERTIFICATE.api_version:
             objects.create(body)
-    return made
-
-
-def secrets_read(objects: TrustCheckingObjects) -> list[str]:
-    return [one for one in objects.calls if "ecret" in one and "may" not in one]
+    return world
 
 
 def test_it_is_left_to_it(
@@ -78,7 +67,8 @@ def test_it_is_left_to_it(
     assert world.install() == Exit.DONE, world.screen.text
     assert shown(objects) == before
     assert bundle(objects) == authorities
-    assert secrets_read(objects) == []
+    read = [one for one in objects.calls if "ecret" in one and "may" not in one]
+    assert read == []
     assert SAID in world.screen.lines
     for ref in CONFIGURATIONS:
         assert objects.kept[ref]["metadata"]["annotations"] == INJECTED
@@ -134,8 +124,8 @@ def make_again(
         objects.kept.setdefault(SECRET, secret)
         step()
 
-    objects.apply = injecting  # type: ignore[method-assign]
-    world.nodes.step = issuing  # type: ignore[method-assign]
+    objects.apply = injecting
+    world.nodes.step = issuing
 
 
 @pytest.mark.parametrize("asked", [WANTED, WebhookOptions()], ids=["asked", "kept"])
@@ -144,9 +134,7 @@ def test_without_its_kinds_nobody_would_renew(
 ) -> None:
     """cert-manager was taken away: words, and two ways on, the second of which goes."""
     objects.unserved |= {kind for _, kind in ITS_KINDS}
-    for ref in [
-        ref for ref in objects.kept if (ref.api_version, ref.kind) in ITS_KINDS
-    ]:
+    for ref in [ref for ref in objects.kept if "cert-manager" in ref.api_version]:
         del objects.kept[ref]
     before = world.picture(EVERY_KIND)
     assert world.install(webhook=asked) == Exit.REFUSED
@@ -189,80 +177,3 @@ def test_the_rights_to_its_kinds_are_asked_before(
         world.screen.text
     )
     assert world.picture(EVERY_KIND) == before
-    assert Ref("v1", "Secret", SECRETS[1].name, SYSTEM) in objects.kept
-
-
-ITS_SECRET, AUTHORITY = (ref.name for ref in SECRETS)
-
-
-def shipped(kind: str) -> list[Json]:
-    return [body for body in load("webhook-cert-manager") if body["kind"] == kind]
-
-
-def issued(kind: str, secret: str) -> Json:
-    """The Certificate that makes a Secret, or the Issuer that signs by it."""
-    (body,) = [
-        body
-        for body in shipped(kind)
-        if secret == body["spec"].get("ca", body["spec"]).get("secretName")
-    ]
-    return body
-
-
-def test_the_certificate_is_for_the_name_that_the_api_server_calls() -> None:
-    """And is put where the pods look for it; the installer knows it by its name."""
-    body = issued("Certificate", ITS_SECRET)
-    assert body["spec"]["dnsNames"] == [*WEBHOOK.hosts]
-    assert body["metadata"]["name"] == CERTIFICATE.name
-    (deployment,) = shipped("Deployment")
-    (volume,) = [
-        each["secret"]["secretName"]
-        for each in deployment["spec"]["template"]["spec"]["volumes"]
-        if "secret" in each
-    ]
-    assert volume == ITS_SECRET
-
-
-def test_cert_manager_is_told_of_both_configurations() -> None:
-    """Of the authority that has signed what the replicas show, not of a newer one."""
-    where = issued("Certificate", ITS_SECRET)["metadata"]
-    for ref in CONFIGURATIONS:
-        (body,) = shipped(ref.kind)
-        assert body["metadata"]["annotations"] == {
-            "cert-manager.io/inject-ca-from": f"{where['namespace']}/{where['name']}"
-        }
-        (plain,) = [each for each in load("webhook") if each["kind"] == ref.kind]
-        assert "annotations" not in plain["metadata"]
-
-
-def test_cert_managers_certificates_are_a_chain() -> None:
-    """Else each renewal would bring an authority that no replica is signed by yet."""
-    signed, signer = issued("Certificate", ITS_SECRET), issued("Issuer", AUTHORITY)
-    assert signed["spec"]["issuerRef"] == _reference(signer)
-    own = issued("Certificate", AUTHORITY)
-    assert own["spec"]["isCA"] is True
-    # With another key what it has signed would be good no more.
-    assert own["spec"]["privateKey"]["rotationPolicy"] == "Never"
-    assert signed["spec"]["privateKey"]["rotationPolicy"] == "Always"
-    (root,) = [body for body in shipped("Issuer") if body != signer]
-    assert root["spec"] == {"selfSigned": {}}
-    assert own["spec"]["issuerRef"] == _reference(root)
-
-
-def test_cert_managers_are_renewed_in_time() -> None:
-    """When less than a third of their time is left, as ours; the authority's last."""
-    hours = [
-        [
-            int(issued("Certificate", name)["spec"][key].removesuffix("h"))
-            for key in ("duration", "renewBefore")
-        ]
-        for name in (ITS_SECRET, AUTHORITY)
-    ]
-    assert all(whole == 3 * left for whole, left in hours)
-    (longest, _), (_, left) = hours
-    # What it signs never outlives it.
-    assert longest < left
-
-
-def _reference(issuer: Json) -> Json:
-    return {"kind": "Issuer", "name": issuer["metadata"]["name"]}

@@ -3,212 +3,225 @@
 What the conditions mean to a real API server: ``tests/controlplane/test_webhook.py``.
 """
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.install.manifests import WEBHOOK_OVERLAYS, load
-from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
-from gpusharectl.pki import WEBHOOK as CERTIFICATE
+from gpusharectl.install.webhook.objects import (
+    CERTIFICATE,
+    CONFIGURATIONS,
+    DEPLOYMENT,
+    SECRET,
+    SECRETS,
+)
+from gpusharectl.pki import WEBHOOK
+from tests.gpusharectl.install.test_manifests import of_kind, pods, shipped
 from tests.testbed.manifests import FOLDER
 
 STARTING = ["kube-system", "kube-public", "kube-node-lease"]
 """The namespaces that a cluster comes up from."""
-KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+KINDS = tuple(ref.kind for ref in CONFIGURATIONS)
+MADE, DEBUGGED = ("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers")
 
 
-def one(kind: str, overlay: str = "webhook", *components: str) -> Json:
-    found = load(overlay, components=components)
-    (body,) = [each for each in found if each["kind"] == kind]
-    return body
+def entries(*components: str) -> dict[str, Json]:
+    """The entries of the configurations, by the start of their names."""
+    return {
+        f"{body['kind'][0]} {each['name'].partition('.')[0]}": each
+        for body in load("webhook", components=components)
+        if body["kind"] in KINDS
+        for each in body["webhooks"]
+    }
 
 
-def entries(*components: str) -> list[Json]:
-    return [
-        each for kind in KINDS for each in one(kind, "webhook", *components)["webhooks"]
-    ]
+def test_what_every_entry_promises() -> None:
+    """Pods wait for us only where they ask for us: with Fail there are conditions.
 
-
-def pod() -> Json:
-    found: Json = one("Deployment")["spec"]["template"]["spec"]
-    return found
-
-
-def test_pods_wait_for_us_only_where_they_ask_for_us() -> None:
-    """With Fail there are conditions; what asks for nothing is let through."""
-    for each in entries("webhook-void"):
-        assert each["matchConditions"], each["name"]
-        void = each["name"] == "void.vcuda.baidu.com"
+    Never in the namespaces that a cluster starts from, where our own pods are.
+    """
+    service = of_kind("webhook", "Service")[0]
+    for name, each in entries("webhook-void").items():
+        assert each["matchConditions"], name
+        void = name == "M void"
         assert each["failurePolicy"] == ("Ignore" if void else "Fail")
         text = " ".join(each["matchConditions"][-1]["expression"].split())
         assert "baidu.com/" in text or "bitfusion" in text
-
-
-def test_never_the_namespaces_that_a_cluster_starts_from() -> None:
-    """Ours is among them: its own pods wait for no webhook."""
-    assert one("Deployment")["metadata"]["namespace"] in STARTING
-    for each in entries("webhook-void"):
         (first, *_) = each["namespaceSelector"]["matchExpressions"]
         assert first == {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
             "values": STARTING,
         }
-
-
-def test_what_every_entry_promises() -> None:
-    for each in entries("webhook-void"):
         assert each["admissionReviewVersions"] == ["v1"]
         assert each["sideEffects"] == "None"
         assert each["timeoutSeconds"] == 5
         assert each["name"].endswith(".vcuda.baidu.com")
         assert all(rule["scope"] == "Namespaced" for rule in each["rules"])
-    for each in one(KINDS[0])["webhooks"]:
-        assert each["reinvocationPolicy"] == "IfNeeded"
+        if name.startswith("M"):
+            assert each["reinvocationPolicy"] == "IfNeeded"
+        # By the Service's name, which the certificate has, and its port.
+        asked = each["clientConfig"]["service"]
+        assert asked["name"] == service["metadata"]["name"] == names.WEBHOOK_NAME
+        assert asked["namespace"] == service["metadata"]["namespace"] == STARTING[0]
+        assert asked["port"] == service["spec"]["ports"][0]["port"]
+        assert "caBundle" not in each["clientConfig"]
+    assert WEBHOOK.hosts == (f"{names.WEBHOOK_NAME}.{STARTING[0]}.svc",)
 
 
-def test_which_path_answers_whom() -> None:
-    asked = {
-        each["name"].partition(".")[0]: each["clientConfig"]["service"]["path"]
-        for each in one(KINDS[0], "webhook", "webhook-void")["webhooks"]
-    }
-    assert asked == {
-        "pods": "/mutate",
-        "bitfusion": "/mutate",
-        "bitfusion-all": "/mutate/bitfusion-all",
-        "bitfusion-injection": "/mutate/bitfusion-injection",
-        "void": "/mutate",
-    }
-    (validating,) = one(KINDS[1])["webhooks"]
-    assert validating["clientConfig"]["service"]["path"] == "/validate"
+def test_which_path_answers_whom_about_what() -> None:
+    """Pods are changed when they are made; containers for debugging are looked at.
 
+    Void hides the cards from these too, whatever their image says.
+    """
 
-MADE, DEBUGGED = ("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers")
-
-
-def rules(kind: str, *components: str) -> dict[str, set[tuple[str, ...]]]:
-    return {
-        each["name"].partition(".")[0]: {
-            (*rule["operations"], *rule["resources"]) for rule in each["rules"]
+    def asked(*components: str) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
+        return {
+            name: (
+                each["clientConfig"]["service"]["path"],
+                {(*rule["operations"], *rule["resources"]) for rule in each["rules"]},
+            )
+            for name, each in entries(*components).items()
         }
-        for each in one(kind, "webhook", *components)["webhooks"]
+
+    plain = {
+        "M pods": ("/mutate", {MADE}),
+        "M bitfusion": ("/mutate", {MADE}),
+        "M bitfusion-all": ("/mutate/bitfusion-all", {MADE}),
+        "M bitfusion-injection": ("/mutate/bitfusion-injection", {MADE}),
+        "V pods": ("/validate", {MADE, DEBUGGED}),
     }
-
-
-def test_pods_are_changed_when_they_are_made_and_never_later() -> None:
-    """Containers for debugging come later; those are only looked at."""
-    assert set(map(frozenset, rules(KINDS[0]).values())) == {frozenset({MADE})}
-    assert rules(KINDS[1]) == {"pods": {MADE, DEBUGGED}}
-
-
-def test_void_hides_the_cards_from_debugging_containers_too() -> None:
-    """Whatever their image says: of pods with a card, and of all others."""
-    found = rules(KINDS[0], "webhook-void")
-    assert {name for name, asked in found.items() if DEBUGGED in asked} == {
-        "pods",
-        "void",
-    }
+    assert asked() == plain
+    hidden = ("/mutate", {MADE, DEBUGGED})
+    assert asked("webhook-void") == {**plain, "M pods": hidden, "M void": hidden}
+    void = load("webhook", components=["webhook-void"])
+    (deployment,) = (body for body in void if body["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "GPUSHARE_VOID", "value": "on"} in container["env"]
 
 
 @pytest.mark.parametrize("mode", names.BITFUSION_MODES)
 def test_a_namespaces_label_chooses_one_mode(mode: str) -> None:
-    (each,) = [one for one in entries() if one["name"].startswith(f"bitfusion-{mode}")]
+    (each,) = (one for name, one in entries().items() if f"bitfusion-{mode}" in name)
     *_, label = each["namespaceSelector"]["matchExpressions"]
     assert label == {"key": names.BITFUSION_LABEL, "operator": "In", "values": [mode]}
     assert len(each["matchConditions"]) == 2
 
 
-def test_the_api_server_reaches_the_process() -> None:
-    """By the Service's name, which the certificate has, and its port."""
-    service = one("Service")
-    where = service["metadata"]
-    for each in entries("webhook-void"):
-        asked = each["clientConfig"]["service"]
-        assert asked["name"] == where["name"] == names.WEBHOOK_NAME
-        assert asked["namespace"] == where["namespace"]
-        assert asked["port"] == service["spec"]["ports"][0]["port"]
-        assert "caBundle" not in each["clientConfig"]
-    host = f"{where['name']}.{where['namespace']}.svc"
-    assert CERTIFICATE.hosts == (host,)
-    (container,) = pod()["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {
-        "reviews": names.WEBHOOK_PORT,
-        "public": names.WEBHOOK_PUBLIC_PORT,
-    }
-    assert service["spec"]["ports"][0]["targetPort"] == "reviews"
-    labels = one("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-
-
-def test_its_certificate_is_where_its_settings_say() -> None:
-    (container,) = pod()["containers"]
+def test_its_certificate_and_ports_are_where_its_settings_say() -> None:
+    (spec,) = pods("webhook").values()
+    (container,) = spec["containers"]
     env = {each["name"]: each["value"] for each in container["env"]}
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
     for name, file in (("CERT", "tls.crt"), ("KEY", "tls.key")):
         assert env[f"GPUSHARE_TLS_{name}"] == f"{mount['mountPath']}/{file}"
     # Of a file that is mounted by a subPath kubelet would renew nothing.
     assert "subPath" not in mount
-    (volume,) = [each for each in pod()["volumes"] if each["name"] == "tls"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "tls"]
     # Its own group may read it, and nobody else.
     assert volume["secret"] == {"secretName": SECRET.name, "defaultMode": 0o440}
-    assert pod()["securityContext"]["fsGroup"] == 65532
+    assert spec["securityContext"]["fsGroup"] == 65532
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {
+        "reviews": names.WEBHOOK_PORT,
+        "public": names.WEBHOOK_PUBLIC_PORT,
+    }
+    (service,) = of_kind("webhook", "Service")
+    assert service["spec"]["ports"][0]["targetPort"] == "reviews"
 
 
 def test_while_it_rolls_there_is_always_one_that_answers() -> None:
-    spec = one("Deployment")["spec"]
+    (deployment,) = of_kind("webhook", "Deployment")
+    spec, template = deployment["spec"], deployment["spec"]["template"]
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert spec["replicas"] == 2
-    (container,) = pod()["containers"]
+    (container,) = template["spec"]["containers"]
     assert container["lifecycle"]["preStop"]["sleep"]["seconds"] == 5
-    assert one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    (budget,) = of_kind("webhook", "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    (service,) = of_kind("webhook", "Service")
+    selector = service["spec"]["selector"]
+    assert selector.items() <= template["metadata"]["labels"].items()
 
 
-def test_of_the_host_and_the_cluster_it_has_next_to_nothing() -> None:
-    assert not [each for each in pod()["volumes"] if "hostPath" in each]
-    assert "hostNetwork" not in pod()
-    assert one("ClusterRole")["rules"] == [
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}
-    ]
-    made = {each["kind"] for each in load("webhook")}
-    assert "Role" not in made
+def test_of_the_cluster_it_sees_the_nodes() -> None:
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}
+    roles = of_kind("webhook", "ClusterRole", "Role")
+    assert [role["rules"] for role in roles] == [[nodes]]
 
 
 @pytest.mark.parametrize("overlay", WEBHOOK_OVERLAYS)
 def test_the_asking_comes_last(overlay: str) -> None:
-    """For who applies them in order."""
-    kinds = [body["kind"] for body in load(overlay)]
-    assert tuple(kinds[-2:]) == KINDS
-
-
-def test_the_installer_knows_them_by_name() -> None:
-    made = {(body["kind"], body["metadata"]["name"]) for body in load("webhook")}
-    for ref in (*CONFIGURATIONS, DEPLOYMENT):
-        assert (ref.kind, ref.name) in made
-
-
-def test_void_brings_its_setting_and_its_entry() -> None:
-    plain = {each["name"] for each in one(KINDS[0])["webhooks"]}
-    with_it = one(KINDS[0], "webhook", "webhook-void")["webhooks"]
-    assert {each["name"] for each in with_it} - plain == {"void.vcuda.baidu.com"}
-    (container,) = one("Deployment", "webhook", "webhook-void")["spec"]["template"][
-        "spec"
-    ]["containers"]
-    assert {"name": "GPUSHARE_VOID", "value": "on"} in container["env"]
+    """For who applies them in order; and the installer knows them by name."""
+    made = [(body["kind"], body["metadata"]["name"]) for body in shipped(overlay)]
+    assert made[-2:] == [(ref.kind, ref.name) for ref in CONFIGURATIONS]
+    assert (DEPLOYMENT.kind, DEPLOYMENT.name) in made
 
 
 def test_the_mode_is_read_alike_by_all_who_read_yaml() -> None:
     """A number with a leading 0 is octal to some and decimal to others."""
-    for path in Path(FOLDER).glob("webhook*/*.yaml"):
-        text = path.read_text()
-        tokens = [t for t in yaml.scan(text) if isinstance(t, yaml.ScalarToken)]
-        assert not [
-            t.value
-            for t in tokens
-            if t.plain
-            and t.value.isdigit()
-            and t.value.lstrip("0") not in (t.value, "")
+    for path in FOLDER.glob("webhook*/*.yaml"):
+        for token in yaml.scan(path.read_text()):
+            if isinstance(token, yaml.ScalarToken) and token.plain:
+                text = token.value
+                assert not text.isdigit() or text.lstrip("0") in (text, ""), path
+
+
+BY_CERT_MANAGER = "webhook-cert-manager"
+ITS_SECRET, AUTHORITY = (ref.name for ref in SECRETS)
+
+
+def issued(kind: str, secret: str) -> Json:
+    """The Certificate that makes a Secret, or the Issuer that signs by it."""
+    (body,) = (
+        body
+        for body in of_kind(BY_CERT_MANAGER, kind)
+        if secret == body["spec"].get("ca", body["spec"]).get("secretName")
+    )
+    return body
+
+
+def test_cert_managers_certificate_is_for_the_name_that_is_called() -> None:
+    """And is put where the pods look for it; of its authority both are told."""
+    body = issued("Certificate", ITS_SECRET)
+    where = body["metadata"]
+    assert body["spec"]["dnsNames"] == [*WEBHOOK.hosts]
+    assert where["name"] == CERTIFICATE.name
+    assert pods(BY_CERT_MANAGER) == pods("webhook")
+    told = f"{where['namespace']}/{where['name']}"
+    for ref in CONFIGURATIONS:
+        (body,) = of_kind(BY_CERT_MANAGER, ref.kind)
+        annotations = {"cert-manager.io/inject-ca-from": told}
+        assert body["metadata"]["annotations"] == annotations
+        (plain,) = of_kind("webhook", ref.kind)
+        assert "annotations" not in plain["metadata"]
+
+
+def test_cert_managers_certificates_are_a_chain() -> None:
+    """Else each renewal would bring an authority that no replica is signed by yet."""
+    signed, signer = issued("Certificate", ITS_SECRET), issued("Issuer", AUTHORITY)
+    own = issued("Certificate", AUTHORITY)
+    (root,) = (body for body in of_kind(BY_CERT_MANAGER, "Issuer") if body != signer)
+    for body, issuer in ((signed, signer), (own, root)):
+        reference = {"kind": "Issuer", "name": issuer["metadata"]["name"]}
+        assert body["spec"]["issuerRef"] == reference
+    assert own["spec"]["isCA"] is True
+    assert root["spec"] == {"selfSigned": {}}
+    # With another key what it has signed would be good no more.
+    assert own["spec"]["privateKey"]["rotationPolicy"] == "Never"
+    assert signed["spec"]["privateKey"]["rotationPolicy"] == "Always"
+
+
+def test_cert_managers_are_renewed_in_time() -> None:
+    """When less than a third of their time is left, as ours; the authority's last."""
+    (longest, left), (its_longest, its_left) = (
+        [
+            int(issued("Certificate", name)["spec"][key].removesuffix("h"))
+            for key in ("duration", "renewBefore")
         ]
+        for name in (ITS_SECRET, AUTHORITY)
+    )
+    assert (longest, its_longest) == (3 * left, 3 * its_left)
+    # What it signs never outlives it.
+    assert longest < its_left

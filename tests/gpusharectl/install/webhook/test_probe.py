@@ -1,7 +1,5 @@
 """The API server's way to the webhook: proved before anybody's pods depend on it."""
 
-from pathlib import Path
-
 import pytest
 
 from gpushare.kube import names
@@ -27,16 +25,6 @@ CHANGED = "the probe pod was changed by another webhook"
 TRY = f"try to create Pod default/{NAME}"
 
 
-@pytest.fixture
-def objects() -> FakeObjects:
-    return FakeObjects()
-
-
-@pytest.fixture
-def world(objects: FakeObjects, tmp_path: Path) -> InstalledCluster:
-    return InstalledCluster(objects, tmp_path).populate()
-
-
 def configurations(overlay: str = "webhook") -> list[Json]:
     return [body for body in load(overlay) if Ref.of(body) in CONFIGURATIONS]
 
@@ -52,7 +40,7 @@ def test_nobodys_pods_wait_until_it_is_proved(
         during.extend(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
         return admit(pod)
 
-    objects.admit = look  # type: ignore[method-assign]
+    objects.admit = look
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert during == [True, True]
     for body, ref in zip(configurations(), CONFIGURATIONS, strict=True):
@@ -94,7 +82,7 @@ def test_a_moment_is_waited_for(world: InstalledCluster, objects: FakeObjects) -
         if objects.calls[-1] == TRY and objects.calls.count(TRY) > 2:
             objects.unreachable = ""
 
-    world.nodes.step = step  # type: ignore[method-assign]
+    world.nodes.step = step
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert objects.calls.count(TRY) > 2
 
@@ -130,7 +118,7 @@ def test_a_configuration_that_believes_nobody_is_mended_first(
         objects.unreachable = "" if found == good else "x509: unknown authority"
         return admit(pod)
 
-    objects.admit = judged  # type: ignore[method-assign]
+    objects.admit = judged
     assert world.install() == Exit.DONE, world.screen.text
     assert world.picture(EVERY_KIND) == whole
 
@@ -139,9 +127,11 @@ def test_one_that_is_not_asked_at_all_is_no_way(
     world: InstalledCluster, objects: FakeObjects
 ) -> None:
     """Somebody's tool may narrow what is asked about; nothing would be put right."""
-    objects.admit = lambda pod: pod  # type: ignore[method-assign]
+    objects.admit = lambda pod: pod
     assert world.install(webhook=WANTED) == Exit.STOPPED
     assert "it creates pods without asking the webhook" in world.screen.text
+    (container,) = probe_pod()["spec"]["containers"]
+    assert container["resources"] == {"limits": {names.MEMORY: "1"}}
 
 
 def test_who_refuses_such_pods_hides_the_way(
@@ -152,7 +142,7 @@ def test_who_refuses_such_pods_hides_the_way(
     def forbid(pod: Json) -> Json:
         raise Forbidden("no pods in default, says a policy")
 
-    objects.admit = forbid  # type: ignore[method-assign]
+    objects.admit = forbid
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
     assert "reaches the webhook: the probe pod was refused: no pods in default" in (
@@ -170,11 +160,11 @@ def beside(pod: Json) -> Json:
 def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -> None:
     """The container that the webhook puts right is known by its name."""
     admit = objects.admit
-    objects.admit = lambda pod: beside(admit(pod))  # type: ignore[method-assign]
+    objects.admit = lambda pod: beside(admit(pod))
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
     assert "is not known" not in world.screen.text
-    objects.admit = beside  # type: ignore[method-assign]
+    objects.admit = beside
     assert probed(objects).reached is False
 
 
@@ -196,20 +186,11 @@ def test_a_pod_that_somebody_else_made_hides_the_way(
     def change(pod: Json) -> Json:
         return {**pod, "spec": {**pod["spec"], "containers": containers}}
 
-    objects.admit = change  # type: ignore[method-assign]
+    objects.admit = change
     assert probed(objects) == Result(None, CHANGED)
     if containers == []:
         assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
         assert f"reaches the webhook: {CHANGED}" in world.screen.text
-
-
-def test_the_trials_pod_is_what_the_webhook_puts_right() -> None:
-    """And one that pod security lets through at every level."""
-    pod = probe_pod()
-    (container,) = pod["spec"]["containers"]
-    assert container["resources"] == {"limits": {names.MEMORY: "1"}}
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert probed(FakeObjects()).reached is False
 
 
 @pytest.mark.parametrize("overlay", ["webhook", "webhook-cert-manager"])
@@ -223,20 +204,3 @@ def test_narrowing_adds_one_condition_and_nothing_else(overlay: str) -> None:
             assert others == old.pop("matchConditions")
             assert NAME in first["expression"]
         assert found == body
-
-
-@pytest.mark.parametrize(
-    "right",
-    [
-        "create pods",
-        "delete mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    ],
-)
-def test_the_rights_for_the_trial_are_asked_before_anything(
-    world: InstalledCluster, objects: FakeObjects, right: str
-) -> None:
-    objects.denied.add(right)
-    before = world.picture(EVERY_KIND)
-    assert world.install(webhook=WANTED) == Exit.REFUSED
-    assert f"you may not {right}" in world.screen.text
-    assert world.picture(EVERY_KIND) == before

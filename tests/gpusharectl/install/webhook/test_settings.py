@@ -1,7 +1,5 @@
 """``install --with-webhook``: beside the rest, with its settings, and gone with it."""
 
-from pathlib import Path
-
 import pytest
 
 from gpushare.kube.facts import SYSTEM
@@ -10,17 +8,13 @@ from gpushare.settings import Reading
 from gpusharectl.install.options import CARD_CLASSES, WebhookOptions
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
-from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import (
     EVERY_KIND,
     WEBHOOKS_KINDS,
     InstalledCluster,
 )
-from tests.gpusharectl.install.trust_checking_objects import (
-    TrustCheckingObjects,
-    container,
-    settings,
-)
+from tests.gpusharectl.install.stand_ins import runtime_class
+from tests.gpusharectl.install.trust_checking_objects import TrustCheckingObjects
 
 WANTED = WebhookOptions(wanted=True)
 ALL = WebhookOptions(
@@ -46,7 +40,7 @@ VARIABLES = {
     "GPUSHARE_BITFUSION_STRICT": "on",
     "GPUSHARE_BITFUSION_QUOTA": "on",
 }
-PLUGIN = "gpushare-device-plugin"
+PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 
 
 @pytest.fixture
@@ -54,70 +48,86 @@ def objects() -> TrustCheckingObjects:
     return TrustCheckingObjects(InstalledCluster.now)
 
 
-@pytest.fixture
-def world(objects: TrustCheckingObjects, tmp_path: Path) -> InstalledCluster:
-    return InstalledCluster(objects, tmp_path).populate()
-
-
-def entries(objects: FakeObjects) -> list[str]:
-    found = objects.kept[CONFIGURATIONS[0]]["webhooks"]
+def entries(world: InstalledCluster) -> list[str]:
+    found = world.objects.kept[CONFIGURATIONS[0]]["webhooks"]
     return [one["name"].partition(".")[0] for one in found]
 
 
-def given(objects: FakeObjects, name: str = "") -> dict[str, str]:
+def settings(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
+    """The variables of the webhook's container, or of a DaemonSet's."""
+    (one,) = (
+        world.spec(daemonset)
+        if daemonset
+        else world.spec(DEPLOYMENT.name, DEPLOYMENT.kind)
+    )["containers"]
+    return {each["name"]: each.get("value", "") for each in one["env"]}
+
+
+def given(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
     """The variables that an option gives."""
     known = {*VARIABLES, "GPUSHARE_UI"}
-    return {k: v for k, v in settings(objects, name).items() if k in known}
+    found = settings(world, daemonset)
+    return {key: value for key, value in found.items() if key in known}
 
 
-def test_it_comes_when_it_is_asked_for(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_it_comes_when_it_is_asked_for(world: InstalledCluster) -> None:
     """Without the option there is none of it; with it, the cards come first."""
     assert world.install() == Exit.DONE
     kinds = {kind for _, kind in WEBHOOKS_KINDS}
-    assert not kinds & {ref.kind for ref in objects.kept}
+    assert not kinds & {ref.kind for ref in world.objects.kept}
     assert "webhook" not in world.screen.text
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert kinds <= {ref.kind for ref in objects.kept}
-    assert given(objects) == {}
+    assert kinds <= {ref.kind for ref in world.objects.kept}
+    assert given(world) == {}
     lines = world.screen.lines
     found = lines.index("gpu-1: 1 card, 29 units")
     assert lines.index("gpushare-webhook: running") > found
+    # It is a Deployment of ours as well.
+    assert world.install() == Exit.DONE
+    assert "second scheduler" not in world.screen.text
 
 
-def test_its_settings_are_its_variables(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """And the quota's is the device plugin's too."""
+def test_its_settings_are_its_variables_and_stay(world: InstalledCluster) -> None:
+    """The quota's is the device plugin's too; each can be changed and taken away."""
     assert world.install(webhook=ALL) == Exit.DONE, world.screen.text
-    assert given(objects) == VARIABLES
-    assert given(objects, PLUGIN) == {"GPUSHARE_BITFUSION_QUOTA": "on"}
-    assert entries(objects)[-1] == "void"
+    assert given(world) == VARIABLES
+    assert given(world, PLUGIN) == {"GPUSHARE_BITFUSION_QUOTA": "on"}
+    assert entries(world)[-1] == "void"
+    before = world.picture(EVERY_KIND)
+    world.objects.writes.clear()
+    assert world.install() == Exit.DONE
+    assert world.picture(EVERY_KIND) == before
+    assert world.objects.writes == []
+    kept = "the webhook is installed and stays; --no-webhook removes it   ok"
+    assert kept in world.screen.lines
+    assert "these settings of the webhook stay: GPUSHARE_VOID=on, " in world.screen.text
+    assert world.install(webhook=WebhookOptions(set_scheduler="b")) == Exit.DONE
+    assert given(world) == VARIABLES | {"GPUSHARE_SET_SCHEDULER": "b"}
+    none = WebhookOptions(
+        void=False,
+        set_scheduler="",
+        set_runtime_class="",
+        env_from="",
+        quotas=False,
+        bitfusion_card_mib="",
+        bitfusion_shell="",
+        bitfusion_strict=False,
+        bitfusion_quota=False,
+    )
+    assert world.install(webhook=none) == Exit.DONE, world.screen.text
+    assert given(world) == given(world, PLUGIN) == {}
+    assert "void" not in entries(world)
 
 
-def test_it_is_told_which_runtime_classes_bring_cards(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_it_is_told_which_runtime_classes_bring_cards(world: InstalledCluster) -> None:
     """By their handlers, where the name does not tell; and when one goes."""
-    for name, handler in (
-        ("gold", "nvidia-cdi"),
-        ("sand", "runsc"),
-        ("nvidia", "nvidia"),
-    ):
-        world.objects.create(
-            {
-                "apiVersion": "node.k8s.io/v1",
-                "kind": "RuntimeClass",
-                "metadata": {"name": name},
-                "handler": handler,
-            }
-        )
+    for one in (("gold", "nvidia-cdi"), ("sand", "runsc"), ("nvidia", "nvidia")):
+        world.objects.create(runtime_class(*one))
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert settings(objects)["GPUSHARE_CARD_CLASSES"] == "gold"
+    assert settings(world)["GPUSHARE_CARD_CLASSES"] == "gold"
     world.objects.delete(Ref("node.k8s.io/v1", "RuntimeClass", "gold"))
     assert world.install() == Exit.DONE, world.screen.text
-    assert "GPUSHARE_CARD_CLASSES" not in settings(objects)
+    assert "GPUSHARE_CARD_CLASSES" not in settings(world)
 
 
 def test_an_older_webhook_starts_with_the_setting_of_these_classes() -> None:
@@ -134,77 +144,22 @@ def test_an_older_webhook_starts_with_the_setting_of_these_classes() -> None:
     assert reading.complaints == []
 
 
-def test_again_keeps_all_of_them_and_says_so(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    world.install(webhook=ALL)
-    before = world.picture(EVERY_KIND)
-    objects.writes.clear()
-    assert world.install() == Exit.DONE
-    assert world.picture(EVERY_KIND) == before
-    assert objects.writes == []
-    kept = "the webhook is installed and stays; --no-webhook removes it   ok"
-    assert kept in world.screen.lines
-    assert "these settings of the webhook stay: GPUSHARE_VOID=on, " in world.screen.text
-
-
-def test_one_is_changed_and_the_others_stay(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    world.install(webhook=ALL)
-    assert world.install(webhook=WebhookOptions(set_scheduler="b")) == Exit.DONE
-    assert given(objects) == VARIABLES | {"GPUSHARE_SET_SCHEDULER": "b"}
-
-
-def test_each_can_be_taken_away(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    world.install(webhook=ALL)
-    none = WebhookOptions(
-        void=False,
-        set_scheduler="",
-        set_runtime_class="",
-        env_from="",
-        quotas=False,
-        bitfusion_card_mib="",
-        bitfusion_shell="",
-        bitfusion_strict=False,
-        bitfusion_quota=False,
-    )
-    assert world.install(webhook=none) == Exit.DONE, world.screen.text
-    assert given(objects) == given(objects, PLUGIN) == {}
-    assert "void" not in entries(objects)
-
-
-def test_what_somebody_has_set_by_hand_is_no_setting_of_ours(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """The API server keeps it, since it is another's field."""
-    world.install(webhook=WANTED)
-    env = container(objects, DEPLOYMENT)["env"]
-    env.append({"name": "TOTAL_GPU_MEMORY", "value": "16000"})
-    assert world.install(dry_run=True) == Exit.DONE
-    assert "settings stay" not in world.screen.text
-
-
 @pytest.mark.parametrize(
     ("wanted", "kept"), [(1, 1), (3, 3), (0, 2)], ids=["one", "more", "none"]
 )
 def test_replicas_that_somebody_has_set_stay(
-    world: InstalledCluster, objects: TrustCheckingObjects, wanted: int, kept: int
+    world: InstalledCluster, wanted: int, kept: int
 ) -> None:
     """But for none at all, with which no pod that asks for a card could be made."""
     world.install(webhook=WANTED)
-    objects.merge(DEPLOYMENT, {"spec": {"replicas": wanted}})
+    world.objects.merge(DEPLOYMENT, {"spec": {"replicas": wanted}})
     for number in range(wanted or 2, 2):
-        objects.kept.pop(Ref("v1", "Pod", f"{DEPLOYMENT.name}-{number}", SYSTEM))
+        world.objects.kept.pop(Ref("v1", "Pod", f"{DEPLOYMENT.name}-{number}", SYSTEM))
     assert world.install(image="x/gpushare:2") == Exit.DONE, world.screen.text
-    assert objects.kept[DEPLOYMENT]["spec"]["replicas"] == kept
+    assert world.objects.kept[DEPLOYMENT]["spec"]["replicas"] == kept
     said = f"the webhook's number of replicas stays {kept}   ok"
     none = "the webhook has 0 replicas and gets 2 again   ok"
     assert (said if wanted else none) in world.screen.lines
-    assert world.install() == Exit.DONE
-    assert ("replicas" in world.screen.text) == bool(wanted)
 
 
 def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None:
@@ -214,6 +169,8 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None
     text = world.screen.text
     assert "+++ Deployment kube-system/gpushare-webhook" in text
     assert "+++ MutatingWebhookConfiguration gpushare-webhook" in text
+    assert "Secret kube-system/gpushare-webhook-tls: its contents are not shown" in text
+    assert "tls.key:" not in text
     assert text.endswith(
         "gpusharectl install --nodes gpu-1 --with-webhook --void "
         "--set-scheduler vcuda-scheduler --set-runtime-class nvidia --env-from deny "
@@ -222,34 +179,18 @@ def test_a_dry_run_shows_it_and_touches_nothing(world: InstalledCluster) -> None
     )
 
 
-def test_one_that_does_not_start_is_asked_nothing(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_one_that_does_not_start_is_asked_nothing(world: InstalledCluster) -> None:
     """Else no pod that asks for cards could be made."""
     world.nodes.stuck.add("gpushare-webhook")
     assert world.install(webhook=WANTED) == Exit.STOPPED
-    assert not set(CONFIGURATIONS) & set(objects.kept)
+    assert not set(CONFIGURATIONS) & set(world.objects.kept)
     text = world.screen.text
     assert "Not done: the webhook's rollout, the webhook's configurations, " in text
     assert "gpusharectl install --nodes gpu-1 --with-webhook" in text
 
 
-def test_uninstalling_takes_all_of_it(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """The asking first, before anything else goes."""
-    before = world.picture(EVERY_KIND)
-    world.install(webhook=ALL)
-    objects.writes.clear()
-    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
-    assert world.picture(EVERY_KIND) == before
-    assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
-
-
-def test_it_alone_is_taken_away(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
-    """And the device plugin's part of it with it."""
+def test_it_alone_is_taken_away(world: InstalledCluster) -> None:
+    """The asking first, and the device plugin's part of it with it."""
     world.install()
     before = world.picture(EVERY_KIND)
     world.install(webhook=ALL)
@@ -258,32 +199,27 @@ def test_it_alone_is_taken_away(
     assert world.install(webhook=going, dry_run=True) == Exit.DONE
     assert world.picture(EVERY_KIND) == with_it
     assert f"- {DEPLOYMENT}" in world.screen.lines
-    objects.writes.clear()
-    assert world.install(webhook=going) == Exit.DONE, world.screen.text
-    assert objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
+    world.objects.writes.clear()
+    assert world.install("y", webhook=going) == Exit.DONE, world.screen.text
+    assert "; the webhook (it is removed)" in world.screen.asked[0]
+    assert world.objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
     world.nodes.step()
     assert set(world.picture(EVERY_KIND)) == set(before)
-    assert given(objects, PLUGIN) == {}
+    assert given(world, PLUGIN) == {}
     assert world.install(webhook=going) == Exit.DONE
     assert "the webhook" not in world.screen.text
+    world.install(webhook=ALL)
+    world.objects.writes.clear()
+    assert world.uninstall(wait=True) == Exit.DONE, world.screen.text
+    assert world.objects.writes[:2] == [f"delete {ref}" for ref in CONFIGURATIONS]
 
 
-def test_a_webhook_is_no_second_scheduler(world: InstalledCluster) -> None:
-    """It is a Deployment of ours as well."""
-    world.install(webhook=WANTED)
-    assert world.install() == Exit.DONE
-    assert "second scheduler" not in world.screen.text
-
-
-def test_the_page_likewise(
-    world: InstalledCluster, objects: TrustCheckingObjects
-) -> None:
+def test_the_page_likewise(world: InstalledCluster) -> None:
     """Given once it stays, until it is taken away."""
     assert world.install(ui=True) == Exit.DONE, world.screen.text
-    assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
     assert world.install() == Exit.DONE
-    assert given(objects, "gpushare-extender") == {"GPUSHARE_UI": "on"}
+    assert given(world, EXTENDER) == {"GPUSHARE_UI": "on"}
     kept = "the extender serves its page and keeps it; --no-ui removes it   ok"
     assert kept in world.screen.lines
     assert world.install(ui=False) == Exit.DONE
-    assert given(objects, "gpushare-extender") == {}
+    assert given(world, EXTENDER) == {}
