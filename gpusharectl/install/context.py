@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Objects
@@ -11,15 +10,7 @@ from gpusharectl.install.progress import Patience, Screen, Waiting
 from gpusharectl.kube_scheduler.drift import Flavour
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles
-from gpusharectl.kube_scheduler.verify import Say
-
-
-class OtherHosts(Protocol):
-    """The kube-schedulers on other control-plane nodes."""
-
-    def run(self, action: str, node: str, say: Say) -> str:
-        """Do ``apply`` or ``restore`` on a node; return why that failed, or ""."""
-        ...
+from gpusharectl.kube_scheduler.job import SchedulerJobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,8 @@ class Context:
     load: Callable[..., tuple[Json, ...]]
     """``manifests.load``."""
     host: Callable[[SchedulerTarget], HostScheduler]
-    others: Callable[[SchedulerTarget], OtherHosts]
+    others: Callable[[SchedulerTarget], SchedulerJobs]
+    """The kube-schedulers on other control-plane nodes."""
     certificates: Callable[[SchedulerTarget], Sequence[FileChange]] = lambda _: ()
     """The TLS files of this host that have to be written."""
     patience: Patience = field(default_factory=Patience)

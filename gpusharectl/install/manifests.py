@@ -1,12 +1,14 @@
-"""Compose the objects of ``manifests/`` as ``kubectl kustomize`` does. Pure.
+"""Compose the objects of ``manifests/`` as ``kubectl kustomize`` does, and set them up.
 
 Our overlays use resources, components, and JSON patches with a target by kind and name;
 nothing else is implemented. A test compares the result with the real kubectl for every
 overlay and component (``docs/decisions/0048``).
 """
 
+import hashlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -14,9 +16,14 @@ from typing import Any
 import jsonpatch
 import yaml
 
+from gpushare.domain.policies import FRAG
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpusharectl.install.options import InstallOptions
+from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM, WEBHOOK
+from gpushare.kube.objects import Ref
+from gpusharectl.install.options import ON, POLICY, QUOTA, UI, InstallOptions
 from gpusharectl.kube_scheduler.drift import Flavour
+from gpusharectl.kube_scheduler.files import packing_configuration
 
 OVERLAYS = ("kubeadm", "k3s", "second-scheduler", "with-tls", "k3s-with-tls")
 """Each is a whole cluster."""
@@ -32,20 +39,15 @@ IMAGE = "gpushare"
 """The name of our image in the manifests."""
 WORKLOADS = ("DaemonSet", "Deployment")
 
-SECOND = "second-scheduler"
-MONITORING = "monitoring"
-WEBHOOK_OVERLAY = "webhook"
 BY_CERT_MANAGER = "webhook-cert-manager"
-"""The webhook with a certificate that cert-manager makes."""
-VOID = "webhook-void"
-"""The component that makes the API server ask also about pods without cards."""
-ALL = (Flavour.KUBEADM, SECOND, MONITORING, BY_CERT_MANAGER)
+ALL = ("kubeadm", "second-scheduler", "monitoring", BY_CERT_MANAGER)
 """These together contain every object that an install may have created."""
 NVIDIA = "nvidia"
 """The name of NVIDIA's container runtime, and usually of its RuntimeClass."""
-BY_RUNTIME_CLASS = "nvidia-runtime"
-"""The component that runs the device plugin under that RuntimeClass."""
 SCHEDULER = "kube-scheduler"
+STAMP = f"{names.PREFIX}-configuration"
+"""Annotation of the second scheduler's pods: a digest of their configuration."""
+_SECOND = Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM)
 
 
 class ManifestError(ValueError):
@@ -133,13 +135,62 @@ def _documents(root: Traversable, path: str) -> list[Any]:
     return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
 
 
-def overlay_of(kind: Flavour, options: InstallOptions) -> str:
-    """Return the overlay; on a host without a scheduler it only serves the checks."""
+def loaded(
+    load: Callable[..., tuple[Json, ...]],
+    kind: Flavour,
+    options: InstallOptions,
+    *,
+    image: str,
+    components: Sequence[str] = (),
+    by_cert_manager: bool = False,
+) -> tuple[Json, ...]:
+    """Return all objects of an install, in order and with their settings.
+
+    ``components`` change the workloads on nodes with cards; ``by_cert_manager``:
+    cert-manager makes the webhook's certificate. On a host without kube-scheduler the
+    overlay only serves the checks.
+    """
+    overlay = "k3s" if kind is Flavour.K3S else "kubeadm"
+    if options.tls:
+        overlay = "k3s-with-tls" if kind is Flavour.K3S else "with-tls"
     if options.second_scheduler:
-        return SECOND
-    if kind is Flavour.K3S:
-        return "k3s-with-tls" if options.tls else Flavour.K3S
-    return "with-tls" if options.tls else Flavour.KUBEADM
+        overlay = "second-scheduler"
+    found = load(overlay, image=image, components=components)
+    if options.with_monitoring:
+        found += load("monitoring", image=image, components=components)
+    settings: Mapping[str, str] = {}
+    if options.webhook.wanted:
+        name = BY_CERT_MANAGER if by_cert_manager else "webhook"
+        void = ("webhook-void",) if options.webhook.void else ()
+        found += load(name, image=image, components=void)
+        settings = options.webhook.settings()
+    quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
+    ours = {UI: ON} if options.ui else {}
+    ours |= {POLICY: options.policy} if options.policy else {}
+    found = with_settings(found, "webhook", settings)
+    found = with_settings(found, "device-plugin", quota)
+    found = with_settings(found, "extender", ours)
+    if options.policy == FRAG:
+        found = tuple(map(_packing, found))
+    # The second scheduler's pods read their configuration only at their start, so a
+    # new digest has to replace them.
+    read = "".join(
+        body["data"][key]
+        for body in found
+        if (body["kind"], body["metadata"]["name"]) == ("ConfigMap", SECOND_SCHEDULER)
+        for key in sorted(body["data"])
+    )
+    digest = hashlib.sha256(read.encode()).hexdigest()
+    return with_stamp(found, _SECOND, STAMP, digest)
+
+
+def _packing(body: Json) -> Json:
+    """Let our score outweigh all others in the second kube-scheduler too."""
+    if body["kind"] != "ConfigMap":
+        return body
+    texts = body.get("data") or {}
+    changed = {key: packing_configuration(text) for key, text in texts.items()}
+    return {**body, "data": changed} if texts else body
 
 
 def with_images(
@@ -185,3 +236,59 @@ def with_containers(body: Json, change: Callable[[Json], Json]) -> Json:
     changed = [change(each) for each in template["spec"]["containers"]]
     pod = {**template["spec"], "containers": changed}
     return {**body, "spec": {**body["spec"], "template": {**template, "spec": pod}}}
+
+
+def settings_of(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
+    """Return the variables of all containers of this name."""
+    return {
+        one["name"]: one.get("value", "")
+        for each in containers(workloads)
+        if each["name"] == container
+        for one in each.get("env") or ()
+    }
+
+
+def with_settings(
+    manifests: Iterable[Json], container: str, settings: Mapping[str, str]
+) -> tuple[Json, ...]:
+    """Set these variables in all containers of this name."""
+
+    def put(each: Json) -> Json:
+        if each["name"] != container:
+            return each
+        kept = [one for one in each["env"] if one["name"] not in settings]
+        new = [{"name": key, "value": value} for key, value in settings.items()]
+        return {**each, "env": [*kept, *new]}
+
+    return tuple(with_containers(body, put) for body in manifests)
+
+
+def with_replicas(manifests: Iterable[Json], number: int | None) -> tuple[Json, ...]:
+    """Keep the number of replicas that the webhook has now.
+
+    0 is not kept: no pod that asks for a card could be created.
+    """
+    if not number:
+        return tuple(manifests)
+    return tuple(
+        {**body, "spec": {**body["spec"], "replicas": number}}
+        if body["kind"] == "Deployment" and body["metadata"]["name"] == WEBHOOK
+        else body
+        for body in manifests
+    )
+
+
+def with_stamp(
+    manifests: Iterable[Json], workload: Ref, key: str, stamp: str
+) -> tuple[Json, ...]:
+    """Annotate a workload's pods; a changed stamp replaces them."""
+
+    def put(body: Json) -> Json:
+        if Ref.of(body) != workload:
+            return body
+        found = deepcopy(body)
+        metadata = found["spec"]["template"]["metadata"]
+        metadata.setdefault("annotations", {})[key] = stamp
+        return found
+
+    return tuple(map(put, manifests))

@@ -50,6 +50,10 @@ def _option(
     return field(default=default, metadata=metadata)
 
 
+def _switch(text: str, *flags: str) -> Any:  # noqa: ANN401
+    return _option(text, *flags, default=False)
+
+
 def _setting(text: str, **attributes: object) -> Any:  # noqa: ANN401
     return _option(f"With the webhook: {text}", **attributes)
 
@@ -198,7 +202,7 @@ class WebhookOptions:
         A switch that is off counts as not given.
         """
         found: dict[str, Any] = {}
-        for name, one in _settings().items():
+        for name, one in _SETTINGS.items():
             if getattr(self, one.name) is None:
                 text = there.get(name)
                 switch = one.type == bool | None
@@ -207,7 +211,7 @@ class WebhookOptions:
 
     def settings(self) -> Mapping[str, str]:
         """Return the variables for the webhook; none for what is off."""
-        said = {name: getattr(self, one.name) for name, one in _settings().items()}
+        said = {name: getattr(self, one.name) for name, one in _SETTINGS.items()}
         return {
             name: ON if text is True else text for name, text in said.items() if text
         }
@@ -217,20 +221,16 @@ class WebhookOptions:
         """The given options that make sense only with a webhook."""
         return tuple(
             _flags(one)[0].partition("/")[0]
-            for one in _settings().values()
+            for one in _SETTINGS.values()
             if getattr(self, one.name) not in (None, False, "")
         )
 
 
-def _settings() -> Mapping[str, Field[Any]]:
-    """Return the webhook's options by its variables."""
-    return {
-        PREFIX + one.name.upper(): one
-        for one in fields(WebhookOptions)
-        if one.name != "wanted"
-    }
-
-
+_SETTINGS = {
+    PREFIX + one.name.upper(): one
+    for one in fields(WebhookOptions)
+    if one.name != "wanted"
+}
 QUOTA = f"{PREFIX}BITFUSION_QUOTA"
 """The device plugin has it too: both keep ``bitfusion.io/gpu``, or neither."""
 
@@ -243,10 +243,8 @@ class CommonOptions:
     """
 
     command: ClassVar[str]
-    yes: bool = _option("Do not ask for confirmation.", "--yes", "-y", default=False)
-    dry_run: bool = _option(
-        "Show every change as a diff, and change nothing.", default=False
-    )
+    yes: bool = _switch("Do not ask for confirmation.", "--yes", "-y")
+    dry_run: bool = _switch("Show every change as a diff, and change nothing.")
     image: str = _option(
         "The image of gpushare. Default: the one that runs there; for a first install "
         "the one in manifests/.",
@@ -254,10 +252,7 @@ class CommonOptions:
         metavar="IMAGE",
         callback=_image,
     )
-    restart: bool = _option(
-        "k3s: restart it, so that its scheduler reads the files.",
-        default=False,
-    )
+    restart: bool = _switch("k3s: restart it, so that its scheduler reads the files.")
     this_node: str = _option(
         "The name of this host in the cluster, if it cannot be found out.",
         default="",
@@ -294,14 +289,12 @@ class InstallOptions(CommonOptions):
         metavar="A,B",
         callback=_nodes,
     )
-    all_gpu_nodes: bool = _option(
-        "All nodes that show a sign of a GPU share their cards.",
-        default=False,
+    all_gpu_nodes: bool = _switch(
+        "All nodes that show a sign of a GPU share their cards."
     )
-    second_scheduler: bool = _option(
+    second_scheduler: bool = _switch(
         "Install a second kube-scheduler, called vcuda-scheduler, on a cluster with a "
-        "managed control plane.",
-        default=False,
+        "managed control plane."
     )
     scheduler_image: str = _option(
         "With --second-scheduler: the image of kube-scheduler. Default: the cluster's "
@@ -327,10 +320,9 @@ class InstallOptions(CommonOptions):
         "first-fit in a first install. With frag, kube-scheduler scores all nodes.",
         type=click.Choice(list(POLICIES)),
     )
-    with_monitoring: bool = _option(
+    with_monitoring: bool = _switch(
         "Install the exporter too, with dashboards, and rules if the cluster has "
-        "Prometheus Operator. Without it, installed monitoring stays as it is.",
-        default=False,
+        "Prometheus Operator. Without it, installed monitoring stays as it is."
     )
     webhook: WebhookOptions = field(default_factory=WebhookOptions)
 
@@ -340,12 +332,10 @@ class UninstallOptions(CommonOptions):
     """The options of ``uninstall``."""
 
     command: ClassVar[str] = "uninstall"
-    force: bool = _option(
-        "Uninstall even while pods hold cards; their containers go on running.",
-        default=False,
+    force: bool = _switch(
+        "Uninstall even while pods hold cards; their containers go on running."
     )
-    wait: bool = _option(
+    wait: bool = _switch(
         "Wait five minutes until kubelet reports capacity 0, and remove that from the "
-        "nodes.",
-        default=False,
+        "nodes."
     )

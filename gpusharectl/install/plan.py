@@ -3,34 +3,25 @@
 ``Plan`` is what an uninstall's plan shares with it.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gpushare.domain.policies import FRAG
-from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import SECOND_SCHEDULER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.install.cluster_facts import label_diff, named, to_label
 from gpusharectl.install.context import Context, SchedulerTarget
 from gpusharectl.install.manifests import (
-    BY_CERT_MANAGER,
-    BY_RUNTIME_CLASS,
-    MONITORING,
     NVIDIA,
-    SECOND,
-    VOID,
-    WEBHOOK_OVERLAY,
     image_of,
+    loaded,
     with_images,
+    with_replicas,
+    with_settings,
 )
 from gpusharectl.install.options import (
-    ON,
-    POLICY,
-    QUOTA,
-    UI,
+    CARD_CLASSES,
     CommonOptions,
     InstallOptions,
     node_names,
@@ -53,33 +44,26 @@ from gpusharectl.install.progress import (
     no_terminal,
 )
 from gpusharectl.install.survey import (
+    PROBE,
+    WEBHOOKS,
     Facts,
+    Right,
     kube_scheduler_image,
     leader,
     leads,
     missing,
+    needed,
     served,
     survey,
-    to_install,
-    to_take_away,
 )
 from gpusharectl.install.webhook.apply import WebhookPlan, split, still_there
-from gpusharectl.install.webhook.objects import (
-    secret_of,
-    with_replicas,
-    with_runtime_classes,
-    with_settings,
-    with_stamp,
-)
+from gpusharectl.install.webhook.objects import SECRET
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
-from gpusharectl.kube_scheduler.files import packing_configuration
 from gpusharectl.kube_scheduler.host import HostScheduler
 from gpusharectl.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.output import ObjectChange, object_changes
 
-STAMP = f"{names.PREFIX}-configuration"
-"""Annotation of the second scheduler's pods: a digest of their configuration."""
-_SECOND = Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM)
+_NONE = Facts("", Flavour.MANAGED, ())
 _NAME_THEM = "--nodes NODE,NODE or --all-gpu-nodes"
 
 
@@ -104,7 +88,7 @@ class Plan(ABC):
 
     context: Context
     options: CommonOptions
-    facts: Facts = field(init=False)
+    facts: Facts = _NONE
     manifests: tuple[Json, ...] = ()
     hosts: tuple[str, ...] = ()
     """The hosts whose kube-scheduler is set, the leader last."""
@@ -114,14 +98,6 @@ class Plan(ABC):
     @abstractmethod
     def target(self) -> SchedulerTarget:
         """Return which kube-scheduler is set up or restored, and how."""
-
-    @abstractmethod
-    def _differences(self) -> Iterator[str]:
-        """Yield each change in the cluster, for a dry run."""
-
-    @abstractmethod
-    def summary(self) -> Iterator[str]:
-        """Yield the changes in the cluster, for a question."""
 
     @property
     def other_hosts(self) -> tuple[str, ...]:
@@ -165,20 +141,20 @@ class Plan(ABC):
         """Return the command that goes on where this one stopped."""
         return self.options.again()
 
-    def agree(self, verb: str) -> None:
-        """Show all changes of a dry run; else ask for consent, unless given."""
-        screen = self.context.screen
+    def agree(self, verb: str, what: Sequence[str], shown: Iterable[str]) -> None:
+        """Show all changes of a dry run; else ask for consent, unless given.
+
+        ``what`` are the changes in the cluster for the question, ``shown`` for the dry
+        run.
+        """
+        screen, command = self.context.screen, self.options.command
         if self.options.dry_run:
-            for text in self._differences():
+            for text in (*shown, *(change.diff() for change in self.file_changes)):
                 screen.note(text)
-            for change in self.file_changes:
-                screen.note(change.diff())
             for node in self.other_hosts:
                 screen.note(f"# A Job also changes kube-scheduler's files on {node}")
-            again = self.again()
-            command = self.options.command
-            screen.note(f"Dry run: nothing was changed. To {command}: {again}")
-        elif not self.options.yes and (what := list(self.summary())):
+            screen.note(f"Dry run: nothing was changed. To {command}: {self.again()}")
+        elif what and not self.options.yes:
             screen.confirm(f"{verb} {'; '.join(what)}?")
 
     def scheduler_step(
@@ -196,64 +172,6 @@ class Plan(ABC):
                 raise Trouble(f"on {node}: {why}")
 
         return Step(f"kube-scheduler's configuration on {node}", act, "Scheduler")
-
-
-def loaded(
-    load: Callable[..., tuple[Json, ...]],
-    kind: Flavour,
-    options: InstallOptions,
-    *,
-    image: str,
-    components: Sequence[str] = (),
-    by_cert_manager: bool = False,
-) -> tuple[Json, ...]:
-    """Return all objects of an install, in order and with their settings.
-
-    ``components`` change the workloads on nodes with cards; ``by_cert_manager``:
-    cert-manager makes the webhook's certificate. On a host without kube-scheduler the
-    overlay only serves the checks.
-    """
-    overlay = "k3s" if kind is Flavour.K3S else "kubeadm"
-    if options.tls:
-        overlay = "k3s-with-tls" if kind is Flavour.K3S else "with-tls"
-    if options.second_scheduler:
-        overlay = SECOND
-    found = load(overlay, image=image, components=components)
-    if options.with_monitoring:
-        found += load(MONITORING, image=image, components=components)
-    settings: Mapping[str, str] = {}
-    if options.webhook.wanted:
-        name = BY_CERT_MANAGER if by_cert_manager else WEBHOOK_OVERLAY
-        void = (VOID,) if options.webhook.void else ()
-        found += load(name, image=image, components=void)
-        settings = options.webhook.settings()
-    quota = {QUOTA: settings[QUOTA]} if QUOTA in settings else {}
-    ours = {UI: ON} if options.ui else {}
-    ours |= {POLICY: options.policy} if options.policy else {}
-    found = with_settings(found, "webhook", settings)
-    found = with_settings(found, "device-plugin", quota)
-    found = with_settings(found, "extender", ours)
-    if options.policy == FRAG:
-        found = tuple(map(_packing, found))
-    # The second scheduler's pods read their configuration only at their start, so a
-    # new digest has to replace them.
-    read = "".join(
-        body["data"][key]
-        for body in found
-        if (body["kind"], body["metadata"]["name"]) == ("ConfigMap", SECOND_SCHEDULER)
-        for key in sorted(body["data"])
-    )
-    digest = hashlib.sha256(read.encode()).hexdigest()
-    return with_stamp(found, _SECOND, STAMP, digest)
-
-
-def _packing(body: Json) -> Json:
-    """Let our score outweigh all others in the second kube-scheduler too."""
-    if body["kind"] != "ConfigMap":
-        return body
-    texts = body.get("data") or {}
-    changed = {key: packing_configuration(text) for key, text in texts.items()}
-    return {**body, "data": changed} if texts else body
 
 
 def with_preserved_settings(options: InstallOptions, facts: Facts) -> InstallOptions:
@@ -283,19 +201,16 @@ def which_nodes(
         for node in facts.nodes
         if node.labelled or node.signs or node.name == driver
     )
-    found = options.nodes
+    labelled = tuple(node.name for node in facts.nodes if node.labelled)
+    found = options.nodes or (signs if options.all_gpu_nodes else labelled)
     if options.all_gpu_nodes and not found:
-        found = signs
-        if not found:
-            them = ", ".join(node.name for node in facts.nodes) or "none"
-            raise Trouble(
-                f"no node shows a sign of an NVIDIA GPU (nodes: {them}); "
-                f"{NOTHING_DONE}",
-                "if some have one, name them: gpusharectl install --nodes NODE,NODE",
-                Exit.REFUSED,
-            )
-    elif not found:
-        found = tuple(node.name for node in facts.nodes if node.labelled)
+        them = ", ".join(node.name for node in facts.nodes) or "none"
+        raise Trouble(
+            f"no node shows a sign of an NVIDIA GPU (nodes: {them}); {NOTHING_DONE}",
+            "if some have one, name them: gpusharectl install --nodes NODE,NODE",
+            Exit.REFUSED,
+        )
+    if not (options.nodes or options.all_gpu_nodes):
         if not options.yes and not options.dry_run:
             return _asked(facts, found or signs, screen)
         if not found:
@@ -344,26 +259,18 @@ class InstallPlan(Plan):
     changes: tuple[ObjectChange, ...] = ()
     scheduler_image: str = ""
     """The image of a second kube-scheduler."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """The image that each workload of ours keeps, by its name."""
     webhook: WebhookPlan | None = None
     """What to do about the webhook; None without one."""
     going: tuple[Ref, ...] = ()
     """The objects of a webhook that is removed, in this order."""
-    replicas: int | None = None
-    """The replicas of the installed webhook."""
-    by_cert_manager: bool = False
-    runtime_classes: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Read the cluster and this host, show findings, refuse what cannot work."""
         context, options = self.context, self.options
         self._load()
-        rights = to_install(
-            self._all(),
-            probe=not options.second_scheduler,
-            jobs=flavour(context.files) is Flavour.KUBEADM,
-        )
+        proof = () if options.second_scheduler else (PROBE,)
+        kubeadm = flavour(context.files) is Flavour.KUBEADM
+        rights = self._rights(*proof, jobs=kubeadm)
         facts = self.facts = survey(
             context.objects,
             context.files,
@@ -374,10 +281,6 @@ class InstallPlan(Plan):
         found = [*judge_cluster(facts, options), *judge_kept(facts, options)]
         weigh([*found, *judge_webhook(facts, options)], context.screen)
         self.options = with_preserved_settings(options, facts)
-        self.kept = {} if options.image else facts.images
-        self.by_cert_manager = facts.by_cert_manager
-        self.runtime_classes = facts.runtime_classes
-        self.replicas = facts.webhook.replicas if facts.webhook else None
         if options.webhook.wanted is False:
             self.going = still_there(context)
         self._load()
@@ -409,7 +312,7 @@ class InstallPlan(Plan):
             if node.name in self.chosen
         )
         if found if options.runtime_class is None else options.runtime_class:
-            self._load(BY_RUNTIME_CLASS)
+            self._load("nvidia-runtime")
         second = options.second_scheduler
         judged = judge_nodes(facts, self.chosen, second_scheduler=second)
         weigh(judged, screen, sure=options.yes or options.dry_run)
@@ -418,13 +321,25 @@ class InstallPlan(Plan):
         """Apply all objects as a dry run; show the changes, or ask for consent."""
         context, bodies = self.context, list(self.manifests)
         if self.options.webhook.wanted:
-            ours = not self.by_cert_manager
+            ours = not self.facts.by_cert_manager
             self.manifests, self.webhook = split(
                 context.objects, self.manifests, context.now(), ours=ours
             )
             bodies = [*self.manifests, *self.webhook.beside()]
         self.changes = object_changes(context.objects, bodies)
-        self.agree("Change")
+        labels = to_label(self.facts.nodes, self.chosen)
+        what = [
+            *([f"{len(self.changes)} objects in the cluster"] if self.changes else []),
+            *([f"the label of {', '.join(labels)}"] if labels else []),
+            *(["the webhook (it is removed)"] if self.going else []),
+            *(change.path for change in self.file_changes),
+        ]
+        shown = [
+            *(change.diff() for change in self.changes),
+            *(f"- {ref}" for ref in self.going),
+            *(label_diff(name, on=True) for name in labels),
+        ]
+        self.agree("Change", what, shown)
 
     def again(self) -> str:
         """Return the command that goes on, with the nodes chosen meanwhile."""
@@ -452,9 +367,9 @@ class InstallPlan(Plan):
     def _check_webhooks_rights(self) -> None:
         """Check the rights that are needed only because of an installed webhook."""
         if self.going:
-            rights = to_take_away(self.going)
-        elif self.facts.webhook is not None or self.by_cert_manager:
-            rights = to_install(self._all())
+            rights = needed(self.going, "get", "delete")
+        elif self.facts.webhook is not None or self.facts.by_cert_manager:
+            rights = self._rights()
         else:
             return
         lacking = missing(self.context.objects, rights)
@@ -462,40 +377,32 @@ class InstallPlan(Plan):
             found = [judge_rights(replace(self.facts, missing=lacking))]
             weigh(found, self.context.screen)
 
-    def _all(self) -> Sequence[Json]:
-        """Return the manifests, and a Secret if one may have to be made."""
-        ours = self.options.webhook.wanted and not self.by_cert_manager
-        return [*self.manifests, secret_of({})] if ours else self.manifests
+    def _rights(self, *more: Right, jobs: bool = False) -> tuple[Right, ...]:
+        """Return the rights needed to install, with a Secret if one may be made."""
+        refs = [Ref.of(body) for body in self.manifests]
+        if self.options.webhook.wanted:
+            more += WEBHOOKS
+            refs += [] if self.facts.by_cert_manager else [SECRET]
+        return needed(refs, "get", "create", "patch", more=more, jobs=jobs)
 
     def _load(self, *components: str) -> None:
         """Compose the manifests from what is known so far."""
+        facts = self.facts
+        kept = {} if self.options.image else facts.images
         # All parts run the same image, so a new part gets the one that runs.
         bodies = loaded(
             self.context.load,
             flavour(self.context.files),
             self.options,
-            image=self.options.image or next(iter(self.kept.values()), ""),
+            image=self.options.image or next(iter(kept.values()), ""),
             components=components,
-            by_cert_manager=self.by_cert_manager,
+            by_cert_manager=self.facts.by_cert_manager,
         )
         found = served(self.context.objects, bodies)
-        found = with_images(found, self.kept, self.scheduler_image)
-        found = with_replicas(found, self.replicas)
-        self.manifests = with_runtime_classes(found, self.runtime_classes)
-
-    def summary(self) -> Iterator[str]:
-        """Yield what is changed, for a question."""
-        if self.changes:
-            yield f"{len(self.changes)} objects in the cluster"
-        labels = to_label(self.facts.nodes, self.chosen)
-        if labels:
-            yield f"the label of {', '.join(labels)}"
-        if self.going:
-            yield "the webhook (it is removed)"
-        yield from (change.path for change in self.file_changes)
-
-    def _differences(self) -> Iterator[str]:
-        yield from (change.diff() for change in self.changes)
-        yield from (f"- {ref}" for ref in self.going)
-        for name in to_label(self.facts.nodes, self.chosen):
-            yield label_diff(name, on=True)
+        found = with_images(found, kept, self.scheduler_image)
+        if facts.webhook:
+            found = with_replicas(found, facts.webhook.replicas)
+        # The webhook is told which RuntimeClasses provide cards, if no name says so.
+        classes = ",".join(name for name in facts.runtime_classes if NVIDIA not in name)
+        told = {CARD_CLASSES: classes} if classes else {}
+        self.manifests = with_settings(found, "webhook", told)

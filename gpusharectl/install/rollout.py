@@ -12,7 +12,6 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import SYSTEM, condition, is_leaving, is_ready, node_of
 from gpushare.kube.objects import Objects, Ref
-from gpusharectl.install.cluster_facts import NodeView
 from gpusharectl.install.context import Context
 from gpusharectl.install.progress import Trouble, Waiting
 from gpusharectl.install.survey import read_nodes
@@ -42,29 +41,24 @@ def wait_for_rollout(context: Context, refs: Sequence[Ref]) -> None:
 
 
 def _still_waiting(objects: Objects, refs: Sequence[Ref]) -> list[Waiting]:
-    nodes = read_nodes(objects)
+    nodes = [node for node in read_nodes(objects) if node.ready]
     found: list[Waiting] = []
     for ref in refs:
         workload = objects.get(ref)
         if workload is None:
             found.append(Waiting(ref.name, "it does not exist", hopeless=True))
             continue
-        where = _nodes_of(workload, nodes)
+        selector = workload["spec"]["template"]["spec"].get("nodeSelector") or {}
+        by_label = names.GPU_NODE_LABEL in selector
+        where = [
+            node.name
+            for node in nodes
+            if (node.labelled if by_label else node.control_plane)
+        ]
         found += waits(_seen(objects, workload), where, lambda pod: _log(objects, pod))
         if not where and workload["kind"] == "DaemonSet":
             found.append(Waiting(ref.name, "a Ready node with its label"))
     return found
-
-
-def _nodes_of(workload: Json, nodes: Sequence[NodeView]) -> tuple[str, ...]:
-    """Return the Ready nodes on which one of our DaemonSets runs."""
-    spec = workload["spec"]["template"]["spec"]
-    by_label = names.GPU_NODE_LABEL in (spec.get("nodeSelector") or {})
-    return tuple(
-        node.name
-        for node in nodes
-        if node.ready and (node.labelled if by_label else node.control_plane)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,19 +16,16 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.cluster_facts import NodeView, named, node_view
-from gpusharectl.install.manifests import NVIDIA, SCHEDULER, image_of
+from gpusharectl.install.manifests import NVIDIA, SCHEDULER, image_of, settings_of
 from gpusharectl.install.options import ON, POLICY, TLS, UI
 from gpusharectl.install.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
+    NAMESPACE,
     SECRET,
     InstalledWebhook,
-    installed_webhook,
     is_cert_managers,
-    is_configuration,
-    settings_of,
 )
-from gpusharectl.install.webhook.probe import NAMESPACE
 from gpusharectl.kube_scheduler.drift import Flavour, flavour, has_driver, this_node
 from gpusharectl.kube_scheduler.host_files import HostFiles
 
@@ -57,6 +54,21 @@ class Right:
         return f"{self.verb} {self.resource}{where}"
 
 
+def resource(api_version: str, kind: str) -> str:
+    """Return a kind's resource as rights name it.
+
+    >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
+    'clusterroles.rbac.authorization.k8s.io'
+    """
+    word = kind.lower()
+    if word.endswith("y"):
+        word = f"{word[:-1]}ies"
+    else:
+        word += "es" if word.endswith("s") else "s"
+    group, slash, _ = api_version.partition("/")
+    return f"{word}.{group}" if slash else word
+
+
 _LIST_NODES, _LIST_PODS = Right("list", "nodes"), Right("list", "pods")
 _ALWAYS = (
     _LIST_NODES,
@@ -71,59 +83,36 @@ _JOBS = (
     Right("get", _LEASES, SYSTEM),
     *(Right(verb, "jobs.batch", SYSTEM) for verb in ("get", "create", "delete")),
 )
+PROBE = Right("patch", "pods", SYSTEM)
+"""To prove that kube-scheduler calls the extender: the probe pod is changed."""
+STATUS = Right("patch", "nodes/status")
+"""To remove the capacity of 0 that kubelet keeps."""
+LEFTOVERS = tuple(
+    Right(verb, kind, SYSTEM)
+    for kind in (_LEASES, "secrets")
+    for verb in ("get", "delete")
+)
+"""To remove the second scheduler's lease, and the webhook's certificate."""
+WEBHOOKS = (
+    Right("create", "pods", NAMESPACE),
+    Right("list", resource(*RUNTIME_CLASS)),
+    *(Right("delete", resource(one.api_version, one.kind)) for one in CONFIGURATIONS),
+)
+"""For the webhook's probe pod, its configurations, and the RuntimeClasses."""
 
 
-def to_install(
-    manifests: Iterable[Json], *, probe: bool = False, jobs: bool = False
+def needed(
+    refs: Iterable[Ref], *verbs: str, more: Iterable[Right] = (), jobs: bool = False
 ) -> tuple[Right, ...]:
-    """Return the rights needed to install these objects.
+    """Return the rights for these verbs on all objects, and what is always needed.
 
-    ``probe``: also to prove kube-scheduler's calls, by a change of the probe pod;
     ``jobs``: also to run Jobs on other hosts.
     """
-    found = [*_ALWAYS, *([Right("patch", "pods", SYSTEM)] if probe else [])]
-    found += _JOBS if jobs else ()
-    for body in manifests:
-        found += _on(Ref.of(body), "get", "create", "patch")
-        if is_configuration(body):
-            # Its own probe pod, and the RuntimeClasses that it has to know.
-            found.append(Right("create", "pods", NAMESPACE))
-            found.append(Right("list", resource(*RUNTIME_CLASS)))
-            found += _on(Ref.of(body), "delete")
+    found = [*_ALWAYS, *more, *(_JOBS if jobs else ())]
+    for ref in refs:
+        name = resource(ref.api_version, ref.kind)
+        found += [Right(verb, name, ref.namespace) for verb in verbs]
     return tuple(dict.fromkeys(found))
-
-
-def to_uninstall(
-    manifests: Iterable[Json], *, wait: bool = False, jobs: bool = False
-) -> tuple[Right, ...]:
-    """Return the rights needed to remove these objects.
-
-    ``wait``: also the capacity of 0 that kubelet keeps; ``jobs``: also to run Jobs.
-    """
-    leftovers = (_LEASES, "secrets")
-    found = [
-        *_ALWAYS,
-        # The second scheduler's lease, and the webhook's certificate.
-        *(Right(verb, kind, SYSTEM) for kind in leftovers for verb in _TAKE),
-        *([Right("patch", "nodes/status")] if wait else []),
-        *(_JOBS if jobs else ()),
-    ]
-    for body in manifests:
-        found += _on(Ref.of(body), "list", "delete")
-    return tuple(dict.fromkeys(found))
-
-
-_TAKE = ("get", "delete")
-
-
-def to_take_away(refs: Iterable[Ref]) -> tuple[Right, ...]:
-    """Return the rights needed to remove these objects by their names."""
-    return tuple(dict.fromkeys(one for ref in refs for one in _on(ref, *_TAKE)))
-
-
-def _on(ref: Ref, *verbs: str) -> list[Right]:
-    name = resource(ref.api_version, ref.kind)
-    return [Right(verb, name, ref.namespace) for verb in verbs]
 
 
 def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
@@ -131,21 +120,6 @@ def missing(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
     return tuple(
         one for one in rights if not objects.may(one.verb, one.resource, one.namespace)
     )
-
-
-def resource(api_version: str, kind: str) -> str:
-    """Return a kind's resource as rights name it.
-
-    >>> resource("rbac.authorization.k8s.io/v1", "ClusterRole")
-    'clusterroles.rbac.authorization.k8s.io'
-    """
-    word = kind.lower()
-    if word.endswith("y"):
-        word = f"{word[:-1]}ies"
-    else:
-        word += "es" if word.endswith("s") else "s"
-    group, slash, _ = api_version.partition("/")
-    return f"{word}.{group}" if slash else word
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +140,7 @@ class Facts:
     extended: bool = False
     """Whether our extender is installed for the cluster's own kube-scheduler."""
     second: bool = False
-    """Whether the second scheduler is installed."""
     plugin: bool = False
-    """Whether the device plugin is installed."""
     runtime_classes: tuple[str, ...] = ()
     """The RuntimeClasses that provide cards."""
     guard: bool = True
@@ -176,11 +148,9 @@ class Facts:
     images: Mapping[str, str] = field(default_factory=dict)
     """The image that each workload of ours runs, the scheduler's side first."""
     tls: bool = False
-    """Whether the extender has certificates."""
     operator: bool = False
     """Whether the API server serves the kinds of Prometheus Operator."""
     ui: bool = False
-    """Whether the extender serves its page."""
     policy: str = ""
     """The extender's policy; "" if it has its default."""
     webhook: InstalledWebhook | None = None
@@ -231,7 +201,10 @@ def survey(
     workloads = {body["metadata"]["name"]: body for body in found}
     settings = settings_of(found, "extender")
     configurations = [body for ref in CONFIGURATIONS for body in _one(objects, ref)]
-    installed = installed_webhook(workloads.get(WEBHOOK), configurations)
+    installed = InstalledWebhook({}) if configurations else None
+    if deployment := workloads.get(WEBHOOK):
+        variables = settings_of([deployment], "webhook")
+        installed = InstalledWebhook(variables, deployment["spec"].get("replicas", 1))
     managed = bool(installed or webhook) and _is_managed(objects, configurations)
     return Facts(
         version=objects.version(),

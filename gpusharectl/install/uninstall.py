@@ -6,7 +6,7 @@ on. Then kube-scheduler's configuration is restored, so that it never calls an e
 that is gone. Then the rest.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.kube import names
@@ -18,6 +18,7 @@ from gpushare.kube.facts import (
     OURS,
     PART_NAME,
     SYSTEM,
+    full_name,
     is_terminal,
     label,
     node_of,
@@ -45,7 +46,14 @@ from gpusharectl.install.progress import (
     follow,
 )
 from gpusharectl.install.scheduler import take
-from gpusharectl.install.survey import read_nodes, served, survey, to_uninstall
+from gpusharectl.install.survey import (
+    LEFTOVERS,
+    STATUS,
+    needed,
+    read_nodes,
+    served,
+    survey,
+)
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, SECRETS
 from gpusharectl.kube_scheduler.drift import Flavour, flavour
 
@@ -58,6 +66,7 @@ _LAST = ("ClusterRole", "Role", "ServiceAccount")
 _MADE_HERE = (("batch/v1", "Job", SYSTEM), ("v1", "Pod", SYSTEM))
 _PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
 _REMOVE = f"rm -rf {FOLDER}"
+_FOLDER = f"the folder {FOLDER}"
 _SHOWN = 20
 _MANY = 4
 
@@ -68,12 +77,12 @@ def uninstall(context: Context, options: UninstallOptions) -> Exit:
     first = [
         Step("the checks", plan.check, "Checking"),
         Step("the check for pods with cards", plan.pods),
-        Step("the confirmation", lambda: plan.agree("Remove")),
+        Step("the confirmation", plan.confirm),
     ]
     code = follow(first, context.screen, plan.again)
     if code is not Exit.DONE or options.dry_run:
         return code
-    if not list(plan.summary()):
+    if not plan.summary():
         context.screen.note("Nothing of gpushare is installed here.")
         return Exit.DONE
     return follow(plan.steps(), context.screen, plan.again)
@@ -109,26 +118,13 @@ def _rank(ref: Ref) -> tuple[int, str, str, str]:
     return (rank, "" if rank == 0 else ref.kind, ref.name, ref.namespace)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Holder:
-    """A bound pod that has requested a part of a card."""
-
-    node: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name} on {self.node}"
-
-
-def holding(pods: Iterable[Json]) -> tuple[Holder, ...]:
-    """Return the bound pods with cards that have not ended, by node and name."""
-    found = [
-        Holder(node_of(pod), pod["metadata"]["namespace"], pod["metadata"]["name"])
+def holding(pods: Iterable[Json]) -> list[tuple[str, str]]:
+    """Return the node and name of bound pods with cards that have not ended, sorted."""
+    return sorted(
+        (node_of(pod), full_name(pod))
         for pod in pods
         if node_of(pod) and not is_terminal(pod) and _asks(pod)
-    ]
-    return tuple(sorted(found))
+    )
 
 
 def _asks(pod: Json) -> bool:
@@ -146,8 +142,8 @@ class Uninstall(Plan):
     options: UninstallOptions
     found: tuple[Ref, ...] = ()
     """All our objects in the order of deletion."""
-    held: tuple[Holder, ...] = ()
-    """The pods that hold cards now."""
+    held: Sequence[tuple[str, str]] = ()
+    """The pods that hold cards now, after their nodes."""
     image: str = ""
     """The image of the pods that clean the nodes."""
     remains: dict[str, str] = field(default_factory=dict)
@@ -162,7 +158,9 @@ class Uninstall(Plan):
         ]
         self.manifests = served(objects, loaded)
         kubeadm = flavour(context.files) is Flavour.KUBEADM
-        rights = to_uninstall(self.manifests, wait=options.wait, jobs=kubeadm)
+        more = (*LEFTOVERS, STATUS) if options.wait else LEFTOVERS
+        refs = map(Ref.of, self.manifests)
+        rights = needed(refs, "list", "delete", more=more, jobs=kubeadm)
         facts = self.facts = survey(
             objects, context.files, rights, told=options.this_node
         )
@@ -184,7 +182,7 @@ class Uninstall(Plan):
             screen.say("no pod holds a card")
             return
         number = f"{len(self.held)} pod{'' if len(self.held) == 1 else 's'}"
-        lines = [f"  {one}" for one in self.held[:_SHOWN]]
+        lines = [f"  {name} on {node}" for node, name in self.held[:_SHOWN]]
         if len(self.held) > _SHOWN:
             lines.append(f"  and {len(self.held) - _SHOWN} more")
         screen.say("\n".join([f"{number} with cards:", *lines]))
@@ -215,25 +213,25 @@ class Uninstall(Plan):
             node for node in self.facts.nodes if node.label or node.annotations
         )
 
-    def summary(self) -> Iterator[str]:
-        """Yield what is removed, for a question; nothing if nothing of ours is left."""
-        if self.found:
-            yield f"{len(self.found)} objects"
-        if self._touched:
-            them = ", ".join(node.name for node in self._touched)
-            yield f"label, annotations and files on {them}"
-        yield from (f"our part of {change.path}" for change in self.file_changes)
-        if self.options.wait and any(node.known for node in self.facts.nodes):
-            yield "the stale capacity of nodes"
+    def summary(self) -> list[str]:
+        """Return what is removed, for a question; empty if nothing of ours is left."""
+        them = ", ".join(node.name for node in self._touched)
+        stale = self.options.wait and any(node.known for node in self.facts.nodes)
+        return [
+            *([f"{len(self.found)} objects"] if self.found else []),
+            *([f"label, annotations and files on {them}"] if them else []),
+            *(f"our part of {change.path}" for change in self.file_changes),
+            *(["the stale capacity of nodes"] if stale else []),
+        ]
 
-    def _differences(self) -> Iterator[str]:
-        yield from (f"- {ref}" for ref in self.found)
+    def confirm(self) -> None:
+        """Show all changes of a dry run; else ask for consent."""
+        shown = [f"- {ref}" for ref in self.found]
         for node in self._touched:
-            if node.label:
-                yield label_diff(node.name, on=False)
-            for key in node.annotations:
-                yield f"- Node {node.name}: annotation {key}"
-            yield f"- Node {node.name}: the folder {FOLDER}"
+            shown += [label_diff(node.name, on=False)] if node.label else []
+            for what in (*(f"annotation {key}" for key in node.annotations), _FOLDER):
+                shown.append(f"- Node {node.name}: {what}")
+        self.agree("Remove", self.summary(), shown)
 
     def steps(self) -> list[Step]:
         """Return the steps in their order."""
@@ -266,7 +264,7 @@ class Uninstall(Plan):
     def files(self) -> None:
         """Remove the device plugins' folders, except those that containers use."""
         context, clean = self.context, []
-        held = {one.node for one in self.held}
+        held = {node for node, _ in self.held}
         for node in self._touched:
             if not node.label:
                 continue
@@ -362,15 +360,15 @@ class Uninstall(Plan):
 
     def _merge(self, node: str, metadata: Json) -> None:
         """Patch a node; the deleted annotation guard may deny it for a moment."""
-        patience = self.context.patience
-        deadline = patience.clock() + GUARD_LINGERS_S
-        ref = Ref("v1", "Node", node)
-        while True:
+
+        def look() -> list[Waiting]:
             try:
+                ref = Ref("v1", "Node", node)
                 self.context.objects.merge(ref, {"metadata": metadata})
-            except (Forbidden, Invalid):
-                if patience.clock() >= deadline:
-                    raise
-                patience.pause(patience.look_every_s)
-            else:
-                return
+            except (Forbidden, Invalid) as error:
+                return [Waiting(f"the patch of {node}", str(error))]
+            return []
+
+        left = self.context.until(look, GUARD_LINGERS_S)
+        if left:
+            raise Trouble(str(left[0]))

@@ -13,14 +13,10 @@ import pytest
 
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
+from gpusharectl.install.manifests import settings_of
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
-from gpusharectl.install.webhook.objects import (
-    CONFIGURATIONS,
-    DEPLOYMENT,
-    SECRET,
-    settings_of,
-)
+from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT, SECRET
 from gpusharectl.pki import make_authority
 from tests.controlplane.installing import ALL_KINDS, Answered, bare, installing, there
 from tests.gpusharectl.install.installed_cluster import InstalledCluster

@@ -15,7 +15,7 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit, Trouble
-from gpusharectl.install.webhook.apply import GuardedWriter
+from gpusharectl.install.webhook.apply import GuardedWriter, narrowed, probed
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
@@ -23,7 +23,6 @@ from gpusharectl.install.webhook.objects import (
     files_of,
     secret_of,
 )
-from gpusharectl.install.webhook.probe import narrowed, probed
 from tests.controlplane.gate import raised
 from tests.controlplane.installing import Answered, bare, installing, there
 from tests.gpusharectl.install.installed_cluster import InstalledCluster

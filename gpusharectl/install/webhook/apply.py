@@ -4,32 +4,35 @@ The API server may ask only a webhook that answers, whose certificate it trusts,
 that it can reach. So the configurations, which make it ask, come last.
 
 A new certificate comes with a new authority. The caBundle first gets both authorities,
-then the replicas get the new certificate, then the caBundle loses the old authority. So
-the API server trusts every replica at each moment.
+then the replicas get the new certificate, then the caBundle loses the old authority.
+A firewall may stand between the API server and the webhook: managed control planes
+often reach only kubelet's port on the nodes. Until a pod that is never created proves
+the connection, the configurations are limited to that probe pod.
 
-Two installs at once must not spoil that. ``GuardedWriter`` writes the Secret and the
-caBundle only if they are still as they were when the install was planned. So the second
-of two installs stops before it has overwritten anything that the first one needs.
+``GuardedWriter`` keeps two installs at once from spoiling that: the second stops before
+it has overwritten anything that the first one needs.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.errors import Conflict
-from gpushare.kube.facts import is_narrowed
-from gpushare.kube.names import WEBHOOK_PORT
+from gpushare.kube.errors import ClusterError, Conflict
+from gpushare.kube.facts import PROBE_ONLY, is_narrowed
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.context import Context
-from gpusharectl.install.manifests import BY_CERT_MANAGER
+from gpusharectl.install.manifests import BY_CERT_MANAGER, with_stamp
 from gpusharectl.install.progress import Step, Trouble, Waiting
 from gpusharectl.install.rollout import wait_for_rollout
 from gpusharectl.install.survey import may_get, served
 from gpusharectl.install.webhook.objects import (
     CONFIGURATIONS,
     DEPLOYMENT,
+    NAMESPACE,
     SECRET,
     SECRETS,
     STAMP,
@@ -38,12 +41,27 @@ from gpusharectl.install.webhook.objects import (
     is_configuration,
     secret_of,
     with_bundle,
-    with_stamp,
 )
-from gpusharectl.install.webhook.probe import REACHED_WITHIN_S, Result, narrowed, probed
 from gpusharectl.output import ObjectChange
 from gpusharectl.pki import AUTHORITY, WEBHOOK, bundle, plan_webhook
 
+NAME = "gpushare-webhook-probe"
+REACHED_WITHIN_S = 60.0
+"""A Ready replica is in the Service a moment later, and then in its proxies."""
+_PROBE_ONLY = {
+    "name": PROBE_ONLY,
+    "expression": f"object.metadata.?name.orValue('') == '{NAME}'",
+}
+_CONTAINER = {
+    "name": "probe",
+    "image": "gpushare",
+    "resources": {"limits": {names.MEMORY: "1"}},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+"""It asks for memory without cores, and the webhook adds the cores."""
 _TRIES = 5
 """Others write to these objects too, for example labels, which is no conflict."""
 
@@ -162,6 +180,18 @@ def _mark(ref: Ref, body: Json | None) -> Mapping[str, bytes] | None:
     return files_of(body) if ref == SECRET else {"authorities": bundle_of([body])}
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One attempt; ``words`` say why the webhook is not ``reached``.
+
+    ``reached`` is None if it is not known: the pod was refused for other reasons, or
+    another webhook has changed it.
+    """
+
+    reached: bool | None
+    words: str = ""
+
+
 class WebhookSteps:
     """The steps of one plan; ``again`` is the command that goes on."""
 
@@ -228,8 +258,8 @@ class WebhookSteps:
                 "the webhook's pods are Ready, but the API server cannot reach them: "
                 f"{result.words}. {stays}. The usual cause is a firewall between the "
                 "two",
-                f"open port {WEBHOOK_PORT} of the pods to the control plane, then: "
-                f"{self._again}",
+                f"open port {names.WEBHOOK_PORT} of the pods to the control plane, "
+                f"then: {self._again}",
             )
         self._apply(new)
         if result.reached is None:
@@ -286,3 +316,59 @@ def removal(context: Context, refs: Sequence[Ref]) -> Step:
         context.screen.say(told)
 
     return Step("the removal of the webhook", act, "Webhook")
+
+
+def probed(objects: Objects) -> Result:
+    """Let the API server create the probe pod as a dry run; a refusal is no error."""
+    try:
+        made = objects.create(probe_pod(), dry_run=True)
+    except ClusterError as error:
+        # It answers 500 for a webhook that it cannot reach. A definite refusal comes
+        # from elsewhere, such as a policy for that namespace.
+        if error.definite and not error.retryable:
+            return Result(None, f"the probe pod was refused: {error}")
+        return Result(reached=False, words=str(error))
+    changed = _is_changed(made)
+    if changed is None:
+        return Result(None, "the probe pod was changed by another webhook")
+    if changed:
+        return Result(reached=True)
+    return Result(reached=False, words="it creates pods without asking the webhook")
+
+
+def probe_pod() -> Json:
+    """Return a pod that every level of Pod Security admits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "spec": {
+            "containers": [deepcopy(_CONTAINER)],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }
+
+
+def narrowed(configuration: Json) -> Json:
+    """Limit a configuration to the probe pod."""
+    found = deepcopy(configuration)
+    for one in found["webhooks"]:
+        one["matchConditions"] = [_PROBE_ONLY, *one.get("matchConditions", ())]
+    return found
+
+
+def _is_changed(pod: Json) -> bool | None:
+    """Return whether the webhook has added the cores; None if that cannot be known.
+
+    Other webhooks may add containers, or remove ours.
+    """
+    containers = pod["spec"].get("containers") or ()
+    ours = [one for one in containers if one.get("name") == _CONTAINER["name"]]
+    limits = ((ours[0].get("resources") or {}).get("limits") or {}) if ours else {}
+    if names.CORE in limits:
+        return True
+    return False if names.MEMORY in limits else None

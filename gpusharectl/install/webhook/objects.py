@@ -1,8 +1,7 @@
 """The webhook's objects: reading what is installed, and adding settings. Pure."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.kube import names
@@ -16,8 +15,6 @@ from gpushare.kube.facts import (
     WEBHOOK_CONFIGURATIONS,
 )
 from gpushare.kube.objects import Ref
-from gpusharectl.install.manifests import NVIDIA, containers, with_containers
-from gpusharectl.install.options import CARD_CLASSES
 
 CONFIGURATIONS = WEBHOOK_CONFIGURATIONS
 """They make the API server ask the webhook; without a webhook it then refuses pods."""
@@ -28,6 +25,8 @@ SECRETS = (SECRET, Ref("v1", "Secret", f"{WEBHOOK}-ca", SYSTEM))
 """With that of cert-manager's authority, which outlives its Certificate."""
 CERTIFICATE = Ref("cert-manager.io/v1", "Certificate", WEBHOOK, SYSTEM)
 """From it cert-manager makes the Secret."""
+NAMESPACE = "default"
+"""Of the probe pod: it exists in every cluster, and the webhook is asked about it."""
 STAMP = f"{names.PREFIX}-certificate"
 """Annotation of the pods: a digest of the certificate that they started with."""
 _INJECTED = "cert-manager.io/inject-ca-from"
@@ -46,16 +45,6 @@ class InstalledWebhook:
     replicas: int | None = None
 
 
-def installed_webhook(
-    deployment: Json | None, configurations: Sequence[Json]
-) -> InstalledWebhook | None:
-    """Return the webhook that is installed; None if nothing of it exists."""
-    if deployment is None:
-        return InstalledWebhook({}) if configurations else None
-    settings = settings_of([deployment], "webhook")
-    return InstalledWebhook(settings, deployment["spec"].get("replicas", 1))
-
-
 def is_cert_managers(body: Json) -> bool:
     """Return whether cert-manager writes this configuration or Secret.
 
@@ -68,70 +57,6 @@ def is_cert_managers(body: Json) -> bool:
 def is_configuration(body: Json) -> bool:
     """Return whether the object makes the API server ask the webhook."""
     return Ref.of(body) in CONFIGURATIONS
-
-
-def settings_of(workloads: Iterable[Json], container: str) -> Mapping[str, str]:
-    """Return the variables of all containers of this name."""
-    return {
-        one["name"]: one.get("value", "")
-        for each in containers(workloads)
-        if each["name"] == container
-        for one in each.get("env") or ()
-    }
-
-
-def with_settings(
-    manifests: Iterable[Json], container: str, settings: Mapping[str, str]
-) -> tuple[Json, ...]:
-    """Set these variables in all containers of this name."""
-
-    def put(each: Json) -> Json:
-        if each["name"] != container:
-            return each
-        kept = [one for one in each["env"] if one["name"] not in settings]
-        new = [{"name": key, "value": value} for key, value in settings.items()]
-        return {**each, "env": [*kept, *new]}
-
-    return tuple(with_containers(body, put) for body in manifests)
-
-
-def with_replicas(manifests: Iterable[Json], number: int | None) -> tuple[Json, ...]:
-    """Keep the number of replicas that the webhook has now.
-
-    0 is not kept: no pod that asks for a card could be created.
-    """
-    if not number:
-        return tuple(manifests)
-    return tuple(
-        {**body, "spec": {**body["spec"], "replicas": number}}
-        if Ref.of(body) == DEPLOYMENT
-        else body
-        for body in manifests
-    )
-
-
-def with_runtime_classes(
-    manifests: Iterable[Json], classes: Iterable[str]
-) -> tuple[Json, ...]:
-    """Tell the webhook which RuntimeClasses provide cards, if their names do not."""
-    named = ",".join(name for name in classes if NVIDIA not in name)
-    return with_settings(manifests, "webhook", {CARD_CLASSES: named} if named else {})
-
-
-def with_stamp(
-    manifests: Iterable[Json], workload: Ref, key: str, stamp: str
-) -> tuple[Json, ...]:
-    """Annotate a workload's pods; a changed stamp replaces them."""
-
-    def put(body: Json) -> Json:
-        if Ref.of(body) != workload:
-            return body
-        found = deepcopy(body)
-        metadata = found["spec"]["template"]["metadata"]
-        metadata.setdefault("annotations", {})[key] = stamp
-        return found
-
-    return tuple(map(put, manifests))
 
 
 def with_bundle(configuration: Json, authorities: bytes) -> Json:

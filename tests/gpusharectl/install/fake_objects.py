@@ -3,10 +3,12 @@
 ``tests/controlplane/test_install.py`` runs the same stories on a real one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import jsonpatch
 import orjson
 
 from gpushare.fakeapi.rules import merge
@@ -61,18 +63,34 @@ class FakeObjects:
         """Fail at the call of this number from now; ``done``: after it took effect."""
         self._fails = (len(self.calls) + call, done, failure)
 
+    @contextmanager
+    def _called(self, what: str, *, write: bool = False) -> Iterator[None]:
+        self.calls.append(what)
+        number, done, failure = self._fails or (0, False, KeyError)
+        fails = number == len(self.calls)
+        if fails and not done:
+            raise failure()
+        if write:
+            self.writes.append(what)
+        yield
+        if fails and done:
+            raise failure()
+
     def version(self) -> str:
-        return self._called("version", lambda: self._version)
+        with self._called("version"):
+            return self._version
 
     def serves(self, api_version: str, kind: str) -> bool:
-        return self._called("serves", lambda: kind not in self.unserved)
+        with self._called("serves"):
+            return kind not in self.unserved
 
     def may(self, verb: str, resource: str, namespace: str = "") -> bool:
-        said = f"{verb} {resource}"
-        return self._called(f"may {said}", lambda: said not in self.denied)
+        with self._called(f"may {verb} {resource}"):
+            return f"{verb} {resource}" not in self.denied
 
     def get(self, ref: Ref) -> Json | None:
-        return self._called(f"get {ref}", lambda: copied(self.kept.get(ref)))
+        with self._called(f"get {ref}"):
+            return copied(self.kept.get(ref))
 
     def list(
         self,
@@ -83,48 +101,34 @@ class FakeObjects:
         label_selector: str = "",
         field_selector: str = "",
     ) -> Sequence[Json]:
-        def found() -> Sequence[Json]:
+        with self._called(f"list {kind}"):
             return [
                 copied(body)
                 for ref, body in self.kept.items()
                 if (ref.api_version, ref.kind) == (api_version, kind)
                 and (not namespace or ref.namespace == namespace)
-                and _labelled(body, label_selector)
-                and _fits(body, field_selector)
+                and _fits(body, label_selector, field_selector)
             ]
-
-        return self._called(f"list {kind}", found)
 
     def apply(self, body: Json, *, dry_run: bool = False) -> Json:
         ref = Ref.of(body)
-
-        def done() -> Json:
+        with self._called(f"{'try' if dry_run else 'apply'} {ref}", write=not dry_run):
             if ref.kind in self.refused:
                 raise Forbidden(self.refused[ref.kind])
             old = self.kept.get(ref, {})
-            version = body["metadata"].get("resourceVersion")
-            if version not in (None, old.get("metadata", {}).get("resourceVersion")):
-                raise Conflict(f"{ref} has been modified")
+            _check_version(ref, old, body)
             new = merge(old, body)
-            if dry_run:
-                return copied(new)
-            return self._keep(ref, old, new)
-
-        word = "try" if dry_run else "apply"
-        return self._called(f"{word} {ref}", done, write=not dry_run)
+            return copied(new) if dry_run else self._keep(ref, old, new)
 
     def create(self, body: Json, *, dry_run: bool = False) -> Json:
         ref = Ref.of(body)
-
-        def done() -> Json:
+        word = "try to create" if dry_run else "create"
+        with self._called(f"{word} {ref}", write=not dry_run):
             if ref in self.kept:
                 raise AlreadyExists(f"{ref} already exists")
             if dry_run:
                 return self.admit(copied(body))
             return self._keep(ref, {}, copied(body))
-
-        word = "try to create" if dry_run else "create"
-        return self._called(f"{word} {ref}", done, write=not dry_run)
 
     def admit(self, pod: Json) -> Json:
         """What the webhook makes of a pod, where it is asked and can be reached."""
@@ -135,17 +139,11 @@ class FakeObjects:
         return pod
 
     def merge(self, ref: Ref, patch: Json, *, subresource: str = "") -> Json:
-        def done() -> Json:
+        with self._called(f"merge {ref}", write=True):
             old = self._there(ref)
-            version = (patch.get("metadata") or {}).get("resourceVersion")
-            if version not in (None, old["metadata"].get("resourceVersion")):
-                raise Conflict(f"{ref} has been changed")
-            wanted = patch
-            if not subresource:
-                wanted = {key: patch[key] for key in patch if key != "status"}
+            _check_version(ref, old, patch)
+            wanted = {k: v for k, v in patch.items() if subresource or k != "status"}
             return self._keep(ref, old, merge(old, wanted))
-
-        return self._called(f"merge {ref}", done, write=True)
 
     def json_patch(
         self,
@@ -155,55 +153,26 @@ class FakeObjects:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json:
-        def done() -> Json:
+        with self._called(f"{'try' if dry_run else 'patch'} {ref}", write=not dry_run):
             old = self._there(ref)
-            new = copied(old)
-            for step in steps:
-                *way, last = (
-                    part.replace("~1", "/").replace("~0", "~")
-                    for part in step["path"].split("/")[1:]
-                )
-                place = new
-                for part in way:
-                    place = place[part]
-                if step["op"] == "add":
-                    place[last] = step["value"]
-                    continue
-                if last not in place:
-                    raise Invalid(f"there is no {step['path']}")
-                if step["op"] == "test" and place[last] != step["value"]:
-                    raise Invalid(f"{step['path']} is {place[last]}")
-                if step["op"] == "remove":
-                    del place[last]
+            try:
+                new = jsonpatch.apply_patch(old, steps)
+            except jsonpatch.JsonPatchException as error:
+                raise Invalid(str(error)) from error
             return new if dry_run else self._keep(ref, old, new)
 
-        word = "try" if dry_run else "patch"
-        return self._called(f"{word} {ref}", done, write=not dry_run)
-
     def delete(self, ref: Ref, *, grace_period_s: int | None = None) -> bool:
-        return self._called(
-            f"delete {ref}", lambda: self.kept.pop(ref, None) is not None, write=True
-        )
+        with self._called(f"delete {ref}", write=True):
+            return self.kept.pop(ref, None) is not None
 
     def log(
         self, namespace: str, pod: str, container: str = "", *, lines: int = 50
     ) -> str:
-        return self._called(f"log {pod}", lambda: self.logs.get(pod, ""))
+        with self._called(f"log {pod}"):
+            return self.logs.get(pod, "")
 
     def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
         raise NotFound(f"nobody listens at {pod}:{port}{path}")
-
-    def _called(self, what: str, act: Callable[[], Any], *, write: bool = False) -> Any:
-        self.calls.append(what)
-        number, done, failure = self._fails or (0, False, KeyError)
-        if number == len(self.calls) and not done:
-            raise failure()
-        if write:
-            self.writes.append(what)
-        answer = act()
-        if number == len(self.calls) and done:
-            raise failure()
-        return answer
 
     def _there(self, ref: Ref) -> Json:
         if ref not in self.kept:
@@ -222,14 +191,20 @@ class FakeObjects:
         return copied(self.kept[ref])
 
 
-def _labelled(body: Json, selector: str) -> bool:
-    labels = body["metadata"].get("labels") or {}
-    pairs = [part.split("=") for part in selector.split(",") if part]
-    return all(labels.get(key) == value for key, value in pairs)
+def _check_version(ref: Ref, old: Json, new: Json) -> None:
+    seen, there = (
+        (body.get("metadata") or {}).get("resourceVersion") for body in (new, old)
+    )
+    if seen not in (None, there):
+        raise Conflict(f"{ref} has been modified")
 
 
-def _fits(body: Json, selector: str) -> bool:
-    for part in filter(None, selector.split(",")):
+def _fits(body: Json, labels: str, fields: str) -> bool:
+    found = body["metadata"].get("labels") or {}
+    pairs = [part.split("=") for part in labels.split(",") if part]
+    if any(found.get(key) != value for key, value in pairs):
+        return False
+    for part in filter(None, fields.split(",")):
         path, value = part.split("=")
         place: Any = body
         for step in path.split("."):

@@ -30,33 +30,35 @@ from tests.gpusharectl.install.stand_ins import (
 )
 
 CERTIFICATE = "/etc/kubernetes/vcuda/tls/server.crt"
+
+
+def kinds(api_version: str, *kinds: str) -> tuple[tuple[str, str], ...]:
+    return tuple((api_version, kind) for kind in kinds)
+
+
+ROLES = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+POLICY = "ValidatingAdmissionPolicy"
+ADMISSION = "admissionregistration.k8s.io/v1"
 KINDS = (
-    ("v1", "ServiceAccount"),
-    ("v1", "Pod"),
-    ("v1", "Node"),
-    ("v1", "ConfigMap"),
-    ("v1", "Service"),
-    ("apps/v1", "DaemonSet"),
-    ("apps/v1", "Deployment"),
-    ("batch/v1", "Job"),
-    ("policy/v1", "PodDisruptionBudget"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
-    ("rbac.authorization.k8s.io/v1", "Role"),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
-    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
-    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+    *kinds("v1", "ServiceAccount", "Pod", "Node", "ConfigMap", "Service"),
+    *kinds("apps/v1", "DaemonSet", "Deployment"),
+    *kinds("batch/v1", "Job"),
+    *kinds("policy/v1", "PodDisruptionBudget"),
+    *kinds("rbac.authorization.k8s.io/v1", *ROLES),
+    *kinds(ADMISSION, POLICY, f"{POLICY}Binding"),
 )
-OPERATORS_KINDS = (
-    ("monitoring.coreos.com/v1", "ServiceMonitor"),
-    ("monitoring.coreos.com/v1", "PodMonitor"),
-    ("monitoring.coreos.com/v1", "PrometheusRule"),
+OPERATORS_KINDS = kinds(
+    "monitoring.coreos.com/v1", "ServiceMonitor", "PodMonitor", "PrometheusRule"
 )
 """Not on every cluster."""
 WEBHOOKS_KINDS = (
-    ("v1", "Secret"),
-    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
-    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+    *kinds("v1", "Secret"),
+    *(
+        kinds(
+            ADMISSION,
+            *(f"{one}WebhookConfiguration" for one in ("Mutating", "Validating")),
+        )
+    ),
 )
 EVERY_KIND = (*KINDS, *OPERATORS_KINDS, *WEBHOOKS_KINDS)
 

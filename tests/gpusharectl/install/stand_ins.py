@@ -15,105 +15,141 @@ from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.install.progress import Patience, Trouble, Waiting, no_terminal
 from gpusharectl.kube_scheduler.host_files import FileChange, HostFiles, Obstacle
-from tests.gpusharectl.install.trust_checking_objects import READY, serve
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
-CARDS = json.dumps(
-    {
-        "v": 1,
-        "cards": [
-            {
-                "uuid": "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7",
-                "index": 0,
-                "units": 29,
-                "healthy": True,
-                "model": "Tesla P4",
-            }
-        ],
-    }
-)
+CARD = {
+    "uuid": "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7",
+    "index": 0,
+    "units": 29,
+    "healthy": True,
+    "model": "Tesla P4",
+}
+CARDS = json.dumps({"v": 1, "cards": [CARD]})
 AMOUNTS = {names.CORE: "100", names.MEMORY: "29"}
 SCHEDULER = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 APISERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 BEFORE = b"kind: Pod # before\n"
 AFTER = b"kind: Pod # before\n# ours\n"
+MOUNTED = "test/mounted"
+"""Annotation of a pod: the Secret's certificate when it was made."""
+READY: Json = {
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+}
 
 
 @dataclass
 class Nodes:
-    """DaemonSets get pods, plugins find cards, kubelets count to zero at the end."""
+    """Workloads get pods, plugins find cards, kubelets count to zero at the end."""
 
     objects: Objects
     without_cards: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
-    """Nodes on which no pod becomes Ready, and Deployments whose pods do not."""
+    """Nodes on which no pod becomes Ready, pods, and Deployments whose pods do not."""
     remembers: bool = False
     """kubelet has not yet forgotten the device plugin that is gone."""
 
     def step(self) -> None:
         nodes = self.objects.list("v1", "Node")
-        sets = self.objects.list("apps/v1", "DaemonSet", namespace=SYSTEM)
+        sets, deployments = (
+            self.objects.list("apps/v1", kind, namespace=SYSTEM)
+            for kind in ("DaemonSet", "Deployment")
+        )
         for one in sets:
-            self._serve(one, nodes)
-        deployments = self.objects.list("apps/v1", "Deployment", namespace=SYSTEM)
+            self._run(one, [node for node in nodes if _is_meant(one, node)])
         for one in deployments:
-            stuck = one["metadata"]["name"] in self.stuck
-            serve(self.objects, one, nodes[0]["metadata"]["name"], stuck=stuck)
-        sets = [*sets, *deployments]
+            self._roll(one, nodes[0]["metadata"]["name"])
+        there = {one["metadata"]["name"] for one in (*sets, *deployments)}
         for pod in self.objects.list("v1", "Pod", namespace=SYSTEM):
-            self._live(pod, {one["metadata"]["name"] for one in sets})
+            self._live(pod, there)
         for node in nodes:
             self._count(node)
 
-    def _serve(self, daemonset: Json, nodes: Sequence[Json]) -> None:
-        name = daemonset["metadata"]["name"]
-        meant = [
-            node["metadata"]["name"] for node in nodes if _is_meant(daemonset, node)
-        ]
-        for node in meant:
-            ref = Ref("v1", "Pod", f"{name}-{node}", SYSTEM)
+    def _run(self, daemonset: Json, nodes: Sequence[Json]) -> None:
+        """A DaemonSet's pods, one on each of these nodes."""
+        for name in (node["metadata"]["name"] for node in nodes):
+            ref = Ref("v1", "Pod", f"{daemonset['metadata']['name']}-{name}", SYSTEM)
             if self.objects.get(ref) is None:
-                self.objects.create(_pod(daemonset, ref, node))
-                if node not in self.stuck:
-                    self.objects.merge(ref, READY, subresource="status")
-        generation = daemonset["metadata"].get("generation", 1)
-        status = {
-            "observedGeneration": generation,
-            "desiredNumberScheduled": len(meant),
-            "updatedNumberScheduled": len(meant),
-            "currentNumberScheduled": len(meant),
-            "numberMisscheduled": 0,
-            "numberReady": len(meant),
-        }
-        if daemonset.get("status", {}).get("observedGeneration") != generation:
-            ref = Ref.of(daemonset)
+                stuck = bool(self.stuck & {name, ref.name})
+                self._start(pod_of(daemonset, ref, name), stuck=stuck)
+        counts = ("desired", "updated", "current")
+        numbers = dict.fromkeys((f"{one}NumberScheduled" for one in counts), len(nodes))
+        self._report(
+            daemonset, {**numbers, "numberMisscheduled": 0, "numberReady": len(nodes)}
+        )
+
+    def _roll(self, deployment: Json, node: str) -> None:
+        """Take one step: one replica more, or one of another template less."""
+        name, wanted = deployment["metadata"]["name"], deployment["spec"]["replicas"]
+        template = json.dumps(deployment["spec"]["template"], sort_keys=True)
+        stuck = name in self.stuck
+        refs = [Ref("v1", "Pod", f"{name}-{at}", SYSTEM) for at in range(wanted)]
+        pods = {ref: self.objects.get(ref) for ref in refs}
+        for ref, pod in pods.items():
+            if pod and pod["metadata"]["annotations"]["of"] != template:
+                # Its kubelet has ended it.
+                self.objects.delete(ref, grace_period_s=0)
+                pods[ref] = None
+                break
+        missing = next((ref for ref, pod in pods.items() if pod is None), None)
+        if missing is not None:
+            pod = pod_of(deployment, missing, node)
+            mounted = {"of": template, MOUNTED: self._mounted(pod)}
+            pod["metadata"]["annotations"] = mounted
+            self._start(pod, stuck=stuck)
+        elif not stuck:
+            kinds = ("replicas", "updatedReplicas", "readyReplicas")
+            self._report(
+                deployment, dict.fromkeys((*kinds, "availableReplicas"), wanted)
+            )
+
+    def _mounted(self, pod: Json) -> str:
+        for volume in pod["spec"]["volumes"]:
+            if "secret" in volume:
+                ref = Ref("v1", "Secret", volume["secret"]["secretName"], SYSTEM)
+                secret = self.objects.get(ref)
+                assert secret is not None, "kubelet would wait for the Secret"
+                return str(secret["data"]["tls.crt"])
+        return ""
+
+    def _start(self, pod: Json, *, stuck: bool) -> None:
+        self.objects.create(pod)
+        if not stuck:
+            self.objects.merge(Ref.of(pod), READY, subresource="status")
+
+    def _report(self, workload: Json, counts: Json) -> None:
+        generation = workload["metadata"].get("generation", 1)
+        if workload.get("status", {}).get("observedGeneration") != generation:
+            status = {"observedGeneration": generation, **counts}
+            ref = Ref.of(workload)
             self.objects.merge(ref, {"status": status}, subresource="status")
 
-    def _live(self, pod: Json, sets: set[str]) -> None:
+    def _live(self, pod: Json, there: set[str]) -> None:
         name = pod["metadata"]["labels"].get(PART_NAME, "")
         if name == "gpushare-clean":
             ended = {"status": {"phase": "Succeeded"}}
             if pod.get("status", {}).get("phase") != "Succeeded":
                 self.objects.merge(Ref.of(pod), ended, subresource="status")
-        elif name.startswith("gpushare") and name not in sets:
+        elif name.startswith("gpushare") and name not in there:
             self.objects.delete(Ref.of(pod), grace_period_s=0)
 
     def _count(self, node: Json) -> None:
         name = node["metadata"]["name"]
         plugin = self.objects.get(Ref("v1", "Pod", f"{DEVICE_PLUGIN}-{name}", SYSTEM))
-        ref = Ref("v1", "Node", name)
-        capacity = node["status"].get("capacity", {})
+        ref, now = Ref("v1", "Node", name), node["status"].get("capacity", {})
+        amounts = dict.fromkeys(AMOUNTS, "0")
         if plugin is not None and name not in self.without_cards:
-            if capacity.get(names.MEMORY) != AMOUNTS[names.MEMORY]:
+            amounts = AMOUNTS
+        elif names.MEMORY not in now or self.remembers:
+            return
+        if now.get(names.MEMORY) != amounts[names.MEMORY]:
+            if amounts is AMOUNTS:
                 note = {"metadata": {"annotations": {names.CARDS: CARDS}}}
                 self.objects.merge(ref, note)
-                status = {"capacity": AMOUNTS, "allocatable": AMOUNTS}
-                self.objects.merge(ref, {"status": status}, subresource="status")
-        elif names.MEMORY in capacity and not self.remembers:
-            zeros = dict.fromkeys(AMOUNTS, "0")
-            if capacity.get(names.MEMORY) != "0":
-                status = {"capacity": zeros, "allocatable": zeros}
-                self.objects.merge(ref, {"status": status}, subresource="status")
+            status = {"capacity": amounts, "allocatable": amounts}
+            self.objects.merge(ref, {"status": status}, subresource="status")
 
 
 def _is_meant(daemonset: Json, node: Json) -> bool:
@@ -124,8 +160,10 @@ def _is_meant(daemonset: Json, node: Json) -> bool:
     return CONTROL_PLANE in labels
 
 
-def _pod(daemonset: Json, ref: Ref, node: str) -> Json:
-    template = daemonset["spec"]["template"]
+def pod_of(workload: Json, ref: Ref, node: str) -> Json:
+    """A pod as a workload's controller makes it, bound to a node."""
+    template, metadata = workload["spec"]["template"], workload["metadata"]
+    owner = {key: workload[key] for key in ("apiVersion", "kind")}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -134,12 +172,7 @@ def _pod(daemonset: Json, ref: Ref, node: str) -> Json:
             "namespace": ref.namespace,
             "labels": dict(template["metadata"]["labels"]),
             "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "DaemonSet",
-                    "name": daemonset["metadata"]["name"],
-                    "uid": daemonset["metadata"]["uid"],
-                }
+                {**owner, "name": metadata["name"], "uid": metadata["uid"]}
             ],
         },
         "spec": {**template["spec"], "nodeName": node},
@@ -176,8 +209,7 @@ class Listener:
     def say(self, text: str) -> None:
         self.lines += text.splitlines()
 
-    def note(self, text: str) -> None:
-        self.lines += text.splitlines()
+    note = say
 
     def wait(self, waits: Sequence[Waiting]) -> None:
         self.waits += waits

@@ -16,6 +16,7 @@ from tests.gpusharectl.install.fake_objects import FakeObjects, copied
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 from tests.gpusharectl.install.stand_ins import AFTER, BEFORE, SCHEDULER
 
+Act = Callable[[InstalledCluster], Exit]
 FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
     "ctrl-c before": (KeyboardInterrupt, False, False),
     "ctrl-c after": (KeyboardInterrupt, True, True),
@@ -23,6 +24,21 @@ FAILURES: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
     "refused": (lambda: ClusterError("no"), False, True),
 }
 """What happens, whether the call took effect, and whether only writes are tried."""
+WANTED = WebhookOptions(wanted=True, bitfusion_quota=True)
+ACTS: dict[str, tuple[Act, list[Act]]] = {
+    # It sets up all that it can, so each call of an install is made.
+    "install": (lambda w: w.install(with_monitoring=True, webhook=WANTED), []),
+    "uninstall": (
+        lambda w: w.uninstall(wait=True),
+        [lambda w: w.install(with_monitoring=True, webhook=WANTED)],
+    ),
+    # Whatever of it went already: its Deployment tells nobody that there was one.
+    "no webhook": (
+        lambda w: w.install(webhook=WebhookOptions(wanted=False)),
+        [lambda w: w.install(), lambda w: w.install(webhook=WANTED)],
+    ),
+}
+"""What is cut off, and what was done before."""
 
 
 def fresh(folder: Path) -> tuple[InstalledCluster, FakeObjects]:
@@ -31,11 +47,7 @@ def fresh(folder: Path) -> tuple[InstalledCluster, FakeObjects]:
 
 
 def calls_of(
-    act: Callable[[InstalledCluster], Exit],
-    world: InstalledCluster,
-    objects: FakeObjects,
-    *,
-    writes: bool,
+    act: Act, world: InstalledCluster, objects: FakeObjects, *, writes: bool
 ) -> list[int]:
     """Number the calls that write, or those and others.
 
@@ -56,28 +68,6 @@ def calls_of(
     ]
 
 
-def install(world: InstalledCluster) -> Exit:
-    return world.install()
-
-
-def with_everything(world: InstalledCluster) -> Exit:
-    """Make each call that an install can make: it sets up all that it can."""
-    webhook = WebhookOptions(wanted=True, bitfusion_quota=True)
-    return world.install(with_monitoring=True, webhook=webhook)
-
-
-def with_webhook(world: InstalledCluster) -> Exit:
-    return world.install(webhook=WebhookOptions(wanted=True, bitfusion_quota=True))
-
-
-def without_webhook(world: InstalledCluster) -> Exit:
-    return world.install(webhook=WebhookOptions(wanted=False))
-
-
-def uninstall(world: InstalledCluster) -> Exit:
-    return world.uninstall(wait=True)
-
-
 @pytest.fixture(scope="module")
 def tried() -> set[tuple[str, str]]:
     """What was run again, and from which state: the next failure may leave the same."""
@@ -85,86 +75,46 @@ def tried() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_install_goes_on_from_any_call(
-    tmp_path: Path, how: str, tried: set[tuple[str, str]]
+@pytest.mark.parametrize("what", ACTS)
+def test_the_same_command_goes_on_from_any_call(
+    tmp_path: Path, what: str, how: str, tried: set[tuple[str, str]]
 ) -> None:
-    act = with_everything
-    world, objects = fresh(tmp_path / "whole")
+    act, first = ACTS[what]
     failure, done, writes = FAILURES[how]
-    numbers = calls_of(act, world, objects, writes=writes)
-    whole = world.picture(EVERY_KIND)
-    assert len(numbers) > 10
+    world, objects = fresh(tmp_path / "whole")
+    untouched = world.picture(EVERY_KIND)
+    for one in first:
+        assert one(world) == Exit.DONE
+    kept, file = copies(objects.kept), world.files.read(SCHEDULER)
+    only_writes = writes or what == "no webhook"
+    numbers = calls_of(act, world, objects, writes=only_writes)
+    assert len(numbers) > 8
+    whole, left = picture(world), world.files.read(SCHEDULER)
+    assert left == (BEFORE if what == "uninstall" else AFTER)
+    assert (world.picture(EVERY_KIND) == untouched) == (what == "uninstall")
     for number in numbers:
         world, objects = fresh(tmp_path / str(number))
+        objects.kept.clear()
+        objects.kept.update(copies(kept))
+        world.files.write(SCHEDULER, file)
         objects.fails(number, failure, done=done)
         _ends_in_words(act, world, objects.calls)
-        if (state := ("install", _state(world))) in tried:
+        if (state := (what, _state(world))) in tried:
             continue
         tried.add(state)
         assert act(world) == Exit.DONE, (objects.calls[-1], world.screen.text)
-        assert world.files.read(SCHEDULER) == AFTER
-        again = world.picture(EVERY_KIND)
-        assert _uids_apart(again) == _uids_apart(whole), number
+        assert world.files.read(SCHEDULER) == left
+        assert picture(world) == whole, number
 
 
-@pytest.mark.parametrize("how", FAILURES)
-def test_uninstall_goes_on_from_any_call(
-    tmp_path: Path, how: str, tried: set[tuple[str, str]]
-) -> None:
-    world, objects = fresh(tmp_path / "whole")
-    before = world.picture(EVERY_KIND)
-    with_everything(world)
-    installed = {ref: copied(body) for ref, body in objects.kept.items()}
-    failure, done, writes = FAILURES[how]
-    numbers = calls_of(uninstall, world, objects, writes=writes)
-    assert world.picture(EVERY_KIND) == before
-    assert len(numbers) > 10
-    for number in numbers:
-        world, objects = fresh(tmp_path / str(number))
-        objects.kept.clear()
-        objects.kept.update({ref: copied(body) for ref, body in installed.items()})
-        world.files.write(SCHEDULER, AFTER)
-        objects.fails(number, failure, done=done)
-        _ends_in_words(uninstall, world, objects.calls)
-        if (state := ("uninstall", _state(world))) in tried:
-            continue
-        tried.add(state)
-        assert uninstall(world) == Exit.DONE, (number, world.screen.text)
-        assert world.picture(EVERY_KIND) == before, number
-        assert world.files.read(SCHEDULER) == BEFORE
-
-
-@pytest.mark.parametrize("how", ["ctrl-c after", "refused"])
-def test_taking_the_webhook_away_goes_on_from_any_write(
-    tmp_path: Path, how: str
-) -> None:
-    """Whatever of it went already: its Deployment tells nobody that there was one."""
-    world, objects = fresh(tmp_path / "whole")
-    install(world)
-    plain = set(world.picture(EVERY_KIND))
-    with_webhook(world)
-    installed = {ref: copied(body) for ref, body in objects.kept.items()}
-    failure, done, writes = FAILURES[how]
-    numbers = calls_of(without_webhook, world, objects, writes=writes)
-    assert len(numbers) > 8
-    for number in numbers:
-        world, objects = fresh(tmp_path / str(number))
-        objects.kept.clear()
-        objects.kept.update({ref: copied(body) for ref, body in installed.items()})
-        world.files.write(SCHEDULER, AFTER)
-        objects.fails(number, failure, done=done)
-        _ends_in_words(without_webhook, world, objects.calls)
-        assert without_webhook(world) == Exit.DONE, (number, world.screen.text)
-        world.nodes.step()
-        assert set(world.picture(EVERY_KIND)) == plain, number
+def copies(kept: dict[Ref, Json]) -> dict[Ref, Json]:
+    return {ref: copied(body) for ref, body in kept.items()}
 
 
 @pytest.mark.parametrize("step", ["check", "apply", "wait", "probe", "roll back"])
-def test_interrupted_at_the_scheduler(tmp_path: Path, step: str) -> None:
+def test_interrupted_at_the_scheduler(world: InstalledCluster, step: str) -> None:
     """Each thing done to kube-scheduler, cut off before it took effect."""
-    world, _ = fresh(tmp_path)
-    said = world.scheduler._said
-    pulled = []
+    said, pulled = world.scheduler._said, []
 
     def once(what: str) -> str:
         if what == step and not pulled:
@@ -175,43 +125,26 @@ def test_interrupted_at_the_scheduler(tmp_path: Path, step: str) -> None:
     world.scheduler._said = once
     if step == "roll back":
         world.scheduler.ill["wait"] = "it crashed"
-    assert install(world) == Exit.STOPPED
+    assert world.install() == Exit.STOPPED
     assert "interrupted" in world.screen.text
     world.scheduler.ill.clear()
-    assert install(world) == Exit.DONE
+    assert world.install() == Exit.DONE
     assert world.files.read(SCHEDULER) == AFTER
 
 
-def _ends_in_words(
-    act: Callable[[InstalledCluster], Exit], world: InstalledCluster, calls: list[str]
-) -> None:
+def _ends_in_words(act: Act, world: InstalledCluster, calls: list[str]) -> None:
     """What a retryable failure in a wait does is to wait on; all else must be told."""
-    code = act(world)
-    text = world.screen.text
-    if code == Exit.DONE:
-        return
-    assert code == Exit.STOPPED, calls[-1]
-    assert "Stopped at " in text
-    assert "Not done: " in text
-    assert "To go on: gpusharectl " in text
+    code, text = act(world), world.screen.text
+    if code != Exit.DONE:
+        assert code == Exit.STOPPED, calls[-1]
+        assert "Stopped at " in text
+        assert "Not done: " in text
+        assert "To go on: gpusharectl " in text
 
 
 def _state(world: InstalledCluster) -> str:
-    """All that the same command reads when it is run again, so once from each state.
-
-    Keys are random: only whether they are there can be compared.
-    """
-    objects = []
-    for ref, body in world.picture(EVERY_KIND).items():
-        found = copied(body)
-        if "data" in found and ref.kind == "Secret":
-            found["data"] = sorted(found["data"])
-        for one in found.get("webhooks", ()):
-            one["clientConfig"]["caBundle"] = bool(one["clientConfig"].get("caBundle"))
-        if ref == DEPLOYMENT:
-            stamped = found["spec"]["template"]["metadata"]["annotations"]
-            stamped[STAMP] = bool(stamped.get(STAMP))
-        objects.append(found)
+    """All that the same command reads when it is run again, so once from each state."""
+    objects = [_without_keys(body) for body in world.picture(EVERY_KIND).values()]
     files = {
         path.relative_to(world.root): path.read_bytes()
         for path in sorted(world.root.rglob("*"))
@@ -220,24 +153,25 @@ def _state(world: InstalledCluster) -> str:
     return repr((objects, files))
 
 
-def _uids_apart(picture: dict[Ref, dict[str, object]]) -> dict[Ref, dict[str, object]]:
-    """The picture without uids and keys: what was made at another time has others."""
-    return {
-        ref: {
-            **_keys_apart(body),
-            "metadata": {k: v for k, v in body["metadata"].items() if k != "uid"},
-        }
-        for ref, body in picture.items()
-        if not ref.name.startswith(f"{WEBHOOK}-") or ref.kind != "Pod"
-    }
+def picture(world: InstalledCluster) -> dict[Ref, Json]:
+    """What there is, without uids and keys: made at another time it has others."""
+    world.nodes.step()
+    found = {}
+    for ref, body in world.picture(EVERY_KIND).items():
+        if not ref.name.startswith(f"{WEBHOOK}-") or ref.kind != "Pod":
+            found[ref] = _without_keys(body)
+            found[ref]["metadata"].pop("uid", None)
+    return found
 
 
-def _keys_apart(body: Json) -> Json:
-    found = copied(body)
-    if "data" in found:
-        found["data"] = dict.fromkeys(found["data"])
+def _without_keys(body: Json) -> Json:
+    """Keys are random: only whether they are there can be compared."""
+    found: Json = copied(body)
+    if body["kind"] == "Secret":
+        found["data"] = sorted(found["data"])
     for one in found.get("webhooks", ()):
-        assert one["clientConfig"].pop("caBundle")
+        one["clientConfig"]["caBundle"] = bool(one["clientConfig"].get("caBundle"))
     if Ref.of(body) == DEPLOYMENT:
-        del found["spec"]["template"]["metadata"]["annotations"][STAMP]
+        stamped = found["spec"]["template"]["metadata"]["annotations"]
+        stamped[STAMP] = bool(stamped.get(STAMP))
     return found

@@ -14,12 +14,11 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SECOND_SCHEDULER
 from gpushare.kube.objects import Ref
-from gpusharectl.install.manifests import load
+from gpusharectl.install.manifests import STAMP, load, loaded, settings_of
 from gpusharectl.install.options import InstallOptions
-from gpusharectl.install.plan import STAMP, judge_kept, loaded, with_preserved_settings
+from gpusharectl.install.plan import judge_kept, with_preserved_settings
 from gpusharectl.install.progress import Exit
 from gpusharectl.install.survey import Facts
-from gpusharectl.install.webhook.objects import settings_of
 from gpusharectl.kube_scheduler.drift import Flavour
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import InstalledCluster

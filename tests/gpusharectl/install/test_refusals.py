@@ -1,142 +1,104 @@
 """What ``install`` refuses, and in which words: bad input, and other owners' things."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from gpushare.kube.errors import Unreachable
 from gpushare.kube.objects import Ref
 from gpusharectl.install.progress import Exit
-from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import InstalledCluster
 from tests.gpusharectl.install.stand_ins import SCHEDULER
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> InstalledCluster:
-    return InstalledCluster(FakeObjects(), tmp_path).populate()
+class Bad(NamedTuple):
+    """What is wrong, and what is said of it."""
+
+    words: str
+    spoil: Callable[[InstalledCluster], object] = lambda _: None
+    options: dict[str, Any] | None = None
+    code: Exit = Exit.REFUSED
 
 
-def fake(world: InstalledCluster) -> FakeObjects:
-    assert isinstance(world.objects, FakeObjects)
-    return world.objects
+def denied(*rights: str) -> Callable[[InstalledCluster], object]:
+    return lambda world: world.objects.denied.update(rights)
 
 
-BAD: list[tuple[str, Callable[[InstalledCluster], None], dict[str, Any], Exit, str]] = [
-    (
-        "unreachable",
-        lambda w: fake(w).fails(1, lambda: Unreachable("refused"), done=False),
-        {},
-        Exit.STOPPED,
+BAD = {
+    "unreachable": Bad(
         "the API server cannot be reached (refused); is this the right context?",
+        lambda w: w.objects.fails(1, lambda: Unreachable("refused"), done=False),
+        code=Exit.STOPPED,
     ),
-    (
-        "rights",
-        lambda w: fake(w).denied.update(("patch daemonsets.apps", "patch nodes")),
-        {},
-        Exit.REFUSED,
+    "rights": Bad(
         "you may not patch nodes, patch daemonsets.apps in kube-system",
+        denied("patch daemonsets.apps", "patch nodes"),
     ),
-    (
-        "no right to let the probe's pod through",
-        lambda w: fake(w).denied.add("patch pods"),
-        {},
-        Exit.REFUSED,
-        "you may not patch pods in kube-system",
+    "no right to let the probe's pod through": Bad(
+        "you may not patch pods in kube-system", denied("patch pods")
     ),
-    (
-        "no right even to list",
-        lambda w: fake(w).denied.update(("list nodes", "list pods")),
-        {},
-        Exit.REFUSED,
-        "you may not list nodes, list pods",
+    "no right even to list": Bad(
+        "you may not list nodes, list pods", denied("list nodes", "list pods")
     ),
-    (
-        "wrong context",
-        lambda w: fake(w).kept.pop(Ref("v1", "Node", "cp")) and None,
-        {},
-        Exit.REFUSED,
+    "no right for monitoring": Bad(
+        "you may not create services in kube-system",
+        denied("create services"),
+        {"with_monitoring": True},
+    ),
+    "wrong context": Bad(
         "(its nodes: gpu-1); is this the right context?",
+        lambda w: w.objects.kept.pop(Ref("v1", "Node", "cp")),
     ),
-    (
-        "no GPU node",
-        lambda _: None,
-        {"nodes": (), "all_gpu_nodes": True},
-        Exit.REFUSED,
+    "no GPU node": Bad(
         "no node shows a sign of an NVIDIA GPU (nodes: cp, gpu-1)",
+        options={"nodes": (), "all_gpu_nodes": True},
     ),
-    (
-        "nobody to ask",
-        lambda _: None,
-        {"nodes": ()},
-        Exit.USAGE,
+    "nobody to ask": Bad(
         "the same command with --nodes NODE,NODE or --all-gpu-nodes",
+        options={"nodes": ()},
+        code=Exit.USAGE,
     ),
-    (
-        "unknown node",
-        lambda _: None,
-        {"nodes": ("gpu-1", "gpu-9")},
-        Exit.USAGE,
+    "unknown node": Bad(
         "gpu-9 is no node of this cluster; its nodes are cp, gpu-1",
+        options={"nodes": ("gpu-1", "gpu-9")},
+        code=Exit.USAGE,
     ),
-    (
-        "a scheduler manifest that is no YAML, or another tool's",
-        lambda w: w.scheduler.ill.update(plan="kube-scheduler.yaml is not YAML"),
-        {},
-        Exit.REFUSED,
+    "a scheduler manifest that is no YAML, or another tool's": Bad(
         "kube-scheduler.yaml is not YAML; nothing was changed",
+        lambda w: w.scheduler.ill.update(plan="kube-scheduler.yaml is not YAML"),
     ),
-    (
-        "what the API server's admission refuses",
-        lambda w: fake(w).refused.update(DaemonSet="privileged pods are forbidden"),
-        {},
-        Exit.STOPPED,
+    "what the API server's admission refuses": Bad(
         "privileged pods are forbidden",
+        lambda w: w.objects.refused.update(DaemonSet="privileged pods are forbidden"),
+        code=Exit.STOPPED,
     ),
-    (
-        "no control plane here",
-        lambda w: w.files.remove(SCHEDULER),
-        {},
-        Exit.REFUSED,
+    "no control plane here": Bad(
         "on a managed cluster: gpusharectl install --second-scheduler",
+        lambda w: w.files.remove(SCHEDULER),
     ),
-    (
-        "a second scheduler beside an extended one",
-        lambda w: w.install() and None,
-        {"second_scheduler": True, "scheduler_image": "ks:1"},
-        Exit.REFUSED,
+    "a second scheduler beside an extended one": Bad(
         "without knowing of",
+        lambda w: w.install(),
+        {"second_scheduler": True, "scheduler_image": "ks:1"},
     ),
-    (
-        "a second scheduler without an image",
-        lambda _: None,
-        {"second_scheduler": True},
-        Exit.REFUSED,
+    "a second scheduler without an image": Bad(
         "with --scheduler-image IMAGE, an image of kube-scheduler v1.36.3",
+        options={"second_scheduler": True},
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("spoil", "options", "code", "words"),
-    [case[1:] for case in BAD],
-    ids=[case[0] for case in BAD],
-)
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 def test_bad_input_ends_in_a_sentence_and_changes_nothing(
-    world: InstalledCluster,
-    spoil: Callable[[InstalledCluster], None],
-    options: dict[str, Any],
-    code: Exit,
-    words: str,
+    world: InstalledCluster, bad: Bad
 ) -> None:
-    spoil(world)
-    before, file = dict(fake(world).kept), world.files.read(SCHEDULER)
-    assert world.install(**options) == code, world.screen.text
-    assert words in world.screen.text
+    bad.spoil(world)
+    before, file = dict(world.objects.kept), world.files.read(SCHEDULER)
+    assert world.install(**bad.options or {}) == bad.code, world.screen.text
+    assert bad.words in world.screen.text
     assert "To go on: " in world.screen.text
-    assert fake(world).kept == before
+    assert world.objects.kept == before
     assert world.files.read(SCHEDULER) == file
 
 

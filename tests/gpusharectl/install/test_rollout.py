@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpusharectl.install.progress import Waiting
-from gpusharectl.install.rollout import Rollout, last_lines, waits
+from gpusharectl.install.rollout import Rollout, waits
 
 NAME = "gpushare-device-plugin"
 WHO = f"{NAME} on gpu-1"
@@ -72,40 +72,45 @@ def seen(*pods: Json, events: tuple[Json, ...] = (), **status: Any) -> list[Wait
     return waits(look, ["gpu-1"], lambda _: "out of memory / bye")
 
 
-CREATING = {"waiting": {"reason": "ContainerCreating"}}
+def waiting(reason: str, message: str = "", restarts: int = 0) -> Json:
+    """A pod whose container waits for this reason."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return pod(containerStatuses=[container(restarts, **state)])
+
+
+CREATING = waiting("ContainerCreating")
 PULLING = event("Pulling", 'Pulling image "gpushare:1"')
+BYE = "Its log says: out of memory / bye"
+OLD = "its old pod to be replaced"
+LEAVING = pod(ready=True)
+LEAVING["metadata"]["deletionTimestamp"] = MOMENT
 CASES = {
-    "no pod yet": (seen(), Waiting(WHO, "its pod to be created")),
+    "all ready": (seen(pod(ready=True), pod("gpu-2")), None),
+    "no pod yet": (seen(), "its pod to be created"),
+    "a pod that leaves does not count": (seen(LEAVING), "its pod to be created"),
     "no pod may be made": (
         seen(events=(event("FailedCreate", "pods forbidden:\n quota", NAME),)),
-        Waiting(WHO, "pods forbidden: quota"),
+        "pods forbidden: quota",
     ),
     "no room": (
         seen(aimed("gpu-1")),
         Waiting(WHO, "its pod cannot be scheduled: Insufficient cpu", MOMENT),
     ),
-    "another node's pod has no room": (
-        seen(aimed("gpu-2")),
-        Waiting(WHO, "its pod to be created"),
-    ),
+    "another node's pod has no room": (seen(aimed("gpu-2")), "its pod to be created"),
     "pulling": (
-        seen(containers(**CREATING), events=(PULLING,)),
+        seen(CREATING, events=(PULLING,)),
         Waiting(WHO, "pulling the image gpushare:1", MOMENT),
     ),
     "pulled": (
-        seen(containers(**CREATING), events=(PULLING, event("Pulled", "done"))),
-        Waiting(WHO, "its containers to be created"),
+        seen(CREATING, events=(PULLING, event("Pulled", "done"))),
+        "its containers to be created",
     ),
     "a folder is missing": (
-        seen(containers(**CREATING), events=(event("FailedMount", "no /x"),)),
-        Waiting(WHO, "no /x"),
+        seen(CREATING, events=(event("FailedMount", "no /x"),)),
+        "no /x",
     ),
     "no such image": (
-        seen(
-            containers(
-                waiting={"reason": "ImagePullBackOff", "message": "Back-off 401"}
-            )
-        ),
+        seen(waiting("ImagePullBackOff", "Back-off 401")),
         Waiting(
             WHO,
             "the image gpushare:1 cannot be pulled: Back-off 401",
@@ -113,7 +118,7 @@ CASES = {
         ),
     ),
     "never pulled": (
-        seen(containers(waiting={"reason": "ErrImageNeverPull"})),
+        seen(waiting("ErrImageNeverPull")),
         Waiting(
             WHO,
             "the image gpushare:1 cannot be pulled: ErrImageNeverPull",
@@ -122,60 +127,47 @@ CASES = {
         ),
     ),
     "crashing": (
-        seen(containers(4, waiting={"reason": "CrashLoopBackOff"})),
-        Waiting(
-            WHO, "its container has ended 4 times. Its log says: out of memory / bye"
-        ),
+        seen(waiting("CrashLoopBackOff", restarts=4)),
+        f"its container has ended 4 times. {BYE}",
     ),
     "just ended": (
-        seen(containers(0, terminated={"exitCode": 1})),
-        Waiting(WHO, "its container has ended once. Its log says: out of memory / bye"),
+        seen(containers(terminated={"exitCode": 1})),
+        f"its container has ended once. {BYE}",
     ),
     "something new": (
-        seen(containers(waiting={"reason": "CreateContainerError", "message": "x"})),
-        Waiting(WHO, "CreateContainerError: x"),
+        seen(waiting("CreateContainerError", "x")),
+        "CreateContainerError: x",
     ),
     "not ready": (
         seen(containers(running={}), events=(event("Unhealthy", "HTTP 503"),)),
-        Waiting(WHO, "HTTP 503"),
+        "HTTP 503",
     ),
     "starting": (
         seen(
             containers(running={}),
             events=(event("Unhealthy", "Startup probe failed: refused"),),
         ),
-        Waiting(WHO, "its pod runs, but is not Ready yet"),
+        "its pod runs, but is not Ready yet",
     ),
-    "just bound": (seen(pod()), Waiting(WHO, "kubelet to start its pod")),
+    "just bound": (seen(pod()), "kubelet to start its pod"),
     "ended well": (
         seen(containers(terminated={"exitCode": 0})),
-        Waiting(WHO, "its container has ended with success, its pod not yet"),
+        "its container has ended with success, its pod not yet",
     ),
     "the controller has not looked": (
         seen(pod(ready=True), observedGeneration=1),
-        Waiting(WHO, "its old pod to be replaced"),
+        OLD,
     ),
-    "an old pod": (
-        seen(pod(ready=True), updatedNumberScheduled=0),
-        Waiting(WHO, "its old pod to be replaced"),
-    ),
+    "an old pod": (seen(pod(ready=True), updatedNumberScheduled=0), OLD),
 }
 
 
 @pytest.mark.parametrize(("found", "expected"), CASES.values(), ids=CASES.keys())
-def test_one_wait_in_words(found: list[Waiting], expected: Waiting) -> None:
-    assert found == [expected]
-
-
-def test_nothing_is_waited_for_once_all_are_ready() -> None:
-    assert seen(pod(ready=True)) == []
-    assert seen(pod(ready=True), pod("gpu-2")) == []
-
-
-def test_a_pod_that_leaves_does_not_count() -> None:
-    leaving = pod(ready=True)
-    leaving["metadata"]["deletionTimestamp"] = MOMENT
-    assert seen(leaving) == [Waiting(WHO, "its pod to be created")]
+def test_one_wait_in_words(
+    found: list[Waiting], expected: Waiting | str | None
+) -> None:
+    wait = Waiting(WHO, expected) if isinstance(expected, str) else expected
+    assert found == [one for one in [wait] if one]
 
 
 def test_the_templates_own_number_is_believed_over_the_count() -> None:
@@ -186,68 +178,55 @@ def test_the_templates_own_number_is_believed_over_the_count() -> None:
     body = daemonset(updatedNumberScheduled=1, desiredNumberScheduled=2)
     body["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "2"}
     found = waits(Rollout(body, [old, new], ()), ["gpu-1", "gpu-2"], lambda _: "")
-    assert found == [Waiting(WHO, "its old pod to be replaced")]
+    assert found == [Waiting(WHO, OLD)]
 
 
-@pytest.mark.parametrize(
-    ("ready", "updated", "all_", "expected"),
-    [
-        (2, 2, 2, []),
-        (1, 2, 2, ["1 of 2 pods are up to date and ready"]),
-        (2, 1, 3, ["1 of 2 pods are up to date and ready"]),
-        (2, 2, 3, ["2 of 2 pods are up to date and ready"]),
-    ],
-)
-def test_a_deployment_counts_its_replicas(
-    ready: int, updated: int, all_: int, expected: list[str]
-) -> None:
+def deployment(
+    *pods: Json, ready: int = 2, updated: int = 2, number: int = 2
+) -> list[Waiting]:
+    """What a Deployment of two replicas waits for."""
     body = {
         "kind": "Deployment",
-        "metadata": {"name": "gpushare-scheduler", "generation": 1},
+        "metadata": {"name": "webhook", "generation": 1},
         "spec": {"replicas": 2},
         "status": {
             "observedGeneration": 1,
             "availableReplicas": ready,
             "updatedReplicas": updated,
-            "replicas": all_,
+            "replicas": number,
         },
     }
-    found = waits(Rollout(body, [], ()), [], lambda _: "")
-    assert [one.what for one in found] == expected
+    return waits(Rollout(body, pods, (PULLING,)), [], lambda _: "")
 
 
-@pytest.mark.parametrize("ready", [True, False])
-def test_a_deployments_old_pods_are_waited_for_while_they_answer(ready: bool) -> None:
-    """Not those of a node that is down: nobody would ever say that they have ended."""
-    body: Json = {
-        "kind": "Deployment",
-        "metadata": {"name": "gpushare-webhook", "generation": 1},
-        "spec": {"replicas": 1},
-        "status": {
-            "observedGeneration": 1,
-            **dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), 1),
-        },
-    }
-    old = pod(ready=ready)
-    old["metadata"]["deletionTimestamp"] = MOMENT
-    found = waits(Rollout(body, [pod(ready=True), old], []), (), lambda _: "")
-    wait = Waiting("gpushare-webhook on gpu-1", "its old pod to end")
-    assert found == ([wait] if ready else [])
+DOWN = pod()
+DOWN["metadata"]["deletionTimestamp"] = MOMENT
 
 
-def test_a_deployments_pod_says_what_it_lacks() -> None:
-    body = {
-        "kind": "Deployment",
-        "metadata": {"name": "gpushare-scheduler", "generation": 1},
-        "spec": {"replicas": 1},
-        "status": {},
-    }
-    found = waits(Rollout(body, [containers(**CREATING)], (PULLING,)), [], lambda _: "")
-    assert found == [
-        Waiting("gpushare-scheduler on gpu-1", "pulling the image gpushare:1", MOMENT)
-    ]
-
-
-def test_last_lines_are_the_last() -> None:
-    assert last_lines("") == ""
-    assert last_lines("a\n\n b \nc\nd\n") == "b / c / d"
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (deployment(), []),
+        (deployment(ready=1), ["webhook: 1 of 2 pods are up to date and ready"]),
+        (
+            deployment(updated=1, number=3),
+            ["webhook: 1 of 2 pods are up to date and ready"],
+        ),
+        (deployment(number=3), ["webhook: 2 of 2 pods are up to date and ready"]),
+        (
+            deployment(CREATING, ready=0),
+            ["webhook on gpu-1: pulling the image gpushare:1"],
+        ),
+        # Old ones are waited for while they answer; nobody would ever say that those
+        # of a node that is down have ended.
+        (
+            deployment(pod(ready=True), LEAVING),
+            ["webhook on gpu-1: its old pod to end"],
+        ),
+        (deployment(pod(ready=True), DOWN), []),
+    ],
+)
+def test_a_deployment_counts_its_replicas(
+    found: list[Waiting], expected: list[str]
+) -> None:
+    assert [str(one) for one in found] == expected

@@ -14,7 +14,7 @@ from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpushare.kube.facts import WEBHOOK_CONFIGURATIONS
 from gpushare.kube.objects import Ref
-from gpusharectl.install.webhook.probe import narrowed
+from gpusharectl.install.webhook.apply import narrowed
 from gpusharectl.state.read import (
     configured_choice,
     everything,

@@ -8,11 +8,11 @@ goes on to its end, and then the second. After every write the API server is loo
 
 import base64
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -29,6 +29,8 @@ from gpusharectl.install.webhook.objects import (
     SECRET,
     SECRETS,
     STAMP,
+    files_of,
+    secret_of,
 )
 from tests.gpusharectl.install.fake_objects import copied
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
@@ -183,77 +185,48 @@ class Held(TrustCheckingObjects):
         self.waiting, self.go_on = threading.Event(), threading.Event()
         self._left = stop_at
 
-    def _called(self, what: str, act: Callable[[], Any], *, write: bool = False) -> Any:
+    def _called(
+        self, what: str, *, write: bool = False
+    ) -> AbstractContextManager[None]:
         if write and what.partition(" ")[2] in SHARED:
             self._left -= 1
             if self._left == 0:
                 self.waiting.set()
                 assert self.go_on.wait(WAIT_S)
-        return super()._called(what, act, write=write)
-
-
-class Installer:
-    """An install in a thread of its own; ``number`` tells it from others."""
-
-    def __init__(
-        self,
-        folder: Path,
-        now: datetime,
-        kept: dict[Ref, Json],
-        stop_at: int = NEVER,
-        number: int = 3,
-    ) -> None:
-        self.objects = Held(now, kept, stop_at, number)
-        self.world = InstalledCluster(self.objects, folder / str(number), now=now)
-        self.code: Exit | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def begin(self) -> None:
-        """Run until it is held up, or to its end."""
-        self._thread.start()
-        assert self.objects.waiting.wait(WAIT_S)
-
-    def end(self) -> None:
-        self.objects.go_on.set()
-        self._thread.join(WAIT_S)
-        assert self.error is None, self.error
-        assert self.code in (Exit.DONE, Exit.STOPPED)
-        if self.code is Exit.STOPPED:
-            text = self.world.screen.text
-            assert "another install has changed " in text
-            assert "To go on: gpusharectl install" in text
-
-    def _run(self) -> None:
-        try:
-            self.code = self.world.install(webhook=WANTED)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.objects.waiting.set()
+        return super()._called(what, write=write)
 
 
 def both(
     folder: Path, now: datetime, kept: dict[Ref, Json], stops: tuple[int, int]
-) -> set[Exit | None]:
+) -> set[Exit]:
     """Let two installs meet; give how they ended."""
-    place = folder / f"{stops}"
-    one = Installer(place, now, kept, stops[0], 1)
-    other = Installer(place, now, kept, stops[1], 2)
-    one.begin()
-    other.begin()
-    one.end()
-    other.end()
-    last = Installer(place, now, kept)
-    certificate = shown(last.objects)
-    last.world.nodes.step()
-    last.objects.look()
-    last.begin()
-    last.end()
-    assert last.code is Exit.DONE
-    assert len(bundle(last.objects)) == 1
-    assert shown(last.objects) == certificate
-    return {one.code, other.code}
+    installs, codes = [], set()
+    with ThreadPoolExecutor(2) as pool:
+        for number, stop in enumerate(stops, 1):
+            objects = Held(now, kept, stop, number)
+            world = InstalledCluster(objects, folder / f"{stops}/{number}", now=now)
+            run = pool.submit(world.install, webhook=WANTED)
+            run.add_done_callback(lambda _, held=objects: held.waiting.set())
+            installs.append((world, run))
+            # It is held up, or has ended.
+            assert objects.waiting.wait(WAIT_S)
+        for world, run in installs:
+            world.objects.go_on.set()
+            code = run.result(WAIT_S)
+            codes.add(code)
+            assert code in (Exit.DONE, Exit.STOPPED)
+            if code is Exit.STOPPED:
+                assert "another install has changed " in world.screen.text
+                assert "To go on: gpusharectl install" in world.screen.text
+    objects = Held(now, kept, NEVER, 3)
+    last = InstalledCluster(objects, folder / f"{stops}/3", now=now)
+    certificate = shown(objects)
+    last.nodes.step()
+    objects.look()
+    assert last.install(webhook=WANTED) == Exit.DONE
+    assert len(bundle(objects)) == 1
+    assert shown(objects) == certificate
+    return codes
 
 
 def test_a_renewal_by_two(tmp_path: Path) -> None:
@@ -283,13 +256,7 @@ def test_a_first_install_by_two(tmp_path: Path) -> None:
 def test_what_others_write_beside_it_is_no_conflict() -> None:
     """A label, say, between look and write: it is looked at again, and stays."""
     objects = TrustCheckingObjects(NOW)
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": SECRET.name, "namespace": SECRET.namespace},
-        "data": {"ca.crt": "eA=="},
-    }
-    objects.create(secret)
+    objects.create(secret_of({"ca.crt": b"1"}))
     writes = GuardedWriter(objects, {SECRET: objects.get(SECRET)})
     get = objects.get
 
@@ -300,10 +267,10 @@ def test_what_others_write_beside_it_is_no_conflict() -> None:
         return found
 
     objects.get = labelled
-    writes.put({**secret, "data": {"ca.crt": "eQ=="}})
-    assert objects.kept[SECRET]["data"] == {"ca.crt": "eQ=="}
-    assert objects.kept[SECRET]["metadata"]["labels"] == {"a": "b"}
-    objects.merge(SECRET, {"data": {"ca.crt": "eg=="}})
+    writes.put(secret_of({"ca.crt": b"2"}))
+    assert files_of(objects.kept[SECRET]) == {"ca.crt": b"2"}
+    assert objects.kept[SECRET]["metadata"]["labels"]["a"] == "b"
+    objects.merge(SECRET, {"data": secret_of({"ca.crt": b"3"})["data"]})
     with pytest.raises(Trouble, match="Secret kube-system/gpushare-webhook-tls"):
-        writes.put(secret)
-    assert objects.kept[SECRET]["data"] == {"ca.crt": "eg=="}
+        writes.put(secret_of({"ca.crt": b"1"}))
+    assert files_of(objects.kept[SECRET]) == {"ca.crt": b"3"}

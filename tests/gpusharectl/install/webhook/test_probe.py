@@ -1,5 +1,7 @@
 """The API server's way to the webhook: proved before anybody's pods depend on it."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpushare.kube import names
@@ -10,8 +12,8 @@ from gpushare.kube.objects import Ref
 from gpusharectl.install.manifests import load
 from gpusharectl.install.options import WebhookOptions
 from gpusharectl.install.progress import Exit
+from gpusharectl.install.webhook.apply import NAME, Result, narrowed, probe_pod, probed
 from gpusharectl.install.webhook.objects import CONFIGURATIONS, DEPLOYMENT
-from gpusharectl.install.webhook.probe import NAME, Result, narrowed, probe_pod, probed
 from tests.gpusharectl.install.fake_objects import FakeObjects
 from tests.gpusharectl.install.installed_cluster import EVERY_KIND, InstalledCluster
 
@@ -134,27 +136,48 @@ def test_one_that_is_not_asked_at_all_is_no_way(
     assert container["resources"] == {"limits": {names.MEMORY: "1"}}
 
 
-def test_who_refuses_such_pods_hides_the_way(
-    world: InstalledCluster, objects: FakeObjects
+def forbid(pod: Json) -> Json:
+    raise Forbidden("no pods in default, says a policy")
+
+
+def with_containers(containers: list[Json] | None) -> Callable[[Json], Json]:
+    return lambda pod: {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+@pytest.mark.parametrize(
+    ("admit", "said"),
+    [
+        (forbid, "the probe pod was refused: no pods in default, says a policy"),
+        *(
+            (with_containers(containers), CHANGED)
+            for containers in (
+                None,
+                [],
+                [{"name": "another"}],
+                [{"name": "probe"}],
+                [{"name": "probe", "resources": {"limits": {}}}],
+            )
+        ),
+    ],
+)
+def test_who_refuses_or_changes_such_pods_hides_the_way(
+    world: InstalledCluster,
+    objects: FakeObjects,
+    admit: Callable[[Json], Json],
+    said: str,
 ) -> None:
-    """Another's policy for that namespace: it is said, and is no reason to stop."""
-
-    def forbid(pod: Json) -> Json:
-        raise Forbidden("no pods in default, says a policy")
-
-    objects.admit = forbid
+    """It is said, and is no reason to stop."""
+    objects.admit = admit
+    assert probed(objects) == Result(None, said)
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
-    assert "reaches the webhook: the probe pod was refused: no pods in default" in (
-        world.screen.text
-    )
+    assert f"reaches the webhook: {said}" in world.screen.text
 
 
 def beside(pod: Json) -> Json:
     """A sidecar, which comes first."""
     sidecar = {"name": "istio-proxy", "resources": {}}
-    spec = pod["spec"]
-    return {**pod, "spec": {**spec, "containers": [sidecar, *spec["containers"]]}}
+    return with_containers([sidecar, *pod["spec"]["containers"]])(pod)
 
 
 def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -> None:
@@ -162,35 +185,9 @@ def test_a_sidecar_is_no_answer(world: InstalledCluster, objects: FakeObjects) -
     admit = objects.admit
     objects.admit = lambda pod: beside(admit(pod))
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-    assert not any(is_narrowed(objects.kept[ref]) for ref in CONFIGURATIONS)
     assert "is not known" not in world.screen.text
     objects.admit = beside
     assert probed(objects).reached is False
-
-
-@pytest.mark.parametrize(
-    "containers",
-    [
-        None,
-        [],
-        [{"name": "another"}],
-        [{"name": "probe"}],
-        [{"name": "probe", "resources": {"limits": {}}}],
-    ],
-)
-def test_a_pod_that_somebody_else_made_hides_the_way(
-    world: InstalledCluster, objects: FakeObjects, containers: list[Json] | None
-) -> None:
-    """Nobody's crash: it is said, and is no reason to stop."""
-
-    def change(pod: Json) -> Json:
-        return {**pod, "spec": {**pod["spec"], "containers": containers}}
-
-    objects.admit = change
-    assert probed(objects) == Result(None, CHANGED)
-    if containers == []:
-        assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
-        assert f"reaches the webhook: {CHANGED}" in world.screen.text
 
 
 @pytest.mark.parametrize("overlay", ["webhook", "webhook-cert-manager"])
