@@ -70,7 +70,6 @@ def test_a_broken_node_shares_no_cards_until_it_is_mended(
     assert vars(caplog.records[0])["node"] == "n"
     assert book.broken() == {"n": "baidu.com/vcuda-cards.cards: has GPU-0 twice"}
     page_of_n = ledger.node(N)
-    assert page_of_n is not None
     assert page_of_n.cards == ()
     assert left(ledger.node(NodeName("m"))).units == 29
     book.apply(event("MODIFIED", node_json("n", card())))
@@ -92,7 +91,6 @@ def test_a_cordon_on_cards_that_are_not_there_is_told_once(
     assert vars(caplog.records[0])["cards"] == "GPU-O"
     assert vars(caplog.records[0])["node"] == "n"
     page_of_n = ledger.node(N)
-    assert page_of_n is not None
     assert page_of_n.summary.cards == 0
     assert book.broken() == {}
     other = {names.CORDON: "GPU-9"}

@@ -63,7 +63,6 @@ def after(*pods: Json, cards: int = 1) -> tuple[Ledger, PodBook]:
 def kept(ledger: Ledger) -> dict[str, tuple[str, ...]]:
     """For whom which cards are kept on the node."""
     page = ledger.node(N)
-    assert page is not None
     return {one.pod.name: one.cards() for one in page.nominations.values()}
 
 

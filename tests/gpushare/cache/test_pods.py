@@ -61,7 +61,6 @@ class FollowedCluster:
     @property
     def free(self) -> list[int]:
         page = self.ledger.node(N)
-        assert page is not None
         return [room.units for room in page.free.values()]
 
 
@@ -162,7 +161,6 @@ def test_a_pod_made_again_under_its_name_is_another(followed: FollowedCluster) -
     followed.hear(old, pod_json("a", uid="uid-2", units=4))
     followed.pods.apply(event("DELETED", old))
     found = followed.pods.find("default", "a")
-    assert found is not None
     assert found.pod.uid == "uid-2"
 
 

@@ -191,7 +191,6 @@ def test_the_journals_older_half_goes_when_it_gets_long(
 
 def room(ledger: Ledger, name: NodeName = N) -> list[int]:
     page = ledger.node(name)
-    assert page is not None
     return [free.units for free in page.free.values()]
 
 

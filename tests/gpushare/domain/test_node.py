@@ -141,13 +141,6 @@ def test_a_pod_on_nobody_knows_which_card_is_charged_on_all(
     assert dict(page.charged) == {"GPU-0": (0, 9)}
 
 
-def test_a_pod_whose_card_is_found_is_charged_there_alone() -> None:
-    page = node(*cards(29, 16), unplaced=[request("a", 5), request("b", 1)])
-    page = page.with_placement(placement("a", 1, 5))
-    assert list(page.unplaced) == [ref("b").uid]
-    assert [room.units for room in page.free.values()] == [28, 10]
-
-
 @pytest.mark.parametrize(
     ("held", "possible"),
     [
@@ -201,24 +194,3 @@ def test_why_no_card_has_room(units: int, cores: int, reason: Reason | None) -> 
     """The part that no card has; both, when each has only one of the two."""
     no = FRAGMENTED.refusal(claim(units, cores))
     assert no == (None if reason is None else Refusal(reason))
-
-
-@pytest.mark.parametrize(
-    ("units", "cores", "fits"),
-    [
-        (0, 100, True),
-        (94, 100, True),
-        (95, 100, False),
-        (188, 200, True),
-        (189, 200, False),
-        (204, 300, True),
-        (205, 300, False),
-        (1, 400, False),
-    ],
-)
-def test_whole_cards_are_the_largest_untouched(
-    units: int, cores: int, fits: bool
-) -> None:
-    summary = summarize([Amount(100, 200)], [16, 94, 94])
-    no = summary.refusal(claim(units, cores))
-    assert no == (None if fits else Refusal(Reason.UNTOUCHED_CARDS))

@@ -1,14 +1,13 @@
 """``Embedded`` beyond the contract that it shares with every ``Cluster``."""
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import count
 
 import pytest
 
 from gpushare.fakeapi.cluster import Embedded
-from gpushare.kube.cluster import Json, Kind, Target, WatchEvent
+from gpushare.kube.cluster import Json, Kind, Target
 from gpushare.kube.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -238,21 +237,6 @@ def test_watch_from_the_beginning() -> None:
     where.create(Kind.PODS, pod("a"))
     stream = where.watch(Kind.PODS, resource_version="", timeout_s=0.0)
     assert [event.type for event in stream] == ["ADDED", "BOOKMARK"]
-
-
-def test_bookmarks_come_at_their_interval() -> None:
-
-    def watched(every_s: float, timeout_s: float) -> Iterator[WatchEvent]:
-        where = cluster(bookmark_every_s=every_s)
-        return where.watch(Kind.PODS, resource_version="1", timeout_s=timeout_s)
-
-    events = [*islice(watched(0.02, 60.0), 3), *watched(60.0, 0.02)]
-    assert [event.type for event in events] == ["BOOKMARK"] * 4
-    assert events[0].object == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"resourceVersion": "1"},
-    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import (
     card_selector,
@@ -15,9 +15,9 @@ from gpushare.kube.annotations import (
     encode_cards,
     encode_placement,
 )
-from gpushare.kube.codec import pod_ref, pod_request, refusal_text
+from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
-from tests.builders import card, placement, pod_json, ref
+from tests.builders import card, placement, ref
 
 N = placement().node
 
@@ -186,10 +186,3 @@ def test_a_list_has_an_end() -> None:
     names_of_32 = ",".join(f"m{n}" for n in range(32))
     assert isinstance(card_selector({names.MODELS: names_of_32}), CardSelector)
     assert "names 33 things; it may name 32" in words(models=f"{names_of_32},one-more")
-
-
-def test_a_pod_with_a_broken_list_is_refused_everywhere() -> None:
-    pod = pod_json(units=1, annotations={names.UUIDS: ","})
-    asked = pod_request(pod, pod_ref(pod))
-    assert isinstance(asked, Refusal)
-    assert asked.reason is Reason.INVALID

@@ -72,47 +72,40 @@ def test_a_budget_covers_what_it_selects(selector: Any, names: str) -> None:
     assert covered(budget(selector)) == set(names.split())
 
 
-def test_a_budget_is_for_its_own_namespace() -> None:
-    web = {"matchLabels": {"app": "web"}}
-    assert covered(budget(web, namespace="other")) == set()
-
-
-def test_a_pod_whose_disruption_is_under_way_counts_no_more() -> None:
-    """The API server has counted it already."""
-    web = {"matchLabels": {"app": "web"}}
-    under_way = {"web-1": "2026-01-02T03:04:05Z"}
-    assert covered(budget(web, disruptedPods=under_way)) == {"web-2"}
-
-
 @pytest.mark.parametrize(
-    ("status", "allowed"),
-    [({"disruptionsAllowed": 2}, 2), ({}, 0), ({"disruptionsAllowed": None}, 0)],
-    ids=["said", "not-yet-counted", "null"],
+    ("more", "allowed", "names"),
+    [
+        ({"disruptionsAllowed": 2}, 2, {"web-1", "web-2"}),
+        ({}, 0, {"web-1", "web-2"}),
+        ({"disruptionsAllowed": None}, 0, {"web-1", "web-2"}),
+        ({"disruptedPods": {"web-1": "2026-01-02T03:04:05Z"}}, 0, {"web-2"}),
+        ({"namespace": "other"}, 0, set()),
+    ],
+    ids=["said", "not yet counted", "null", "on its way out", "other namespace"],
 )
 def test_what_is_not_allowed_yet_is_not_allowed(
-    status: dict[str, Any], allowed: int
+    more: dict[str, Any], allowed: int, names: set[str]
 ) -> None:
-    """A budget that no controller has looked at allows nothing."""
-    (found,) = budgets([budget({"matchLabels": {"app": "db"}}, **status)], pods())
-    assert found == Budget(frozenset({pods()[2].pod.uid}), allowed)
+    """The API server has counted a pod whose disruption is under way already."""
+    (found,) = budgets([budget({"matchLabels": {"app": "web"}}, **more)], pods())
+    uids = frozenset(f"uid-{name}" for name in names)
+    assert found == Budget(uids, allowed)
 
 
 @pytest.mark.parametrize(
     ("broken", "field"),
     [
-        ({}, "metadata"),
         ({"metadata": {"name": "b"}}, "metadata.namespace"),
         ({"metadata": {"namespace": "default"}}, "spec"),
-        (budget(7), "spec.selector"),
         (budget({"matchLabels": {"app": 7}}), "spec.selector.matchLabels.app"),
         (budget({"matchExpressions": [{}]}), "spec.selector.matchExpressions[0].key"),
         (budget({}, disruptionsAllowed="1"), "status.disruptionsAllowed"),
     ],
-    ids=["nothing", "namespace", "spec", "selector", "label", "rule", "status"],
 )
 def test_a_malformed_budget_is_named_by_its_field(
     broken: dict[str, Any], field: str
 ) -> None:
+    """The caller goes on without budgets, and its log says which field."""
     with pytest.raises(Malformed) as error:
         budgets([broken], pods())
     assert error.value.field == field

@@ -73,13 +73,6 @@ def test_models_are_pressed_by_those_who_need_them() -> None:
     assert crowd.pressures == {"A10": 0.25, "T4": 0.25}
 
 
-def test_a_model_nobody_may_use_is_worth_less() -> None:
-    tables = learn({share(500, 0, 0, "T4"): 1000}, POOL)
-    nodes = [state(1000, model=model) for model in ("T4", "A10")]
-    worths = [tables.gauge(node).worth for node in nodes]
-    assert worths == pytest.approx([1, 20 / 520])
-
-
 def test_sizes_are_rounded_up_before_any_is_left_out() -> None:
     seen = {share(331, 1001, 4097): 2, share(333, 1002, 5000): 3, no_card(9): 1}
     assert merged(seen, most=2) == {share(340, 1024, 5120): 5, no_card(10): 1}

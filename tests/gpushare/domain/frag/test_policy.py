@@ -104,14 +104,6 @@ def test_a_rest_is_kept_for_who_needs_it(pair: Cluster) -> None:
     assert pair.where(asked("third", 33)) == ("b", ("b-0",))
 
 
-def test_a_card_is_of_no_use_without_cpu() -> None:
-    """So the pod goes where the CPU is short anyway, and spares the other node."""
-    cluster = Cluster(a=gpus("a", 1), b=gpus("b", 1))
-    cluster.see(asked("p", 50, host=HostAmount(8000, 1024)))
-    cluster.hosts.hold(PodUID("hog"), NodeName("b"), HostAmount(60_000))
-    assert cluster.where(asked("small", 50, host=HostAmount(1000))) == ("b", ("b-0",))
-
-
 def test_bind_takes_the_card_that_the_choice_was_about(pair: Cluster) -> None:
     """Not the first one: the node was chosen for another."""
     pair.see(asked("half", 50), asked("third", 33))
@@ -121,17 +113,6 @@ def test_bind_takes_the_card_that_the_choice_was_about(pair: Cluster) -> None:
     chosen = pair.where(asked("tenth", 10))
     assert chosen == ("a", ("a-1",))
     assert pair.bind(asked("tenth", 10), "a").cards() == ("a-1",)
-
-
-def test_changes_are_noticed_of_cards_and_of_hosts(pair: Cluster) -> None:
-    pair.see(asked("p", 100, 100, host=HostAmount(16_000)))
-    one = asked("x", 100, 100)
-    assert pair.where(one) == ("a", ("a-0",))
-    pair.ledger.forget(NodeName("a"))
-    assert pair.where(one) == ("b", ("b-0",))
-    pair.ledger.set_cards(NodeName("c"), gpus("c"))
-    pair.hosts.set_allocatable(NodeName("c"), HostAmount(1000, 1024))
-    assert pair.where(one) == ("c", ("c-0",))
 
 
 @pytest.mark.parametrize(

@@ -54,25 +54,6 @@ def test_the_sizes_of_a_real_cluster() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("seen", "prices"),
-    [
-        ({}, {}),
-        ({50: 0}, {}),
-        ({100: 7}, {100: 1}),
-        ({50: 7}, {50: 1 / 2}),
-        ({51: 7}, {51: 1}),
-        ({34: 7}, {34: 1 / 2}),
-        ({1: 7}, {1: 1 / 100}),
-        ({60: 4, 40: 5}, {60: 1 / 2, 40: 1 / 2}),
-        ({60: 5, 40: 3}, {60: 1, 40: 0}),
-        ({60: 3, 40: 9}, {60: 1 / 2, 40: 1 / 2}),
-    ],
-)
-def test_small_mixes(seen: dict[int, int], prices: dict[int, float]) -> None:
-    assert card_prices(seen) == pytest.approx(prices)
-
-
 @few
 @given(counts)
 def test_no_card_holds_more_price_than_one(seen: dict[int, int]) -> None:
