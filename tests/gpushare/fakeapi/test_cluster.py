@@ -247,6 +247,12 @@ def test_watch_from_nowhere(version: str, error: type[Exception]) -> None:
         cluster().watch(Kind.PODS, resource_version=version, timeout_s=1.0)
 
 
+def test_foreign_continue_token() -> None:
+    for token in ("?", "e30=", "WzFd", "bm90IGpzb24="):
+        with pytest.raises(Invalid):
+            cluster().list_page(Kind.PODS, limit=1, continue_token=token)
+
+
 def test_watch_that_is_up_to_date_outlives_compaction() -> None:
     where = cluster(bookmark_every_s=0.01)
     where.create(Kind.PODS, pod("a"))

@@ -110,14 +110,19 @@ class Frames:
 
 BINARY, PING, CLOSE = ABNF.OPCODE_BINARY, ABNF.OPCODE_PING, ABNF.OPCODE_CLOSE
 BEGINNING = [(BINARY, b"\0\x90\x1f"), (BINARY, b"\1\x90\x1f")]
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage"
 
 
 @pytest.mark.parametrize(
-    "end", [[], [(CLOSE, b"")], [(BINARY, b"\0more")]], ids=["cut", "closed", "open"]
+    ("answer", "end"),
+    [
+        (head(200) + b"page", []),
+        (head(200) + b"page", [(CLOSE, b"")]),
+        (head(200, "Content-Length: 4") + b"page", [(BINARY, b"\0more")]),
+    ],
+    ids=["cut", "closed", "open"],
 )
-def test_a_page_out_of_frames(end: list[tuple[int, bytes]]) -> None:
-    parts = [(BINARY, b"\0" + ANSWER[:30]), (PING, b""), (BINARY, b"\0" + ANSWER[30:])]
+def test_a_page_out_of_frames(answer: bytes, end: list[tuple[int, bytes]]) -> None:
+    parts = [(BINARY, b"\0" + answer[:9]), (PING, b""), (BINARY, b"\0" + answer[9:])]
     frames = Frames(*BEGINNING, *parts, *end)
     assert page(Link(frames), 8080, "/a") == b"page"
     assert b"".join(frames.sent).startswith(b"\0GET /a HTTP/1.1\r\n")
