@@ -3,7 +3,7 @@
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,8 @@ from deviceplugin.kubelet.registration import Pace, Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
 from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.threads import Loop, wait
+from deviceplugin.threads import start as start_threads
 from deviceplugin.watcher import CollidingCardsError, Watcher
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
@@ -102,7 +104,7 @@ def run(
             logger.error("cannot serve", extra={"because": str(error)})  # noqa: TRY400
             stop.set()
             return 1
-        failed = _wait(threads, stop)
+        failed = wait(threads, stop)
         stop.set()
         for thread in threads:
             if thread.name.startswith(_SERVE):
@@ -123,17 +125,10 @@ def assemble(
     pace = pace or Pace()
     name, state = settings.node, settings.state_dir
     metrics = PluginMetrics(registry)
-    offer, node, pods = (
-        Offer(settings.reserve_mib),
-        OwnNode(),
-        NodePods(cluster, name),
-    )
-    follow_node = Reflector(
-        cluster, Kind.NODES, node, field_selector=f"metadata.name={name}"
-    )
-    follow_pods = Reflector(
-        cluster, Kind.PODS, pods, field_selector=f"spec.nodeName={name}"
-    )
+    offer, node, pods = Offer(settings.reserve_mib), OwnNode(), NodePods(cluster, name)
+    own, here = f"metadata.name={name}", f"spec.nodeName={name}"
+    follow_node = Reflector(cluster, Kind.NODES, node, field_selector=own)
+    follow_pods = Reflector(cluster, Kind.PODS, pods, field_selector=here)
     resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
     records = Records(state / "containers")
     occupancy = Occupancy(name, pods, records.all())
@@ -144,16 +139,13 @@ def assemble(
     prestart = PreStart(
         pods, resources, occupancy, records, reporter, recorder, in_touch
     )
-    health, health_file = (
-        Health(settings.harmless_xids),
-        HealthFile(state / "health.json"),
-    )
-    health_file.load(health)
+    health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
+    file.load(health)
     chooser = InjectionChooser(
         settings.inject, settings.cdi_dirs, node.status, state / "inject"
     )
     watcher = Watcher(
-        source, offer, health, health_file, node, name, cluster, chooser, metrics
+        source, offer, health, file, node, name, cluster, chooser, metrics
     )
     parts = Parts(offer, admission, prestart, records, chooser, metrics, pace)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
@@ -184,7 +176,8 @@ def start(
     Raises ``CollidingCardsError`` if two cards would have the same device ids, and
     ``DriverLost`` if only a new process can have the driver's cards.
     """
-    threads = [_start(f"follow {n}", one.run, stop) for n, one in made.reflectors]
+    followed = [(f"follow {n}", one.run) for n, one in made.reflectors]
+    threads = start_threads(followed, stop)
     for kind, one in made.reflectors:
         # Without the API server, kubelet's own list is used.
         if not stop.is_set() and not one.synced.wait(_SYNC_WITHIN_S):
@@ -194,7 +187,7 @@ def start(
         return threads
     made.watcher.read()
     made.watcher.apply_annotations()
-    loops: list[tuple[str, Callable[[Event], None]]] = [
+    loops: list[tuple[str, Loop]] = [
         ("watch cards", partial(made.watcher.run, every_s=every_s)),
         ("watch faults", partial(made.watcher.watch_faults, every_s=every_s)),
         ("publish", made.publisher.run),
@@ -202,23 +195,4 @@ def start(
         ("report", partial(made.reporter.run, every_s=_REPORT_EVERY_S)),
         *((f"{_SERVE} {n}", one.run) for n, one in enumerate(made.registrars)),
     ]
-    return threads + [_start(name, loop, stop) for name, loop in loops]
-
-
-def _start(name: str, target: Callable[[Event], None], stop: Event) -> Thread:
-    thread = Thread(target=target, args=(stop,), name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def _wait(threads: Sequence[Thread], stop: Event) -> bool:
-    """Wait for ``stop``, or for a thread that ended before it; then return True.
-
-    Half a plugin would look alive to probes; a new process is complete.
-    """
-    while not stop.wait(_LOOK_S):
-        dead = [thread.name for thread in threads if not thread.is_alive()]
-        if dead:
-            logger.error("a thread ended", extra={"threads": ", ".join(dead)})
-            return True
-    return False
+    return threads + start_threads(loops, stop)

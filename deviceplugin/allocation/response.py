@@ -9,12 +9,12 @@ environment variables.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 from deviceplugin.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
+from gpushare.kube.proto import deviceplugin_pb2 as pb
 
 MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
 """Variable: MiB of card memory that the container asked for."""
@@ -44,53 +44,37 @@ VOID = "void"
 _SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder of the node, read-only in the container."""
-
-    inside: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerSetup:
-    """All that one answer to Allocate sets up in the container."""
-
-    variables: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()
-    nodes: tuple[str, ...] = ()
-    cdi: tuple[str, ...] = ()
-
-
 def container_setup(
     resource: str,
     count: int,
     cards: Sequence[FoundCard],
     injection: Injection,
     folder: str,
-) -> ContainerSetup:
+) -> pb.ContainerAllocateResponse:
     """Return what a container gets for so many devices of these cards.
 
-    ``folder`` is on the host and is filled before the container starts.
+    ``folder`` is on the host and is filled before the container starts; it is mounted
+    read-only.
     """
     nvidia = [card for card in cards if card.known_to_driver]
     others = [card for card in cards if not card.known_to_driver]
     variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
     variables |= _variables_of(others)
     variables |= limit_env(resource, count)
-    nodes = list(dict.fromkeys(node for card in others for node in card.nodes))
-    cdi: tuple[str, ...] = ()
+    variables[VISIBLE] = VOID
     if injection == "env":
         variables[VISIBLE] = ",".join(card.uuid for card in nvidia) or VOID
-    else:
-        variables[VISIBLE] = VOID
-    if injection == "cdi":
-        cdi = tuple(f"{CDI_KIND}={card.uuid}" for card in nvidia)
-    if injection == "nodes":
-        nodes = [*_nodes_of(nvidia), *nodes]
-    return ContainerSetup(
-        variables, (Mount(names.SHARE_FOLDER, folder),), tuple(nodes), cdi
+    nodes = _nodes_of(nvidia) if injection == "nodes" else []
+    nodes += dict.fromkeys(node for card in others for node in card.nodes)
+    answer = pb.ContainerAllocateResponse(envs=variables)
+    answer.mounts.add(
+        container_path=names.SHARE_FOLDER, host_path=folder, read_only=True
     )
+    for node in nodes:
+        answer.devices.add(container_path=node, host_path=node, permissions="rw")
+    for card in nvidia if injection == "cdi" else ():
+        answer.cdi_devices.add(name=f"{CDI_KIND}={card.uuid}")
+    return answer
 
 
 def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:

@@ -4,7 +4,7 @@ Here are also the parts that follow a change: the file of fields, and the node's
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +26,8 @@ from deviceplugin.exporter.snapshot_store import SnapshotStore, UsageBook
 from deviceplugin.node_pods import PodResources
 from deviceplugin.telemetry.base import Telemetry
 from deviceplugin.telemetry.fields import KUBELET
+from deviceplugin.threads import start as start_threads
+from deviceplugin.threads import wait
 from gpushare.domain.model import PodUID
 from gpushare.kube.cluster import Cluster, Json, Kind, Page, WatchEvent
 from gpushare.kube.json_reader import Malformed
@@ -38,7 +40,6 @@ logger = logging.getLogger(__name__)
 CONFIG = "config"
 """The key in ``Snapshot.troubles`` while the file is not valid."""
 _MOST_BYTES = 1 << 20
-_LOOK_S = 1.0
 _OVERUSE_EVERY_S = 2.0
 _KUBELET_EVERY_S = 60.0
 
@@ -74,7 +75,7 @@ def run(
         served[settings.collect_listen] = alone
     # Before anything is read, because a probe or an agent may ask at once.
     with Listener(served):
-        failed = _wait(start(made, stop), stop)
+        failed = wait(start(made, stop), stop)
         stop.set()
         made.sampler.wake()
     telemetry.close()
@@ -84,13 +85,7 @@ def run(
 def start(made: ExporterParts, stop: Event) -> list[Thread]:
     """Choose groups and fields, then start all threads."""
     made.file_watcher.look()
-    threads = [
-        Thread(target=loop, args=(stop,), name=name, daemon=True)
-        for name, loop in made.loops.items()
-    ]
-    for thread in threads:
-        thread.start()
-    return threads
+    return start_threads(made.loops.items(), stop)
 
 
 def assemble(
@@ -157,19 +152,6 @@ def _following_pods(
         "ask kubelet": partial(check.run, every_s=_KUBELET_EVERY_S),
         "watch overuse": partial(monitor.run, every_s=_OVERUSE_EVERY_S),
     }
-
-
-def _wait(threads: Sequence[Thread], stop: Event) -> bool:
-    """Wait for ``stop``, or for a thread that ended before it; then return True.
-
-    Half an exporter would look alive to probes; a new process is complete.
-    """
-    while not stop.wait(_LOOK_S):
-        dead = [thread.name for thread in threads if not thread.is_alive()]
-        if dead and not stop.is_set():
-            logger.error("a thread ended", extra={"threads": ", ".join(dead)})
-            return True
-    return False
 
 
 class FieldFileWatcher:

@@ -20,7 +20,6 @@ from deviceplugin.allocation.occupancy import Record, Records
 from deviceplugin.allocation.preferred import Admission, Assigned, DeniedError, Question
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.response import (
-    ContainerSetup,
     container_setup,
     why_unusable,
 )
@@ -101,7 +100,7 @@ class DevicePlugin(Service):
                     setup = self._setup(assigned, ids)
                 except DeniedError as error:
                     self._refuse(context, "Allocate", error)
-                answer.container_responses.append(_response(setup))
+                answer.container_responses.append(setup)
         return answer
 
     def PreStartContainer(  # noqa: N802
@@ -125,37 +124,32 @@ class DevicePlugin(Service):
     def _timed(self, call: str) -> AbstractContextManager[object]:
         return self._parts.metrics.calls.labels(call, self.resource).time()
 
-    def _setup(self, assigned: Assigned, ids: list[str]) -> ContainerSetup:
+    def _setup(
+        self, assigned: Assigned, ids: list[str]
+    ) -> pb.ContainerAllocateResponse:
         injection = self._parts.chooser.chosen
         if wrong := why_unusable(assigned.cards, injection):
             raise DeniedError(wrong)
+        pod, container, cards = assigned.pod, assigned.container, assigned.cards
         record = Record(
-            *assigned.pod,
-            assigned.uid,
-            assigned.container,
-            self.resource,
-            tuple(sorted(ids)),
+            *pod, assigned.uid, container, self.resource, tuple(sorted(ids))
         )
-        self._write_down(record)
         facts = {
-            "pod": "/".join(assigned.pod),
-            "container": assigned.container,
+            "pod": "/".join(pod),
+            "container": container,
             "resource": self.resource,
             "count": len(ids),
-            "cards": ",".join(card.uuid for card in assigned.cards),
+            "cards": ",".join(card.uuid for card in cards),
         }
         logger.info("allocated", extra=facts)
-        folder = str(self._parts.records.folder(record))
-        cards = assigned.cards
-        return container_setup(self.resource, len(ids), cards, injection, folder)
-
-    def _write_down(self, record: Record) -> None:
         try:
             self._parts.records.write(record)
         except OSError as error:
             # Failing here would end the pod for good; PreStartContainer tries again.
-            facts = {"pod": "/".join(record.pod), "because": str(error)}
+            facts |= {"because": str(error)}
             logger.warning("allocation not written down", extra=facts)
+        folder = str(self._parts.records.folder(record))
+        return container_setup(self.resource, len(ids), cards, injection, folder)
 
     def _refuse(
         self, context: grpc.ServicerContext, call: str, error: Exception
@@ -164,19 +158,6 @@ class DevicePlugin(Service):
         logger.warning("refused", extra={"call": call, "because": str(error)})
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         raise AssertionError from error
-
-
-def _response(setup: ContainerSetup) -> pb.ContainerAllocateResponse:
-    answer = pb.ContainerAllocateResponse(envs=setup.variables)
-    for mount in setup.mounts:
-        answer.mounts.add(
-            container_path=mount.inside, host_path=mount.host, read_only=True
-        )
-    for node in setup.nodes:
-        answer.devices.add(container_path=node, host_path=node, permissions="rw")
-    for name in setup.cdi:
-        answer.cdi_devices.add(name=name)
-    return answer
 
 
 _MOST = 1000
@@ -207,21 +188,18 @@ class CardCountFile:
     def _read(self) -> int:
         try:
             text = self._path.read_text(encoding="ascii").strip()
-            found = int(text) if text.isdigit() and len(text) < 10 else _MOST + 1  # noqa: PLR2004
+            if text.isdigit() and len(text) <= len(f"{_MOST}") and int(text) <= _MOST:
+                return int(text)
+            self._warn(f"it does not hold a number up to {_MOST}")
         except FileNotFoundError:
-            return 0
+            pass
         except (OSError, ValueError) as error:
             self._warn(str(error))
-            return 0
-        if found > _MOST:
-            self._warn(f"it does not hold a number up to {_MOST}")
-            return 0
-        return found
+        return 0
 
     def _write(self) -> None:
         unfinished = self._path.with_name(f"{self._path.name}.unfinished")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(f"{self._most}\n", encoding="ascii")
             unfinished.replace(self._path)
         except OSError as error:

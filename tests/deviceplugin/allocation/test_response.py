@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from deviceplugin.allocation.response import (
     INJECTIONS,
     Injection,
-    Mount,
     container_setup,
     why_unusable,
 )
@@ -54,29 +53,32 @@ def test_nvidias_cards(
     injection: Injection, visible: str, nodes: tuple[str, ...], cdi: tuple[str, ...]
 ) -> None:
     found = container_setup(M, 4, NVIDIA, injection, "/state/x")
-    assert found.variables == {
+    assert found.envs == {
         "VCUDA_CARDS": ",".join(UUIDS[:2]),
         "VCUDA_MEMORY_LIMIT_MIB": "1024",
         VISIBLE: visible,
     }
-    assert (found.nodes, found.cdi) == (nodes, cdi)
-    assert found.mounts == (Mount("/etc/vcuda", "/state/x"),)
+    assert tuple(one.host_path for one in found.devices) == nodes
+    assert tuple(one.name for one in found.cdi_devices) == cdi
+    [mount] = found.mounts
+    assert (mount.container_path, mount.host_path) == ("/etc/vcuda", "/state/x")
+    assert mount.read_only
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
     found = container_setup(C, 4, [OTHER], injection, "/x")
-    assert found.nodes == OTHER.nodes
-    assert found.cdi == ()
-    assert found.variables[VISIBLE] == "void"
-    assert found.variables["NPU"] == "0"
-    assert found.variables["VCUDA_CARDS"] == "npu-0"
-    assert found.variables["VCUDA_CORES"] == "4"
+    assert tuple(one.container_path for one in found.devices) == OTHER.nodes
+    assert not found.cdi_devices
+    assert found.envs[VISIBLE] == "void"
+    assert found.envs["NPU"] == "0"
+    assert found.envs["VCUDA_CARDS"] == "npu-0"
+    assert found.envs["VCUDA_CORES"] == "4"
 
 
 def test_a_simulated_card_has_no_nodes() -> None:
     card = FoundCard(UUIDS[0], 0, 4096, simulated=True)
-    assert container_setup(M, 1, [card], "nodes", "/x").nodes == ()
+    assert container_setup(M, 1, [card], "nodes", "/x").devices == []
     assert not why_unusable([card], "nodes")
 
 
@@ -93,8 +95,8 @@ def test_a_card_of_unknown_minor_number(injection: Injection) -> None:
 
 def test_no_card_is_none() -> None:
     found = container_setup(M, 1, [], "env", "/x")
-    assert found.variables[VISIBLE] == "void"
-    assert found.variables["VCUDA_CARDS"] == ""
+    assert found.envs[VISIBLE] == "void"
+    assert found.envs["VCUDA_CARDS"] == ""
 
 
 SETS = [
@@ -117,8 +119,8 @@ def test_both_answers_agree(
     """
     one = container_setup(C, cores, cards, injection, "/x")
     two = container_setup(M, units, cards, injection, "/x")
-    for key in one.variables.keys() & two.variables.keys():
-        assert one.variables[key] == two.variables[key]
-    assert one.nodes == two.nodes
-    assert one.cdi == two.cdi
+    for key in one.envs.keys() & two.envs.keys():
+        assert one.envs[key] == two.envs[key]
+    assert one.devices == two.devices
+    assert one.cdi_devices == two.cdi_devices
     assert one.mounts == two.mounts
