@@ -133,11 +133,12 @@ def assemble(
     records = Records(state / "containers")
     occupancy = Occupancy(name, pods, records.all())
     recorder = EventRecorder(cluster, name, look_s=pace.events_s)
-    synced, in_touch = follow_pods.synced.is_set, follow_pods.in_touch
-    reporter = Reporter(cluster, pods, resources, occupancy, offer, records, synced)
+    reporter = Reporter(
+        cluster, pods, resources, occupancy, offer, records, follow_pods.synced
+    )
     admission = Admission(pods, resources, occupancy, recorder)
     prestart = PreStart(
-        pods, resources, occupancy, records, reporter, recorder, in_touch
+        pods, resources, occupancy, records, reporter, recorder, follow_pods.in_touch
     )
     health, file = Health(settings.harmless_xids), HealthFile(state / "health.json")
     file.load(health)

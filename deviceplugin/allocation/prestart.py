@@ -6,7 +6,7 @@ annotation ``vcuda-actual`` says where a pod really is, if that is not as planne
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event
@@ -80,7 +80,7 @@ class Reporter:
     occupancy: Occupancy
     offer: Offer
     records: Records
-    synced: Callable[[], bool]
+    synced: Event
 
     def report(self, pod: NodePod, actual: Placement) -> None:
         """Write where the pod is. Raises ``ClusterError`` if that fails."""
@@ -112,7 +112,7 @@ class Reporter:
             its = self._its(pod, records, listed)
             if its and all(map(self.records.may_start, its)):
                 self._catch_up_with(pod, listed, cards)
-        if not self.synced():
+        if not self.synced.is_set():
             # Only the API server knows which pods have ended.
             return
         self.occupancy.forget_ended()
@@ -170,7 +170,7 @@ class PreStart:
     records: Records
     reporter: Reporter
     recorder: EventRecorder
-    in_touch: Callable[[], bool]
+    in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
 
     def start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
@@ -265,7 +265,7 @@ class PreStart:
         known = self.pods.find(owner.pod)
         if known is not None and known.uid == owner.uid:
             before = any(map(self.records.may_start, self.records.of(owner.ids)))
-            if before or self.in_touch():
+            if before or self.in_touch.is_set():
                 return known
         static = may_be_static(owner.pod, self.occupancy.node)
         try:

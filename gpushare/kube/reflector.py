@@ -80,14 +80,12 @@ class Reflector:
         self._heard_at: float | None = None
         self.synced = Event()
         """Set when the first whole list was applied; never cleared."""
+        self.in_touch = Event()
+        """Set while the list was read and the API server has answered since."""
 
     def age_s(self) -> float | None:
         """Return the seconds since the last answer; None before the first."""
         return None if self._heard_at is None else self._clock() - self._heard_at
-
-    def in_touch(self) -> bool:
-        """Return whether the list was read and the API server has answered since."""
-        return self.synced.is_set() and not self._failures
 
     def run(self, stop: Event) -> None:
         """Follow the collection until ``stop`` is set, despite all errors."""
@@ -96,7 +94,7 @@ class Reflector:
                 if not self._version:
                     self._list()
                 self._watch(stop)
-                self._failures = 0
+                self._note_answer()
             except Gone as error:
                 logger.info("listing again", extra=self._facts(error))
                 self._version = ""
@@ -110,6 +108,8 @@ class Reflector:
         versions: list[str] = []
         self._sink.replace(self._pages(versions))
         self._version = versions[-1]
+        if not self._failures:
+            self.in_touch.set()
         if not self.synced.is_set():
             self.synced.set()
             logger.info("synced", extra={"kind": self._kind.value})
@@ -168,7 +168,12 @@ class Reflector:
         if event.type != "BOOKMARK":
             self._sink.apply(event)
         self._version = event.object["metadata"]["resourceVersion"]
+        self._note_answer()
+
+    def _note_answer(self) -> None:
         self._failures = 0
+        if self.synced.is_set():
+            self.in_touch.set()
 
     def _hear(self) -> None:
         self._heard_at = self._clock()
@@ -176,6 +181,7 @@ class Reflector:
     def _pause(self, stop: Event, error: ClusterError) -> None:
         """Wait, longer after each failure in a row, with a random factor."""
         self._failures += 1
+        self.in_touch.clear()
         longest = self._pace.first_wait_s * 2 ** min(self._failures - 1, 16)
         wait = min(longest, self._pace.longest_wait_s)
         wait *= self._random.uniform(0.5, 1.0)

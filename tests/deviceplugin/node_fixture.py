@@ -204,7 +204,9 @@ class NodeFixture:
     def cut_off(self) -> None:
         """Take the API server out of the plugin's reach, and wait until it noticed."""
         self.line.cut = True
-        wait_until(lambda: not self.serving.prestart.in_touch(), "the watch to break")
+        wait_until(
+            lambda: not self.serving.prestart.in_touch.is_set(), "the watch to break"
+        )
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
