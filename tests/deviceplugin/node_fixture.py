@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Self, cast
@@ -62,14 +63,8 @@ class ScriptedCards:
         return self.found
 
     def readings(self) -> Sequence[CardReading]:
-        return [
-            CardReading(
-                one.uuid,
-                None if one.uuid in self.failures else 0,
-                self.failures.get(one.uuid, ""),
-            )
-            for one in self.found.cards
-        ]
+        why = [(one.uuid, self.failures.get(one.uuid, "")) for one in self.found.cards]
+        return [CardReading(uuid, None if how else 0, how) for uuid, how in why]
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         if self.faults:
@@ -133,7 +128,6 @@ class NodeFixture:
         self.stop = Event()
         self.serving: PluginParts
         self._stack = ExitStack()
-        self._run = ExitStack()
 
     def __enter__(self) -> Self:
         self.cluster.create(
@@ -152,15 +146,9 @@ class NodeFixture:
         """Start the plugin and wait until kubelet has its devices."""
         self.stop = Event()
         self.registry = CollectorRegistry()
-        self.serving = assemble(
-            self.settings,
-            self.cards,
-            cast("Cluster", self.line),
-            self.registry,
-            HASTY,
-        )
-        threads = start_serving(self.serving, self.settings, self.stop)
-        self._threads = threads
+        line = cast("Cluster", self.line)
+        self.serving = assemble(self.settings, self.cards, line, self.registry, HASTY)
+        self._threads = start_serving(self.serving, self.settings, self.stop)
         self.wait_registered()
 
     def end(self) -> None:
@@ -170,12 +158,9 @@ class NodeFixture:
             thread.join(20)
 
     def wait_registered(self) -> None:
+        there = self.devices.allocatable
         wait_until(
-            lambda: (
-                {M, C} <= self.devices.allocatable().keys()
-                and self.devices.allocatable()[C] > 0
-            ),
-            "both resources to be there",
+            lambda: M in there() and there().get(C), "both resources to be there"
         )
 
     def bind(
@@ -210,22 +195,17 @@ class NodeFixture:
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
-        uid = self.pod(name)["metadata"]["uid"]
+        uid, find = self.pod(name)["metadata"]["uid"], self.serving.pods.find
         wait_until(
-            lambda: (
-                (seen := self.serving.pods.find(("default", name))) is not None
-                and seen.uid == uid
-            ),
+            lambda: (seen := find(("default", name))) and seen.uid == uid,
             f"{name} to be seen",
         )
 
-    def planned(self, pod: Json, *indices: int) -> Placement:
+    def planned(self, pod: Json, card: int) -> Placement:
         """The placement of all that a pod asks, whole, on the card of this index."""
         record = pod_record(pod)
-        assert not hasattr(record.request, "reason")
         claim = record.request.claims[0]  # type: ignore[union-attr]
-        uuid = UUIDS[indices[0]]
-        share = Share(uuid, claim.amount, claim.containers)
+        share = Share(UUIDS[card], claim.amount, claim.containers)
         return Placement(record.pod, NODE, (share,))
 
     def pod(self, name: str) -> Json:
@@ -250,13 +230,11 @@ class NodeFixture:
 
     def allocate(self, resource: str, ids: Sequence[str]) -> None:
         """Ask the admission as Allocate does, or raise ``DeniedError``."""
-        cards = self.serving.offer.cards
-        self.serving.admission.allocate(cards, resource, ids)
+        self.serving.admission.allocate(self.serving.offer.cards, resource, ids)
 
     def start_container(self, resource: str, ids: Sequence[str]) -> None:
         """Make PreStartContainer's check, or raise ``NotYetError``."""
-        cards = self.serving.offer.cards
-        self.serving.prestart.start(cards, resource, ids)
+        self.serving.prestart.start(self.serving.offer.cards, resource, ids)
 
     def tell_running(self, *names: str) -> None:
         """Write what kubelet writes of pods that run, and let the plugin see it."""
@@ -264,13 +242,8 @@ class NodeFixture:
             status = {"status": running(self.pod(name))}
             where = (Kind.PODS, "default", name)
             self.cluster.patch(*where, status, subresource="status")
-            wait_until(
-                lambda name=name: (
-                    (seen := self.serving.pods.find(("default", name))) is not None
-                    and seen.running
-                ),
-                f"{name} to be seen running",
-            )
+            find = partial(self.serving.pods.find, ("default", name))
+            wait_until(lambda find=find: find().running, f"{name} to run")
 
     def lose_checkpoint(self) -> None:
         """Restart kubelet without its checkpoint; it admits its pods anew."""

@@ -84,15 +84,19 @@ def plugin(folder: Path, clock: Clock) -> Iterator[tuple[Devices, Thread, list[i
             thread.join(60)
 
 
+@pytest.mark.parametrize("at_first", [False, True])
 def test_the_plugin_ends_for_a_driver_upgrade(
-    driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture, at_first: bool
 ) -> None:
-    """With status 1, so that it is restarted; not before a minute has passed."""
+    """With status 1, so that it is restarted; it may have begun amid the upgrade."""
     clock = Clock()
+    if at_first:
+        driver.unload(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with plugin(tmp_path, clock) as (devices, thread, status):
-        wait_until(devices.allocatable, "all", accept={M: 58, C: 200}.__eq__)
-        driver.upgrade()
-        wait_until(devices.allocatable, "none", accept={M: 0, C: 0}.__eq__)
+        if not at_first:
+            wait_until(devices.allocatable, "all", accept={M: 58, C: 200}.__eq__)
+            driver.upgrade()
+            wait_until(devices.allocatable, "none", accept={M: 0, C: 0}.__eq__)
         wait_for_the_mismatch(caplog)
         clock.now += 59
         wait_until(driver.calls, "more looks", accept=driver.calls().__lt__)
@@ -100,21 +104,8 @@ def test_the_plugin_ends_for_a_driver_upgrade(
         clock.now += 2
         thread.join(60)
         assert status == [1]
-    assert told(caplog, "driver lost, the process ends") == [f"{MISMATCH}, for 61 s"]
-
-
-def test_the_plugin_ends_that_began_under_another_version(
-    driver: StubDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It may have been started in the middle of an upgrade."""
-    driver.unload(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    clock = Clock()
-    with plugin(tmp_path, clock) as (_, thread, status):
-        wait_for_the_mismatch(caplog)
-        clock.now += 60
-        thread.join(60)
-        assert status == [1]
-    assert told(caplog, "cannot serve") == [f"{MISMATCH}, for 60 s"]
+    words = "cannot serve" if at_first else "driver lost, the process ends"
+    assert told(caplog, words) == [f"{MISMATCH}, for 61 s"]
 
 
 def test_the_exporter_ends_for_a_driver_upgrade(

@@ -3,18 +3,18 @@
 kubelet's own list of who holds what, asked with patience and a deadline.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
 from typing import cast
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import grpc
 import pytest
 
+from deviceplugin import node_pods
 from deviceplugin.node_pods import (
     COMPONENT,
     EventRecorder,
@@ -28,7 +28,6 @@ from gpushare.fakeapi.cluster import Embedded
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, Page
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
-from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import podresources_pb2 as pb
 from gpushare.kube.proto.podresources_pb2_grpc import (
     PodResourcesListerServicer,
@@ -37,6 +36,7 @@ from gpushare.kube.proto.podresources_pb2_grpc import (
 from tests.builders import event, page, pod_json
 from tests.deviceplugin.node_fixture import NODE
 from tests.deviceplugin.nvml_fixture import Clock
+from tests.testbed.waiting import wait_until
 
 NAME = ("default", "a")
 
@@ -144,107 +144,71 @@ def test_what_has_ended_is_remembered_within_bounds(pods: NodePods) -> None:
     assert "u2099" in pods._ended
 
 
-@pytest.mark.parametrize(
-    ("pod", "words"),
-    [
-        (pod_json(units=1, cores=150), "ask 100 or 200"),
-        (pod_json(units="1.5", cores=1), names.MEMORY),
-    ],
-)
-def test_a_request_that_cannot_be_met(pod: Json, words: str) -> None:
-    assert words in node_pod(pod).why_refused()
-
-
-def test_a_pod_without_a_name_is_malformed() -> None:
-    with pytest.raises(Malformed):
-        node_pod({"metadata": {}, "spec": {"containers": []}})
-
-
 POD = node_pod(pod_json("a", units=1))
 
 
 @pytest.fixture
-def cluster() -> Embedded:
-    made = Embedded()
-    made.create(Kind.PODS, pod_json("a", units=1))
-    return made
+def recorder() -> EventRecorder:
+    cluster = Embedded()
+    cluster.create(Kind.PODS, pod_json("a", units=1))
+    return EventRecorder(cluster, "n", Clock(), look_s=0.02)
 
 
-def written(recorder: EventRecorder, cluster: Embedded) -> list[tuple[str, str]]:
+def written(recorder: EventRecorder) -> list[tuple[str, str]]:
     """Let it write all that waits, and read the events."""
     stop = Event()
     thread = Thread(target=recorder.run, args=(stop,))
     thread.start()
-    while not recorder._queue.empty():
-        Event().wait(0.01)
+    wait_until(recorder._queue.empty, "the end of the queue")
     stop.set()
     thread.join()
-    found = cluster.list_page(Kind.EVENTS, limit=5000).items
-    for one in found:
-        assert one["source"] == {"component": COMPONENT, "host": "n"}
-    assert {one["type"] for one in found} <= {"Warning"}
+    found = recorder.cluster.list_page(Kind.EVENTS, limit=5000).items
+    source = {"component": COMPONENT, "host": "n"}
+    assert {(one["source"] == source, one["type"]) for one in found} <= {
+        (True, "Warning")
+    }
     return [(one["reason"], one["message"]) for one in found]
 
 
 def test_the_same_words_once_a_minute(
-    cluster: Embedded, caplog: pytest.LogCaptureFixture
+    recorder: EventRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    recorder = EventRecorder(cluster, "n", clock, look_s=0.02)
+    """Others at once. Of a pod that only kubelet knows there is no event."""
+    other = node_pod(pod_json("a", uid="second", units=1))
+    static = pod_known_to_kubelet(("d", "static"), Amount(1))
+    clock = recorder.clock = Clock(0)
     for clock.now in (0, 1, 59.9, 60, 61, 119, 121):
         recorder.warn(POD, "VcudaWaiting", "no room")
-    assert caplog.messages == ["VcudaWaiting"] * 3
-    assert written(recorder, cluster) == [("VcudaWaiting", "no room")] * 3
-
-
-def test_other_words_are_another_event(cluster: Embedded) -> None:
-    recorder = EventRecorder(cluster, "n", Clock())
-    other = node_pod(pod_json("a", uid="second", units=1))
-    recorder.warn(POD, "VcudaWaiting", "no room")
     recorder.warn(POD, "VcudaWaiting", "less room")
     recorder.warn(POD, "VcudaDenied", "no room")
     recorder.warn(other, "VcudaDenied", "no room")
-    assert len(written(recorder, cluster)) == 4
-
-
-def test_what_was_said_is_forgotten() -> None:
-    clock = Clock()
-    recorder = EventRecorder(Embedded(), "n", clock)
-    for number in range(100):
-        clock.now += 10
-        recorder.warn(POD, "VcudaWaiting", str(number))
-    assert len(recorder._written_at) <= 6
-
-
-def test_a_pod_known_to_kubelet_alone_has_a_log_line(
-    cluster: Embedded, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder = EventRecorder(cluster, "n", Clock())
-    static = pod_known_to_kubelet(("d", "static"), Amount(1))
     recorder.warn(static, "VcudaDenied", "no room")
-    assert written(recorder, cluster) == []
-    assert caplog.messages == ["VcudaDenied"]
+    assert caplog.messages == ["VcudaWaiting"] * 4 + ["VcudaDenied"] * 3
+    assert len(written(recorder)) == 6
+    clock.now += 60
+    recorder.warn(POD, "VcudaWaiting", "no room")
+    assert len(recorder._written_at) == 1
 
 
-def test_too_many_do_not_keep_anybody_waiting(
-    caplog: pytest.LogCaptureFixture,
+def test_too_many_keep_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(node_pods, "_MOST_WAITING", 2)
     recorder = EventRecorder(Embedded(), "n", Clock())
-    for number in range(1002):
+    for number in range(4):
         recorder.warn(POD, "VcudaWaiting", str(number))
     assert caplog.messages.count("too many events waiting") == 2
 
 
-def test_an_error_costs_one_event(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    cluster = Embedded()
-    write = cluster.event
-    fails = Mock(side_effect=[Forbidden("no right to it"), None])
-    cluster.event = lambda *a, **k: fails() or write(*a, **k)  # type: ignore[method-assign]
-    recorder = EventRecorder(cluster, "n", Clock())
+def test_an_error_costs_one_event(
+    recorder: EventRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse = Mock(wraps=recorder.cluster.event)
+    refuse.side_effect = [Forbidden("no right to it"), DEFAULT]
+    recorder.cluster.event = refuse  # type: ignore[method-assign]
     recorder.warn(POD, "VcudaWaiting", "one")
     recorder.warn(POD, "VcudaWaiting", "two")
-    assert written(recorder, cluster) == [("VcudaWaiting", "two")]
+    assert written(recorder) == [("VcudaWaiting", "two")]
     [told] = [one for one in caplog.records if one.message == "event not written"]
     assert told.because == "no right to it"  # type: ignore[attr-defined]
 

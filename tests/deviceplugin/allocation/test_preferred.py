@@ -81,7 +81,6 @@ class Burst:
             self.by_hand(self.fixture.bind(body), body, found)
 
     def by_hand(self, pod: NodePod, body: Json, found: object) -> None:
-        """Denied where there is no room; who has one claim, only there."""
         asked = pod.record.request
         assert isinstance(asked, PodRequest)
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,11 +36,8 @@ from tests.deviceplugin.node_fixture import (
 from tests.testbed.waiting import wait_until
 
 
-def fails(error: Exception) -> Any:
-    def call(*_: object) -> None:
-        raise error
-
-    return call
+def raising(error: Exception) -> Mock:
+    return Mock(side_effect=error)
 
 
 def start(node: NodeFixture, pod: Json, container: str = "main") -> None:
@@ -59,7 +56,7 @@ def test_kubelet_does_not_say_whose_they_are(
     node.admit(pod)
     resources = node.serving.prestart.resources
     with monkeypatch.context() as silent:
-        silent.setattr(resources, "list", fails(KubeletSilentError("no answer")))
+        silent.setattr(resources, "list", raising(KubeletSilentError("no answer")))
         silent.setattr(resources, "get", lambda *_: None)
         with pytest.raises(NotYetError, match="which container holds them: no answer"):
             node.start_container(M, ids_of_card(0, 4))
@@ -80,11 +77,8 @@ def test_an_older_kubelet_lists_all(
 
 
 def test_a_restarted_container_is_looked_at_again(node: NodeFixture) -> None:
-    pod = node.bind(
-        "a",
-        containers=[container_json("main", 4, 1)],
-        init=[container_json("once", 6, 2)],
-    )
+    once, main = container_json("once", 6, 2), container_json("main", 4, 1)
+    pod = node.bind("a", init=[once], containers=[main])
     given = node.run(pod)
     for container, units in (("once", 6), ("main", 4), ("once", 6)):
         start(node, pod, container)
@@ -100,7 +94,7 @@ def test_a_swap_that_cannot_be_written_waits(
     prefers(node, UUIDS[1])
     node.admit(pod)
     with monkeypatch.context() as away:
-        away.setattr(node.cluster, "annotate", fails(Unavailable("no answer")))
+        away.setattr(node.cluster, "annotate", raising(Unavailable("no answer")))
         with pytest.raises(CannotStartYetError, match="could not be reported: no ans"):
             start(node, pod)
     start(node, pod)
@@ -110,8 +104,7 @@ def test_a_swap_that_cannot_be_written_waits(
 def test_what_was_missed_is_caught_up_with(node: NodeFixture) -> None:
     node.run(node.bind("a", 4, 1, card=None))
     assert node.actual("a") is not None
-    gone: dict[str, str | None] = {names.ACTUAL: None}
-    node.cluster.annotate(Kind.PODS, "default", "a", gone)
+    node.cluster.annotate(Kind.PODS, "default", "a", {names.ACTUAL: None})
     # The watch tells in order: once this one is seen, so is what came before.
     node.bind("later", 1, 1)
     node.serving.reporter.catch_up()
@@ -136,14 +129,8 @@ def test_the_loop_outlives_a_silent_kubelet(
 ) -> None:
     caplog.set_level("INFO")
     reporter = node.serving.reporter
-    monkeypatch.setattr(reporter.resources, "list", fails(KubeletSilentError("no")))
-    rounds = iter([False, False, True])
-
-    class Stop:
-        def wait(self, _: float) -> bool:
-            return next(rounds)
-
-    reporter.run(cast("Any", Stop()), 0)
+    monkeypatch.setattr(reporter.resources, "list", raising(KubeletSilentError("no")))
+    reporter.run(Mock(wait=Mock(side_effect=[False, False, True])), 0)
     told = [one for one in caplog.records if one.thread == get_ident()]
     assert [one.message for one in told] == ["reporting later"] * 2
 
@@ -308,12 +295,8 @@ def test_allocate_asks_nobody(
 @pytest.mark.parametrize("planned", [True, False])
 def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> None:
     """They stay the pod's, though the container after it uses but one of them."""
-    pod = node.bind(
-        "a",
-        card=None,
-        init=[container_json("once", 4, 200)],
-        containers=[container_json("main", 2)],
-    )
+    once, main = container_json("once", 4, 200), container_json("main", 2)
+    pod = node.bind("a", card=None, init=[once], containers=[main])
     if planned:
         record = node_pod(pod).record
         assert isinstance(record.request, PodRequest)
@@ -367,26 +350,13 @@ def test_an_ordinary_pod_waits(three: NodeFixture) -> None:
     assert three.actual("a") == (UUIDS[0],)
 
 
-def test_its_lists_are_heeded(three: NodeFixture) -> None:
-    three.cut_off()
-    pod = three.bind("a", 20, 1, card=2, annotations=ONLY_THE_THIRD)
-    three.admit(pod)
-    waits(three, pod)
-    three.line.cut = False
-    waits(three, pod, "excluded by baidu.com/vcuda-uuids")
-
-
 def test_an_init_container_waits_too(three: NodeFixture) -> None:
     """Among other unknown pods nobody knew whose it was; its devices tell later."""
     three.cut_off()
     for name in ("etcd", "proxy"):
         three.admit(pod_json(name, uid=name, node="n"))
-    pod = three.bind(
-        "a",
-        card=0,
-        init=[container_json("once", 8, 3)],
-        containers=[container_json("main", 3, 1)],
-    )
+    once, main = container_json("once", 8, 3), container_json("main", 3, 1)
+    pod = three.bind("a", card=0, init=[once], containers=[main])
     given = three.admit(pod)
     for container in given:
         with pytest.raises(CannotStartYetError, match=SILENT):
