@@ -13,7 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.allocation.preferred import Question
 from deviceplugin.cards.devices import card_key
-from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.cards.source import (
+    CardReading,
+    Found,
+    FoundCard,
+    NoCardsYet,
+    XidEvent,
+)
 from deviceplugin.kubelet.registration import Pace
 from deviceplugin.serve import PluginParts, assemble
 from deviceplugin.serve import start as start_serving
@@ -58,11 +64,16 @@ class ScriptedCards:
         self.failures: dict[CardUUID, str] = {}
         self.faults: list[XidEvent] = []
         self.load = "first"
+        self.away = ""
 
     def cards(self) -> Found:
+        """The cards, unless their driver is away."""
+        if self.away:
+            raise NoCardsYet(self.away)
         return self.found
 
     def readings(self) -> Sequence[CardReading]:
+        self.cards()
         why = [(one.uuid, self.failures.get(one.uuid, "")) for one in self.found.cards]
         return [CardReading(uuid, None if how else 0, how) for uuid, how in why]
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
@@ -16,7 +15,7 @@ from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.health import Health, HealthFile
-from deviceplugin.cards.source import CardReading, Found, FoundCard, LeftOut, NoCardsYet
+from deviceplugin.cards.source import Found, FoundCard, LeftOut
 from deviceplugin.cards.source import XidEvent as Xid
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import InjectionChoice
@@ -31,28 +30,8 @@ from tests.deviceplugin.node_fixture import NODE, UUIDS, ScriptedCards, found_ca
 from tests.testbed.waiting import wait_until
 
 A, B = UUIDS[:2]
-READS_CDI = {
-    "nodeInfo": {
-        "kubeletVersion": "v1.36.3",
-        "containerRuntimeVersion": "containerd://2.1.4",
-    }
-}
-
-
-class Moody(ScriptedCards):
-    """Cards whose driver may be away."""
-
-    away = ""
-
-    def cards(self) -> Found:
-        if self.away:
-            raise NoCardsYet(self.away)
-        return super().cards()
-
-    def readings(self) -> Sequence[CardReading]:
-        if self.away:
-            raise NoCardsYet(self.away)
-        return super().readings()
+NEW = {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.4"}
+READS_CDI = {"nodeInfo": NEW}
 
 
 @dataclass
@@ -60,7 +39,9 @@ class WatcherFixture:
     """A watcher, with what it watches and what it changes."""
 
     folder: Path
-    source: Moody = field(default_factory=lambda: Moody(found_card(0), found_card(1)))
+    source: ScriptedCards = field(
+        default_factory=lambda: ScriptedCards(found_card(0), found_card(1))
+    )
     offer: Offer = field(default_factory=lambda: Offer(0))
     cluster: Embedded = field(default_factory=Embedded)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -120,18 +101,11 @@ class WatcherFixture:
 
 
 def told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    return [
-        one.because if hasattr(one, "because") else ""
-        for one in caplog.records
-        if one.message == words
-    ]
+    return [getattr(r, "because", "") for r in caplog.records if r.message == words]
 
 
 def run_a_round(watched: WatcherFixture) -> None:
-    stop = Event()
-    rounds = iter([False, True])
-    stop.wait = lambda _=None: next(rounds)  # type: ignore[assignment,method-assign]
-    watched.watcher.run(stop, 0)
+    watched.watcher.run(Mock(wait=Mock(side_effect=[False, True])), 0)
 
 
 @pytest.fixture
@@ -239,11 +213,8 @@ def test_a_fault_makes_its_card_sick(
     watched.hear(Xid(B, 13), Xid(A, 79))
     assert list(watched.sick()) == [A]
     assert "XID 79" in watched.sick()[A]
-    facts = [(r.message, r.card) for r in caplog.records if hasattr(r, "card")]
-    assert facts[:2] == [
-        ("a program caused a fault; the card is well", B),
-        ("a card reported a fault", A),
-    ]
+    assert "a program caused a fault; the card is well" in caplog.messages
+    assert caplog.messages.count("a card reported a fault") == 1
 
 
 def test_a_fault_outlives_the_process(watched: WatcherFixture) -> None:
@@ -258,7 +229,10 @@ def test_a_fault_outlives_the_process(watched: WatcherFixture) -> None:
     assert again.sick() == {}
 
 
-def test_an_operator_clears_a_fault(watched: WatcherFixture) -> None:
+def test_an_operator_clears_a_fault(
+    watched: WatcherFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an unknown card it stays: the card may come back. That is told once."""
     watched.watcher.look()
     watched.hear(Xid(A, 79), Xid(B, 79))
     watched.source.failures = {B: "lost"}
@@ -267,23 +241,14 @@ def test_an_operator_clears_a_fault(watched: WatcherFixture) -> None:
     watched.watcher.apply_annotations()
     assert watched.sick() == {B: "lost"}
     watched.see()
-    assert watched.node.annotation(names.CLEAR) == "unknown"
-    watched.write(clear=B)
-    watched.watcher.apply_annotations()
-    watched.see()
-    assert watched.node.annotation(names.CLEAR) is None
-
-
-def test_an_order_about_a_strange_card_stays(
-    watched: WatcherFixture, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Told once: the card may come back, or the operator mistook a letter."""
-    watched.watcher.look()
-    watched.write(clear="unknown")
     for _ in range(3):
         watched.watcher.apply_annotations()
     assert watched.node.annotation(names.CLEAR) == "unknown"
     assert caplog.messages.count("no such cards to clear") == 1
+    watched.write(clear=B)
+    watched.watcher.apply_annotations()
+    watched.see()
+    assert watched.node.annotation(names.CLEAR) is None
 
 
 def test_an_order_that_cannot_be_taken_off(

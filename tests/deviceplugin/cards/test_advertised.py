@@ -1,10 +1,9 @@
 """The offer of cards, and the node's annotation that follows it."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import Any
+from dataclasses import replace
+from threading import Event
+from typing import cast
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -17,10 +16,8 @@ from gpushare.kube import names
 from gpushare.kube.annotations import decode_cards
 from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import Forbidden, Unavailable
-from gpushare.kube.reflector import Reflector
 from tests.builders import event, node_json, page
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
-from tests.testbed.waiting import wait_until
 
 M, C = names.MEMORY, names.CORE
 
@@ -101,144 +98,87 @@ def test_a_change_is_told_once() -> None:
         assert (version := version + 1) == made.version
 
 
-class Counting(Embedded):
-    """Counts the writes, tells of each, and fails as often as it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__(bookmark_every_s=0.05)
-        self.writes = 0
-        self.tell = lambda: None
-        self.failures: list[Exception] = []
-
-    def annotate(self, *what: Any) -> None:
-        self.writes += 1
-        if self.failures:
-            raise self.failures.pop(0)
-        super().annotate(*what)
-        self.tell()
-
-
-class PublisherFixture:
-    """A publisher over a cluster of one node, watched as the plugin watches it."""
-
-    def __init__(self) -> None:
-        self.cluster = Counting()
-        self.node = OwnNode()
-        self.offer = Offer(0)
-        self.publisher = Publisher(
-            self.cluster, NODE, self.node, self.offer, look_s=0.05
-        )
-
-    def there(self) -> list[tuple[str, bool]]:
-        notes = self.cluster.get(Kind.NODES, "", NODE)["metadata"].get("annotations")
-        found = decode_cards((notes or {}).get(names.CARDS, '{"v":1,"cards":[]}'))
-        return [(card.uuid, card.healthy) for card in found]
-
-    def make_node(self) -> None:
-        self.cluster.create(Kind.NODES, node_json(NODE))
-
-    def hear(self) -> None:
-        """Let the publisher know the node as it is now."""
-        self.node.replace(iter([page(self.cluster.get(Kind.NODES, "", NODE))]))
-
-    def wait_there(self, *cards: tuple[str, bool]) -> None:
-        wait_until(self.there, "annotation", accept=lambda seen: seen == list(cards))
-
-
-@contextmanager
-def running(
-    fixture: PublisherFixture, *, at_once: bool = False
-) -> Iterator[PublisherFixture]:
-    """With a real watch, or with one that tells at once.
-
-    What a late one has not told of is written again: then nobody can count writes.
-    """
-    stop = Event()
-    loops = [fixture.publisher.run]
-    if at_once:
-        fixture.cluster.tell = fixture.hear
-        fixture.hear()
-    else:
-        loops.append(Reflector(fixture.cluster, Kind.NODES, fixture.node).run)
-    threads = [Thread(target=one, args=(stop,)) for one in loops]
-    for thread in threads:
-        thread.start()
-    try:
-        yield fixture
-    finally:
-        stop.set()
-        fixture.offer.set_cordoned(["wake"])  # type: ignore[list-item]
-        for thread in threads:
-            thread.join()
-
-
-@pytest.fixture
-def fixture() -> PublisherFixture:
-    made = PublisherFixture()
-    made.make_node()
-    made.offer.set_found([found_card(0)])
-    return made
-
-
 ONE = (UUIDS[0], True)
 
 
-def test_written_once(fixture: PublisherFixture) -> None:
-    with running(fixture, at_once=True):
-        fixture.wait_there(ONE)
-        fixture.offer.set_cordoned([UUIDS[0]])
-        fixture.offer.set_sick({UUIDS[0]: "lost"})
-        fixture.wait_there((UUIDS[0], False))
-        fixture.offer.set_sick({UUIDS[0]: "XID 79"})
-        fixture.offer.set_found([found_card(0), found_card(1)])
-        fixture.wait_there((UUIDS[0], False), (UUIDS[1], True))
+@pytest.fixture
+def publisher() -> Publisher:
+    """A publisher of one card; its writes are counted."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json(NODE))
+    cluster.annotate = Mock(wraps=cluster.annotate)  # type: ignore[method-assign]
+    return Publisher(cluster, NODE, OwnNode(), offer(found_card(0)), look_s=0)
+
+
+def published(publisher: Publisher) -> list[tuple[str, bool]]:
+    """Publish, with the node as it is now; what is there then, seen by the publisher."""
+    for step in (publisher.publish, lambda: None):
+        made = publisher.cluster.get(Kind.NODES, "", NODE)
+        publisher.node.replace(iter([page(made)]))
+        step()
+    cards = decode_cards(publisher.node.annotation(names.CARDS) or "")
+    return [(card.uuid, card.healthy) for card in cards]
+
+
+def writes(publisher: Publisher) -> int:
+    return int(publisher.cluster.annotate.call_count)  # type: ignore[attr-defined]
+
+
+def test_written_once(publisher: Publisher) -> None:
+    assert published(publisher) == [ONE]
+    publisher.offer.set_cordoned([UUIDS[0]])
+    assert published(publisher) == [ONE]
+    publisher.offer.set_sick({UUIDS[0]: "lost"})
+    assert published(publisher) == [(UUIDS[0], False)]
+    publisher.offer.set_sick({UUIDS[0]: "XID 79"})
+    publisher.offer.set_found([found_card(0), found_card(1)])
     # A restart of the plugin wakes no pod.
-    Publisher(fixture.cluster, NODE, fixture.node, fixture.offer).publish()
-    assert fixture.cluster.writes == 3
+    for each in (publisher, replace(publisher, _written=None)):
+        assert published(each) == [(UUIDS[0], False), (UUIDS[1], True)]
+    assert writes(publisher) == 3
 
 
 @pytest.mark.parametrize("text", [None, "", '{"v":1,"cards":[]}', "junk"])
 def test_who_changes_it_is_overruled(
-    fixture: PublisherFixture, text: str | None, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(fixture, at_once=True):
-        fixture.wait_there(ONE)
-        Embedded.annotate(fixture.cluster, Kind.NODES, "", NODE, {names.CARDS: text})
-        fixture.hear()
-        wait_until(lambda: fixture.cluster.writes == 2, "a second write")
-        fixture.wait_there(ONE)
+    published(publisher)
+    publisher.cluster.annotate(Kind.NODES, "", NODE, {names.CARDS: text})
+    assert published(publisher) == [ONE]
     removed = "the annotation of the cards was removed; writing it again"
     assert (removed in caplog.messages) is (text is None)
 
 
-def test_the_node_may_come_later_and_again() -> None:
-    late = PublisherFixture()
-    late.offer.set_found([found_card(0)])
-    late.publisher.publish()
-    with running(late):
-        assert late.cluster.writes == 0
-        late.make_node()
-        late.wait_there(ONE)
-        late.cluster.delete(Kind.NODES, "", NODE)
-        wait_until(lambda: not late.node.exists(), "its end")
-        late.make_node()
-        late.wait_there(ONE)
+def test_the_node_may_come_later_and_again(publisher: Publisher) -> None:
+    publisher.publish()
+    assert writes(publisher) == 0
+    assert published(publisher) == [ONE]
+    cluster = cast("Embedded", publisher.cluster)
+    cluster.delete(Kind.NODES, "", NODE)
+    cluster.create(Kind.NODES, node_json(NODE))
+    assert published(publisher) == [ONE]
 
 
 def test_errors_are_retried(
-    fixture: PublisherFixture,
+    publisher: Publisher,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    published(publisher)
+    publisher.offer.set_sick({UUIDS[0]: "lost"})
+    stop, cluster = Event(), cast("Mock", publisher.cluster)
+    cluster.annotate.side_effect = [
+        Unavailable("no answer"),
+        Forbidden("not yours"),
+        DEFAULT,
+    ]
     monkeypatch.setattr(advertised, "_FIRST_WAIT_S", 0.01)
-    fixture.cluster.failures = [Unavailable("no answer"), Forbidden("not yours")]
-    with running(fixture):
-        fixture.wait_there(ONE)
+    monkeypatch.setattr(publisher.offer, "wait_for_change", lambda *_: stop.set())
+    publisher.run(stop)
     told = [one for one in caplog.records if one.message == "cards not published"]
     facts = [(one.because, one.wait_s) for one in told]  # type: ignore[attr-defined]
     assert facts == [("no answer", 0.01), ("not yours", 0.02)]
-    assert "cards published" in caplog.messages
+    assert writes(publisher) == 4
 
 
 def test_what_operators_wrote() -> None:
