@@ -16,7 +16,7 @@ shared_nodes: [/dev/accel_ctl]  # device nodes that go with every card
 import os.path
 import re
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,7 +181,28 @@ def read_inventory(file: Path) -> tuple[InventoryCard, ...] | list[str]:
     return tuple(sorted(found, key=lambda one: one.card.index))
 
 
-class InventoryCards:
+class WrittenSource:
+    """Cards that somebody wrote down: always the same, and none reports faults."""
+
+    def __init__(self, cards: Iterable[FoundCard]) -> None:
+        self._found = Found(tuple(sorted(cards, key=lambda card: card.index)))
+        self._closed = threading.Event()
+
+    def cards(self) -> Found:
+        """Return the cards, whether or not their device nodes are there."""
+        return self._found
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait in vain."""
+        self._closed.wait(timeout_s)
+        return None
+
+    def close(self) -> None:
+        """Wake the threads that wait for an event."""
+        self._closed.set()
+
+
+class InventoryCards(WrittenSource):
     """A ``CardSource`` of the cards in an inventory file.
 
     A card is there while its device nodes are: one that is missing is a failure, for
@@ -193,13 +214,9 @@ class InventoryCards:
     def __init__(
         self, cards: Sequence[InventoryCard], *, deadline_s: float = 5.0
     ) -> None:
+        super().__init__(one.card for one in cards)
         self._cards = tuple(cards)
         self._calls = DeadlineCalls(deadline_s)
-        self._closed = threading.Event()
-
-    def cards(self) -> Found:
-        """Return the file's cards, whether or not their device nodes are there."""
-        return Found(tuple(one.card for one in self._cards))
 
     def readings(self) -> Sequence[CardReading]:
         """Look for each card's device nodes, and read its memory in use."""
@@ -213,18 +230,9 @@ class InventoryCards:
             for uuid, answer in answers.items()
         ]
 
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait; no driver reports faults of such cards."""
-        self._closed.wait(timeout_s)
-        return None
-
     def driver_load(self) -> str:
         """Return nothing: their drivers are not known."""
         return ""
-
-    def close(self) -> None:
-        """Wake the threads that wait for an event."""
-        self._closed.set()
 
 
 def _reading(one: InventoryCard) -> CardReading:

@@ -5,7 +5,6 @@ have no device nodes, are never in use and never become sick.
 """
 
 import re
-import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from deviceplugin.cards.inventory import (
     MOST_MIB,
     WrittenCard,
     WrittenCards,
+    WrittenSource,
     read_cards,
 )
-from deviceplugin.cards.source import CardReading, Found, FoundCard, XidEvent
+from deviceplugin.cards.source import CardReading, FoundCard
 from gpushare.domain.model import CardUUID
 
 MODEL = "Simulated card"
@@ -28,33 +28,16 @@ _MIB = {"MiB": 1, "GiB": 1024}
 _SUFFIXES = (".yaml", ".yml")
 
 
-class SimulatedCards:
+class SimulatedCards(WrittenSource):
     """A ``CardSource`` of simulated cards."""
-
-    def __init__(self, cards: Sequence[FoundCard]) -> None:
-        self._cards = tuple(sorted(cards, key=lambda card: card.index))
-        self._closed = threading.Event()
-
-    def cards(self) -> Found:
-        """Return the cards of the specification, always the same."""
-        return Found(self._cards)
 
     def readings(self) -> Sequence[CardReading]:
         """Report that no memory of any card is in use."""
-        return [CardReading(card.uuid, 0) for card in self._cards]
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait; simulated cards have no faults."""
-        self._closed.wait(timeout_s)
-        return None
+        return [CardReading(card.uuid, 0) for card in self._found.cards]
 
     def driver_load(self) -> str:
         """Return always the same name, because there is no driver to load again."""
         return "simulated"
-
-    def close(self) -> None:
-        """Wake the threads that wait for an event."""
-        self._closed.set()
 
 
 def parse_spec(spec: str, node: str) -> tuple[FoundCard, ...] | list[str]:

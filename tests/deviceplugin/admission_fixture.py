@@ -1,7 +1,6 @@
 """The plugin's admission alone, and a kubelet without sockets that calls it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preferred import Admission, Question
-from deviceplugin.cards.devices import KINDS, Cards, device_ids, part, pick, plan
+from deviceplugin.cards.devices import KINDS, Cards, device_ids, part
 from deviceplugin.cards.source import FoundCard
 from deviceplugin.node_pods import EventRecorder, NodePods
 from deviceplugin.pods import Held, Listed, NodePod, PodName, node_pod
@@ -178,50 +177,3 @@ def shapes(name: str = "pod") -> st.SearchStrategy[Json]:
             lambda one, more: shaped(name, [one, *more], apart=True), large, several
         ),
     )
-
-
-@dataclass
-class Giver:
-    """Gives ids as kubelet does: by container, resources in an order of chance.
-
-    Ids of init containers that end are taken again at random before anybody is asked.
-    """
-
-    cards: Cards
-    chance: Random
-    held: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-
-    def calls(self, pod: NodePod) -> Iterator[tuple[str, str, int]]:
-        """Container, resource and count of each Allocate, in order."""
-        for one in pod.gpu_containers:
-            for resource in self.chance.sample(RESOURCES, 2):
-                if count := part(one.amount, resource):
-                    yield one.name, resource, count
-
-    def give(self, pod: NodePod, placement: Placement) -> None:
-        """Admit the pod with the ids that we would choose by its placement."""
-        reusable: set[str] = set()
-        for container, resource, count in self.calls(pod):
-            kind = f"-{KINDS[resource]}"
-            again = sorted(one for one in reusable if kind in one)
-            must = self.chance.sample(again, min(count, len(again)))
-            ids: Sequence[str] | None = must
-            if len(must) < count:
-                planned = plan(placement, container).items()
-                wanted = {uuid: part(amount, resource) for uuid, amount in planned}
-                every = {i for c in self.cards.all for i in device_ids(c, kind[1:])}
-                free = every - self.used | set(must)
-                ids = pick(wanted, free, must, size=count)
-            assert ids is not None
-            assert len(ids) == len(set(ids)) == count
-            self.used |= set(ids)
-            self.held.setdefault(container, {})[resource] = frozenset(ids)
-            if container in pod.passing:
-                reusable |= set(ids)
-            else:
-                reusable -= set(ids)
-
-    def listed(self, pod: NodePod) -> Mapping[str, Mapping[str, frozenset[str]]]:
-        """What kubelet would list: init containers that end are not there."""
-        return {k: held for k, held in self.held.items() if k not in pod.passing}

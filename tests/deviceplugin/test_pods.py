@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cards.devices import Cards
+from deviceplugin.cards.devices import part
 from deviceplugin.pods import (
     ActivePod,
     Allocated,
@@ -22,7 +22,7 @@ from gpushare.domain.request import Role
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, placement, pod_json
-from tests.deviceplugin.admission_fixture import Giver, shapes
+from tests.deviceplugin.admission_fixture import shapes
 
 M, C = names.MEMORY, names.CORE
 ID = frozenset({"aaaaaaaa-m0000"})
@@ -73,7 +73,13 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
     turn = ActivePod(pod, placement(), pod.steps)
     served: Allocated = set()
     held: dict[str, dict[str, frozenset[str]]] = {}
-    for container, resource, count in Giver(Cards([]), chance).calls(pod):
+    calls = [
+        (one.name, resource, count)
+        for one in pod.gpu_containers
+        for resource in chance.sample((M, C), 2)
+        if (count := part(one.amount, resource))
+    ]
+    for container, resource, count in calls:
         assert steps_left(pod, Listed({pod.name: held}), served) == turn.left
         step = turn.step(resource, count)
         assert step == Step(container, resource, count)

@@ -31,7 +31,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import card, node, pod_json, ref, share
 from tests.builders import placement as placed
-from tests.deviceplugin.admission_fixture import Giver, shapes
+from tests.deviceplugin.admission_fixture import AdmissionFixture, shapes
 from tests.deviceplugin.node_fixture import UUIDS
 
 M, C = names.MEMORY, names.CORE
@@ -94,10 +94,11 @@ def test_ids_chosen_by_a_placement_give_it_back(
     assume(isinstance(planned, Placement) and planned.shares)
     assert isinstance(planned, Placement)
     assert why_impossible(planned, pod, CARDS) == ""
-    kubelet = Giver(CARDS, chance)
-    kubelet.give(pod, planned)
-    listed = kubelet.listed(pod)
-    found = placement_from(pod, N, listed or kubelet.held, CARDS)
+    kubelet = AdmissionFixture(*FOUR, chance=chance)
+    pod = kubelet.bind(body, planned)
+    kubelet.admit(pod)
+    held = kubelet.listed().held(pod.name) or kubelet.held[pod.name]
+    found = placement_from(pod, N, held, CARDS)
     assert found is not None
     assert not differs(found, planned)
 
