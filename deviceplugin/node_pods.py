@@ -34,6 +34,7 @@ COMPONENT = "vcuda-device-plugin"
 _MOST_ENDED = 2000
 _AGAIN_AFTER_S = 60.0
 _MOST_WAITING = 1000
+_LOOK_S = 0.5
 
 
 class NodePods:
@@ -153,7 +154,6 @@ class EventRecorder:
     cluster: Cluster
     node: str
     clock: Callable[[], float] = time.monotonic
-    look_s: float = 0.5
     _written_at: dict[tuple[str, str, str], float] = field(default_factory=dict)
     _queue: "queue.Queue[tuple[NodePod, str, str]]" = field(
         default_factory=lambda: queue.Queue(_MOST_WAITING)
@@ -181,7 +181,7 @@ class EventRecorder:
         """Write the events until ``stop`` is set."""
         while not stop.is_set():
             try:
-                pod, reason, message = self._queue.get(timeout=self.look_s)
+                pod, reason, message = self._queue.get(timeout=_LOOK_S)
             except queue.Empty:
                 continue
             try:

@@ -20,7 +20,7 @@ from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.cards.source import CardSource, DriverLost
 from deviceplugin.kubelet.plugin import CardCountFile, DevicePlugin, Parts, QuotaPlugin
-from deviceplugin.kubelet.registration import Pace, Registrar, Service
+from deviceplugin.kubelet.registration import Registrar, Service
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.node_pods import RESOURCES, EventRecorder, NodePods, PodResources
 from deviceplugin.settings import DevicePluginSettings
@@ -119,10 +119,8 @@ def assemble(
     source: CardSource,
     cluster: Cluster,
     registry: CollectorRegistry,
-    pace: Pace | None = None,
 ) -> PluginParts:
     """Put the parts together; nothing runs yet."""
-    pace = pace or Pace()
     name, state = settings.node, settings.state_dir
     metrics = PluginMetrics(registry)
     offer, node, pods = Offer(settings.reserve_mib), OwnNode(), NodePods(cluster, name)
@@ -132,7 +130,7 @@ def assemble(
     resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
     records = Records(state / "containers")
     occupancy = Occupancy(name, pods, records.all())
-    recorder = EventRecorder(cluster, name, look_s=pace.events_s)
+    recorder = EventRecorder(cluster, name)
     reporter = Reporter(
         cluster, pods, resources, occupancy, offer, records, follow_pods.synced
     )
@@ -148,11 +146,11 @@ def assemble(
     watcher = Watcher(
         source, offer, health, file, node, name, cluster, chooser, metrics
     )
-    parts = Parts(offer, admission, prestart, records, chooser, metrics, pace)
+    parts = Parts(offer, admission, prestart, records, chooser, metrics)
     services: list[Service] = [DevicePlugin(one, parts) for one in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(state / "quota-cards")
-        services.append(QuotaPlugin(offer, count, metrics, pace))
+        services.append(QuotaPlugin(offer, count, metrics))
     plugins = settings.kubelet_dir / "device-plugins"
     return PluginParts(
         offer=offer,
@@ -161,7 +159,7 @@ def assemble(
         admission=admission,
         prestart=prestart,
         watcher=watcher,
-        publisher=Publisher(cluster, name, node, offer, pace.publish_s),
+        publisher=Publisher(cluster, name, node, offer),
         reporter=reporter,
         recorder=recorder,
         registrars=tuple(Registrar(one, plugins, metrics) for one in services),

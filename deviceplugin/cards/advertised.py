@@ -15,6 +15,7 @@ from gpushare.kube.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 1.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 
@@ -170,7 +171,6 @@ class Publisher:
     name: NodeName
     node: OwnNode
     offer: Offer
-    look_s: float = 1.0
     _written: str | None = None
 
     def run(self, stop: Event) -> None:
@@ -181,7 +181,7 @@ class Publisher:
             try:
                 self.publish()
                 wait_s = _FIRST_WAIT_S
-                self.offer.wait_for_change(version, self.look_s)
+                self.offer.wait_for_change(version, _LOOK_S)
             except ClusterError as error:
                 facts = {"because": str(error), "wait_s": wait_s}
                 logger.warning("cards not published", extra=facts)
@@ -204,4 +204,4 @@ class Publisher:
         self._written = text
         facts = {"cards": len(cards), "units": sum(card.units for card in cards)}
         logger.info("cards published", extra=facts)
-        self.node.wait(self.look_s)
+        self.node.wait(_LOOK_S)

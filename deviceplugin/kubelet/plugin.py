@@ -8,7 +8,7 @@ pod that was written for Bitfusion may keep it beside its real request
 import logging
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +24,7 @@ from deviceplugin.allocation.response import (
     why_unusable,
 )
 from deviceplugin.cards.advertised import Offer
-from deviceplugin.kubelet.registration import Pace, Service
+from deviceplugin.kubelet.registration import Service
 from deviceplugin.metrics import PluginMetrics
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.kube import names
@@ -48,7 +48,6 @@ class Parts:
     records: Records
     chooser: InjectionChooser
     metrics: PluginMetrics
-    pace: Pace = field(default_factory=Pace)
 
 
 class DevicePlugin(Service):
@@ -59,7 +58,7 @@ class DevicePlugin(Service):
 
     def __init__(self, resource: str, parts: Parts) -> None:
         devices = partial(parts.offer.devices, resource)
-        super().__init__(resource, devices, parts.offer, _OPTIONS, parts.pace)
+        super().__init__(resource, devices, parts.offer, _OPTIONS)
         self._starting = threading.BoundedSemaphore(_STARTING_AT_ONCE)
         self._parts = parts
 
@@ -226,13 +225,10 @@ class QuotaPlugin(Service):
         offer: Offer,
         most: CardCountFile,
         metrics: PluginMetrics,
-        pace: Pace | None = None,
     ) -> None:
         # Neither of the other two calls: kubelet may choose as it likes.
         plain = pb.DevicePluginOptions()
-        super().__init__(
-            names.BITFUSION_GPU, self._numbered, offer, plain, pace or Pace()
-        )
+        super().__init__(names.BITFUSION_GPU, self._numbered, offer, plain)
         self._most = most
         self._metrics = metrics
 

@@ -39,30 +39,16 @@ _LONGEST_WAIT_S = 3.0
 _SETTLE_S = 1.0
 """How long kubelet gets to notice that a stream has ended."""
 _STOP_WITHIN_S = 5.0
+_STREAM_LOOK_S = 0.25
+"""How long a stream waits for a change of the cards before it looks for kubelet."""
+_SOCKETS_LOOK_S = 0.5
+_GRACE_S = 0.5
+"""For calls that run when a server is stopped."""
 _THREADS = 32
 """PreStartContainer uses at most half of them; kubelet's loop waits for the others."""
 _MESSAGE = ("grpc.max_receive_message_length", 64 << 20)
 HEALTHY = "Healthy"
 SICK = "Unhealthy"
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long the plugin's threads wait before they look again, in seconds.
-
-    A test that ends many plugins gives a faster one.
-    """
-
-    stream_s: float = 0.25
-    """For a change of the cards, before a stream looks whether kubelet listens."""
-    socket_s: float = 0.5
-    """For the end of a stream, before the sockets are looked at."""
-    grace_s: float = 0.5
-    """For calls that run when a server is stopped."""
-    publish_s: float = 1.0
-    """For a change of the cards, before the node's annotation is looked at."""
-    events_s: float = 0.5
-    """For an event to write, before the thread looks whether it is to stop."""
 
 
 class Streams:
@@ -96,7 +82,6 @@ class Service(DevicePluginServicer):
     devices: Callable[[], Sequence[tuple[str, bool]]]
     offer: Offer
     options: pb.DevicePluginOptions
-    pace: Pace = field(default_factory=Pace)
     streams: Streams = field(default_factory=Streams)
 
     def GetDevicePluginOptions(  # noqa: N802
@@ -121,7 +106,7 @@ class Service(DevicePluginServicer):
                     shown = devices
                     yield _listed(devices)
                 while context.is_active():
-                    if self.offer.wait_for_change(version, self.pace.stream_s):
+                    if self.offer.wait_for_change(version, _STREAM_LOOK_S):
                         break
         finally:
             self.streams.opened(-1)
@@ -234,9 +219,7 @@ class Registrar:
         if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():
-            if self.plugin.streams.wait_for(
-                some=False, timeout_s=self.plugin.pace.socket_s
-            ):
+            if self.plugin.streams.wait_for(some=False, timeout_s=_SOCKETS_LOOK_S):
                 return "the stream ended"
             if look(self.folder / _SOCKET) != kubelet:
                 return "kubelet.sock was created again"
@@ -246,7 +229,7 @@ class Registrar:
 
     def _hang_up(self, server: grpc.Server, stop: Event) -> None:
         """End the server and its streams, and let kubelet notice that they ended."""
-        server.stop(grace=self.plugin.pace.grace_s).wait(_STOP_WITHIN_S)
+        server.stop(grace=_GRACE_S).wait(_STOP_WITHIN_S)
         self.plugin.streams.wait_for(some=False, timeout_s=_STOP_WITHIN_S)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / self._endpoint).unlink()

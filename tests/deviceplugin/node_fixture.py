@@ -11,7 +11,9 @@ from typing import Any, Self, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin import node_pods
 from deviceplugin.allocation.preferred import Question
+from deviceplugin.cards import advertised
 from deviceplugin.cards.devices import card_key
 from deviceplugin.cards.source import (
     CardReading,
@@ -20,7 +22,7 @@ from deviceplugin.cards.source import (
     NoCardsYet,
     XidEvent,
 )
-from deviceplugin.kubelet.registration import Pace
+from deviceplugin.kubelet import registration
 from deviceplugin.serve import PluginParts, assemble
 from deviceplugin.serve import start as start_serving
 from deviceplugin.settings import DevicePluginSettings
@@ -43,7 +45,6 @@ from tests.builders import AT, pod_json
 from tests.testbed.waiting import wait_until
 
 NODE = NodeName("n")
-HASTY = Pace(stream_s=0.02, socket_s=0.02, grace_s=0.02, publish_s=0.02, events_s=0.02)
 M, C = names.MEMORY, names.CORE
 UUIDS = tuple(
     CardUUID(f"GPU-{digit * 8}-0000-0000-0000-000000000000") for digit in "abcdef01"
@@ -54,6 +55,18 @@ def found_card(index: int = 0, units: int = 29, **other: Any) -> FoundCard:
     """Card ``index`` of so many units, with the UUID that its index gives it."""
     uuid = UUIDS[index]
     return FoundCard(uuid, index, units * 256 + 100, "Tesla P4", None, index, **other)
+
+
+def hasten(patch: pytest.MonkeyPatch) -> None:
+    """Let the plugin's threads look again soon, so that they end soon."""
+    for module, name in (
+        (registration, "_STREAM_LOOK_S"),
+        (registration, "_SOCKETS_LOOK_S"),
+        (registration, "_GRACE_S"),
+        (advertised, "_LOOK_S"),
+        (node_pods, "_LOOK_S"),
+    ):
+        patch.setattr(module, name, 0.02)
 
 
 class ScriptedCards:
@@ -141,6 +154,7 @@ class NodeFixture:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        hasten(self._stack.enter_context(pytest.MonkeyPatch.context()))
         self.cluster.create(
             Kind.NODES,
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
@@ -158,7 +172,7 @@ class NodeFixture:
         self.stop = Event()
         self.registry = CollectorRegistry()
         line = cast("Cluster", self.line)
-        self.serving = assemble(self.settings, self.cards, line, self.registry, HASTY)
+        self.serving = assemble(self.settings, self.cards, line, self.registry)
         self._threads = start_serving(self.serving, self.settings, self.stop)
         self.wait_registered()
 

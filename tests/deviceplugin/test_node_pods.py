@@ -148,10 +148,11 @@ POD = node_pod(pod_json("a", units=1))
 
 
 @pytest.fixture
-def recorder() -> EventRecorder:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> EventRecorder:
+    monkeypatch.setattr(node_pods, "_LOOK_S", 0.02)
     cluster = Embedded()
     cluster.create(Kind.PODS, pod_json("a", units=1))
-    return EventRecorder(cluster, "n", Clock(), look_s=0.02)
+    return EventRecorder(cluster, "n", Clock())
 
 
 def written(recorder: EventRecorder) -> list[tuple[str, str]]:

@@ -102,16 +102,17 @@ ONE = (UUIDS[0], True)
 
 
 @pytest.fixture
-def publisher() -> Publisher:
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A publisher of one card; its writes are counted."""
+    monkeypatch.setattr(advertised, "_LOOK_S", 0)
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json(NODE))
     cluster.annotate = Mock(wraps=cluster.annotate)  # type: ignore[method-assign]
-    return Publisher(cluster, NODE, OwnNode(), offer(found_card(0)), look_s=0)
+    return Publisher(cluster, NODE, OwnNode(), offer(found_card(0)))
 
 
 def published(publisher: Publisher) -> list[tuple[str, bool]]:
-    """Publish, with the node as it is now; what is there then, seen by the publisher."""
+    """Publish, with the node as it is now; return what it has then."""
     for step in (publisher.publish, lambda: None):
         made = publisher.cluster.get(Kind.NODES, "", NODE)
         publisher.node.replace(iter([page(made)]))

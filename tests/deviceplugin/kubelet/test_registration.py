@@ -24,7 +24,7 @@ from gpushare.kube.proto.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from gpusharectl.demo.devices import Devices
-from tests.deviceplugin.node_fixture import HASTY, found_card
+from tests.deviceplugin.node_fixture import found_card, hasten
 from tests.testbed.waiting import wait_until
 
 M = names.MEMORY
@@ -60,7 +60,7 @@ class RegistrarFixture:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = Parts(self.offer, nobody, nobody, nobody, nobody, metrics, HASTY)
+        parts = Parts(self.offer, nobody, nobody, nobody, nobody, metrics)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)
@@ -133,6 +133,7 @@ def registrar(
     """With less patience than it has in earnest."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(registration, "_FIRST_WAIT_S", 0.05)
+    hasten(monkeypatch)
     return RegistrarFixture(tmp_path)
 
 
