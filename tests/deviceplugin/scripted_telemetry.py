@@ -6,44 +6,45 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread
 
-from deviceplugin.cards.source import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.cards.source import Found, FoundCard, XidEvent
 from deviceplugin.exporter.procfs import ProcFs
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.snapshot import Snapshot
 from deviceplugin.exporter.snapshot_store import SnapshotStore
-from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
 from deviceplugin.telemetry.fields import Group
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.node_fixture import UUIDS, found_card
+
+A, B = UUIDS[:2]
+QUICK = 0.01
 
 
 class ScriptedTelemetry:
     """Cards that say 1 of every field; what differs is said beforehand.
 
-    ``away`` says why there is nothing to ask, ``breaks`` is raised by a group, ``says``
-    is a card's answer in every group, ``exits`` ends the thread that looks.
+    ``away`` is raised by every question, ``breaks`` by a group or by a look for
+    ``cards``; ``says`` and ``lists`` are a card's answers.
     """
 
     def __init__(self, *cards: FoundCard) -> None:
         self.found = Found(cards or (found_card(0), found_card(1)))
-        self.away = ""
-        self.exits = False
-        self.breaks: dict[str, Exception] = {}
+        self.version = "550.54.15"
+        self.away: Exception | None = None
+        self.breaks: dict[str, BaseException] = {}
         self.says: dict[CardUUID, CardAnswer] = {}
-        self.uses: dict[CardUUID, tuple[ProcessUse, ...]] = {}
+        self.lists: dict[CardUUID, ProcessesAnswer] = {}
         self.holds: dict[str, Event] = {}
         self.asked: list[tuple[str, tuple[str, ...]]] = []
         self.events: Queue[XidEvent | Exception] = Queue()
 
     def cards(self) -> Found:
-        if self.exits:
-            raise SystemExit
         self._check("cards")
         return self.found
 
     def driver_version(self) -> str:
-        return "550.54.15"
+        return self.version
 
     def read(
         self, group: str, fields: Collection[str]
@@ -56,10 +57,8 @@ class ScriptedTelemetry:
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         self.asked.append(("processes", ()))
         self._check("processes")
-        return {
-            one.uuid: ProcessesAnswer(self.uses.get(one.uuid, ()))
-            for one in self.found.cards
-        }
+        none = ProcessesAnswer()
+        return {one.uuid: self.lists.get(one.uuid, none) for one in self.found.cards}
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         try:
@@ -85,28 +84,20 @@ class ScriptedTelemetry:
     def _check(self, what: str) -> None:
         if what in self.holds:
             self.holds[what].wait(60)
-        if self.away:
-            raise NoCardsYet(self.away)
-        if what in self.breaks:
-            raise self.breaks[what]
-
-
-A, B = UUIDS[:2]
-
-
-QUICK = 0.01
+        if error := self.away or self.breaks.get(what):
+            raise error
 
 
 class SamplerFixture:
     """A sampler with its board, whose rounds are made by hand."""
 
-    def __init__(self, root: Path = Path("/"), flags: Flags | None = None) -> None:
+    def __init__(self, root: Path = Path("/")) -> None:
         self.telemetry = ScriptedTelemetry()
         self.board = SnapshotStore()
         self.sampler = Sampler(
             self.telemetry, self.board, ProcFs(root), look_every_s=QUICK
         )
-        self.sampler.choose(choose(flags or Flags()))
+        self.sampler.choose(choose(Flags()))
 
     @property
     def seen(self) -> Snapshot:
@@ -115,26 +106,25 @@ class SamplerFixture:
     def value(self, group: str, name: str, uuid: CardUUID = A) -> float | None:
         return self.seen.rounds[group].cards[uuid].values.get(name)
 
-
-@contextmanager
-def working(fixture: SamplerFixture, *groups: Group) -> Iterator[SamplerFixture]:
-    """Run the threads of these groups, and the one that looks for cards."""
-    stop = Event()
-    threads = [Thread(target=fixture.sampler.look, args=(stop,))]
-    threads += [
-        Thread(target=fixture.sampler.sample, args=(one, stop)) for one in groups
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield fixture
-    finally:
-        stop.set()
-        fixture.telemetry.close()
-        fixture.sampler.wake()
+    @contextmanager
+    def working(self, *groups: Group) -> Iterator[None]:
+        """Run the threads of these groups, and the one that looks for cards."""
+        stop = Event()
+        threads = [Thread(target=self.sampler.look, args=(stop,))]
+        threads += [
+            Thread(target=self.sampler.sample, args=(one, stop)) for one in groups
+        ]
         for thread in threads:
-            thread.join(30)
-        assert not [thread for thread in threads if thread.is_alive()]
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.telemetry.close()
+            self.sampler.wake()
+            for thread in threads:
+                thread.join(30)
+            assert not [thread for thread in threads if thread.is_alive()]
 
 
 def fast(name: str) -> Group:

@@ -275,7 +275,7 @@ def test_a_file_of_fields_is_heeded_while_it_runs(
 def test_half_an_exporter_ends() -> None:
     """A thread that is gone would be missed by nobody: a new process is whole."""
     telemetry = ScriptedTelemetry()
-    telemetry.exits = True
+    telemetry.breaks["cards"] = SystemExit()
     stop = Event()
     assert run(quiet(), telemetry, None, stop) == 1
     assert stop.is_set()

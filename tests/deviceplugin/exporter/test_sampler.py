@@ -1,6 +1,5 @@
 """The sampler: its rounds, its threads, and the count of faults."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,13 +7,13 @@ from threading import Event, Thread
 
 import pytest
 
-from deviceplugin.cards.source import DriverLost, Found, LeftOut, XidEvent
+from deviceplugin.cards.source import DriverLost, Found, LeftOut, NoCardsYet, XidEvent
 from deviceplugin.exporter.owners import NO_POD
-from deviceplugin.exporter.sampler import XidTallies, groups_read
+from deviceplugin.exporter.sampler import XidTallies
 from deviceplugin.exporter.selection import Flags, choose
 from deviceplugin.exporter.snapshot import XidTally
 from deviceplugin.exporter.snapshot_store import SnapshotStore
-from deviceplugin.telemetry.base import CardAnswer, ProcessUse
+from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
 from deviceplugin.telemetry.fields import (
     ENVIRONMENT,
     FAULTS,
@@ -35,7 +34,6 @@ from tests.deviceplugin.scripted_telemetry import (
     SamplerFixture,
     ScriptedTelemetry,
     fast,
-    working,
 )
 from tests.testbed.waiting import wait_until
 
@@ -126,13 +124,13 @@ def test_no_driver_is_said_once_and_it_recovers(
     """No round before the first card; its words stand in the snapshot meanwhile."""
     caplog.set_level("INFO")
     fixture = SamplerFixture()
-    fixture.telemetry.away = "the driver is not loaded"
+    fixture.telemetry.away = NoCardsYet("the driver is not loaded")
     for _ in range(3):
         assert not fixture.sampler.look_once()
         assert not fixture.sampler.sample_once(UTILIZATION)
     assert fixture.seen.no_cards == "the driver is not loaded"
     assert (fixture.seen.found, fixture.telemetry.asked) == (None, [])
-    fixture.telemetry.away = ""
+    fixture.telemetry.away = None
     assert fixture.sampler.look_once()
     assert fixture.sampler.sample_once(UTILIZATION)
     assert (fixture.seen.no_cards, fixture.seen.driver_version) == ("", "550.54.15")
@@ -143,7 +141,7 @@ def test_a_driver_that_goes_takes_its_values_along(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cards stay known, their rounds fail; it is told once for all groups."""
-    for away in ("", "gone"):
+    for away in (None, NoCardsYet("gone")):
         fixture.telemetry.away = away
         fixture.sampler.look_once()
         fixture.sampler.sample_once(UTILIZATION)
@@ -196,23 +194,11 @@ def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
     assert not fixture.sampler.sample_once(PROCESSES)
 
 
-def test_processes_have_owners(fixture: SamplerFixture) -> None:
-    """This process's by its real cgroup; one that is gone has none."""
-    mine, gone = os.getpid(), 2**22 + 1
-    fixture.telemetry.uses[A] = (ProcessUse(mine, 256.0), ProcessUse(gone))
-    fixture.sampler.sample_once(PROCESSES)
-    found = fixture.seen.processes
-    assert found is not None
-    assert found.owners.keys() == {mine}
-    assert found.cards[A].processes[0].memory_mib == 256.0
-    assert "processes" not in fixture.seen.troubles
-
-
 def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:
     """Said in the snapshot while it lasts, and while the group is on."""
     fixture = SamplerFixture(tmp_path)
     fixture.sampler.look_once()
-    fixture.telemetry.uses[A] = (ProcessUse(7, 256.0),)
+    fixture.telemetry.lists[A] = ProcessesAnswer((ProcessUse(7, 256.0),))
     sampled(fixture, PROCESSES, 2)
     assert "hostPID" in fixture.seen.troubles[PROCESSES]
     assert fixture.seen.processes is not None
@@ -256,14 +242,6 @@ def hearing(
         assert not thread.is_alive()
 
 
-def test_each_fault_is_counted_and_the_last_stays() -> None:
-    """As dcgm-exporter's gauge, which is sticky, and a counter beside it."""
-    events = [XidEvent(A, xid) for xid in (79, 31, 79)]
-    wanted = {A: XidTally(79, {79: 2, 31: 1}), B: XidTally(48, {48: 1})}
-    with hearing(*events, XidEvent(B, 48)) as (_, board):
-        wait_until(lambda: board.read().xids == wanted, "all")
-
-
 def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -289,10 +267,15 @@ def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
 def test_an_error_is_told_and_the_next_fault_is_heard(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a pause, so that it does not spin; the end cuts the pause short."""
+    """After a pause, so that it does not spin; the end cuts the pause short.
+
+    The last fault is sticky, as dcgm-exporter's gauge; a counter is beside it.
+    """
     odd = RuntimeError("odd")
-    with hearing(odd, XidEvent(A, 79)) as (_, board):
-        wait_until(lambda: board.read().xids, "the second")
+    wanted = {A: XidTally(31, {79: 2, 31: 1}), B: XidTally(48, {48: 1})}
+    faults = [XidEvent(A, 79), XidEvent(A, 79), XidEvent(B, 48), XidEvent(A, 31)]
+    with hearing(odd, *faults) as (_, board):
+        wait_until(lambda: board.read().xids == wanted, "all")
     assert caplog.messages == ["faults are not heard"]
     caplog.clear()
     with hearing(*[odd] * 10, wait_s=3600.0) as (telemetry, _):
@@ -303,7 +286,7 @@ def test_an_error_is_told_and_the_next_fault_is_heard(
 def test_switched_off_while_it_is_read(fixture: SamplerFixture) -> None:
     """A round that comes too late is not shown."""
     held = fixture.telemetry.hold(ENVIRONMENT)
-    with working(fixture, fast(ENVIRONMENT)):
+    with fixture.working(fast(ENVIRONMENT)):
         wait_until(lambda: fixture.telemetry.times(ENVIRONMENT), "a question")
         fixture.sampler.choose(choose(off(ENVIRONMENT)))
         held.set()
@@ -313,7 +296,7 @@ def test_switched_off_while_it_is_read(fixture: SamplerFixture) -> None:
 def test_a_group_that_hangs_holds_up_itself_alone(fixture: SamplerFixture) -> None:
     """The others go on at their pace, and it too once the question is answered."""
     held = fixture.telemetry.hold(MEMORY)
-    with working(fixture, fast(MEMORY), fast(UTILIZATION), fast(PROCESSES)):
+    with fixture.working(fast(MEMORY), fast(UTILIZATION), fast(PROCESSES)):
         for group in (UTILIZATION, PROCESSES):
             wait_until(lambda group=group: fixture.telemetry.times(group) > 5, group)
         assert fixture.telemetry.times(MEMORY) == 1
@@ -326,7 +309,7 @@ def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
     """When it is switched on, or when its cards come: no thread sleeps through that."""
     slow = Group(FAULTS, 3600.0, "")
     fixture.sampler.choose(choose(off(FAULTS)))
-    with working(fixture, slow, fast(MEMORY)):
+    with fixture.working(slow, fast(MEMORY)):
         wait_until(lambda: fixture.telemetry.times(MEMORY) > 5, "the others")
         assert not fixture.telemetry.times(FAULTS)
         fixture.sampler.choose(choose(Flags()))
@@ -335,15 +318,8 @@ def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
         wait_until(lambda: fixture.telemetry.times(MEMORY) > read + 10, "the others")
         assert fixture.telemetry.times(FAULTS) <= 2
     late = SamplerFixture()
-    late.telemetry.away = "not yet"
-    with working(late, slow):
+    late.telemetry.away = NoCardsYet("not yet")
+    with late.working(slow):
         wait_until(lambda: late.seen.no_cards, "a look")
-        late.telemetry.away = ""
+        late.telemetry.away = None
         wait_until(lambda: FAULTS in late.seen.rounds, "its round")
-
-
-def test_every_group_of_fields_has_a_thread() -> None:
-    """And the processes; what follows from pods has none."""
-    names = {group.name for group in groups_read()}
-    assert names >= {MEMORY, PROCESSES, FAULTS}
-    assert not names & {"allotment", "kubelet"}

@@ -10,53 +10,31 @@ from deviceplugin.exporter.settings import CommandLine, ExporterSettings
 from gpushare.domain.model import NodeName
 from gpushare.settings import Address
 
-GOOD = {
-    "GPUSHARE_NODE_NAME": "n1",
-    "GPUSHARE_KUBECONFIG": "/etc/config",
-    "GPUSHARE_LISTEN": "[::1]:1234",
-    "GPUSHARE_COLLECT_LISTEN": "127.0.0.1:1235",
-    "GPUSHARE_FIELDS_FILE": "/etc/gpushare/fields.csv",
-    "GPUSHARE_HOST_ROOT": "/host",
-    "GPUSHARE_KUBELET_DIR": "/k",
-    "GPUSHARE_INVENTORY": "/inventory.yaml",
-    "GPUSHARE_SIMULATED_CARDS": "4x24GiB",
-    "GPUSHARE_PODS": "off",
-    "GPUSHARE_COLLECT_UNIT": "bytes",
-    "GPUSHARE_WATCHDOG": "off",
-    "GPUSHARE_WATCHDOG_AFTER_S": "5",
-    "GPUSHARE_WATCHDOG_CONTEXT_MIB": "300",
-    "GPUSHARE_HOSTNAME_LABEL": "Hostname",
-    "GPUSHARE_LOOK_EVERY_S": "0.5",
-    "GPUSHARE_LOG_LEVEL": "DEBUG",
-    "GPUSHARE_LOG_FORMAT": "text",
+SETTINGS = {
+    "NODE_NAME": ("n1", NodeName("n1")),
+    "KUBECONFIG": ("/etc/config", "/etc/config"),
+    "LISTEN": ("[::1]:1234", Address("[::1]", 1234)),
+    "COLLECT_LISTEN": ("127.0.0.1:1235", Address("127.0.0.1", 1235)),
+    "FIELDS_FILE": ("/etc/fields.csv", Path("/etc/fields.csv")),
+    "HOST_ROOT": ("/host", Path("/host")),
+    "KUBELET_DIR": ("/k", Path("/k")),
+    "INVENTORY": ("/inventory.yaml", Path("/inventory.yaml")),
+    "SIMULATED_CARDS": ("4x24GiB", "4x24GiB"),
+    "PODS": ("off", False),
+    "COLLECT_UNIT": ("bytes", "bytes"),
+    "WATCHDOG": ("off", "off"),
+    "WATCHDOG_AFTER_S": ("5", 5.0),
+    "WATCHDOG_CONTEXT_MIB": ("300", 300),
+    "HOSTNAME_LABEL": ("Hostname", "Hostname"),
+    "LOOK_EVERY_S": ("0.5", 0.5),
+    "LOG_LEVEL": ("DEBUG", "DEBUG"),
+    "LOG_FORMAT": ("text", "text"),
 }
-READ = ExporterSettings(
-    node=NodeName("n1"),
-    kubeconfig="/etc/config",
-    listen=Address("[::1]", 1234),
-    collect_listen=Address("127.0.0.1", 1235),
-    fields_file=Path("/etc/gpushare/fields.csv"),
-    host_root=Path("/host"),
-    kubelet_dir=Path("/k"),
-    inventory=Path("/inventory.yaml"),
-    simulated_cards="4x24GiB",
-    pods=False,
-    collect_unit="bytes",
-    watchdog="off",
-    watchdog_after_s=5.0,
-    watchdog_context_mib=300,
-    hostname_label="Hostname",
-    look_every_s=0.5,
-    log_level="DEBUG",
-    log_format="text",
-)
-ANY_TEXT = {
-    "GPUSHARE_NODE_NAME",
-    "GPUSHARE_KUBECONFIG",
-    "GPUSHARE_FIELDS_FILE",
-    "GPUSHARE_INVENTORY",
-    "GPUSHARE_SIMULATED_CARDS",
-}
+"""By variable: what is written, and what must be read."""
+GOOD = {f"GPUSHARE_{name}": text for name, (text, _) in SETTINGS.items()}
+FIELDS = {name.lower(): value for name, (_, value) in SETTINGS.items()}
+READ = ExporterSettings(FIELDS.pop("node_name"), **FIELDS)  # type: ignore[arg-type]
+ANY_TEXT = {"NODE_NAME", "KUBECONFIG", "FIELDS_FILE", "INVENTORY", "SIMULATED_CARDS"}
 """What is wrong with these is found by whoever uses them."""
 DEFAULT = ExporterSettings(NodeName("n1"))
 
@@ -121,7 +99,7 @@ def test_flags_beat_the_environment() -> None:
 
 def test_all_complaints_come_at_once() -> None:
     """Each names its variable, once, and the default stands in meanwhile."""
-    bad = dict.fromkeys(GOOD.keys() - ANY_TEXT, "nonsense")
+    bad = {f"GPUSHARE_{name}": "nonsense" for name in SETTINGS.keys() - ANY_TEXT}
     settings, found = ExporterSettings.read(bad)
     named = [complaint.partition(":")[0] for complaint in found]
     assert sorted(named) == sorted([*bad, "GPUSHARE_NODE_NAME"])

@@ -1,13 +1,12 @@
 """Several telemetries as one; ``cards/test_combined.py`` has what cards share."""
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.cards.combined import CombinedCards
 from deviceplugin.cards.inventory import InventoryCards, read_inventory
-from deviceplugin.cards.source import Found, FoundCard, NoCardsYet, XidEvent
+from deviceplugin.cards.source import Found, FoundCard, NoCardsYet
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.amd import AmdTelemetry
 from deviceplugin.telemetry.base import (
@@ -20,7 +19,8 @@ from deviceplugin.telemetry.base import (
 from deviceplugin.telemetry.combined import CombinedTelemetry
 from gpushare.domain.model import CardUUID
 from tests.deviceplugin.amd_tree import UNIQUE, AmdTree
-from tests.deviceplugin.cards.test_combined import Played as PlayedCards
+from tests.deviceplugin.cards.test_combined import Played
+from tests.deviceplugin.scripted_telemetry import ScriptedTelemetry
 
 USED = fields.FB_USED
 UTIL = fields.GPU_UTIL
@@ -28,45 +28,30 @@ LISTED = ProcessesAnswer((ProcessUse(7, 512),), SmSource.CARD)
 UNKNOWN = ProcessesAnswer(known=False)
 
 
-class Played:
-    """A telemetry that says what a test tells it to."""
+SEVEN, NOBODY = CardAnswer({USED: 7.0}), ProcessesAnswer()
 
-    def __init__(self, name: str, *indices: int) -> None:
-        cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
-        self.found = Found(tuple(cards))
-        self.breaks: Exception | None = None
-        self.version = ""
-        self.says = CardAnswer({USED: 7.0})
-        self.lists = ProcessesAnswer()
 
-    def cards(self) -> Found:
-        if self.breaks:
-            raise self.breaks
-        return self.found
-
-    def driver_version(self) -> str:
-        return self.version
-
-    def read(
-        self, group: str, fields: Collection[str]
-    ) -> Mapping[CardUUID, CardAnswer]:
-        return dict.fromkeys((card.uuid for card in self.cards().cards), self.says)
-
-    def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
-        return dict.fromkeys((card.uuid for card in self.cards().cards), self.lists)
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        return None
-
-    def close(self) -> None:
-        pass
+def played(
+    name: str,
+    *indices: int,
+    says: CardAnswer = SEVEN,
+    lists: ProcessesAnswer = NOBODY,
+    version: str = "",
+) -> ScriptedTelemetry:
+    """A telemetry of cards with these indices, which all say the same."""
+    cards = [FoundCard(CardUUID(f"{name}{i}"), i, 1024) for i in indices]
+    made = ScriptedTelemetry(*cards)
+    made.found, made.version = Found(tuple(cards)), version
+    made.says = dict.fromkeys((card.uuid for card in cards), says)
+    made.lists = dict.fromkeys((card.uuid for card in cards), lists)
+    return made
 
 
 def indices(found: Found) -> dict[str, int]:
     return {card.uuid: card.index for card in found.cards}
 
 
-def told(*sources: Played) -> tuple[object, object]:
+def told(*sources: ScriptedTelemetry) -> tuple[object, object]:
     """What all are told to say of memory and of processes."""
     joined = CombinedTelemetry(sources)
     return joined.read("memory", [USED]), joined.processes()
@@ -79,30 +64,29 @@ def test_indices_are_as_the_device_plugin_s(
     first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     """A card has one number in its placements and in its metrics."""
-    telemetry = CombinedTelemetry([Played("a", *first), Played("b", *second)])
-    source = CombinedCards([PlayedCards("a", *first), PlayedCards("b", *second)])
+    telemetry = CombinedTelemetry([played("a", *first), played("b", *second)])
+    source = CombinedCards([Played("a", *first), Played("b", *second)])
     assert indices(telemetry.cards()) == indices(source.cards())
     assert telemetry.cards() == telemetry.cards()
 
 
 def test_every_source_is_read() -> None:
     """Cards and processes, each in its own words; nobody need have looked before."""
-    first, second = Played("a", 0), Played("b", 0)
-    second.says = CardAnswer(unsupported=frozenset({USED}))
-    second.lists = UNKNOWN
-    cards = {"a0": first.says, "b0": second.says}
-    assert told(first, second) == (cards, {"a0": first.lists, "b0": UNKNOWN})
+    lacks = CardAnswer(unsupported=frozenset({USED}))
+    sources = played("a", 0), played("b", 0, says=lacks, lists=UNKNOWN)
+    cards, processes = {"a0": SEVEN, "b0": lacks}, {"a0": NOBODY, "b0": UNKNOWN}
+    assert told(*sources) == (cards, processes)
 
 
 def test_no_card_anywhere_says_all_reasons() -> None:
     """Whatever is asked; an empty inventory is no reason, and hides none."""
-    first, second, third = Played("a", 0), Played("b"), Played("c", 0)
-    first.breaks, third.breaks = NoCardsYet("no driver"), NoCardsYet("no amdgpu")
+    first, second, third = played("a", 0), played("b"), played("c", 0)
+    first.away, third.away = NoCardsYet("no driver"), NoCardsYet("no amdgpu")
     joined = CombinedTelemetry([first, second, third])
     for ask in (joined.cards, joined.processes, lambda: joined.read("memory", [USED])):
         with pytest.raises(NoCardsYet, match=r"^no driver; no amdgpu$"):
             ask()
-    first.breaks = third.breaks = None
+    first.away = third.away = None
     first.found = third.found = Found(())
     assert joined.cards() == Found(())
     assert joined.read("memory", [USED]) == {}
@@ -117,29 +101,29 @@ def test_no_card_anywhere_says_all_reasons() -> None:
 )
 def test_a_source_that_breaks_fails_alone(error: Exception, words: str) -> None:
     """Whatever it raises: its cards stay listed and fail, the others' are told of."""
-    first, second = Played("a", 0), Played("b", 0)
-    second.breaks = error
+    first, second = played("a", 0), played("b", 0)
+    second.away = error
     joined = CombinedTelemetry([first, second])
     assert indices(joined.cards()) == {"a0": 0}
     assert set(joined.read("memory", [USED])) == {"a0"}
-    second.breaks = None
+    second.away = None
     before = joined.cards()
     assert indices(before) == {"a0": 0, "b0": 1}
-    second.breaks = error
+    second.away = error
     assert joined.cards() == before
     failed, lost = CardAnswer(failure=words), ProcessesAnswer.failed(words)
-    assert joined.read("memory", [USED]) == {"a0": first.says, "b0": failed}
-    assert joined.processes() == {"a0": first.lists, "b0": lost}
+    assert joined.read("memory", [USED]) == {"a0": SEVEN, "b0": failed}
+    assert joined.processes() == {"a0": NOBODY, "b0": lost}
 
 
 def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """As a warning only where cards were; the other kind of card is no news."""
     caplog.set_level("INFO", "deviceplugin.telemetry.combined")
-    first, second = Played("a", 0), Played("b", 0)
-    second.breaks = NoCardsYet("no amdgpu")
+    first, second = played("a", 0), played("b", 0)
+    second.away = NoCardsYet("no amdgpu")
     joined = CombinedTelemetry([first, second])
     for breaks in (None, NoCardsYet("the driver was unloaded"), None):
-        first.breaks = breaks
+        first.away = breaks
         for _ in range(3):
             joined.cards()
     assert [(one.levelname, one.message) for one in caplog.records] == [
@@ -154,15 +138,15 @@ def test_a_card_of_two_sources_is_one() -> None:
 
     What one of them fails to tell just now is missing, and not unsupported.
     """
-    first, second = Played("a", 0), Played("a", 0, 1)
     neither = frozenset({fields.GPU_TEMP})
-    first.says = CardAnswer({USED: 1.0}, neither | {UTIL, fields.ENC_UTIL})
-    second.says = CardAnswer({USED: 2.0, UTIL: 50.0}, neither)
-    joined = CombinedTelemetry([first, second])
+    first = CardAnswer({USED: 1.0}, neither | {UTIL, fields.ENC_UTIL})
+    second = CardAnswer({USED: 2.0, UTIL: 50.0}, neither)
+    sources = [played("a", 0, says=first), played("a", 0, 1, says=second)]
+    joined = CombinedTelemetry(sources)
     found = joined.cards()
     assert (indices(found), found.left_out) == ({"a0": 0, "a1": 1}, ())
     merged = CardAnswer({USED: 1.0, UTIL: 50.0}, neither)
-    assert joined.read("memory", [USED]) == {"a0": merged, "a1": second.says}
+    assert joined.read("memory", [USED]) == {"a0": merged, "a1": second}
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -171,13 +155,12 @@ def test_one_source_s_failure_or_list_is_the_card_s(order: int) -> None:
 
     Who lists processes counts, not who does not know or merely saw no memory in use.
     """
-    well, ill = Played("a", 0), Played("a", 0)
-    ill.says, ill.lists = CardAnswer(failure="hung"), ProcessesAnswer.failed("hung")
-    assert told(*[well, ill][::order]) == ({"a0": ill.says}, {"a0": ill.lists})
-    for other in (UNKNOWN, ProcessesAnswer()):
-        ill, well = Played("a", 0), Played("a", 0)
-        ill.lists, well.lists = LISTED, other
-        assert told(*[ill, well][::order])[1] == {"a0": LISTED}
+    hung, lost = CardAnswer.failed("hung"), ProcessesAnswer.failed("hung")
+    both = [played("a", 0), played("a", 0, says=hung, lists=lost)]
+    assert told(*both[::order]) == ({"a0": hung}, {"a0": lost})
+    for other in (UNKNOWN, NOBODY):
+        both = [played("a", 0, lists=LISTED), played("a", 0, lists=other)]
+        assert told(*both[::order])[1] == {"a0": LISTED}
 
 
 def test_an_amd_card_of_the_inventory_is_one_card(tmp_path: Path) -> None:
@@ -204,11 +187,10 @@ def test_an_amd_card_of_the_inventory_is_one_card(tmp_path: Path) -> None:
 
 def test_the_driver_s_version_is_the_first_there_is() -> None:
     """NVIDIA's, or that of the cards there are."""
-    first, second = Played("a", 0), Played("b", 0)
-    joined = CombinedTelemetry([first, second])
-    for first.version, second.version, wanted in (
+    for first, second, wanted in (
         ("", "", ""),
         ("", "6.3.6", "6.3.6"),
         ("550.54.15", "6.3.6", "550.54.15"),
     ):
-        assert joined.driver_version() == wanted
+        sources = [played("a", 0, version=first), played("b", 0, version=second)]
+        assert CombinedTelemetry(sources).driver_version() == wanted
