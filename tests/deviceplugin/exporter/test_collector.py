@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_open_metrics,
@@ -24,7 +23,7 @@ from deviceplugin.exporter.snapshot_store import UsageBook
 from deviceplugin.exporter.usage import OveruseTally
 from deviceplugin.telemetry import fields
 from deviceplugin.telemetry.base import CardAnswer, ProcessesAnswer
-from deviceplugin.telemetry.fields import FIELDS, Field
+from deviceplugin.telemetry.fields import FIELDS
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
@@ -111,7 +110,10 @@ def test_promtool_has_nothing_to_say(promtool: Promtool) -> None:
     name = fields.PCIE_REPLAY_COUNTER
     known = f"{name} metric name should not include type 'counter'"
     assert promtool.complaints(full().text()) == [known]
-    assert promtool.complaints(ExpositionFixture(Snapshot(), pods=[]).text()) == []
+    empty = ExpositionFixture(Snapshot(), pods=[])
+    assert promtool.complaints(empty.text()) == []
+    assert empty.value("vcuda_exporter_info", NodeName="node-1", version="0.1.0") == 1
+    assert not re.search(r"^(DCGM|vcuda_card)", empty.text(), re.MULTILINE)
 
 
 def test_counters_keep_their_exact_names() -> None:
@@ -127,17 +129,7 @@ def test_counters_keep_their_exact_names() -> None:
 
 def test_registering_collects_nothing() -> None:
     """A registry that asked would find no page before the first round."""
-    calls: list[int] = []
-
-    def read() -> Snapshot:
-        calls.append(1)
-        return Snapshot()
-
-    registry = CollectorRegistry()
-    registry.register(Exposition(SITE, read, UsageBook(read)))
-    assert calls == []
-    generate_latest(registry)
-    assert calls
+    assert Exposition(SITE, Snapshot, UsageBook(Snapshot)).describe() == ()
 
 
 def test_labels_are_dcgm_exporters_and_our_own() -> None:
@@ -153,20 +145,6 @@ def test_labels_are_dcgm_exporters_and_our_own() -> None:
     assert (labels["pci_bus_id"], labels["device"]) == ("00000000:00:04.0", "")
     assert labels["Hostname"] == "host-1"
     assert "hostname" not in labels
-
-
-def test_one_series_a_card_and_one_a_container() -> None:
-    """The adapter sums them over a node; an idle process must not dilute an average."""
-    round_ = processes(
-        {A: [use(1, 100, 20), use(2, 50, 3), use(3, 7, 0)]},
-        {1: owner("a"), 2: owner("b"), 3: owner("b")},
-    )
-    values = {A: {fields.FB_USED: 5220.0}, B: {fields.FB_USED: 0.0}}
-    pods = [held("a"), held("b"), held("c")]
-    fixture = ExpositionFixture(snapshot(round_=round_, values=values), pods=pods)
-    assert fixture.by(fields.FB_USED, "gpu") == {"0": 5220, "1": 0}
-    assert fixture.by(SM) == {"a": 20, "b": 3, "c": 0}
-    assert fixture.by(own.MEM_USED.name) == {"a": 100, "b": 57, "c": 0}
 
 
 def test_idle_is_zero_and_gone_is_nothing() -> None:
@@ -271,20 +249,12 @@ def test_an_api_server_that_went_silent_is_told() -> None:
     assert fixture.value(own.DURATION.name, group="allotment") is None
 
 
-def test_where_pods_are_not_followed_that_is_no_trouble() -> None:
-    """As on the edge: cards alone are shown."""
-    fixture = ExpositionFixture(snapshot(values={A: {UTIL: 1.0}}), follows=False)
-    assert fixture.value(UTIL, UUID=A) == 1
-    assert fixture.samples(TROUBLE) == fixture.samples(own.ALLOCATE_MODE.name) == []
-
-
 def test_only_what_is_switched_on_is_shown() -> None:
     """By group and by field, whatever was read."""
     values = {A: {UTIL: 1.0, fields.MEM_COPY_UTIL: 2.0, fields.FB_USED: 3.0}}
-    mine = Field(UTIL, "gauge", fields.UTILIZATION, "My own words.")
-    used = next(one for one in FIELDS if one.name == fields.FB_USED)
+    listed = tuple(one for one in FIELDS if one.name in (UTIL, fields.FB_USED))
     groups = frozenset({fields.UTILIZATION})
-    now = snapshot(values=values, groups=groups, fields=(mine, used))
+    now = snapshot(values=values, groups=groups, fields=listed)
     text = ExpositionFixture(now, pods=[held("a")]).text()
     assert set(re.findall(r"^(DCGM_\w+)", text, re.MULTILINE)) == {UTIL}
     fixture = busy(held("a", 8, 50), groups=frozenset({fields.ALLOTMENT}))
@@ -357,12 +327,6 @@ def test_a_lost_card_shows_no_value_from_before(*, driverless: bool) -> None:
     assert fixture.exposition.troubles().get("cards", "") == lost.failure
 
 
-def test_without_any_card_the_exporter_still_tells_of_itself() -> None:
-    fixture = ExpositionFixture(Snapshot(), pods=[])
-    assert fixture.value("vcuda_exporter_info", NodeName="node-1", version="0.1.0") == 1
-    assert not re.search(r"^(DCGM|vcuda_card)", fixture.text(), re.MULTILINE)
-
-
 def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
     """0 for none so far; those that alerts ask about are there before they happen."""
     fixture = busy(xids={A: XidTally(79, {79: 2, 999: 1}), B: XidTally()})
@@ -393,8 +357,9 @@ def test_what_is_known_of_a_cards_processes() -> None:
     """Memory in use less what processes hold, in bytes; how their work is known."""
     round_ = processes({A: [use(1, 512, None)]}, {1: owner("a")}, source=BY_CARD)
     values = {A: {fields.FB_USED: 600.0, UTIL: 9.0}}
-    fixture = ExpositionFixture(snapshot(round_=round_, values=values), pods=[])
-    fixture.tenants.replace(iter([page(held("a"))]))
+    fixture = ExpositionFixture(
+        snapshot(round_=round_, values=values), pods=[held("a")]
+    )
     assert fixture.by(own.CARD_UNATTRIBUTED.name, "UUID") == {A: 88 * 2**20}
     sources = [its["source"] for its, _ in fixture.samples(own.SM_SOURCE.name)]
     assert sources == ["card", "none"]
@@ -415,14 +380,6 @@ def test_pods_that_lie_elsewhere_than_planned() -> None:
         assert told == (None if failure else 0)
         assert fixture.value(TROUBLE, about="kubelet") == (1 if failure else None)
         assert fixture.value(SUCCESS, group="kubelet") == (not failure)
-
-
-def test_a_broken_file_of_metrics_is_told() -> None:
-    """By its own metric, too."""
-    assert busy().value(own.CONFIG_OK.name) == 1
-    fixture = busy(troubles={"config": "line 3 is malformed"})
-    assert fixture.value(own.CONFIG_OK.name) == 0
-    assert fixture.value(TROUBLE, about="config") == 1
 
 
 def test_how_rounds_went() -> None:

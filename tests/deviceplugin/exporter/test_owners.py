@@ -54,10 +54,8 @@ def containers_of(pod: Json) -> list[str]:
 
 
 def test_the_pods_of_the_node_are_followed() -> None:
-    """Before the first list it is not even known that there are none.
-
-    The same object is told until a pod changes; a pod ends with its phase, though its
-    object may stay for days.
+    """Before the first list it is not even known that there are none; the same object
+    is told until a pod changes. A pod's object may stay for days after its end.
     """
     tenants = Tenants()
     tenants.apply(event("ADDED", held("early")))
@@ -81,29 +79,24 @@ def test_the_pods_of_the_node_are_followed() -> None:
         assert name not in names_of(tenants)
 
 
-def test_a_list_that_breaks_off_takes_nobody_away() -> None:
-    tenants = Tenants()
-    tenants.replace(iter([page(held("a"))]))
+def test_a_list_that_breaks_off_takes_nobody_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A pod that cannot be read is passed over."""
+    broken, tenants = held("b"), Tenants()
+    broken["spec"] = {"containers": 5}
+    tenants.replace(iter([page(broken, held("a"))]))
+    assert names_of(tenants) == ["a"]
+    assert caplog.messages == ["pod not understood"]
     before = tenants.current()
 
     def pages() -> Iterator[Page]:
-        yield page(held("b"))
+        yield page(held("c"))
         raise Unavailable("gone in the middle")
 
     with pytest.raises(Unavailable):
         tenants.replace(pages())
     assert tenants.current() is before
-
-
-def test_a_pod_that_cannot_be_read_is_passed_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    broken = held("b")
-    broken["spec"] = {"containers": 5}
-    tenants = Tenants()
-    tenants.replace(iter([page(broken, held("a"))]))
-    assert names_of(tenants) == ["a"]
-    assert caplog.messages == ["pod not understood"]
 
 
 def test_a_process_is_found_by_its_pod() -> None:
@@ -214,11 +207,10 @@ def test_where_kubelet_chose_otherwise() -> None:
     """The actual placement is believed, and the pod has moved."""
     pod = held("a", on=A)
     assert not tenant(pod).moved
-    actual = placement("a", B, 8, node=NODE)
-    pod["metadata"]["annotations"][names.ACTUAL] = encode_placement(actual, WRITTEN)
+    actual = encode_placement(placement("a", B, 8, node=NODE), WRITTEN)
+    pod["metadata"]["annotations"][names.ACTUAL] = actual
     found = tenant(pod)
-    assert found.moved
-    assert [one.card for one in found.holdings()] == [B]
+    assert (found.moved, [one.card for one in found.holdings()]) == (True, [B])
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
@@ -237,30 +229,16 @@ NODE_CGROUP = "c0ffee01" * 8
 INNER = "12ab34cd" * 8
 OURS = Owner(UID, CONTAINER)
 
-V1_CGROUPFS = f"""\
-11:pids:/kubepods/burstable/pod{UID}/{CONTAINER}
-10:cpuset:/kubepods/burstable/pod{UID}/{CONTAINER}
-1:name=systemd:/kubepods/burstable/pod{UID}/{CONTAINER}
-"""
-V1_SYSTEMD = f"""\
-12:devices:/kubepods.slice/kubepods-burstable.slice/\
-kubepods-burstable-pod{ESCAPED}.slice/docker-{CONTAINER}.scope
-1:name=systemd:/kubepods.slice/kubepods-burstable.slice/\
-kubepods-burstable-pod{ESCAPED}.slice/docker-{CONTAINER}.scope
-"""
-ONLY_SOME = f"""\
-9:name=systemd:/
-8:pids:/system.slice/containerd.service
-4:memory:/kubepods/besteffort/pod{UID}/{CONTAINER}
-0::/
-"""
 SLICE = f"kubepods-besteffort-pod{ESCAPED}.slice"
 BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}"
+GROUPFS = f"/kubepods/burstable/pod{UID}/{CONTAINER}"
+SCOPE = f"{BURSTABLE}.slice/docker-{CONTAINER}.scope"
 
 LAYOUTS = {
-    "v1, cgroupfs, docker": V1_CGROUPFS,
-    "v1, systemd, docker": V1_SYSTEMD,
-    "v1, some hierarchies only": ONLY_SOME,
+    "v1, cgroupfs, docker": f"11:pids:{GROUPFS}\n1:name=systemd:{GROUPFS}\n",
+    "v1, systemd, docker": f"12:devices:{SCOPE}\n1:name=systemd:{SCOPE}\n",
+    "v1, some hierarchies only": "9:name=systemd:/\n"
+    f"8:pids:/system.slice/containerd.service\n4:memory:{GROUPFS}\n0::/\n",
     "v1, guaranteed": f"3:cpu,cpuacct:/kubepods/pod{UID}/{CONTAINER}",
     "v1, root of a node's own": f"3:pids:/node-7/kubepods/pod{UID}/{CONTAINER}",
     "v2, cgroupfs, containerd": f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}",
