@@ -86,7 +86,6 @@ def status_of(child: Child) -> int:
 
 
 def test_it_answers_and_ends(node: Node) -> None:
-    """Both addresses; SIGTERM ends it well."""
     with node.running() as child:
         node.wait_for('DCGM_FI_DEV_FB_TOTAL{DCGM_FI_DRIVER_VERSION=""')
         node.wait_for('"failed_cards": {}', "/healthz")
@@ -100,9 +99,7 @@ def test_it_answers_and_ends(node: Node) -> None:
 
 
 def test_flags_switch_groups(node: Node) -> None:
-    """Off is not on the page; the environment's unit is beaten; the agent's port may be
-    off, and its page is on the other one all the same.
-    """
+    """Off is not on the page; the environment's unit is beaten."""
     flags = ("--disable-faults", "--enable-pcie", "--collect-unit", "bytes")
     with node.running(*flags, COLLECT_LISTEN="off"):
         page = node.wait_for('group="pcie"')
@@ -119,7 +116,6 @@ def test_every_group_has_two_flags_in_the_help() -> None:
 
 
 def test_all_complaints_come_at_once(node: Node) -> None:
-    """Settings, flags, cards, inventory, kubeconfig and ports; nothing starts."""
     inventory = node.folder / "inventory.yaml"
     inventory.write_text("cards:\n- uuid: npu-0\n  memory_mib: much\n")
     with ExitStack() as stack:
@@ -160,11 +156,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubDriver:
 
 
 def test_it_reads_the_driver_s_cards(node: Node, driver: StubDriver) -> None:
-    """Once there is a driver, with its version; and what changes is seen.
-
-    The edge agent is answered before: it has no timeout, and one failure spoils
-    its whole collection.
-    """
+    """The edge agent is answered before: one failure spoils its whole round."""
     driver.unload()
     with node.running(SIMULATED_CARDS=None, HOST_ROOT=str(node.folder)):
         node.wait_for('"deviceNum": 0', "/v1/collect")
@@ -179,7 +171,6 @@ def test_it_reads_the_driver_s_cards(node: Node, driver: StubDriver) -> None:
 
 
 def test_pods_are_followed(node: Node) -> None:
-    """What a pod was allotted stands beside its card; and kubelet may be away."""
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json(NODE))
     uuid = "GPU-9f12f917-0000-0000-0000-000000000000"

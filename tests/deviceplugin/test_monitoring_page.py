@@ -38,7 +38,6 @@ def rows(section: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda one: one.name)
 def test_every_group_has_its_row(group: Group) -> None:
-    """Whether it is on, how often it is read, and why it is slow."""
     on, every, what = rows("Groups")[group.name]
     assert on == ("on" if group.by_default else "off")
     assert every == f"{group.every_s:g} s"
@@ -48,7 +47,6 @@ def test_every_group_has_its_row(group: Group) -> None:
 
 @pytest.mark.parametrize("one", FIELDS, ids=lambda one: one.name)
 def test_every_metric_of_a_card_has_its_row(one: Field) -> None:
-    """Under its group, with the unit that its HELP has; counters say so."""
     unit, meaning, absent = rows(one.group)[one.name]
     found = _UNIT.search(one.help)
     assert found is not None
@@ -66,21 +64,18 @@ _SECTION = {
 
 @pytest.mark.parametrize("one", own.OWN, ids=lambda one: one.name)
 def test_every_metric_of_ours_has_its_row(one: OwnField) -> None:
-    """Under what it is about, with the labels that it adds."""
     labels, meaning, _ = rows(_SECTION[one.about])[one.name]
     assert tuple(re.findall(r"`(\w+)`", labels)) == one.labels
     assert meaning
 
 
 def test_nothing_is_described_that_is_not_there() -> None:
-    """No name of a metric on the page that is in neither table."""
     known = {one.name for one in (*FIELDS, *own.OWN)} | FOREIGN
     named = set(_METRIC.findall(PAGE.read_text(encoding="utf-8")))
     assert {one for one in named if not one.endswith("_")} <= known
 
 
 def test_every_setting_has_its_row() -> None:
-    """And its default; what is not read is not there."""
     table = rows("Settings")
     settings, _ = ExporterSettings.read({"GPUSHARE_NODE_NAME": "n"})
     names = {name.upper() for name in settings.__dataclass_fields__} - {"FLAGS"}

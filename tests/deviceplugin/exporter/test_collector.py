@@ -161,10 +161,7 @@ def test_idle_is_zero_and_gone_is_nothing() -> None:
 
 
 def test_what_a_container_was_allotted() -> None:
-    """In the units of the names; 23 % of the card are 46 % of 50 cores.
-
-    Who asked for cores alone has no memory limit: by 0 any use would be too much.
-    """
+    """By 0 any use would be too much, so cores alone have no memory limit."""
     round_ = processes({A: [use(1, 5, 23)]}, {1: owner("a")})
     pods = [held("a", 8, 50), held("b", 4, 0), held("c", 0, 50)]
     fixture = ExpositionFixture(snapshot(round_=round_), pods=pods)
@@ -175,7 +172,6 @@ def test_what_a_container_was_allotted() -> None:
 
 
 def test_who_is_over_its_share_and_when_it_worked_last() -> None:
-    """Nothing where it is not known, nor for what runs outside Kubernetes."""
     round_ = processes(
         {A: [use(1, 3000, 1), use(2, 100, 0), use(3, None, None), use(4, 100, 5)]},
         {1: owner("a"), 2: owner("b"), 3: owner("c"), 4: NO_POD},
@@ -190,7 +186,6 @@ def test_who_is_over_its_share_and_when_it_worked_last() -> None:
 
 
 def test_how_cards_are_allotted() -> None:
-    """Not at all, to one alone, to several."""
     whole = held("w", on=B, containers={"x": (0, 100)}, charged=(29, 100))
     cards = [found_card(number) for number in range(3)]
     fixture = ExpositionFixture(snapshot(*cards), pods=[held("a", 8), whole])
@@ -218,7 +213,6 @@ def test_a_field_is_shown_as_the_file_of_fields_says() -> None:
 
 
 def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
-    """Neither 0 allotted nor nobody misplaced; the page says what is missing."""
     round_ = processes({A: [use(1, 100, 20)]}, {1: owner("a")})
     fixture = ExpositionFixture(snapshot(round_=round_))
     unknown = (own.SM_UTIL, own.FB_ALLOCATED, own.ALLOCATE_MODE, own.DISAGREEMENTS)
@@ -232,7 +226,6 @@ def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
 
 
 def test_an_api_server_that_went_silent_is_told() -> None:
-    """What it said last is shown, and when that was; not before it did."""
     fixture = busy()
     assert fixture.value(TIMESTAMP, group="allotment") is None
     for age_s, silent in ((80.0, False), (91.0, True)):
@@ -250,7 +243,6 @@ def test_an_api_server_that_went_silent_is_told() -> None:
 
 
 def test_only_what_is_switched_on_is_shown() -> None:
-    """By group and by field, whatever was read."""
     values = {A: {UTIL: 1.0, fields.MEM_COPY_UTIL: 2.0, fields.FB_USED: 3.0}}
     listed = tuple(one for one in FIELDS if one.name in (UTIL, fields.FB_USED))
     groups = frozenset({fields.UTILIZATION})
@@ -265,7 +257,6 @@ def test_only_what_is_switched_on_is_shown() -> None:
 
 
 def test_what_a_card_does_not_have_is_no_sample_and_is_told() -> None:
-    """Once for each metric, and only of metrics that are on."""
     values = {A: {UTIL: 1.0}, B: {UTIL: 2.0}}
     fixture = busy(values=values, unsupported={A: [fields.ENC_UTIL, fields.DEC_UTIL]})
     assert fixture.samples(fields.ENC_UTIL) == []
@@ -278,7 +269,6 @@ def test_what_a_card_does_not_have_is_no_sample_and_is_told() -> None:
 
 
 def test_a_card_that_fails_drops_out_alone() -> None:
-    """It is sick, and has no values; one never asked is neither well nor sick."""
     values = {A: {UTIL: 1.0}, B: {UTIL: 2.0}}
     fixture = busy(values=values, failures={B: "it hangs"})
     assert fixture.by(UTIL, "UUID") == {A: 1}
@@ -354,7 +344,6 @@ def test_a_card_that_reports_no_faults_has_no_zero() -> None:
 
 
 def test_what_is_known_of_a_cards_processes() -> None:
-    """Memory in use less what processes hold, in bytes; how their work is known."""
     round_ = processes({A: [use(1, 512, None)]}, {1: owner("a")}, source=BY_CARD)
     values = {A: {fields.FB_USED: 600.0, UTIL: 9.0}}
     fixture = ExpositionFixture(
@@ -383,7 +372,6 @@ def test_pods_that_lie_elsewhere_than_planned() -> None:
 
 
 def test_how_rounds_went() -> None:
-    """Of groups that are on."""
     fixture = busy(values={A: {UTIL: 1.0}})
     assert fixture.value(own.DURATION.name, group="utilization") == 0.02
     assert fixture.value(TIMESTAMP, group="processes") == AT

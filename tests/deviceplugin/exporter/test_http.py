@@ -107,7 +107,6 @@ def test_the_format_with_the_highest_q(accept: str, kind: str) -> None:
 
 
 def test_gzip_where_it_is_taken() -> None:
-    """The same page, shorter, and caches know that there are two."""
     answer = get("/metrics", **{"accept-encoding": "deflate, gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(answer.data) == get("/metrics").data
@@ -115,7 +114,6 @@ def test_gzip_where_it_is_taken() -> None:
 
 
 def test_some_names_alone() -> None:
-    """``name[]`` as in any exporter; help and type stay."""
     answer = get("/metrics?name[]=other").text
     assert names(answer) == {"other"}
     assert "# HELP other The second." in answer
@@ -153,7 +151,6 @@ def test_the_agents_address_has_one_page() -> None:
 
 
 def test_health_names_what_is_missing() -> None:
-    """Troubles, ages and failures; it is well as long as the process answers."""
     says = {A: CardAnswer(), B: CardAnswer(failure="it was lost")}
     seen = replace(
         TWO,

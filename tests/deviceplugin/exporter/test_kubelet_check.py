@@ -113,11 +113,7 @@ class Kubelet(WithGet):
 
 
 def test_pods_are_asked_for_one_by_one(serve: Serve) -> None:
-    """Never by the list, which makes kubelet forget devices in flight.
-
-    One that kubelet does not know says nothing: it may hear of a new pod later than we.
-    Devices of a pod that ends may be another's already.
-    """
+    """Never by the list, which makes kubelet forget devices in flight."""
     kubelet = Kubelet()
     kubelet.pods = [listed("a", ON_A), listed("b", ON_B), listed("going", ON_B)]
     going = held("going")
@@ -160,11 +156,7 @@ GATE_OFF = (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
 def test_a_kubelet_before_1_34_is_no_trouble(
     serve: Serve, caplog: pytest.LogCaptureFixture, words: tuple[grpc.StatusCode, str]
 ) -> None:
-    """No round, so nothing on the page and nothing that failed; one line in the log.
-
-    It is asked once a round, because it answers a hundred questions a second in all;
-    once it was upgraded it is heard.
-    """
+    """No round, nothing on the page and no failure; once upgraded it is heard."""
     caplog.set_level("INFO")
     kubelet = Kubelet()
     kubelet.old = words
@@ -200,7 +192,6 @@ def test_a_kubelet_before_1_34_is_no_trouble(
 def test_rounds_follow_the_switch(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On, a round is made and a difference is logged once; off, nothing is known."""
     caplog.set_level("INFO")
     kubelet = Kubelet()
     kubelet.pods = [listed("a", ON_B)]
@@ -237,10 +228,7 @@ def test_a_kubelet_that_fails_is_logged_once(
 
 
 def test_a_real_plugins_pods_agree(tmp_path: Path) -> None:
-    """Shares, whole cards and pods with init containers, as our plugin hands them out.
-
-    One whose annotation then names another card is found.
-    """
+    """Shares, whole cards and init containers, as our plugin hands them out."""
     with NodeFixture(tmp_path, found_card(0), found_card(1)) as node:
         node.run(node.bind("a", 8, 20, card=0))
         node.run(node.bind("b", 29, 100, card=1))

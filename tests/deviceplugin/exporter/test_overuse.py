@@ -22,7 +22,6 @@ GONE = Unreachable("no connection")
 
 
 def test_an_event_is_written_once_for_an_excess() -> None:
-    """When it has lasted; another one for the next."""
     monitored = OveruseFixture("report", held("a"))
     monitored.uses(0, a=OVER)
     assert monitored.events() == []
@@ -94,9 +93,7 @@ def never_asked() -> Json:
     ids=["off", "obeys", "ends already", "static", "never asked"],
 )
 def test_who_stays(mode: Mode, body: Json, mib: float, told: list[str]) -> None:
-    """All of a share is the pod's own, and the driver's context comes on top. kubelet
-    would start a static pod again; one that never asked may be the node's own.
-    """
+    """kubelet would restart a static pod; one that never asked may be a daemon."""
     monitored = OveruseFixture(mode, body)
     for after_s in (0, 60, 120, 300):
         monitored.uses(after_s, a=mib)
@@ -107,7 +104,6 @@ def test_who_stays(mode: Mode, body: Json, mib: float, told: list[str]) -> None:
 
 
 def test_a_refusal_holds_for_its_own_excess() -> None:
-    """The next one is told of at once."""
     monitored = OveruseFixture("report", held("a"), after_s=0)
     monitored.cluster.refusal = GONE
     monitored.uses(0, a=OVER)
@@ -135,7 +131,6 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_bug_ends_no_patrol(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the next look comes."""
     reads: list[Snapshot] = []
 
     def read() -> Snapshot:
@@ -158,7 +153,6 @@ def test_a_bug_ends_no_patrol(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_two_excesses_of_a_pod_are_one_eviction() -> None:
-    """Both containers are told of; the pod goes once, and is counted once."""
     body = held("a", containers={"x": (4, 0), "y": (4, 0)})
     monitored = OveruseFixture("evict", body)
     uid = monitored.uids["a"]
@@ -176,7 +170,6 @@ def test_two_excesses_of_a_pod_are_one_eviction() -> None:
 
 
 def test_each_pod_is_evicted_once_for_its_own_excess() -> None:
-    """When that has lasted; nobody within its share is told of."""
     monitored = OveruseFixture("evict", held("a"), held("b"), held("c"))
     monitored.uses(0, a=OVER, b=0, c=2048)
     monitored.uses(30, a=OVER, b=OVER, c=2048)
@@ -226,9 +219,7 @@ def made_anew(monitored: OveruseFixture) -> None:
 
 @pytest.mark.parametrize("change", [came_back, made_anew])
 def test_who_is_spared(change: Callable[[OveruseFixture], None]) -> None:
-    """One that came back to its share, even where its eviction was held back before;
-    one of the old name with another UID, of which the watch has not told yet.
-    """
+    """One within its share again, and another one of the old name, by its UID."""
     monitored = OveruseFixture("evict", held("a"))
     monitored.uses(0, a=OVER)
     change(monitored)

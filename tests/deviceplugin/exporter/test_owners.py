@@ -54,9 +54,7 @@ def containers_of(pod: Json) -> list[str]:
 
 
 def test_the_pods_of_the_node_are_followed() -> None:
-    """Before the first list it is not even known that there are none; the same object
-    is told until a pod changes. A pod's object may stay for days after its end.
-    """
+    """Before the first list it is not even known that there are none."""
     tenants = Tenants()
     tenants.apply(event("ADDED", held("early")))
     assert tenants.current() is None
@@ -82,7 +80,6 @@ def test_the_pods_of_the_node_are_followed() -> None:
 def test_a_list_that_breaks_off_takes_nobody_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A pod that cannot be read is passed over."""
     broken, tenants = held("b"), Tenants()
     broken["spec"] = {"containers": 5}
     tenants.replace(iter([page(broken, held("a"))]))
@@ -100,7 +97,6 @@ def test_a_list_that_breaks_off_takes_nobody_away(
 
 
 def test_a_process_is_found_by_its_pod() -> None:
-    """By the UID in its cgroup, in any spelling."""
     uid = "0A6CB8DB-1234-4bb8-8d9d-8dc7fd6cddf7"
     pods = tenancy(with_ids(pod_json("a", uid=uid, units=1, node=NODE)), held("b"))
     for text in (uid, uid.lower(), uid.lower().replace("-", "_")):
@@ -110,7 +106,6 @@ def test_a_process_is_found_by_its_pod() -> None:
 
 
 def test_containers_of_all_kinds_have_names() -> None:
-    """Init and ephemeral ones too, whatever the runtime."""
     init, main = [container_json("first", 1)], [container_json("main", 1)]
     pod = with_ids(pod_json("a", containers=main, init=init, node=NODE))
     pod["status"]["ephemeralContainerStatuses"] = [
@@ -124,10 +119,7 @@ def test_containers_of_all_kinds_have_names() -> None:
 
 
 def test_an_id_that_was_not_told_yet() -> None:
-    """Is the one container's that asks and has none; else nobody's we know.
-
-    After a restart it is the only one's that could have been restarted.
-    """
+    """It is the one container's that asks and has none, or was restarted."""
     two = {"x": (1, 0), "y": (1, 0)}
     init, main = [container_json("first", 1)], [container_json("main", 1)]
     restarted = held("a", containers=two)
@@ -172,10 +164,7 @@ def test_a_false_mirror_claims_nobodys_processes(
 
 
 def test_what_containers_hold() -> None:
-    """Each its own part of the share, from the binding on, as the extender counts it.
-
-    One container alone has all of a whole card; of several each has what it asked.
-    """
+    """Each its part of the share, before it runs; one alone all of a whole card."""
     pod = held("a", containers={"x": (4, 10), "y": (2, 0)}, running=False)
     assert list(tenant(pod).holdings()) == [
         Holding(A, "x", Amount(10, 4), exclusive=False),
@@ -204,7 +193,6 @@ def test_an_init_container_holds_only_while_it_runs() -> None:
 
 
 def test_where_kubelet_chose_otherwise() -> None:
-    """The actual placement is believed, and the pod has moved."""
     pod = held("a", on=A)
     assert not tenant(pod).moved
     actual = encode_placement(placement("a", B, 8, node=NODE), WRITTEN)
@@ -214,7 +202,6 @@ def test_where_kubelet_chose_otherwise() -> None:
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
-    """It asks and has no placement that can be read; one that asks nothing is fine."""
     assert tenant(pod_json("a", units=1, node=NODE)).unplaced
     assert not tenant(pod_json("a", node=NODE)).unplaced
     assert not tenant(bound_json(placement("a", A, node=NODE))).unplaced
@@ -282,10 +269,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_names_pod_and_container(layout: str) -> None:
-    """By runtime, cgroup driver and version, nested or not.
-
-    A container cannot name another's pod by cgroups that it makes below its own.
-    """
+    """A container cannot name another's pod by cgroups that it makes below its own."""
     assert owner_of(LAYOUTS[layout]) == OURS
     lines = LAYOUTS[layout].replace(" (deleted)", "").splitlines()
     mine = f"/kubepods/burstable/pod{OTHER}/{INNER}"
@@ -322,10 +306,7 @@ def test_what_is_outside_kubernetes_has_no_owner(layout: str) -> None:
     ],
 )
 def test_special_cgroups(path: str, wanted: Owner) -> None:
-    """A static pod goes by its config hash; the node's container is not the pod's.
-
-    On v1 the hierarchies need not agree: a line with a container counts.
-    """
+    """A static pod goes by its config hash. On v1 the hierarchies need not agree."""
     assert owner_of(path) == wanted
 
 

@@ -40,7 +40,6 @@ def root_of(version: int) -> Path | None:
 
 
 def own() -> Owner:
-    """These tests' own: nobody, unless they run in a pod."""
     return owner_of(Path("/proc/self/cgroup").read_text())
 
 
@@ -72,11 +71,7 @@ def removed(folder: Path) -> bool:
 
 
 def test_a_process_in_a_container_s_cgroup_is_the_container_s(group: Path) -> None:
-    """As soon as it is moved there; so is its child, whoever the parent is.
-
-    A container books nothing on another: its cgroups may be writable, and what it makes
-    below its own is still its own.
-    """
+    """So is its child; what it makes below its own cgroup is still its own."""
     other = group / "kubepods" / f"pod{uuid.uuid4()}" / ("0f" * 32)
     other.mkdir(parents=True)
     shell = ["sh", "-c", "read go; sleep 600 & echo $!; wait"]
@@ -136,7 +131,6 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.mark.parametrize("command", ["train", "a) S 1 2 (", ") ) )", ""])
 def test_a_pid_given_anew_is_another_process(tree: Tree, command: str) -> None:
-    """It is told from the older one by when it was started, whatever its name."""
     procfs = ProcFs(tree.root)
     another = f"0::/kubepods/pod{UID}/{'c' * 64}"
     for started, cgroup, wanted in (
@@ -170,10 +164,7 @@ def test_a_pid_given_anew_while_it_is_read_is_nobody_we_know(tree: Tree) -> None
 
 
 def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
-    """A container's stays a container's; only what is asked for is kept in mind.
-
-    A process outside may be moved into a container, so it is looked at each time.
-    """
+    """A process outside may be moved into a container, so it is looked at each time."""
     procfs = ProcFs(tree.root)
     folder = tree.process(7, INSIDE)
     assert procfs.owners([7]) == {7: OURS}
@@ -188,7 +179,6 @@ def test_a_known_process_s_cgroup_is_not_read_again(tree: Tree) -> None:
 def test_what_may_not_be_read_is_told_once_and_recovers(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others' owners are told all the same."""
     caplog.set_level("INFO", "deviceplugin.exporter.procfs")
     procfs = ProcFs(tree.root)
     tree.process(7, INSIDE)
@@ -255,10 +245,7 @@ def test_our_own_pod_s_process_proves_nothing(tree: Tree) -> None:
 
 
 def test_what_ended_is_no_trouble(tree: Tree) -> None:
-    """Once a container's process was seen, whatever the driver lists for long.
-
-    One that has just ended is none where any process was seen before.
-    """
+    """One that has just ended is none where any process was seen before."""
     for cgroup, lists in (
         (INSIDE, ([7], [7], [7, 8], [9])),
         (OUTSIDE, ([8], [9], [10])),

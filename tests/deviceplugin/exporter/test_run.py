@@ -114,12 +114,10 @@ def series(
 
 
 def wait_for(made: ExporterParts, *cards: str) -> None:
-    """Wait until just these cards tell how busy they are."""
     wait_until(lambda: series(made, GPU_UTIL).keys() == set(cards), f"{cards}")
 
 
 def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
-    """Not one call, on any page, though all groups were read before."""
     before = driver.calls()
     flags = Flags(on=frozenset({"pcie", "retired", "profiling"}))
     made, telemetry = assembled(flags=flags)
@@ -139,7 +137,6 @@ def test_a_scrape_never_asks_the_driver(driver: StubDriver) -> None:
 def test_a_file_of_amds_that_hangs_freezes_no_page(
     driver: StubDriver, tmp_path: Path
 ) -> None:
-    """NVIDIA's cards are read at their pace; the page says what is missing."""
     tree = AmdTree(tmp_path / "host")
     tree.card(0)
     hanging = tree.card(1)
@@ -169,7 +166,6 @@ def test_pages_answer_while_every_call_hangs(driver: StubDriver) -> None:
 
 @pytest.mark.parametrize("fault", ["hangs", "lost"])
 def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> None:
-    """Its values go, it is unhealthy, the other's are read on; and it comes back."""
     hangs = fault == "hangs"
     deadline_s = SHORT_S if hangs else FOREVER_S
     with exporting(driver.let_go, deadline_s=deadline_s) as made:
@@ -210,7 +206,6 @@ def test_a_card_that_refuses_a_question_is_well(driver: StubDriver) -> None:
 def test_a_driver_that_comes_late_is_found(
     driver: StubDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No restart; its absence is on the page, and in one warning; loaded anew, too."""
     name = "vcuda_exporter_trouble"
     driver.unload()
     with exporting(driver.let_go) as made:
@@ -240,7 +235,6 @@ def test_the_page_tells_when_the_api_server_last_spoke() -> None:
 
 
 def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
-    """Zero before, the last one after; of that card alone."""
     with exporting(driver.let_go) as made:
         wait_until(lambda: series(made, XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros")
         driver.xid(ONE, 31)
@@ -254,7 +248,6 @@ def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
 def test_a_file_of_fields_is_heeded_while_it_runs(
     driver: StubDriver, tmp_path: Path
 ) -> None:
-    """Fields come and go; a broken one is a metric, and changes nothing else."""
     path = tmp_path / "fields.csv"
     ok, sent = "vcuda_exporter_config_ok", "DCGM_FI_DEV_PCIE_TX_THROUGHPUT"
     with exporting(driver.let_go, fields_file=path) as made:
@@ -282,7 +275,6 @@ def test_half_an_exporter_ends() -> None:
 
 
 def test_it_ends_well_when_it_is_told_to() -> None:
-    """And its addresses are free."""
     settings, stop = quiet(collect_listen=free_address()), Event()
     stop.set()
     assert run(settings, ScriptedTelemetry(), None, stop) == 0
@@ -337,7 +329,6 @@ def test_a_file_is_heeded_as_it_comes_and_changes_and_goes(path: Path) -> None:
 
 
 def test_a_change_within_one_tick_and_of_one_length_is_seen(path: Path) -> None:
-    """Neither time nor size tells it."""
     path.write_text(TEMP)
     fixture = FieldFileFixture(path)
     before = path.stat()

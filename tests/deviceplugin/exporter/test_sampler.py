@@ -59,10 +59,7 @@ def sampled(fixture: SamplerFixture, group: str, times: int = 3) -> bool:
 def test_a_card_that_fails_drops_out_alone_and_is_told_once(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its last value does not linger; one line when it fails, one when it is back.
-
-    A snapshot that was read never changes.
-    """
+    """One line when it fails, one when it is back; what was read never changes."""
     caplog.set_level("INFO")
     assert sampled(fixture, UTILIZATION, 1)
     wanted = choose(Flags()).read[UTILIZATION]
@@ -89,7 +86,6 @@ def test_a_card_that_fails_drops_out_alone_and_is_told_once(
 def test_what_a_card_does_not_have_is_told_once(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for each card and field, for good; it is no trouble."""
     caplog.set_level("INFO")
     for lacking in ({GPU_TEMP}, {GPU_TEMP, POWER_USAGE}, {POWER_USAGE}):
         fixture.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
@@ -104,7 +100,6 @@ def test_what_a_card_does_not_have_is_told_once(
 def test_a_group_that_breaks_leaves_the_others(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What nobody expected becomes words of its round, logged once."""
     caplog.set_level("INFO")
     fixture.telemetry.breaks[MEMORY] = ValueError("no number")
     assert sampled(fixture, MEMORY)
@@ -140,7 +135,6 @@ def test_no_driver_is_said_once_and_it_recovers(
 def test_a_driver_that_goes_takes_its_values_along(
     fixture: SamplerFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cards stay known, their rounds fail; it is told once for all groups."""
     for away in (None, NoCardsYet("gone")):
         fixture.telemetry.away = away
         fixture.sampler.look_once()
@@ -182,7 +176,6 @@ def test_a_node_without_cards_says_so(
 
 
 def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
-    """Its last round too, and a process's; what stays on keeps its own."""
     for group in (UTILIZATION, ENVIRONMENT, PROCESSES):
         fixture.sampler.sample_once(group)
     fixture.sampler.choose(choose(off(ENVIRONMENT, PROCESSES)))
@@ -195,7 +188,6 @@ def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
 
 
 def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:
-    """Said in the snapshot while it lasts, and while the group is on."""
     fixture = SamplerFixture(tmp_path)
     fixture.sampler.look_once()
     fixture.telemetry.lists[A] = ProcessesAnswer((ProcessUse(7, 256.0),))
@@ -245,10 +237,7 @@ def hearing(
 def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The plugin takes those for sick, too; not an inventory's.
-
-    Without cards there is nothing to count it under: it is a line in the log.
-    """
+    """The plugin takes those for sick, too; not an inventory's."""
     caplog.set_level("INFO")
     board = SnapshotStore()
     tallies = XidTallies(ScriptedTelemetry(), board)
@@ -267,10 +256,7 @@ def test_a_fault_of_no_card_is_every_card_s_of_the_driver(
 def test_an_error_is_told_and_the_next_fault_is_heard(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a pause, so that it does not spin; the end cuts the pause short.
-
-    The last fault is sticky, as dcgm-exporter's gauge; a counter is beside it.
-    """
+    """After a pause, so that it does not spin; the end cuts the pause short."""
     odd = RuntimeError("odd")
     wanted = {A: XidTally(31, {79: 2, 31: 1}), B: XidTally(48, {48: 1})}
     faults = [XidEvent(A, 79), XidEvent(A, 79), XidEvent(B, 48), XidEvent(A, 31)]

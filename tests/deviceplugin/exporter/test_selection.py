@@ -42,7 +42,6 @@ def test_all_but_the_slow_groups_are_on_by_default() -> None:
 
 @pytest.mark.parametrize("group", sorted(EVERY))
 def test_each_group_has_a_flag_both_ways(group: str) -> None:
-    """On means all its fields, each asked for once; no other group is touched."""
     with_it, without = choose(on(group)), choose(off(group))
     assert with_it.groups - without.groups == {group}
     assert with_it.groups - {group} == without.groups
@@ -51,10 +50,7 @@ def test_each_group_has_a_flag_both_ways(group: str) -> None:
 
 
 def test_a_file_governs_the_fields_of_cards() -> None:
-    """Those it lists, however slow, and no others; other groups keep to the defaults.
-
-    Of faults alone the group stays, because its round says which cards report any.
-    """
+    """Of faults alone the group stays: its round says which cards report any."""
     chosen = choose(NOBODY_ASKED, listed(GPU_TEMP, GPU_UTIL, f.SM_ACTIVE))
     assert [one.name for one in chosen.fields] == [GPU_UTIL, GPU_TEMP, f.SM_ACTIVE]
     assert {f.PROCESSES, f.ALLOTMENT, f.KUBELET, f.PROFILING} < chosen.groups
@@ -66,10 +62,7 @@ def test_a_file_governs_the_fields_of_cards() -> None:
 
 
 def test_flags_win_over_the_file() -> None:
-    """On: all fields, whatever the file lists; off: none, though it lists them.
-
-    The file's help and kind are kept, also of a group that a flag switched on.
-    """
+    """On: all fields, whatever the file lists; off: none. The file's help is kept."""
     file = listed(GPU_TEMP, f.SM_ACTIVE)
     assert shown(on(f.ENVIRONMENT), file) == fields_of(f.ENVIRONMENT) | {f.SM_ACTIVE}
     assert shown(off(f.PROFILING), file) == {GPU_TEMP}
@@ -82,9 +75,7 @@ def test_flags_win_over_the_file() -> None:
 
 
 def test_what_is_read_whatever_is_shown() -> None:
-    """Memory for the edge agent; the card's utilization for a container that is alone
-    on it, where processes are read. Only the flag leaves them out.
-    """
+    """Memory for the edge agent; the card's utilization for one that is alone on it."""
     file = listed(GPU_TEMP)
     chosen = choose(NOBODY_ASKED, file)
     assert chosen.read[f.MEMORY] == (f.FB_USED, f.FB_TOTAL)
@@ -112,7 +103,6 @@ DCGM_FI_DRIVER_VERSION, label, Driver Version
 
 
 def test_dcgm_exporters_own_file_is_read() -> None:
-    """Comments, blank lines, padding, labels; what is not known here is named."""
     read = parse(DCGM_EXPORTERS)
     energy = f.TOTAL_ENERGY_CONSUMPTION
     assert [(one.name, one.kind, one.help) for one in read.fields] == [
@@ -141,7 +131,6 @@ OLD = {
 
 
 def test_the_file_of_1_x_is_read() -> None:
-    """Each field is the same one under another name, and is shown by that."""
     unknown = "dcgm_nvlink_replay_error_count_total"
     read = parse("".join(f"{name}, gauge, x\n" for name in (*OLD, unknown)))
     assert read.unknown == (unknown,)
@@ -179,7 +168,6 @@ def test_group_and_kind_and_help(ends: str) -> None:
     ],
 )
 def test_a_bad_line_makes_the_file_bad(line: str, complaint: str) -> None:
-    """The sentence names the line and what would do; nothing is taken by half."""
     with pytest.raises(BadFieldFile) as refused:
         parse(f"# fields\n{GPU_TEMP}, gauge, warm\n{line}\n")
     assert str(refused.value).startswith(complaint)

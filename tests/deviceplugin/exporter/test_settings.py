@@ -45,7 +45,6 @@ def complaints(**environ: str) -> list[str]:
 
 
 def test_each_setting_is_read() -> None:
-    """One variable for each field, and no field without; empty counts as not set."""
     assert ExporterSettings.read(GOOD) == (READ, [])
     for field in fields(ExporterSettings):
         if field.name not in {"node", "flags"}:
@@ -55,9 +54,7 @@ def test_each_setting_is_read() -> None:
 
 
 def test_the_node_s_name() -> None:
-    """Seed 000 has another variable for it; ours wins. Without one the sentence says
-    where a pod has it from.
-    """
+    """Seed 000 has another variable for it; ours wins."""
     seed = {"KUBE_NODE_NAME": "docker-desktop"}
     assert ExporterSettings.read(seed)[0].node == "docker-desktop"
     both = seed | {"GPUSHARE_NODE_NAME": "n1"}
@@ -81,9 +78,7 @@ def test_the_node_s_name() -> None:
 def test_two_listeners_cannot_share_an_address(
     listen: str, agent: str, clash: bool
 ) -> None:
-    """Everywhere is there, too. The agent's port is in the range of Kubernetes' own
-    ports for services, so it may be off.
-    """
+    """The agent's port is in the range of Kubernetes' own ports, so it may be off."""
     found = complaints(LISTEN=listen, COLLECT_LISTEN=agent)
     words = f"{agent} is taken by GPUSHARE_LISTEN ({listen}); give another port"
     assert found == [f"GPUSHARE_COLLECT_LISTEN: {words}"] * clash
@@ -98,7 +93,6 @@ def test_flags_beat_the_environment() -> None:
 
 
 def test_all_complaints_come_at_once() -> None:
-    """Each names its variable, once, and the default stands in meanwhile."""
     bad = {f"GPUSHARE_{name}": "nonsense" for name in SETTINGS.keys() - ANY_TEXT}
     settings, found = ExporterSettings.read(bad)
     named = [complaint.partition(":")[0] for complaint in found]

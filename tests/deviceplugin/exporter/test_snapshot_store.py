@@ -53,11 +53,7 @@ def told(group: str, name: str) -> Round:
 
 
 def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
-    """It failed, and the page says what it lacks; the next round mends all.
-
-    In time it is as it was put: for its group's pace, and as long as a round may take.
-    Another group, of another pace, goes on.
-    """
+    """It failed, and the page says what it lacks; the next round mends all."""
     success, timestamp = "vcuda_collector_success", "vcuda_collect_timestamp_seconds"
     one = told(UTILIZATION, GPU_UTIL)
     board.put_round(one)
@@ -80,7 +76,6 @@ def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
 
 
 def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
-    """What containers use is unknown, and no watchdog counts on."""
     board.put_processes(ProcessRound(AT, 0.1, {A: ProcessesAnswer()}), "")
     book = UsageBook(board.read)
     assert book.now().at == AT
@@ -116,10 +111,7 @@ class BookFixture:
 
 
 def test_the_last_work_is_remembered() -> None:
-    """Since it was first seen; moved on by work alone, not by a silent driver.
-
-    A pod of the same name begins anew: it is another one by its UID.
-    """
+    """Moved on by work alone, not by a silent driver; another UID begins anew."""
     fixture = BookFixture(held("a"))
     seen = []
     for sm, after_s in ((0, 0), (0, 5), (30, 10), (None, 15), (0, 20)):
@@ -137,10 +129,7 @@ def test_the_last_work_is_remembered() -> None:
 
 
 def test_nothing_is_worked_out_twice() -> None:
-    """The same objects give the same usage; a new round or pod another.
-
-    Memory in use, and whether owners can be told, change what a card comes to.
-    """
+    """Memory in use, and whether owners can be told, change what a card comes to."""
     fixture = BookFixture(held("a"))
     book, first = fixture.book, fixture.book.now()
     assert book.now() is first

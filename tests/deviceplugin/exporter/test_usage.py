@@ -78,7 +78,6 @@ def memory_and_work(usage: Usage, *pods: str) -> list[tuple[float | None, ...]]:
 
 
 def test_processes_of_a_container_are_added_up() -> None:
-    """Two pods on a card keep theirs apart, and so do two containers of a pod."""
     running = [use(1, 100, 20), use(2, 50, 3), use(3, 7, 1), use(4, 9, 2)]
     owners = [owner("a"), owner("a"), owner("b", "x"), owner("b", "y")]
     usage = used(running, owners, held("a"), held("b", containers=TWO))
@@ -88,7 +87,6 @@ def test_processes_of_a_container_are_added_up() -> None:
 
 
 def test_the_same_container_on_two_cards() -> None:
-    """One entry on each, with the work on that card."""
     round_ = processes({A: [use(1, 100, 20)], B: [use(1, 7, 1)]}, {1: owner("a")})
     usage = reckoned(snapshot(round_=round_), tenancy(held("a")))
     assert of(usage, "a", card=A).memory_mib == 100
@@ -97,7 +95,6 @@ def test_the_same_container_on_two_cards() -> None:
 
 
 def test_idle_is_zero() -> None:
-    """Of who was allotted something and has no process, or one that has just ended."""
     for running in ([], [use(2, 9, 9)]):
         found = of(used(running, [None] * len(running), held("a", 8, 50)), "a")
         assert found.allotted == Amount(50, 8)
@@ -116,7 +113,6 @@ def test_idle_is_zero() -> None:
     ids=["off", "no driver", "hangs", "lists none"],
 )
 def test_unknown_is_no_zero(round_: ProcessRound | None) -> None:
-    """What is known of another card stays known."""
     pods = tenancy(held("a"), held("b", on=B))
     usage = reckoned(snapshot(round_=round_), pods)
     found = of(usage, "a")
@@ -156,9 +152,7 @@ def test_a_container_that_was_just_restarted_keeps_its_use() -> None:
 
 
 def test_one_unknown_value_makes_the_sum_unknown() -> None:
-    """Memory that the driver does not tell; an MPS client's work, which may be counted
-    for the server.
-    """
+    """An MPS client's work may be counted for the server."""
     running = [use(1, 100, 20), use(2, None, 3), use(3, 100, None)]
     owners = [owner("a"), owner("a"), owner("b")]
     values = {A: {FB_USED: 500.0}}
@@ -169,7 +163,6 @@ def test_one_unknown_value_makes_the_sum_unknown() -> None:
 
 @pytest.mark.parametrize("source", [SmSource.CARD, SmSource.NONE])
 def test_one_who_works_alone_has_the_cards_own(source: SmSource) -> None:
-    """Where the driver tells no process's work; who has no process is idle."""
     alone = [use(1, 100, None)], [owner("a")], held("a"), held("b")
     usage = used(*alone, source=source, values={A: BUSY})
     found = of(usage, "a")
@@ -184,7 +177,6 @@ def test_one_who_works_alone_has_the_cards_own(source: SmSource) -> None:
 
 @pytest.mark.parametrize("other", [owner("b"), NO_POD, Owner("uid-unknown", "0" * 64)])
 def test_of_several_nobody_has_the_cards_own(other: Owner) -> None:
-    """Another pod's, one outside Kubernetes, or one of a pod nobody knows."""
     both = [use(1, 100, None), use(2, 5, None)], [owner("a"), other]
     usage = used(*both, held("a"), held("b"), source=BY_CARD, values={A: BUSY})
     assert memory_and_work(usage, "a") == [(100, None)]
@@ -192,7 +184,6 @@ def test_of_several_nobody_has_the_cards_own(other: Owner) -> None:
 
 
 def test_processes_outside_kubernetes_are_one_entry() -> None:
-    """On each card where there are any, with no name; the driver's way is named."""
     running = [use(1, 100, 20), use(2, 50, 3)]
     usage = used(running, [NO_POD] * 2, source=SmSource.INFO)
     outside = ContainerUse(A, "", "", "", "", None, False, 150, 23, 0, 0, 0, AT)
@@ -201,10 +192,7 @@ def test_processes_outside_kubernetes_are_one_entry() -> None:
 
 
 def test_what_nobody_accounts_for() -> None:
-    """In use less what processes hold; those of pods nobody knows are not known.
-
-    It is never below zero, because two readings are never of one moment.
-    """
+    """Never below zero, because two readings are never of one moment."""
     running = [use(1, 100), use(2, 50), use(3, 30)]
     owners = [owner("a"), NO_POD, owner("gone")]
     for in_use, left in ((500.0, 350), (90.0, 0)):
@@ -216,7 +204,6 @@ def test_what_nobody_accounts_for() -> None:
 
 
 def test_what_a_card_is_allotted() -> None:
-    """All that is charged; a whole card is its pod's alone; shares are added up."""
     whole = held("c", on=B, containers={"x": (0, 100)}, charged=(29, 100))
     twice = held("b", 8)
     two = placement("b", shares=[share(A, 4), share(A, 4)], node=NODE)
@@ -241,14 +228,12 @@ def test_without_pods_nothing_is_said_of_containers() -> None:
 
 
 def test_a_pod_of_which_nobody_knows_the_cards() -> None:
-    """What it uses is shown, and that it was not placed."""
     asking = with_ids(pod_json("a", units=4, node=NODE))
     found = of(used([use(1, 100, 20)], [owner("a")], asking), "a")
     assert (found.allotted, found.placed, found.memory_mib) == (None, False, 100)
 
 
 def test_containers_come_in_a_fixed_order() -> None:
-    """By card, namespace, pod and container, whatever came first."""
     another = held("a", namespace="another")
     notes = another["metadata"]["annotations"]
     another["metadata"] |= {
@@ -274,10 +259,7 @@ ASLEEP, WORKS = (700, 0.0), (3000, 50.0)
 
 
 def contexts(*rounds: tuple[float, Running], **how: float) -> list[float]:
-    """What is put down to the contexts of a container's processes, round by round.
-
-    A round is of so many seconds, and of MiB and work by pid.
-    """
+    """What counts as contexts, by round: seconds, and MiB and work by pid."""
     usage, found = Usage(), []
     for after_s, running in rounds:
         its = [use(pid, mib, sm) for pid, (mib, sm) in running.items()]
@@ -295,11 +277,7 @@ def test_each_process_has_a_context() -> None:
 
 
 def test_the_size_of_a_context_is_learnt() -> None:
-    """From a process that holds the same for a minute and never works; it stays so.
-
-    The least of several counts, because others have allocated something; the setting is
-    never undercut.
-    """
+    """The least of several counts, because others have allocated something."""
     both: Running = {1: ASLEEP, 2: WORKS}
     assert contexts((0, both), (58, both), (60, both), (62, {2: WORKS})) == [
         1024,
@@ -340,7 +318,6 @@ NOTHING = Usage((), {}, None)
 
 
 def at(after_s: float, *uses: ContainerUse) -> tuple[Usage, float]:
-    """A round so many seconds after the beginning."""
     return Usage(uses, {}, AT + after_s), after_s
 
 
@@ -380,15 +357,11 @@ def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
     ],
 )
 def test_what_is_over_a_share(use: ContainerUse, *, over: bool | None) -> None:
-    """More memory than allotted, and a little; the contexts of its processes are none
-    of it. Never one whose share nobody knows, with the card to itself, that asked for
-    cores alone, or that runs outside Kubernetes or in no container that is known.
-    """
+    """Never one whose share nobody knows, nor one with the card to itself."""
     assert is_over(use) is over
 
 
 def test_an_excess_counts_from_its_first_round() -> None:
-    """And is over with the first round below the share, or with its pod."""
     assert lasted(at(0, LOW), at(2, HIGH), at(4, HIGH), at(7, HIGH)) == [5]
     assert lasted(at(2, HIGH), at(4, LOW)) == lasted(at(0, HIGH), at(2)) == []
     assert lasted(at(2, HIGH), at(4, LOW), at(6, HIGH), at(8, HIGH)) == [2]
@@ -406,11 +379,7 @@ def test_a_silent_driver_ends_no_excess() -> None:
 
 
 def test_time_in_which_use_was_unknown_does_not_count() -> None:
-    """It may have been below its share: two rounds that tell are no minute.
-
-    Without rounds nobody read anything; two that lie a little apart are one after
-    another.
-    """
+    """It may have been below its share: two rounds that tell are no minute."""
     unknown = [at(after_s, UNKNOWN) for after_s in range(2, 70, 2)]
     nothing = [(NOTHING, float(after_s)) for after_s in range(2, 70, 2)]
     for between in (unknown, nothing):
@@ -420,7 +389,6 @@ def test_time_in_which_use_was_unknown_does_not_count() -> None:
 
 
 def test_what_is_due() -> None:
-    """After so long over its share, not before, and only while it is."""
     rounds = [at(after_s, HIGH) for after_s in range(0, 61, 2)]
     assert not is_due(60, *rounds[:-1])
     assert is_due(60, *rounds)
@@ -428,7 +396,6 @@ def test_what_is_due() -> None:
 
 
 def test_the_words() -> None:
-    """Numbers, the card, and for how long."""
     over = one(3000.4, contexts_mib=512)
     [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
     assert overuse_text(excess, "card 0 (GPU-1)") == (

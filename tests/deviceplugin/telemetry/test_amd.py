@@ -44,7 +44,6 @@ def hasty(tree: AmdTree) -> AmdTelemetry:
 
 
 def says(telemetry: AmdTelemetry, *names: str) -> CardAnswer:
-    """What the only card says to some fields, or to all."""
     [found] = telemetry.read("any", names or NAMES).values()
     return found
 
@@ -83,7 +82,6 @@ def test_parts_of_a_card_are_told_apart(tree: AmdTree, telemetry: AmdTelemetry) 
 
 
 def test_a_card_that_hangs_drops_out_alone(tree: AmdTree, hasty: AmdTelemetry) -> None:
-    """After the deadline, in the group that hangs and in no other."""
     card = tree.card(0)
     tree.card(1)
     card.hang("gpu_busy_percent")
@@ -117,7 +115,6 @@ def test_a_card_that_is_gone_stays_listed(
 def test_a_card_found_later_takes_no_other_s_index(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """Even where its address comes first."""
     tree.card(0, bus=9)
     telemetry.cards()
     tree.card(1, bus=3)
@@ -142,7 +139,6 @@ def test_other_makers_cards_are_none_of_ours(
 def test_a_card_without_memory_is_left_out(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """With the reason, beside those that have some."""
     tree.card(0, memory_mib=0)
     tree.card(1)
     (tree.card(2).device / "mem_info_vram_total").unlink()
@@ -154,7 +150,6 @@ def test_a_card_without_memory_is_left_out(
 
 
 def test_compute_processes_are_listed(tree: AmdTree, telemetry: AmdTelemetry) -> None:
-    """Each on the cards it has memory of, over all parts of a card."""
     tree.card(0)
     tree.card(1)
     tree.start_kfd()
@@ -176,7 +171,6 @@ def test_compute_processes_are_listed(tree: AmdTree, telemetry: AmdTelemetry) ->
 def test_amdkfd_writes_an_address_as_a_number(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """Bus, device and function in one, the domain beside."""
     slot = "0001:c3:1f.7"
     tree.card(0).write("uevent", f"DRIVER=amdgpu\nPCI_SLOT_NAME={slot}")
     tree.start_kfd()
@@ -202,10 +196,7 @@ def test_without_amdkfd_processes_are_unknown(
 def test_a_card_that_hangs_while_it_is_looked_for_hides_no_other(
     tree: AmdTree, hasty: AmdTelemetry
 ) -> None:
-    """It is left out, and has its index once it answers.
-
-    A known one that hangs then stays listed, and all cards are read meanwhile.
-    """
+    """It has its index once it answers; a known one that hangs then stays listed."""
     card = tree.card(0)
     tree.card(1)
     card.hang("mem_info_vram_total")
@@ -246,7 +237,6 @@ def test_a_list_of_cards_that_hangs_is_none_yet(
 def test_each_field_is_read_in_its_own_unit(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """Whatever unit the kernel has."""
     full_card(tree)
     found = says(telemetry)
     assert found.failure == ""
@@ -285,7 +275,6 @@ def test_what_is_no_number_is_unsupported(
 def test_the_newest_cards_tell_other_sensors(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """The hottest point instead of the edge, power of the moment, and below zero."""
     card = tree.card(0)
     card.write("hwmon/hwmon11/temp2_input", -3000)
     card.write("hwmon/hwmon11/power1_input", 90_500_000)
@@ -334,10 +323,7 @@ def test_a_table_cut_short_tells_no_energy(
 def test_a_field_that_fails_now_is_missing(
     tree: AmdTree, telemetry: AmdTelemetry
 ) -> None:
-    """Neither a value nor unsupported, and no failure of a card that tells others.
-
-    One that tells nothing fails, with the reason; the other does not; it may recover.
-    """
+    """One that tells nothing fails, with the reason; it may recover."""
     card = tree.card(0)
     tree.card(1)
     card.spoil("gpu_busy_percent")

@@ -25,7 +25,6 @@ ONE = CardUUID("one")
 
 
 def inventory(folder: Path, more: str) -> PlainTelemetry:
-    """One card of 1024 MiB, with this beside."""
     path = folder / "inventory.yaml"
     path.write_text(f"cards:\n- {{uuid: one, memory_mib: 1024, {more}}}\n")
     cards = read_inventory(path)
@@ -35,9 +34,7 @@ def inventory(folder: Path, more: str) -> PlainTelemetry:
 
 @pytest.mark.parametrize("used", ["0", "300", "1024", "?"])
 def test_memory_is_told_and_nothing_else(tmp_path: Path, used: str) -> None:
-    """An unknown use is unsupported and no zero. The users of unused memory are known:
-    there are none; else somebody uses it, and nobody tells who.
-    """
+    """Of unused memory the users are known: there are none."""
     path = tmp_path / "used"
     telemetry = inventory(tmp_path, f"used_mib_file: {path}")
     path.write_text(used)
@@ -50,7 +47,6 @@ def test_memory_is_told_and_nothing_else(tmp_path: Path, used: str) -> None:
 
 
 def test_a_card_that_fails_fails(tmp_path: Path) -> None:
-    """With its source's words, whatever is asked."""
     telemetry = inventory(tmp_path, f"nodes: [{tmp_path}/accel0]")
     missing = f"{tmp_path}/accel0 is missing"
     for group in (MEMORY, UTILIZATION):
@@ -85,5 +81,4 @@ class Growing(Played):
 
 
 def test_a_card_that_came_between_two_questions_waits() -> None:
-    """It is told with the next round, when its size is known."""
     assert set(PlainTelemetry(Growing("a", 0)).read(MEMORY, TOLD)) == {"a0"}

@@ -71,7 +71,6 @@ def test_indices_are_as_the_device_plugin_s(
 
 
 def test_every_source_is_read() -> None:
-    """Cards and processes, each in its own words; nobody need have looked before."""
     lacks = CardAnswer(unsupported=frozenset({USED}))
     sources = played("a", 0), played("b", 0, says=lacks, lists=UNKNOWN)
     cards, processes = {"a0": SEVEN, "b0": lacks}, {"a0": NOBODY, "b0": UNKNOWN}
@@ -79,7 +78,6 @@ def test_every_source_is_read() -> None:
 
 
 def test_no_card_anywhere_says_all_reasons() -> None:
-    """Whatever is asked; an empty inventory is no reason, and hides none."""
     first, second, third = played("a", 0), played("b"), played("c", 0)
     first.away, third.away = NoCardsYet("no driver"), NoCardsYet("no amdgpu")
     joined = CombinedTelemetry([first, second, third])
@@ -100,7 +98,6 @@ def test_no_card_anywhere_says_all_reasons() -> None:
     ],
 )
 def test_a_source_that_breaks_fails_alone(error: Exception, words: str) -> None:
-    """Whatever it raises: its cards stay listed and fail, the others' are told of."""
     first, second = played("a", 0), played("b", 0)
     second.away = error
     joined = CombinedTelemetry([first, second])
@@ -134,10 +131,7 @@ def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_card_of_two_sources_is_one() -> None:
-    """What the first cannot tell the second does; what both tell is the first's.
-
-    What one of them fails to tell just now is missing, and not unsupported.
-    """
+    """What one of them fails to tell just now is missing, and not unsupported."""
     neither = frozenset({fields.GPU_TEMP})
     first = CardAnswer({USED: 1.0}, neither | {UTIL, fields.ENC_UTIL})
     second = CardAnswer({USED: 2.0, UTIL: 50.0}, neither)
@@ -151,10 +145,7 @@ def test_a_card_of_two_sources_is_one() -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_one_source_s_failure_or_list_is_the_card_s(order: int) -> None:
-    """A missing device node is a failure, however well the card's driver counts.
-
-    Who lists processes counts, not who does not know or merely saw no memory in use.
-    """
+    """A missing device node is a failure, however well the card's driver counts."""
     hung, lost = CardAnswer.failed("hung"), ProcessesAnswer.failed("hung")
     both = [played("a", 0), played("a", 0, says=hung, lists=lost)]
     assert told(*both[::order]) == ({"a0": hung}, {"a0": lost})

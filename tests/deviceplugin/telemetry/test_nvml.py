@@ -69,7 +69,6 @@ def test_a_lost_card_fails_alone(
 
 @pytest.mark.parametrize("group", [f.UTILIZATION, f.PROCESSES, f.PROFILING])
 def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
-    """At each reading; and it is read again when its call came back."""
     driver, telemetry = hasty
     wait_found(telemetry, 2)
 
@@ -85,9 +84,7 @@ def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
 
 
 def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
-    """The same card still tells of its memory and of its processes; not its driver's
-    version, if that hangs.
-    """
+    """The same card still tells of its memory and of its processes."""
     driver, telemetry = hasty
     wait_found(telemetry, 2)
     driver.hang(CARD.uuid, "DeviceGetEncoderUtilization")
@@ -133,7 +130,6 @@ def test_a_driver_that_goes_is_found_again(
 
 
 def test_the_drivers_version_is_told(two: Watch) -> None:
-    """Empty until the driver is open, and where it does not tell."""
     driver, telemetry = two
     assert telemetry.driver_version() == ""
     telemetry.cards()
@@ -145,7 +141,6 @@ def test_the_drivers_version_is_told(two: Watch) -> None:
 
 
 def test_faults_are_told(two: Watch) -> None:
-    """Each once, and none comes of waiting in vain."""
     driver, telemetry = two
     telemetry.cards()
     driver.xid(OTHER.uuid, 79)
@@ -155,7 +150,6 @@ def test_faults_are_told(two: Watch) -> None:
 
 
 def test_a_closed_telemetry_has_nothing_to_ask(two: Watch) -> None:
-    """It says so, and does not open the driver again."""
     driver, telemetry = two
     telemetry.cards()
     telemetry.close()

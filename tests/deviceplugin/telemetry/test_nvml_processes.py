@@ -59,10 +59,7 @@ def fail(driver: StubDriver, code: int, *functions: str) -> None:
 def test_each_layout_is_read_as_what_it_is(
     tmp_path: Path, age: dict[str, bool]
 ) -> None:
-    """They garble each other's processes if mixed up.
-
-    All ones is no amount of memory; the process is there all the same.
-    """
+    """They garble each other's processes if mixed up; all ones is no amount."""
     with watch(tmp_path, CARD, **age) as (driver, telemetry):
         for pid in range(101, 108):
             driver.process(CARD.uuid, pid, pid * 1.5)
@@ -75,10 +72,7 @@ def test_each_layout_is_read_as_what_it_is(
 
 
 def test_all_kinds_of_processes_are_listed(one: Watch) -> None:
-    """Once each; one in two lists uses its memory once.
-
-    That nobody is on a card is something that the driver told.
-    """
+    """Once each; one in two lists uses its memory once."""
     driver, telemetry = one
     assert processes(telemetry) == ProcessesAnswer((), SmSource.SAMPLES)
     driver.process(CARD.uuid, 7, 100)
@@ -109,10 +103,7 @@ def test_a_lesser_list_may_be_missing(one: Watch, code: int) -> None:
 def test_a_list_that_fails_is_not_known(
     one: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody can say who is there, but the card has answered. It is logged once.
-
-    A card that tells nothing at all has failed, with the driver's words.
-    """
+    """Nobody can say who is there, but the card has answered. It is logged once."""
     driver, telemetry = one
     driver.process(OTHER.uuid, 7)
     fail(driver, UNKNOWN, *COMPUTE)
@@ -145,10 +136,7 @@ def test_a_lesser_list_that_told_and_fails_is_not_known(
 
 @pytest.mark.parametrize("success", [0, 1])
 def test_work_is_told_by_process(one: Watch, success: int) -> None:
-    """In percent of the whole card; whoever is not told of is idle; it follows.
-
-    Of an idle card a driver says NOT_FOUND, or SUCCESS with a count of 0: both are 0 %.
-    """
+    """Of an idle card a driver says NOT_FOUND, or SUCCESS with a count of 0."""
     driver, telemetry = one
     driver.values(CARD.uuid, idle_is_success=success)
     for pid in (7, 8):
@@ -162,7 +150,6 @@ def test_work_is_told_by_process(one: Watch, success: int) -> None:
 
 
 def test_garbage_in_the_ring_is_dropped(one: Watch) -> None:
-    """Processes long gone, more percent than there are, what is older than asked."""
     driver, telemetry = one
     for pid in (7, 8):
         driver.process(CARD.uuid, pid)
@@ -192,9 +179,7 @@ def test_what_ended_long_ago_is_not_shown(one: Watch, clock: Clock) -> None:
 
 
 def test_samples_since_the_last_reading_count(one: Watch, clock: Clock) -> None:
-    """Those of a second at least, but of no more than ten; of each process the newest,
-    whatever the order in the ring.
-    """
+    """Those of a second at least, of ten at most; of each process the newest."""
     driver, telemetry = one
     began = clock.now
     for pid in (7, 8):
@@ -242,7 +227,6 @@ def test_what_no_call_tells_is_unknown(one: Watch) -> None:
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
 def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
-    """Memory is told all the same, also of an idle card."""
     driver, telemetry = one
     driver.process(CARD.uuid, 7)
     fail(driver, code, SAMPLES, INFO)
@@ -255,10 +239,7 @@ def test_calls_that_fail_make_work_unknown(one: Watch, code: int) -> None:
 def test_a_call_that_told_once_is_believed(
     tmp_path: Path, age: dict[str, bool]
 ) -> None:
-    """Its silence is idleness, even beside a card that is busy by its own account.
-
-    Of an older driver's only call it is as good.
-    """
+    """Its silence is idleness, even beside a card that is busy by its own account."""
     with watch(tmp_path, CARD, **age) as (driver, telemetry):
         idle_card = ProcessesAnswer((idle(7),), SmSource.SAMPLES)
         driver.process(CARD.uuid, 7)
@@ -271,7 +252,6 @@ def test_a_call_that_told_once_is_believed(
 
 
 def test_work_of_mps_clients_may_be_the_servers(one: Watch) -> None:
-    """Their memory is told; their work only where the driver tells it of them."""
     driver, telemetry = one
     driver.process(CARD.uuid, 7, 30)
     for pid in (8, 9):

@@ -72,7 +72,6 @@ EVERY = of_group(f.PROFILING)
 
 
 def lacking(*names: str) -> CardAnswer:
-    """The answer of a card that has none of these."""
     return CardAnswer(unsupported=frozenset(names))
 
 
@@ -120,10 +119,7 @@ def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None
 
 
 def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
-    """A rate since the last reading: KiB a second, divided by 1000; never the sum.
-
-    Unknown at first, and where the driver began to count anew.
-    """
+    """KiB a second, divided by 1000; unknown at first, and after a reset."""
     ticks = Clock()
     with watch(tmp_path, CARD, ticks=ticks) as (driver, telemetry):
         found = []
@@ -150,7 +146,6 @@ def test_half_of_the_traffic_is_no_traffic(one: Watch) -> None:
 
 
 def test_unified_memory_is_not_told(one: Watch) -> None:
-    """A card that was found with its own and then tells of none."""
     driver, telemetry = one
     telemetry.cards()
     for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
@@ -212,11 +207,7 @@ def test_another_call_stands_in(
 def test_what_is_refused_is_no_failure(
     one: Watch, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its field is unknown, not unsupported; that is logged once.
-
-    A card of which a whole group is refused has answered; GPM as by a driver that keeps
-    its counters to administrators.
-    """
+    """Its field is unknown, not unsupported; that is logged once."""
     driver, telemetry = one
     driver.values(CARD.uuid, gpm=1)
     driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
@@ -236,7 +227,6 @@ def test_what_is_refused_is_no_failure(
 
 
 def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
-    """With the driver's words; it is not merely without support."""
     driver, telemetry = one
     telemetry.cards()
     driver.fail(CARD.uuid, "*", UNKNOWN)
@@ -264,10 +254,7 @@ def test_a_field_whose_call_succeeds(
 
 
 def test_the_last_fault_is_never_read(tmp_path: Path) -> None:
-    """Events bring it; a card that reports no faults must not be said to have none.
-
-    Every card is read by its own UUID.
-    """
+    """Events bring it; a card that reports no faults must not be said to have none."""
     with watch(tmp_path, CARD, OTHER) as (driver, telemetry):
         driver.values(OTHER.uuid, pcie_replay=7)
         driver.fail(OTHER.uuid, "DeviceRegisterEvents", NOT_SUPPORTED)
@@ -288,15 +275,11 @@ def hopper(tmp_path: Path) -> Iterator[Watch]:
 
 
 def alive() -> int:
-    """Samples that nobody has given back."""
     return int(pynvml.nvmlLib.nvmlStubGpmSamples())
 
 
 def test_shares_and_bytes_are_told(hopper: Watch) -> None:
-    """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB; it follows.
-
-    A card before Hopper has none, and that is no failure; nor has GPM another field.
-    """
+    """Of 0 to 1 where NVML gives percent, in bytes where it gives MiB."""
     driver, telemetry = hopper
     assert says(telemetry, f.PROFILING) == CardAnswer(dict.fromkeys(EVERY, 0.0))
     driver.values(CARD.uuid, gpm_graphics=99.5, gpm_sm=50, gpm_occupancy=25)
@@ -319,9 +302,7 @@ def test_shares_and_bytes_are_told(hopper: Watch) -> None:
 
 
 def test_a_metric_may_be_missing(hopper: Watch) -> None:
-    """The others are told. One that fails just now is not unsupported; of a lost card
-    it is the card's failure. A card may take samples and make nothing of them.
-    """
+    """One that fails just now is not unsupported; of a lost card the card fails."""
     driver, telemetry = hopper
     tensor = f.PIPE_TENSOR_ACTIVE
     told = dict.fromkeys(EVERY - {tensor}, 0.0)
@@ -337,10 +318,7 @@ def test_a_metric_may_be_missing(hopper: Watch) -> None:
 
 @pytest.mark.parametrize("function", ["GpmSampleGet", "GpmMetricsGet"])
 def test_samples_are_given_back(hopper: Watch, function: str) -> None:
-    """All but the one that the next reading begins with, also if a reading fails.
-
-    And that one where a card loses GPM, as one put into another mode, and in the end.
-    """
+    """All but the one that the next reading begins with, also if a reading fails."""
     driver, telemetry = hopper
     for code, wanted in ((UNKNOWN, {}), (pynvml.NVML_SUCCESS, EVERY)):
         driver.fail(CARD.uuid, function, code)
