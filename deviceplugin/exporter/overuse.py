@@ -20,7 +20,6 @@ from deviceplugin.exporter.usage import (
     due,
     overuse_text,
 )
-from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Cluster
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 
@@ -111,7 +110,10 @@ class OveruseMonitor:
                     self._note(replace(other, evicted=True))
 
     def _report(self, overuse: Overuse, tenant: Tenant) -> None:
-        text = overuse_text(overuse, self._card(overuse.use.card))
+        uuid = overuse.use.card
+        cards = (card for card in self._snapshot().cards if card.uuid == uuid)
+        index = next((f"{card.index} " for card in cards), "")
+        text = overuse_text(overuse, f"card {index}({uuid})")
         tell = partial(
             self._cluster.event,
             tenant.target,
@@ -155,8 +157,3 @@ class OveruseMonitor:
 
     def _note(self, overuse: Overuse) -> None:
         self._overuses = {**self._overuses, overuse.use.key: overuse}
-
-    def _card(self, uuid: CardUUID) -> str:
-        cards = (card for card in self._snapshot().cards if card.uuid == uuid)
-        index = next((f"{card.index} " for card in cards), "")
-        return f"card {index}({uuid})"

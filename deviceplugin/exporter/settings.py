@@ -20,6 +20,7 @@ HostnameLabel = Literal["hostname", "Hostname"]
 HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
 
 _BARE_NODE_NAME = "KUBE_NODE_NAME"
+_AGENTS = Address("0.0.0.0", 30060)
 _EVERYWHERE = frozenset({"0.0.0.0", "[::]"})
 
 
@@ -42,7 +43,7 @@ class ExporterSettings:
     """Path; the pod's own service account if none is given."""
     listen: Address = Address("0.0.0.0", 9400)
     """``/metrics``, ``/healthz`` and ``/v1/collect``."""
-    collect_listen: Address | None = Address("0.0.0.0", 30060)
+    collect_listen: Address | None = _AGENTS
     """``/v1/collect`` only; None is off."""
     fields_file: Path | None = None
     """A file of fields in dcgm-exporter's format; read again while running."""
@@ -100,11 +101,12 @@ class ExporterSettings:
     @classmethod
     def _told(cls, env: Reading, bare_name: str) -> Self:
         """Read the environment, without the flags."""
+        no_agent = env.text("COLLECT_LISTEN") == "off"
         return cls(
             node=NodeName(env.text("NODE_NAME") or bare_name),
             kubeconfig=env.text("KUBECONFIG"),
             listen=env.address("LISTEN", cls.listen),
-            collect_listen=_collect_listen(env, cls.collect_listen),
+            collect_listen=None if no_agent else env.address("COLLECT_LISTEN", _AGENTS),
             fields_file=file_setting(env, "FIELDS_FILE"),
             host_root=folder_setting(env, "HOST_ROOT", cls.host_root),
             kubelet_dir=folder_setting(env, "KUBELET_DIR", cls.kubelet_dir),
@@ -149,13 +151,6 @@ def _complain(env: Reading, settings: ExporterSettings) -> None:
         )
     if settings.watchdog == "evict" and not settings.pods:
         env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
-
-
-def _collect_listen(env: Reading, default: Address | None) -> Address | None:
-    name = "COLLECT_LISTEN"
-    if env.text(name) == "off":
-        return None
-    return env.address(name, default or Address("0.0.0.0", 0))
 
 
 def _clash(one: Address, other: Address | None) -> bool:

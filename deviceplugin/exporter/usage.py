@@ -209,7 +209,6 @@ class _CardAccount:
             if owner is not None:
                 self._assign(process, owner)
         busy = sum(bool(one.processes) for one in consumers.values())
-        # Whether just one consumer has processes here.
         self._alone = busy + self._of_unknown_pods == 1
 
     def _assign(self, process: ProcessUse, owner: Owner) -> None:

@@ -173,10 +173,8 @@ class PlainTelemetry:
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """Return no processes; it is known that there are none if no memory is used."""
         return {
-            card.uuid: ProcessesAnswer(
-                known=reading.used_mib == 0, failure=reading.failure
-            )
-            for card, reading in self._readings()
+            card.uuid: ProcessesAnswer(known=one.used_mib == 0, failure=one.failure)
+            for card, one in self._readings()
         }
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
@@ -203,5 +201,5 @@ def _says(card: FoundCard, reading: CardReading, wanted: frozenset[str]) -> Card
     if reading.used_mib is not None:
         told[names.FB_USED] = reading.used_mib
         told[names.FB_FREE] = max(0, card.memory_mib - reading.used_mib)
-    values = {name: told[name] for name in wanted if name in told}
-    return CardAnswer(values, wanted - set(values))
+    values = {name: told[name] for name in wanted & told.keys()}
+    return CardAnswer(values, wanted - told.keys())

@@ -172,10 +172,7 @@ FIELDS = (
     ),
     Field(ROW_REMAP_FAILURE, "gauge", FAULTS, "1 if remapping a row failed (0 or 1)."),
     Field(
-        VGPU_LICENSE_STATUS,
-        "gauge",
-        FAULTS,
-        "1 if a vGPU has its licence (0 or 1).",
+        VGPU_LICENSE_STATUS, "gauge", FAULTS, "1 if a vGPU has its licence (0 or 1)."
     ),
     Field(
         NVLINK_BANDWIDTH_TOTAL,
