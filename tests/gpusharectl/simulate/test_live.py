@@ -187,7 +187,6 @@ def test_how_many_more_fit(cluster: Embedded, kubeconfig: str) -> None:
 
 FORBIDDEN = Forbidden("nodes is forbidden")
 WRONG: dict[str, tuple[list[str], str, ClusterError | None]] = {
-    "node": (["--drain", "x"], 'there is no node "x"; there are: node-1, nod', None),
     "more": (["--more", "x/y=1"], "there is no Deployment x/y; kubectl get", None),
     "context": (["--context", "x"], "has no context 'x'", None),
     "refused": ([], "nodes is forbidden; take an administrator's", FORBIDDEN),
@@ -245,8 +244,14 @@ def test_what_is_played_in_its_order() -> None:
         "placed afresh; 1 pod that waits is tried; node-2 is drained; 1 more of "
         "edge/app comes; 2 more of edge/db come."
     )
-    two = [pod_json(name, units=1, cores=1) for name in "ab"]
-    assert live(nodes(), *two)[0].remarks[1] == "Played: 2 pods that wait are tried."
+    # As in kube-scheduler's queue, the most important is first.
+    low, high = (
+        pod_json(name, units=29, cores=1, priority=priority)
+        for name, priority in (("a-low", 0), ("b-high", 7))
+    )
+    found, done = live(nodes()[:1], low, high)
+    assert found.remarks[1] == "Played: 2 pods that wait are tried."
+    assert places(done) == {"a-low": "nowhere", "b-high": "node-1 card 0"}
     # A node without cards may be added for its CPU.
     plain = node_of("plain", card(0, 1), labelled=False)
     plain["metadata"]["annotations"] = {}
@@ -297,16 +302,6 @@ def test_whose_policy_is_used(container: Json | None, words: str) -> None:
     found, _ = live(nodes(), *([] if container is None else [own]))
     assert found.remarks[0] == words
     assert found.choice.default in words
-
-
-def test_the_most_important_of_those_that_wait_comes_first() -> None:
-    """As in kube-scheduler's queue, however late it was made."""
-    low, high = (
-        pod_json(name, units=29, cores=1, priority=priority)
-        for name, priority in (("a-low", 0), ("b-high", 7))
-    )
-    done = places(live(nodes()[:1], low, high)[1])
-    assert done == {"a-low": "nowhere", "b-high": "node-1 card 0"}
 
 
 def test_pods_that_are_being_deleted() -> None:

@@ -50,12 +50,6 @@ AFFINITY = {
 }
 
 
-@pytest.mark.parametrize(("term", "words"), AFFINITY.values(), ids=AFFINITY)
-def test_required_affinity(term: Json, words: str | None) -> None:
-    assert said(required(term)) == words
-    assert said(required(term, expression("zone", "In", "east"))) is None
-
-
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 TAINTED = {"taints": [TAINT]}
 UNTOLERATED = "node(s) had untolerated taint gpu"
@@ -66,7 +60,9 @@ def tolerates(**fields: str) -> Json:
     return {"tolerations": [fields]}
 
 
-OTHERS = {
+CASES = {
+    **{name: (required(term), {}, words) for name, (term, words) in AFFINITY.items()},
+    "one of two": (required({}, expression("zone", "Exists")), {}, None),
     "label": ({"nodeSelector": {"zone": "east"}}, {}, None),
     "other label": ({"nodeSelector": {"zone": "west"}}, {}, AWAY),
     "taint": ({}, TAINTED, UNTOLERATED),
@@ -85,8 +81,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("pod", "on", "words"), OTHERS.values(), ids=OTHERS)
-def test_selectors_and_taints(pod: Json, on: Json, words: str | None) -> None:
+@pytest.mark.parametrize(("pod", "on", "words"), CASES.values(), ids=CASES)
+def test_affinity_selectors_and_taints(pod: Json, on: Json, words: str | None) -> None:
     assert said(pod, node(**on)) == words
 
 

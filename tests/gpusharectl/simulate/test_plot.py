@@ -10,7 +10,7 @@ import pytest
 from gpusharectl.simulate.plot import check, picture, plot_report
 from gpusharectl.simulate.result import Report
 from gpusharectl.simulate.scenario import NotPlayable
-from tests.gpusharectl.simulate.test_screens import compared, nothing, seeds
+from tests.gpusharectl.simulate.test_render import compared, nothing, seeds
 
 
 def curves(of: Report) -> list[Any]:

@@ -147,10 +147,6 @@ WRONG = {
         "nodes: [{name: n, count: 19000}, {name: m, count: 19000}]",
         "1: nodes: these are 38000 nodes; it may be 20000",
     ),
-    "units": (
-        "nodes: [{name: a, cards: [{units: 0}]}]",
-        '1: nodes[0].cards[0].units: is "0"; it must be a whole number from 1',
-    ),
     "cpu": ("nodes: [{name: a, cpu: lots}]", '1: nodes[0].cpu: is "lots"; give a qua'),
     "endless": (POD + "cpu: 1e999}]", '2: pods[0].cpu: is "1e999"; give a quantity'),
     "count": (POD + "count: x}]", '2: pods[0].count: is "x"; it must be a whole numb'),
@@ -158,29 +154,17 @@ WRONG = {
     "long": (POD + f"units: {'9' * 5000}}}]", '2: pods[0].units: is "999'),
     "space": (POD + "namespace: A B}]", '2: pods[0].namespace: is "A B"; a name has'),
     "time": (POD + "at: soon}]", '2: pods[0].at: is "soon"; give a time such as 90s'),
-    "late": (
-        POD + "at: 99999999999}]",
-        '2: pods[0].at: is "99999999999"; it may be 1000000000 s in all',
-    ),
+    "late": (POD + "at: 99999999999}]", '2: pods[0].at: is "99999999999"; it may be 1'),
     "cores": (POD + "cores: 150}]", "2: pods[0].cores: is 150; 1 to 99 are a share"),
-    "models": (
-        POD + "units: 1, models: ['A*B*C']}]",
-        "2: pods[0].name: Invalid vcuda request: baidu.com/vcuda-models",
-    ),
+    "models": (POD + "units: 1, models: ['A*B*C']}]", "2: pods[0].name: Invalid vcuda"),
     "same pod": (
         NODES + "pods:\n- {name: p-1, units: 1}\n- {name: p, count: 1, units: 1}",
         "4: pods[1].name: there is a pod p-1 already",
     ),
     "crowd": (POD + "count: 300000}]", "2: pods: these are 300000 pods; it may be 20"),
     "template": (POD + "template: {kind: Pod}}]", "2: pods[0].template: needs a spec"),
-    "no template": (
-        POD + "template: {spec: 2026-13-45}}]",
-        "2: pods[0].template: holds a value that cannot be read",
-    ),
-    "template too": (
-        POD + f"units: 1, {CONTAINER}}}]}}}}}}]",
-        "2: pods[0].units: stands in the template, or here, but not in both",
-    ),
+    "date": (POD + "template: {spec: 2026-13-45}}]", "2: pods[0].template: holds a v"),
+    "both": (POD + f"units: 1, {CONTAINER}}}]}}}}}}]", "2: pods[0].units: stands in t"),
     "bytes": (
         POD + CONTAINER + ", resources: {limits: {baidu.com/vcuda-memory: 5Gi}}}]}}}]",
         "2: pods[0].template: Invalid vcuda request: baidu.com/vcuda-memory is",
@@ -195,10 +179,7 @@ WRONG = {
         POD + "}" + EXPECT + "{p: n, default/p: n}",
         "4: expect.pods.default/p: default/p is there twice; give it once",
     ),
-    "expected elsewhere": (
-        POD + "}" + EXPECT + "{x/p: n}",
-        "4: expect.pods.x/p: there is no such pod in this scenario",
-    ),
+    "nowhere": (POD + "}" + EXPECT + "{x/p: n}", "4: expect.pods.x/p: there is no su"),
 }
 
 
@@ -272,10 +253,7 @@ WRONG_TEMPLATES = {
     "greater": (affinity("Gt", ["x"]), "spec.affinity.nodeAffinity.required"),
     "operator": (affinity("Is", ["3"]), "spec.affinity.nodeAffinity.required"),
     "values": (affinity("In", 3), "spec.affinity.nodeAffinity.required"),
-    "whole number": (
-        manifest(priority="high"),
-        "spec.priority: must be a whole number",
-    ),
+    "whole number": (manifest(priority="high"), "spec.priority: must be a whole numbe"),
     "class": (
         manifest(priorityClassName="high"),
         'spec.priorityClassName: is "high", and a scenario has no priority classes;',
@@ -321,10 +299,7 @@ WRONG_EVENTS = {
         "- {at: 4, delete: p}\n- {at: 5, delete: p}",
         "5: events[1].delete: there is no pod default/p any more: it was del",
     ),
-    "many nodes": (
-        "- {add: {name: c, count: 1000000000}}",
-        '4: events[0].add.count: is "1000000000"; it must be a whole number',
-    ),
+    "many": ("- {add: {name: c, count: 20001}}", '4: events[0].add.count: is "20001";'),
 }
 
 

@@ -11,7 +11,7 @@ from gpusharectl.simulate.result import Report, thinned
 from gpusharectl.simulate.scenario import Step
 from gpusharectl.simulate.serialize import report_csv, report_data
 from tests.gpusharectl.simulate.building import come, node, played, scenario
-from tests.gpusharectl.simulate.test_screens import compared, nothing, report, seeds
+from tests.gpusharectl.simulate.test_render import compared, nothing, report, seeds
 
 
 def test_all_of_it_is_json() -> None:
