@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpusharectl.top.scrape import PROCESSES
 from tests.gpusharectl.cluster_states import NOW
 
 TICK = NOW.timestamp() - 2
@@ -66,64 +65,39 @@ class Says:
     failed: tuple[str, ...] = ()
     config_ok: bool = True
     times: Mapping[str, float] = field(
-        default_factory=lambda: dict.fromkeys(
-            ("utilization", "memory", PROCESSES), TICK
-        )
+        default_factory=lambda: {"utilization": TICK, "memory": TICK, "processes": TICK}
     )
 
 
 def page(*cards: Shown, told: Says | None = None, node: str = "n") -> bytes:
-    """The text of a page, each name with its HELP and TYPE, as Prometheus wants it."""
-    lines: dict[str, list[str]] = {}
+    """The text of a page, as far as anybody reads it."""
+    lines: list[str] = []
 
     def put(name: str, value: float | None, **labels: str) -> None:
         if value is not None:
             pairs = ",".join(f'{key}="{text}"' for key, text in labels.items())
-            lines.setdefault(name, []).append(f"{name}{{{pairs}}} {value!r}")
+            lines.append(f"{name}{{{pairs}}} {value!r}\n")
 
     for card in cards:
-        own = _labels(card, node)
+        own = {"gpu": str(card.index), "UUID": card.uuid, "NodeName": node}
         for name, value in card.samples():
             put(name, value, **own)
         put("vcuda_sm_util_source", 1.0, **own, source=card.source)
         put("DCGM_FI_DEV_SM_CLOCK", 1200.0, **own)
         for use in card.uses:
-            whose = _whose(use.namespace, use.pod, use.container)
             for name, value in use.samples():
-                put(name, value, **own, **whose)
-        if card.outside is not None:
-            name = "DCGM_CUSTOM_PROCESS_MEM_USED"
-            put(name, card.outside, **own, **_whose("", "", ""))
+                put(name, value, **own, **_names(use.namespace, use.pod, use.container))
+        put("DCGM_CUSTOM_PROCESS_MEM_USED", card.outside, **own, **_names("", "", ""))
     said = told or Says()
-    put("vcuda_exporter_info", 1.0, version="0.1.0", driver="550.54.15", NodeName=node)
-    put("vcuda_exporter_config_ok", float(said.config_ok), NodeName=node)
+    put("vcuda_exporter_info", 1.0, version="0.1.0", driver="550.54.15")
+    put("vcuda_exporter_config_ok", float(said.config_ok))
     for about in said.troubles:
-        put("vcuda_exporter_trouble", 1.0, about=about, NodeName=node)
+        put("vcuda_exporter_trouble", 1.0, about=about)
     for group, at in said.times.items():
-        put("vcuda_collect_timestamp_seconds", at, group=group, NodeName=node)
-        well = float(group not in said.failed)
-        put("vcuda_collector_success", well, group=group, NodeName=node)
-    text = "".join(
-        f"# HELP {name} It.\n# TYPE {name} gauge\n"
-        + "".join(f"{one}\n" for one in found)
-        for name, found in lines.items()
-    )
-    return text.encode()
+        put("vcuda_collect_timestamp_seconds", at, group=group)
+        put("vcuda_collector_success", float(group not in said.failed), group=group)
+    return "".join(lines).encode()
 
 
-def _labels(card: Shown, node: str) -> dict[str, str]:
-    return {
-        "gpu": str(card.index),
-        "UUID": card.uuid,
-        "pci_bus_id": f"00000000:0{card.index}:00.0",
-        "device": f"nvidia{card.index}",
-        "modelName": "Tesla P4",
-        "hostname": node,
-        "DCGM_FI_DRIVER_VERSION": "550.54.15",
-        "NodeName": node,
-    }
-
-
-def _whose(namespace: str, pod: str, container: str) -> dict[str, str]:
-    names = {"NamespaceName": namespace, "PodName": pod, "ContainerName": container}
-    return {**names, "AllocateMode": "share" if pod else ""}
+def _names(namespace: str, pod: str, container: str) -> dict[str, str]:
+    return {"NamespaceName": namespace, "PodName": pod, "ContainerName": container}

@@ -104,14 +104,6 @@ def test_cordon_and_back(cluster: Embedded, kubeconfig: str) -> None:
     assert names.CORDON not in node["metadata"]["annotations"]
 
 
-def test_clear(cluster: Embedded, kubeconfig: str) -> None:
-    """The order stands on the node for its device plugin."""
-    assert ran(kubeconfig, "clear-card", "node-2", "0").exit_code == 0
-    node = cluster.get(Kind.NODES, "", "node-2")
-    assert node["metadata"]["annotations"][names.CLEAR] == A
-    cluster.annotate(Kind.NODES, "", "node-2", {names.CLEAR: None})
-
-
 @pytest.mark.parametrize("command", ["cordon-card", "uncordon-card", "clear-card"])
 @pytest.mark.parametrize(
     ("words", "code"), [(["node-2"], 2), (["node-2", "9"], 1), (["nod", "0"], 1)]

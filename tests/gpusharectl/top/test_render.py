@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from gpushare.domain.model import Amount
 from gpusharectl.state.view import CardView, PodShare
@@ -124,20 +123,6 @@ def test_wide_characters_keep_the_columns() -> None:
     rows = [line for line in lines if line.startswith("n ")]
     assert len({cell_len(line) for line in rows}) == 1
     assert len({cell_len(line.partition(" 1.00 ")[0]) for line in rows}) == 1
-
-
-@pytest.mark.parametrize("name", ["at_work", "silent", "elsewhere"])
-def test_colour_only_adds(name: str) -> None:
-    """Without it the same screen is left."""
-    console = Console(
-        width=80, highlight=False, force_terminal=True, color_system="standard"
-    )
-    with console.capture() as capture:
-        show(console, top_of(name), Layout())
-    assert "\x1b[" in capture.get()
-    plain = Text.from_ansi(capture.get()).plain
-    lines = [line.rstrip() for line in plain.splitlines()]
-    assert lines == screen(top_of(name)).splitlines()
 
 
 @pytest.mark.parametrize("by", ["pod", "card"])

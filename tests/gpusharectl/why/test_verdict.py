@@ -29,31 +29,18 @@ CORES = st.integers(0, 60)
 
 @st.composite
 def nodes(draw: st.DrawFn) -> Node:
-    """Up to four cards, some closed, with holders, kept room and unknown pods."""
-    count = draw(st.integers(1, 4))
+    """Up to four cards, some closed, with holders, nominated and unplaced pods."""
+    mostly = st.sampled_from([True, True, True, False])
     its = [
-        card(
-            index,
-            draw(SIZES),
-            healthy=draw(st.sampled_from([True, True, True, False])),
-            cordoned=draw(st.sampled_from([False, False, True])),
-        )
-        for index in range(count)
+        card(index, draw(SIZES), healthy=draw(mostly), cordoned=not draw(mostly))
+        for index in range(draw(st.integers(1, 4)))
     ]
+    at, few = st.integers(0, len(its) - 1), st.integers(0, 6)
     held = [
-        placement(
-            f"p{number}",
-            draw(st.integers(0, count - 1)),
-            draw(st.integers(0, 6)),
-            draw(CORES),
-            priority=draw(st.integers(0, 2)),
-        )
-        for number in range(draw(st.integers(0, 5)))
+        placement(f"p{n}", draw(at), draw(few), draw(CORES), priority=draw(few))
+        for n in range(draw(st.integers(0, 5)))
     ]
-    kept = [
-        placement("kept", draw(st.integers(0, count - 1)), 2, 10, priority=9)
-        for _ in range(draw(st.integers(0, 1)))
-    ]
+    kept = [placement("kept", draw(at), 2, 10, priority=9)] * draw(st.integers(0, 1))
     unplaced = [request("bare", draw(SIZES), draw(CORES))] * draw(st.integers(0, 1))
     return node(*its, holds=held, nominated=kept, unplaced=unplaced)
 
@@ -88,7 +75,7 @@ def test_what_would_fit_does_and_nothing_larger(page: Node, policy: Policy) -> N
         assert not fits(room + Amount(units=1), page, policy)
         if room.cores < CORES_PER_CARD - 1:
             assert not fits(room + Amount(cores=1), page, policy)
-    for cores in range(0, CORES_PER_CARD, 7):
+    for cores in range(0, CORES_PER_CARD, 11):
         for units in range(1, 14):
             offered = any(Amount(cores, units).fits(room) for room in found.shares)
             assert fits(Amount(cores, units), page, policy) == offered
@@ -150,8 +137,7 @@ def test_who_would_have_to_go_is_enough_and_not_too_many(
 def test_room_for_whole_cards_is_room(page: Node, count: int, policy: Policy) -> None:
     """Without those named, the domain places it."""
     asked = asking(Amount(CORES_PER_CARD * count))
-    found = from_node(asked, page, policy)
-    if found is not None:
+    if found := from_node(asked, page, policy):
         left = page.as_seen_by(replace(asked.pod, priority=2**31))
         assert refusal(asked, left.without(uids(found)), policy) is None
 
@@ -163,12 +149,10 @@ def test_what_is_opened_has_room(
 ) -> None:
     """With the cards named open again, it fits."""
     asked = request("new", max(1, units), cores)
-    found = reopened(asked, [page], policy)
-    if found is not None:
-        chosen = {each.uuid for each in found.cards}
+    if found := reopened(asked, [page], policy):
         opened = tuple(
-            replace(c, healthy=True, cordoned=False) if c.uuid in chosen else c
-            for c in page.cards
+            replace(one, healthy=True, cordoned=False) if one in found.cards else one
+            for one in page.cards
         )
         assert refusal(asked, replace(page, cards=opened), policy) is None
 
