@@ -67,9 +67,9 @@ class ClusterState:
     """The placements, and the objects beside them, all read at one time.
 
     ``pods`` name our resources and have not ended. ``parts`` are our own pods and
-    kube-scheduler's. ``quotas`` are all ResourceQuotas, None if they could not be read.
-    ``reviewed``: the API server calls our webhook; None if that could not be read.
-    ``troubles`` were found while reading.
+    kube-scheduler's in ``kube-system``. ``quotas`` are all ResourceQuotas, None if they
+    could not be read. ``reviewed``: the API server calls our webhook; None if that could
+    not be read. ``troubles`` were found while reading.
     """
 
     placements: Placements
@@ -96,8 +96,7 @@ class ClusterState:
         for pod in self.parts:
             if facts.is_part(pod, facts.DEVICE_PLUGIN):
                 name = facts.node_of(pod)
-                ready = facts.holds(pod, "Ready") is True
-                found[name] = found.get(name, False) or ready
+                found[name] = found.get(name, False) or facts.is_ready(pod)
         return found
 
 
@@ -116,7 +115,9 @@ def read_state(access: Access, now: datetime, *, whole: bool = False) -> Cluster
     for pod in everything(access.cluster, Kind.PODS, UNFINISHED):
         if codec.is_ours(pod):
             pods.append(pod)
-        if facts.is_part(pod) or facts.is_kube_scheduler(pod):
+        # In other namespaces anybody may use the labels of our parts.
+        in_system = pod["metadata"]["namespace"] == facts.SYSTEM
+        if in_system and (facts.is_part(pod) or facts.is_kube_scheduler(pod)):
             parts.append(pod)
     placements, seen = _placements(access.objects, nodes, pods, parts)
     troubles: list[Trouble] = []
@@ -184,12 +185,7 @@ def everything(
 def _placements(
     objects: Objects, nodes: Sequence[Json], pods: Sequence[Json], parts: Sequence[Json]
 ) -> tuple[Placements, Mapping[PodUID, SeenPod]]:
-    # In other namespaces anybody may use these labels.
-    extenders = [
-        pod
-        for pod in parts
-        if facts.is_extender(pod) and pod["metadata"].get("namespace") == facts.SYSTEM
-    ]
+    extenders = [pod for pod in parts if facts.is_extender(pod)]
     because = "no extender pod is ready"
     if not extenders:
         because = f"there is no extender pod in {facts.SYSTEM}"

@@ -8,8 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpushare.domain.model import CORES_PER_CARD, NOTHING, Card
-from gpushare.kube import facts, words
-from gpushare.kube.names import DOMAIN
+from gpushare.kube import facts, names, words
 from gpusharectl.output import (
     Piece,
     Words,
@@ -136,11 +135,10 @@ def _node(node: NodeView, layout: _Layout) -> Iterator[RenderableType]:
         line.append(f"  {state}", _WARN)
     yield line
     if layout.wide:
-        yield Words(
-            f"  kubelet offers {rounded(node.offered_units)} units and "
-            f"{rounded(node.offered_cores)} cores; device plugin pod {node.plugin}",
-            _DIM,
-        )
+        units = rounded(facts.allocatable(node.body, names.MEMORY))
+        cores = rounded(facts.allocatable(node.body, names.CORE))
+        offers = f"  kubelet offers {units} units and {cores} cores"
+        yield Words(f"{offers}; device plugin pod {node.plugin}", _DIM)
     for card in node.cards:
         yield from _card(node, card, layout)
     for uuid, share in node.gone:
@@ -153,9 +151,10 @@ def _states(node: NodeView) -> Iterator[str]:
         yield "no cards"
     if node.complaint:
         yield "its annotation cannot be read"
-    if node.ready is not True:
-        yield "not ready" if node.ready is False else "readiness not known"
-    if not node.schedulable:
+    ready = facts.holds(node.body, "Ready")
+    if ready is not True:
+        yield "not ready" if ready is False else "readiness not known"
+    if facts.is_unschedulable(node.body):
         yield "unschedulable"
     if node.labelled and node.plugin != PLUGIN_READY:
         yield f"device plugin {node.plugin}"
@@ -259,7 +258,7 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
     name = max(20, *(len(one.name) for one in shown)) if wide else 20
     columns = {
         resource: max(
-            len(resource.removeprefix(f"{DOMAIN}/")),
+            len(resource.removeprefix(f"{names.DOMAIN}/")),
             *(len(_used(_tightest(view, resource))) for view in shown),
         )
         for resource in COUNTED
@@ -271,7 +270,7 @@ def _namespaces(seen: Sequence[NamespaceView], *, wide: bool) -> Iterator[Words]
     elif columns:
         over += "  used of quota"
     for resource, width in columns.items():
-        head += f"  {resource.removeprefix(f'{DOMAIN}/'):>{width}}"
+        head += f"  {resource.removeprefix(f'{names.DOMAIN}/'):>{width}}"
     yield Words(f"\n{over}", _DIM)
     yield Words(head, _DIM)
     for view in shown:

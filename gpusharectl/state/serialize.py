@@ -29,7 +29,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpushare.domain.model import UNIT_MIB, Amount, Card, PodRef
-from gpushare.kube import facts
+from gpushare.kube import facts, names
 from gpusharectl.state.read import Placements, Trouble
 from gpusharectl.state.view import (
     CardView,
@@ -121,11 +121,14 @@ def _largest(seen: Overview) -> Data | None:
 def _node(node: NodeView) -> Data:
     return {
         "name": node.name,
-        "ready": node.ready,
-        "schedulable": node.schedulable,
+        "ready": facts.holds(node.body, "Ready"),
+        "schedulable": not facts.is_unschedulable(node.body),
         "labelled": node.labelled,
         "device_plugin": node.plugin,
-        "offered": {"cores": node.offered_cores, "units": node.offered_units},
+        "offered": {
+            "cores": facts.allocatable(node.body, names.CORE),
+            "units": facts.allocatable(node.body, names.MEMORY),
+        },
         "complaint": node.complaint or None,
         "cards": [_card(view) for view in node.cards],
         "gone": [_share(share) | {"card": uuid} for uuid, share in node.gone],

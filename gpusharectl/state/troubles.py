@@ -16,9 +16,6 @@ from gpusharectl.state.read import ClusterState, Trouble
 
 _OUR_FOLDERS = ("/etc/kubernetes/vcuda/", "/etc/rancher/k3s/vcuda/")
 """Where the installer puts kube-scheduler's configuration."""
-_PLUGIN_REFUSES = "CreateContainerConfigError"
-"""kubelet's reason if a device plugin refuses a container before its start."""
-_MOST = 3
 
 
 def troubles(state: ClusterState, of_host: Sequence[Trouble] = ()) -> Iterator[Trouble]:
@@ -42,7 +39,7 @@ def _extender(state: ClusterState) -> Iterator[Trouble]:
             "way, pods that request cards wait, or are bound without one"
         )
         yield Trouble("extender", what, "gpusharectl install")
-    elif not any(facts.holds(pod, "Ready") for pod in pods):
+    elif not any(map(facts.is_ready, pods)):
         name = facts.label(pods[0], facts.PART_NAME)
         yield Trouble("extender", _none_ready(pods), _of_part("logs", name))
 
@@ -78,7 +75,7 @@ def _scheduler(state: ClusterState, reported: set[str]) -> Iterator[Trouble]:
 def _webhook(state: ClusterState) -> Iterator[Trouble]:
     """Report a webhook that is called or has pods, none of which is ready."""
     pods = [pod for pod in state.parts if facts.is_part(pod, facts.WEBHOOK)]
-    if any(facts.holds(pod, "Ready") for pod in pods):
+    if any(map(facts.is_ready, pods)):
         return
     if pods:
         what = _none_ready(pods)
@@ -100,9 +97,9 @@ def _device_plugin(state: ClusterState) -> Iterator[Trouble]:
         ready = state.plugins.get(name)
         if ready or not facts.is_labelled(node):
             continue
-        lacks = (
-            "it has no device plugin" if ready is None else "its plugin is not ready"
-        )
+        lacks = "its plugin is not ready"
+        if ready is None:
+            lacks = "it has no device plugin"
         what = f"the node has the label {names.GPU_NODE_LABEL}=true, but {lacks}"
         yield Trouble(name, what, _of_part("describe pods", facts.DEVICE_PLUGIN))
 
@@ -153,7 +150,7 @@ def _annotations(state: ClusterState) -> Iterator[Trouble]:
         for key, command in ((names.CORDON, "uncordon-card"), (names.CLEAR, "")):
             missing = codec.uuids(facts.annotation(node, key)) - here
             if missing:
-                cards = words.listed(sorted(missing), _MOST)
+                cards = words.listed(sorted(missing), 3)
                 what = f"{key} names cards that the node does not have: {cards}"
                 by_hand = f"kubectl annotate node {name} {key}-"
                 ours = f"gpusharectl {command} {name} {min(missing)}"
@@ -173,7 +170,7 @@ def _unplaced(state: ClusterState) -> Iterator[Trouble]:
         if node.unplaced:
             pods = sorted(str(asked.pod) for asked in node.unplaced.values())
             what = (
-                f"the card of {words.listed(pods, _MOST)} is not known, so each card "
+                f"the card of {words.listed(pods, 3)} is not known, so each card "
                 "here is charged for it"
             )
             do = (
@@ -202,7 +199,7 @@ def _not_started(state: ClusterState) -> Iterator[Trouble]:
     """Report bound pods whose container the device plugin refuses."""
     for seen in state.pods.values():
         waits = facts.waits_because(seen.body)
-        if seen.record.node and waits.startswith(_PLUGIN_REFUSES):
+        if seen.record.node and waits.startswith("CreateContainerConfigError"):
             name = facts.full_name(seen.body)
             yield Trouble(name, f"does not start: {waits}", f"gpusharectl why {name}")
 
@@ -215,7 +212,7 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
             found.setdefault(text, []).append(facts.full_name(seen.body))
     for text, pods in found.items():
         do = "correct it where these pods are created"
-        yield Trouble(words.listed(pods, _MOST), text, do)
+        yield Trouble(words.listed(pods, 3), text, do)
 
 
 def _idle_quotas(state: ClusterState) -> Iterator[Trouble]:

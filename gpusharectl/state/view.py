@@ -81,21 +81,21 @@ class CardView:
 class NodeView:
     """A node that shares cards, or should.
 
-    ``ready`` is None if it is not known. ``offered_...`` is kubelet's allocatable, None
-    if kubelet does not know the resource. ``gone`` are pods on cards that the node no
-    longer has.
+    ``body`` is as the API server has it; a node that it does not know is not ready and
+    unschedulable. ``gone`` are pods on cards that the node no longer has.
     """
 
     name: str
-    ready: bool | None
-    schedulable: bool
-    labelled: bool
+    body: Json
     plugin: str
-    offered_units: int | None
-    offered_cores: int | None
     cards: tuple[CardView, ...]
     gone: tuple[tuple[CardUUID, PodShare], ...]
     complaint: str = ""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the device plugin is to run there."""
+        return facts.is_labelled(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,31 +207,24 @@ def _shares_cards(node: Node | None, body: Json | None) -> bool:
 
 
 def _node(state: ClusterState, node: Node) -> NodeView:
-    body = state.node(node.name)
+    body, complaint = state.node(node.name), ""
+    if body is None:
+        body = {"metadata": {}, "spec": {"unschedulable": True}}
+        complaint = "the API server knows no such node"
+    try:
+        codec.cards(body)
+    except Malformed as error:
+        complaint = str(error)
     here = {card.uuid for card in node.cards}
     shares = sorted(_shares_on(state, node), key=_largest_first)
     return NodeView(
-        name=node.name,
-        ready=None if body is None else facts.holds(body, "Ready"),
-        schedulable=body is not None and not facts.is_unschedulable(body),
-        labelled=body is not None and facts.is_labelled(body),
-        plugin=_PLUGIN[state.plugins.get(node.name)],
-        offered_units=facts.allocatable(body, names.MEMORY) if body else None,
-        offered_cores=facts.allocatable(body, names.CORE) if body else None,
-        cards=tuple(_card(node, card, shares) for card in node.cards),
-        gone=tuple(one for one in shares if one[0] not in here),
-        complaint=_complaint(body),
+        node.name,
+        body,
+        _PLUGIN[state.plugins.get(node.name)],
+        tuple(_card(node, card, shares) for card in node.cards),
+        tuple(one for one in shares if one[0] not in here),
+        complaint,
     )
-
-
-def _complaint(node: Json | None) -> str:
-    if node is None:
-        return "the API server knows no such node"
-    try:
-        codec.cards(node)
-    except Malformed as error:
-        return str(error)
-    return ""
 
 
 def _card(

@@ -19,8 +19,6 @@ from gpusharectl.why.explain import why as explain
 from gpusharectl.why.render import draw_answer
 from gpusharectl.why.serialize import absent_data, answer_data
 
-_NO_ANSWER = 1
-_MOST = 3
 _CODES = (
     "Exit codes: 0 the pod holds its card, requests none, or has ended; 3 it waits, "
     "can never run, or its card is not known; 1 there is no such pod, or the cluster "
@@ -80,11 +78,11 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     found = suggestions(namespace, name, [full_name(pod) for pod in pods])
     pod = f"{namespace}/{name}"
     if output:
-        give(absent_data(pod, found, _NO_ANSWER), output)
-        return _NO_ANSWER
-    hint = f" Did you mean {' or '.join(found)}?" if found else ""
-    click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
-    return _NO_ANSWER
+        give(absent_data(pod, found, code=1), output)
+    else:
+        hint = f" Did you mean {' or '.join(found)}?" if found else ""
+        click.echo(f"Error: there is no pod {pod}.{hint}", err=True)
+    return 1
 
 
 def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
@@ -100,6 +98,6 @@ def suggestions(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
     found = [pod.partition("/") for pod in pods]
     same = [f"{space}/{name}" for space, _, one in found if one == name]
     here = [one for space, _, one in found if space == namespace]
-    like = get_close_matches(name, here, n=_MOST)
+    like = get_close_matches(name, here, n=3)
     like += [one for one in here if one.startswith(name) and one not in like]
-    return [*same, *(f"{namespace}/{one}" for one in like)][:_MOST]
+    return [*same, *(f"{namespace}/{one}" for one in like)][:3]

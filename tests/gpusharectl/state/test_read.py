@@ -26,6 +26,7 @@ from tests.gpusharectl.cluster_states import (
     CORE,
     NOW,
     extender,
+    in_namespace,
     kube_scheduler,
     node_of,
     quota,
@@ -165,6 +166,8 @@ def test_what_is_kept_of_the_pods() -> None:
         pod_json("plain"),
         pod_json("done", units=3, phase="Succeeded"),
         kube_scheduler(),
+        # Anybody may write labels in a namespace of his own.
+        in_namespace(extender("forged"), "mallory"),
     ]
     found = read_state(FakeReach(*pods), NOW)
     assert [one.record.pod.name for one in found.pods.values()] == ["ours", "zero"]

@@ -40,7 +40,7 @@ from tests.deviceplugin.exporter_data import (
     use,
 )
 from tests.deviceplugin.node_fixture import NODE
-from tests.gpusharectl.cluster_states import cluster_state, in_namespace, part
+from tests.gpusharectl.cluster_states import cluster_state, part
 from tests.gpusharectl.exporter_pages import TICK, Says, Shown, Use, page
 from tests.gpusharectl.top_states import exporter
 from tests.testbed.waiting import wait_until
@@ -109,34 +109,17 @@ def test_only_nodes_that_are_shown_are_asked() -> None:
     assert exporters.asked == ["gpushare-exporter-a"]
 
 
-def in_another_namespace() -> Json:
-    """Anybody may write labels in a namespace of his own."""
-    return in_namespace(exporter("a"), "mallory")
-
-
-def without_image() -> Json:
+def test_one_that_is_not_ready_is_not_asked() -> None:
+    """kubelet's words say why, if there are any."""
     pod = exporter("a", ready=False)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    return pod
-
-
-NOT_READY = "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
-
-
-@pytest.mark.parametrize(
-    ("pod", "because", "do"),
-    [
-        (in_another_namespace(), "no exporter runs on the node", "--with-monitoring"),
-        (without_image(), NOT_READY, "describe pods"),
-    ],
-)
-def test_a_pod_that_is_not_asked(pod: Json, because: str, do: str) -> None:
     exporters = FakeExporters()
     told = exporters.scraped(pod)["a"]
     assert isinstance(told, NoAnswer)
-    assert told.because == because
-    assert do in told.do
+    assert told.because == (
+        "its exporter is not ready: ImagePullBackOff: Back-off pulling image"
+    )
     assert exporters.asked == []
 
 
