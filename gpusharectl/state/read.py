@@ -67,9 +67,9 @@ class ClusterState:
     """The placements, and the objects beside them, all read at one time.
 
     ``pods`` name our resources and have not ended. ``parts`` are our own pods and
-    kube-scheduler's in ``kube-system``. ``quotas`` are all ResourceQuotas, None if they
-    could not be read. ``reviewed``: the API server calls our webhook; None if that could
-    not be read. ``troubles`` were found while reading.
+    kube-scheduler's, all in kube-system. ``quotas`` are all ResourceQuotas, None if
+    they could not be read. ``reviewed``: the API server calls our webhook; None if that
+    could not be read. ``troubles`` were found while reading.
     """
 
     placements: Placements

@@ -4,7 +4,8 @@ The domain decides, over the same placements as in the extender; nothing is deci
 here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -15,7 +16,6 @@ from gpushare.domain.model import (
     Card,
     CardUUID,
     Placement,
-    PodRef,
     PodRequest,
 )
 from gpushare.domain.node import Node
@@ -43,18 +43,41 @@ FINE, WAITS = 0, 3
 
 
 @dataclass(frozen=True, slots=True)
-class NoShare:
+class _OfPod:
+    """What every answer has: the pod as the API server has it."""
+
+    body: Json
+
+    @property
+    def pod(self) -> str:
+        """Its name with its namespace."""
+        return facts.full_name(self.body)
+
+    @property
+    def node(self) -> str:
+        """The node to which it is bound; empty before that."""
+        return facts.node_of(self.body)
+
+    @property
+    def waits(self) -> str:
+        """Kubelet's message if a container does not start."""
+        return facts.waits_because(self.body)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Sentences about its annotations without a meaning."""
+        return list(codec.unknown_annotations(self.body))
+
+
+@dataclass(frozen=True, slots=True)
+class NoShare(_OfPod):
     """It requests none of our resources, has ended, or its request is invalid.
 
     ``words`` say why it ended, from its status, or what to request instead.
     """
 
     state: Literal["asks-nothing", "ended", "invalid"]
-    pod: str
-    node: str
-    phase: str
     words: str = ""
-    warnings: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -63,30 +86,24 @@ class NoShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(_OfPod):
     """It waits: what each node lacks, and what would help.
 
-    ``scheduler`` is kube-scheduler's message. ``ways`` were looked for on the
-    ``ways_of`` nearest cards only. ``evicts``: all pods of the best way have a lower
-    priority than this one.
+    ``ways`` were looked for on the ``ways_of`` nearest cards only. ``evicts``: all pods
+    of the best way have a lower priority than this one.
     """
 
     code: ClassVar[int] = WAITS
     state: ClassVar[str] = "pending"
-    pod: PodRef
     request: PodRequest
     policy: str
-    since: str
     nodes: tuple[NodeVerdict, ...]
     because: str
-    scheduler: str
-    scheduler_name: str
     nominated: str
     ways: tuple[Way, ...]
     ways_of: int
     evicts: bool
     next_step: str
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +124,15 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(_OfPod):
     """It has its cards: which, since when, by which policy, and why those.
 
     ``planned`` are the planned cards, if it is on other ones; without a plan
-    (``is_planned``) the device plugin chose. ``waits`` is kubelet's message if a
-    container does not start.
+    (``is_planned``) the device plugin chose.
     """
 
     state: ClassVar[str] = "placed"
-    pod: PodRef
     request: PodRequest
-    node: str
     held: tuple[Held, ...]
     at: str
     policy: str
@@ -126,10 +140,6 @@ class Placed:
     is_planned: bool
     earlier: tuple[Earlier, ...]
     because: str
-    phase: str
-    leaving: bool
-    waits: str
-    warnings: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -138,17 +148,13 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class Unplaced(_OfPod):
     """It is bound, but its cards are not known."""
 
     code: ClassVar[int] = WAITS
     state: ClassVar[str] = "unplaced"
-    pod: PodRef
     request: PodRequest
-    node: str
     complaint: str
-    waits: str
-    warnings: tuple[str, ...] = ()
 
 
 Answer = NoShare | Pending | Placed | Unplaced
@@ -158,30 +164,24 @@ MOST_WAYS = 80
 
 def why(state: ClusterState, pod: Json) -> Answer:
     """Explain a pod, given as the API server has it."""
-    warnings = tuple(codec.unknown_annotations(pod))
-    return replace(_answer(state, pod), warnings=warnings)
-
-
-def _answer(state: ClusterState, pod: Json) -> Answer:
-    said = facts.full_name(pod), facts.node_of(pod), facts.phase(pod)
     if facts.is_terminal(pod):
-        return NoShare("ended", *said, facts.end_words(pod))
+        return NoShare(pod, "ended", facts.end_words(pod))
     if not codec.is_ours(pod):
-        return NoShare("asks-nothing", *said)
+        return NoShare(pod, "asks-nothing")
     try:
         record = codec.pod_record(pod)
     except Malformed as error:
-        return NoShare("invalid", *said, f"it cannot be read: {error}")
+        return NoShare(pod, "invalid", f"it cannot be read: {error}")
     request = record.request
     if isinstance(request, Refusal):
-        return NoShare("invalid", *said, refusal_text(request))
+        return NoShare(pod, "invalid", refusal_text(request))
     if not request.claims:
-        return NoShare("asks-nothing", *said)
+        return NoShare(pod, "asks-nothing")
     if record.node:
         return _bound(state, record, request, pod)
     policy = state.placements.choice.policy(request.policy)
     if isinstance(policy, Refusal):
-        return NoShare("invalid", *said, refusal_text(policy))
+        return NoShare(pod, "invalid", refusal_text(policy))
     return _Waiting(state, record, request, policy, pod).answer()
 
 
@@ -194,13 +194,7 @@ def _bound(
         actual = record.placement or record.plan
         known = node is not None and record.pod.uid in node.unplaced
         if known or actual is None:
-            return Unplaced(
-                record.pod,
-                request,
-                str(record.node),
-                record.complaint,
-                facts.waits_because(pod),
-            )
+            return Unplaced(pod, request, record.complaint)
     return _placed(state, record, request, actual, pod)
 
 
@@ -228,9 +222,8 @@ def _placed(
             earlier = tuple(_earlier(request, before, actual, policy))
             because = _because(request, before, actual, policy)
     return Placed(
-        pod=record.pod,
+        body=pod,
         request=request,
-        node=str(record.node),
         held=_named(actual, by_uuid),
         at=_at(pod),
         policy=choice.default if request.policy is None else request.policy,
@@ -238,9 +231,6 @@ def _placed(
         is_planned=record.plan is not None,
         earlier=earlier,
         because=because,
-        phase=facts.phase(pod),
-        leaving=record.terminating,
-        waits=facts.waits_because(pod),
     )
 
 
@@ -254,12 +244,10 @@ def _named(placement: Placement, cards: Mapping[CardUUID, Card]) -> tuple[Held, 
 def _at(pod: Json) -> str:
     """Return the time of the plan, else of the actual placement, else empty."""
     for key in (names.PLACEMENT, names.ACTUAL):
-        text = facts.annotation(pod, key)
-        try:
+        with suppress(Malformed):
+            text = facts.annotation(pod, key)
             if text and (at := Reader.parse(text, key).optional_text("at")):
                 return at
-        except Malformed:
-            continue
     return ""
 
 
@@ -337,20 +325,17 @@ class _Waiting:
         self._fits = any(verdict.fits for verdict in self._verdicts)
 
     def answer(self) -> Pending:
-        record, request, pod = self._record, self._request, self._pod
+        record, request = self._record, self._request
         ways, looked_at = self._ways()
         best = min(ways, key=lambda way: way.cost, default=None)
         pods = best.pods if best else ()
         because = shortage(record, self._nodes, self._state.placements.choice).because
         return Pending(
-            pod=record.pod,
+            body=self._pod,
             request=request,
             policy=self._policy.name,
-            since=facts.created(pod),
             nodes=self._verdicts,
             because=because,
-            scheduler=facts.scheduler_says(pod),
-            scheduler_name=facts.scheduler_of(pod),
             nominated=str(record.nominated),
             ways=ways,
             ways_of=looked_at,

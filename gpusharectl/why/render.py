@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpushare.domain.model import PodRequest
-from gpushare.kube import words
+from gpushare.kube import facts, words
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import Words, age
 from gpusharectl.state.read import ClusterState
@@ -43,10 +43,11 @@ def _parts(answer: Answer, now: datetime) -> Iterator[RenderableType]:
 def _no_share(answer: NoShare) -> Iterator[Text]:
     on = f" on {answer.node}" if answer.node else ""
     said = f" ({answer.words})" if answer.words else ""
+    phase = facts.phase(answer.body)
     text = {
         "asks-nothing": f"{answer.pod} requests no part of a card, so gpushare does "
-        f"not affect it. It is {answer.phase}{on}; kubectl describe pod says more.",
-        "ended": f"{answer.pod} has ended{on}: {answer.phase}{said}. It holds no part "
+        f"not affect it. It is {phase}{on}; kubectl describe pod says more.",
+        "ended": f"{answer.pod} has ended{on}: {phase}{said}. It holds no part "
         "of a card any more.",
         "invalid": f"{answer.pod} can run on no node. {answer.words}.",
     }[answer.state]
@@ -95,13 +96,12 @@ def _placed(answer: Placed, now: datetime) -> Iterator[Text]:
         yield Words(
             f"  Card {one.card.index} comes before it in this order: it {one.words}"
         )
-    if answer.leaving:
+    if facts.is_leaving(answer.body):
         yield Words("It is terminating, and holds its share until it has ended.")
     if answer.waits:
         yield Words(f"It does not start; kubelet says: {answer.waits}")
-        yield Words(
-            f"Next: kubectl describe pod -n {answer.pod.namespace} {answer.pod.name}"
-        )
+        namespace, _, name = answer.pod.partition("/")
+        yield Words(f"Next: kubectl describe pod -n {namespace} {name}")
 
 
 def _allowed(answer: Pending | Placed) -> Iterator[Text]:
@@ -128,7 +128,8 @@ def _card_name(held: Held) -> str:
 
 
 def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
-    old = f"has waited for {age(answer.since, now)}" if answer.since else "waits"
+    since = facts.created(answer.body)
+    old = f"has waited for {age(since, now)}" if since else "waits"
     asks = words.claims(answer.request.claims)
     yield Words(f"{answer.pod} requests {asks}. It {old}:", _BOLD)
     yield Words(f"{answer.because}.", _BOLD)
@@ -145,8 +146,8 @@ def _pending(answer: Pending, now: datetime) -> Iterator[RenderableType]:
         yield Words(
             "Those pods have a lower priority, so kube-scheduler may preempt them."
         )
-    if answer.scheduler:
-        yield Words(f"kube-scheduler says: {answer.scheduler}")
+    if scheduler := facts.scheduler_says(answer.body):
+        yield Words(f"kube-scheduler says: {scheduler}")
     fits = answer.nominated or any(node.fits for node in answer.nodes)
     yield Words(f"{'Next' if fits else 'To run it'}: {answer.next_step}.", _BOLD)
     yield Words("-o json prints this as data.", _DIM)

@@ -29,7 +29,7 @@ delete to make room; they were looked for on the ``ways_of`` nearest cards or no
 
 from collections.abc import Sequence
 
-from gpushare.kube import words
+from gpushare.kube import facts, words
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
 from gpusharectl.state.read import Placements
@@ -50,9 +50,9 @@ def answer_data(answer: Answer, placements: Placements) -> Data:
     return {
         "v": VERSION,
         "state": answer.state,
-        "pod": str(answer.pod),
+        "pod": answer.pod,
         "code": answer.code,
-        "warnings": list(answer.warnings),
+        "warnings": answer.warnings,
         "books": source_data(placements),
         **_of(answer),
     }
@@ -70,7 +70,7 @@ def _of(answer: Answer) -> Data:
         case NoShare():
             found = {"node": answer.node or None}
             if answer.state != "invalid":
-                found["phase"] = answer.phase
+                found["phase"] = facts.phase(answer.body)
             if answer.state != "asks-nothing":
                 found["because"] = answer.words or None
             return found
@@ -111,8 +111,8 @@ def _placed(answer: Placed) -> Data:
             {"uuid": one.card.uuid, "index": one.card.index, "because": one.words}
             for one in answer.earlier
         ],
-        "phase": answer.phase,
-        "leaving": answer.leaving,
+        "phase": facts.phase(answer.body),
+        "leaving": facts.is_leaving(answer.body),
         "waits": answer.waits or None,
     }
 
@@ -123,10 +123,10 @@ def _pending(answer: Pending) -> Data:
         "claims": [amount_data(claim.amount) for claim in answer.request.claims],
         "policy": answer.policy,
         **_allowed(answer),
-        "since": answer.since or None,
+        "since": facts.created(answer.body) or None,
         "because": answer.because,
-        "kube_scheduler": answer.scheduler or None,
-        "scheduler_name": answer.scheduler_name,
+        "kube_scheduler": facts.scheduler_says(answer.body) or None,
+        "scheduler_name": facts.scheduler_of(answer.body),
         "nominated": answer.nominated or None,
         "nodes": [_node(node) for node in answer.nodes],
         "ways": [_way(way) for way in answer.ways],
