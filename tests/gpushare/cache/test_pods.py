@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -143,19 +144,6 @@ def test_a_pod_bound_without_a_placement_is_counted(
     assert followed.pods.without_placement() == ()
 
 
-def test_a_forged_placement_is_none(followed: FollowedCluster) -> None:
-    """A UID of another pod: counted as bound without us, and charged on every card."""
-    forged = pod_json(
-        "a",
-        units=4,
-        node="n",
-        annotations={names.PLACEMENT: encode_placement(placement("other"), AT)},
-    )
-    followed.hear(forged)
-    assert followed.free == [25, 25]
-    assert len(followed.pods.without_placement()) == 1
-
-
 def test_a_pod_made_again_under_its_name_is_another(followed: FollowedCluster) -> None:
     old = pod_json("a", uid="uid-1", units=4)
     followed.hear(old, pod_json("a", uid="uid-2", units=4))
@@ -206,79 +194,25 @@ def test_a_holder_that_no_list_names_has_gone(followed: FollowedCluster) -> None
     assert followed.free[0] == 29
 
 
-def bare(name: str = "a", units: int = 20, **notes: Placement) -> Json:
-    """A pod bound to n, with these placements: ``plan`` and ``actual``."""
-    keys = {"plan": names.PLACEMENT, "actual": names.ACTUAL}
-    texts = {keys[key]: encode_placement(one, AT) for key, one in notes.items()}
-    return pod_json(name, units=units, node="n", annotations=texts)
-
-
-def test_a_pod_bound_without_us_is_charged_on_every_card(
-    followed: FollowedCluster,
-) -> None:
-    followed.hear(bare())
-    assert followed.free == [9, 9]
-    followed.hear(bare(actual=placement("a", 1, 20)))
-    assert followed.free == [29, 9]
-    assert followed.pods.without_placement() == ()
-
-
 @pytest.mark.parametrize("ends", ["DELETED", "Succeeded", "relist"])
 def test_what_is_charged_everywhere_is_freed_everywhere(
     followed: FollowedCluster, ends: str
 ) -> None:
-    followed.hear(bare())
+    followed.hear(pod())
     if ends == "DELETED":
-        followed.pods.apply(event("DELETED", bare()))
+        followed.pods.apply(event("DELETED", pod()))
     elif ends == "relist":
         followed.relist()
     else:
-        followed.hear({**bare(), "status": {"phase": ends}})
+        followed.hear({**pod(), "status": {"phase": ends}})
     assert followed.free == [29, 29]
     assert followed.ledger.holders() == frozenset()
-
-
-def test_an_invalid_request_is_charged_nothing(followed: FollowedCluster) -> None:
-    followed.hear(pod_json("a", cores=150, units=4, node="n"))
-    assert followed.free == [29, 29]
-    assert followed.pods.without_placement() == ()
-
-
-TWO_CARDS = [container_json("a", 3, 100), container_json("b", 9, 80)]
-
-
-@pytest.mark.parametrize(
-    ("asks", "annotations", "free"),
-    [
-        pytest.param({"units": 20}, {names.CONTAINERS: "asunder"}, 9, id="containers"),
-        pytest.param({"units": 20}, {names.UUIDS: ","}, 9, id="uuids"),
-        pytest.param({"units": 20}, {names.MODELS: "a*b"}, 9, id="models"),
-        pytest.param({"containers": TWO_CARDS}, None, 0, id="no-longer-apart"),
-    ],
-)
-def test_a_bound_pod_is_charged_by_its_spec(
-    followed: FollowedCluster, asks: Json, annotations: dict[str, str] | None, free: int
-) -> None:
-    followed.relist(pod_json("a", node="n", annotations=annotations, **asks))
-    assert followed.free == [free, free]
-    assert [record.pod.name for record in followed.pods.without_placement()] == ["a"]
-
-
-def test_a_broken_request_makes_no_small_placement_believable(
-    followed: FollowedCluster,
-) -> None:
-    """It charges less than the pod asks by its spec."""
-    told = bound_json(placement("a", 1, 2))
-    told["metadata"]["annotations"][names.CONTAINERS] = "asunder"
-    told["spec"] = pod_json("a", units=20, node="n")["spec"]
-    followed.hear(told)
-    assert followed.free == [9, 9]
 
 
 def test_what_was_read_of_a_pod_bound_bare_charges_it(
     followed: FollowedCluster,
 ) -> None:
-    assert not followed.pods.settle(pod_record(bare()))
+    assert not followed.pods.settle(pod_record(pod()))
     assert followed.free == [9, 9]
     assert not followed.pods.settle(pod_record(pod_json("b", units=4)))
     assert followed.free == [9, 9]
@@ -297,10 +231,14 @@ class Hasty(Ledger):
         self.reserve(request("hasty", 20), name, FIRST_FIT)
 
 
-def pod(plan: Placement | None = None, actual: Placement | None = None) -> Json:
+def pod(
+    plan: Placement | None = None, actual: Placement | None = None, **more: Any
+) -> Json:
+    """A pod of 20 units bound to n, with these placements and annotations."""
     both = ((names.PLACEMENT, plan), (names.ACTUAL, actual))
     notes = {key: encode_placement(one, AT) for key, one in both if one is not None}
-    return pod_json("a", units=20, node="n", annotations=notes)
+    notes |= more.pop("notes", {})
+    return pod_json("a", **({"units": 20} | more), node="n", annotations=notes)
 
 
 def test_no_bind_comes_between_the_cards_and_what_is_held_of_them() -> None:
@@ -309,36 +247,44 @@ def test_no_bind_comes_between_the_cards_and_what_is_held_of_them() -> None:
     assert followed.free == [9, 9]
 
 
+APART = [container_json("a", 3, 100), container_json("b", 9, 80)]
+ODD = {names.CONTAINERS: "asunder"}
+
+
 @pytest.mark.parametrize(
-    ("plan", "actual", "free"),
+    ("told", "free", "missed"),
     [
-        (None, None, [9, 9]),
-        (PLAN, None, [9, 29]),
-        (PLAN, ACTUAL, [29, 9]),
-        (None, ACTUAL, [29, 9]),
-        (PLAN, IMPOSSIBLE, [9, 29]),
-        (None, IMPOSSIBLE, [9, 9]),
-        (None, placement("a", 0, 20, 200), [9, 9]),
-    ],
-    ids=[
-        "nothing",
-        "plan",
-        "actual wins",
-        "actual alone",
-        "impossible beside a plan",
-        "impossible alone",
-        "more cores than a card has",
+        pytest.param(pod(), [9, 9], True, id="nothing"),
+        pytest.param(pod(PLAN), [9, 29], False, id="plan"),
+        pytest.param(pod(PLAN, ACTUAL), [29, 9], False, id="actual wins"),
+        pytest.param(pod(None, ACTUAL), [29, 9], False, id="actual alone"),
+        pytest.param(pod(PLAN, IMPOSSIBLE), [9, 29], False, id="impossible"),
+        pytest.param(pod(None, IMPOSSIBLE), [9, 9], True, id="impossible alone"),
+        pytest.param(
+            pod(None, placement("a", 0, 20, 200)), [9, 9], True, id="above a card"
+        ),
+        pytest.param(pod(placement("other")), [9, 9], True, id="another pod's uid"),
+        pytest.param(
+            pod(placement("a", 1, 2), notes=ODD), [9, 9], True, id="too little"
+        ),
+        pytest.param(pod(cores=150), [29, 29], False, id="invalid by its spec"),
+        pytest.param(pod(notes=ODD), [9, 9], True, id="invalid containers"),
+        pytest.param(pod(notes={names.UUIDS: ","}), [9, 9], True, id="invalid uuids"),
+        pytest.param(pod(notes={names.MODELS: "a*b"}), [9, 9], True, id="models"),
+        pytest.param(pod(containers=APART), [0, 0], True, id="no longer apart"),
     ],
 )
 def test_the_most_believable_placement_is_charged(
-    plan: Placement | None, actual: Placement | None, free: list[int]
+    told: Json, free: list[int], missed: bool
 ) -> None:
-    told = [pod(plan, actual), TWO, TWO]
-    for things in permutations(told):
+    """Whatever its user makes of its annotations, in any order, by watch or list."""
+    for things in permutations([told, TWO, TWO]):
         followed = FollowedCluster(*things)
         assert followed.free == free
         followed.hear(*things)
+        followed.relist(told)
         assert followed.free == free
+        assert bool(followed.pods.without_placement()) == missed
 
 
 def test_an_impossible_card_frees_nothing(caplog: pytest.LogCaptureFixture) -> None:
