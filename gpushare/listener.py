@@ -196,7 +196,6 @@ class _Exchange(BaseHTTPRequestHandler):
             self._call(application, environ)
 
     def _environ(self) -> WSGIEnvironment:
-        """Return the request as a WSGI environment (PEP 3333)."""
         target = urlsplit(self.path)
         environ: WSGIEnvironment = {
             f"HTTP_{name.upper().replace('-', '_')}": value

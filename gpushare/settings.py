@@ -113,5 +113,4 @@ class Reading:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether text is a whole number with a length that a setting may have."""
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS

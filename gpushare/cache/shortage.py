@@ -68,7 +68,6 @@ def shortage(record: PodRecord, nodes: Sequence[Node], choice: Choice) -> Shorta
 
 
 def _excluded(request: PodRequest, nodes: Iterable[Node]) -> str:
-    """Return how many cards the pod's lists exclude; empty if none."""
     cards = [card for node in nodes for card in node.cards]
     shut = [limits for card in cards if (limits := request.limits(card))]
     if not shut:

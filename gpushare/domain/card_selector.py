@@ -190,5 +190,4 @@ def _plain_entry(entry: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Normalize blanks and case."""
     return " ".join(text.split()).casefold()

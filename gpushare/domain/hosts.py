@@ -131,7 +131,6 @@ class Hosts:
                 self._changed = None
 
     def _shared(self, held: Held) -> Held:
-        """Return one shared value for all pods that ask the same."""
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds.clear()
         return self._kinds.setdefault(held, held)

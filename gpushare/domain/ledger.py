@@ -209,7 +209,6 @@ class Ledger:
         self._store(node.with_placement(placement))
 
     def _charge_everywhere(self, uid: PodUID) -> None:
-        """Charge a pod bound without a placement on every card of its node."""
         if uid in self._unplaced and uid not in self._where:
             name, request = self._unplaced[uid]
             self._store(self._node_to_change(name).with_unplaced(request))
@@ -241,7 +240,6 @@ class Ledger:
         return placement
 
     def _store(self, node: Node) -> None:
-        """Store a node; remove a deleted node with its last pod."""
         if node.name in self._gone and not (node.placements or node.unplaced):
             self._gone.discard(node.name)
             self._nodes.pop(node.name, None)

@@ -173,7 +173,6 @@ class Search:
         return SearchResult(ways, no, most_steps - self._left)
 
     def _size(self, amount: Amount) -> tuple[int, float]:
-        """Return a sort key: whole cards, then the larger part of the sum."""
         return amount.cores // CORES_PER_CARD, max(
             amount.cores / max(1, self.total.cores),
             amount.units / max(1, self.total.units),
@@ -245,7 +244,6 @@ class Search:
 
 
 def _without(card: CardCapacity, amount: Amount) -> CardCapacity:
-    """Return a card's capacity without the claim; zero for a claim of whole cards."""
     if amount.cores >= CORES_PER_CARD:
         return (False, 0, 0)
     return (False, card[1] - amount.units, card[2] - amount.cores)
@@ -341,7 +339,6 @@ class Decider:
         return _limited(no, self._request)
 
     def _too_much(self, summary: Summary) -> Refusal | None:
-        """Return why one of the claims is too large by itself, None if none is."""
         for claim in self._request.claims:
             no = summary.refusal(claim)
             if no is not None:
@@ -437,7 +434,6 @@ def schedule(
 
 
 def _limited(no: Refusal, request: PodRequest) -> Refusal:
-    """Return the refusal with the pod's lists, which leave fewer cards."""
     limits = () if request.cards is None else request.cards.limits
     return Refusal(no.reason, no.detail, limits)
 

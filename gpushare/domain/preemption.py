@@ -145,7 +145,6 @@ class _Search:
         self._kept = self._taken_for_something_else()
 
     def frees_cards(self, request: PodRequest, gone: Collection[PodUID]) -> bool:
-        """Return whether the claims fit on the cards without these pods."""
         return refusal(request, self._node.without(gone), self._policy) is None
 
     def victims(self) -> Victims | None:
@@ -184,7 +183,6 @@ class _Search:
     def _for_last_claim(
         self, request: PodRequest, gone: frozenset[PodUID]
     ) -> frozenset[PodUID] | None:
-        """Evict from the cheapest cards so that the last claim fits too."""
         whole = len(request.claims) == len(self._request.claims)
         stay = self._kept if whole else gone
         ways = []
@@ -245,7 +243,6 @@ class _Search:
         return self.frees_cards(request, gone)
 
     def _frees_host(self, gone: Collection[PodUID]) -> bool:
-        """Return whether CPU and memory suffice without the pods; False if unknown."""
         asked, room = self._request.host, self._host_free
         if asked is None or room is None:
             return False

@@ -189,7 +189,6 @@ class ApiServer(Connection):
 
 
 def _set(**query: str) -> dict[str, str]:
-    """Return the parameters that are not empty."""
     return {key: value for key, value in query.items() if value}
 
 

@@ -80,7 +80,6 @@ class TlsLink:
         return found
 
     def _until_done(self, step: Any) -> Any:  # noqa: ANN401
-        """Repeat a TLS operation, sending and receiving, until it completes."""
         while True:
             try:
                 found = step()
@@ -181,7 +180,6 @@ class _Received(io.RawIOBase):
         return size
 
     def _more(self) -> bool:
-        """Read the next frame; return False at the end of the stream."""
         try:
             code, frame = self._opened.recv_data_frame(control_frame=True)
         except websocket.WebSocketConnectionClosedException:

@@ -126,7 +126,6 @@ class Reflector:
             yield page
 
     def _ask(self, token: str) -> Future[Page]:
-        """Read a page on a daemon thread."""
         answer = Future[Page]()
 
         def read() -> None:

@@ -95,7 +95,6 @@ def _is_kept(key: bytes | None, cache: dict[Any, Any]) -> bool:
 
 
 def _key(pod: Json) -> bytes | None:
-    """Return the part of the spec that says what is asked; None if malformed."""
     spec = pod.get("spec")
     if type(spec) is not dict:
         return None
@@ -158,7 +157,6 @@ def _amount(container: Reader) -> Amount:
 
 
 def _quantity(resources: Reader, resource: str) -> int:
-    """Read an amount from ``requests``, or from ``limits``, which is its default."""
     for part in ("requests", "limits"):
         asked = resources.optional_object(part)
         raw = asked.raw.get(resource)

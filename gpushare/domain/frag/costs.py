@@ -210,7 +210,6 @@ class PricedNode:
         ]
 
     def _then(self, asked: HostAmount | None) -> tuple[int | None, int | None]:
-        """Return the CPU and memory that are free after the pod."""
         host, state = asked or _UNASKED, self.state
         cpu, memory = state.cpu_milli, state.memory_mib
         return (

@@ -61,7 +61,6 @@ class _Asked:
     """The stale nodes with these tables, in the same order."""
 
     def price(self, request: PodRequest, policy: Policy) -> None:
-        """Price the stale nodes; equal ones only once."""
         known: dict[Hashable, float] = {None: NEVER}
         for name, _, node in self.stale:
             now, alike = node, None if node is None else node.alike(request)
@@ -178,7 +177,6 @@ class Packer:
         self._rebuilt = not self._index.build().like(learned)
 
     def _totals(self, nodes: Iterable[Node]) -> tuple[int, int | None, int | None]:
-        """Return cards, CPU and memory of all nodes with cards, as far as known."""
         have = [node for node in nodes if node.cards]
         cards = sum(len(node.cards) for node in have)
         hosts = [h for node in have if (h := self._hosts.allocatable(node.name))]

@@ -134,7 +134,6 @@ class _Master:
         self.amounts = [count / fill for count, fill in zip(counts, fills, strict=True)]
 
     def prices(self) -> list[float]:
-        """Return the dual of each size."""
         rows = zip(self.costs, self.inverse, strict=True)
         return [sum(column) for column in zip(*(r for c, r in rows if c), strict=True)]
 

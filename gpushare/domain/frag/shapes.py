@@ -206,7 +206,6 @@ class CardSizes:
             )
 
     def _models(self, cards: CardSelector | None) -> frozenset[str] | None:
-        """Return the models that a pod may have; None if it may have all."""
         if cards is None or not cards.models:
             return None
         known = [model for model in self.units if model]
