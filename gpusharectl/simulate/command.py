@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpushare.domain.policies import Choice
+from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached
 from gpusharectl.output import give
@@ -34,7 +35,6 @@ from gpusharectl.simulate.result import Began, reported, run
 from gpusharectl.simulate.scenario import NotPlayable, Scenario
 from gpusharectl.simulate.scenario_file import read_scenario
 from gpusharectl.simulate.serialize import report_csv, report_data
-from gpusharectl.simulate.synthetic import PodSpec
 
 _MOST_FILE_MIB = 64
 _OTHERWISE = 3
@@ -56,7 +56,7 @@ def simulate(  # noqa: PLR0913
     trace: str | None,
     policy: str | None,
     compare: tuple[str, ...],
-    sizes: tuple[PodSpec, ...],
+    sizes: tuple[Json, ...],
     add: dict[str, int],
     drain: tuple[str, ...],
     more: tuple[MorePods, ...],
@@ -156,7 +156,7 @@ class _Asked:
 
 
 def _play(
-    asked: _Asked, scenario: Scenario, sizes: tuple[PodSpec, ...], path: str = ""
+    asked: _Asked, scenario: Scenario, sizes: tuple[Json, ...], path: str = ""
 ) -> None:
     # The result reports what the cache logs.
     logging.getLogger("gpushare").addHandler(logging.NullHandler())

@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import ValidationError
 
 from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
-from gpushare.domain.policies import POLICIES, Choice
-from gpushare.domain.quantity import NotAQuantity
+from gpushare.domain.policies import Choice
 from gpushare.domain.refusal import Refusal, users_words
-from gpushare.kube import names, words
-from gpushare.kube.annotations import decode_cards
+from gpushare.kube import codec, names, words
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.names import CARDS
+from gpushare.yaml_file import Text, whole
 from gpusharectl.simulate import synthetic
 from gpusharectl.simulate.cluster import SimulatedCluster
 from gpusharectl.simulate.engine import (
@@ -36,7 +37,7 @@ from gpusharectl.simulate.scenario import (
     request_text,
     whole_ms,
 )
-from gpusharectl.simulate.synthetic import check_amount
+from gpusharectl.simulate.scenario_file import PodEntry
 
 Began = Callable[[str], OnStep]
 """Called with the name of a run; returns what to call after each step."""
@@ -99,7 +100,7 @@ class Run:
 def run(
     scenario: Scenario,
     choice: Choice,
-    sizes: Sequence[synthetic.PodSpec] = (),
+    sizes: Sequence[Json] = (),
     began: Began = lambda _name: lambda _done, _total: None,
 ) -> Run:
     """Play it under one policy, and count how many more of each size fit at the end."""
@@ -265,9 +266,8 @@ def reported(scenario: Scenario, runs: Sequence[Run]) -> Report:
 
 
 def _units(node: Json) -> list[int]:
-    text = (node["metadata"].get("annotations") or {}).get(CARDS)
     try:
-        return [card.units for card in decode_cards(text)] if text else []
+        return [card.units for card in codec.cards(node)]
     except Malformed:
         # Such a node offers no cards until it is repaired; inspect says so.
         return []
@@ -277,50 +277,21 @@ MOST = 10_000
 """The count of more pods stops here."""
 _NAMESPACE = "room:for-more"
 """No real namespace has a colon."""
-_MOST_DIGITS = 9
 _KNOWN = ("units", "cores", "cards", "cpu", "memory", "model", "policy")
 _EXAMPLE = "give 20, or units=20,cores=10,cpu=4,memory=8Gi, or cards=2"
 
 
-def read_size(text: str) -> synthetic.PodSpec:
-    """Parse ``20`` (units, with one core) or ``units=20,cpu=4,memory=8Gi,cards=2``.
+class _Size(PodEntry):
+    name: Text = "more"
+    cards: Annotated[int, whole(0, MOST)] = 0
 
-    Raises ``NotPlayable``, also for what the extender would refuse.
 
-    >>> read_size("20").units, read_size("cards=2").cores
-    (20, 200)
+def read_size(text: str) -> Json:
+    """Read ``20`` (units, with one core) or ``units=20,cpu=4,memory=8Gi,cards=2``.
+
+    Return the manifest of such a pod. Raises ``NotPlayable``, also for what the
+    extender would refuse.
     """
-
-    def number(key: str, default: int = 0) -> int:
-        value = told.get(key, str(default))
-        most = MOST * CORES_PER_CARD
-        short = value.isdecimal() and len(value) <= _MOST_DIGITS
-        if short and int(value) <= most:
-            return int(value)
-        problem = f"{key} must be a whole number of 0 to {most}"
-        raise _wrong_size(text, f": {problem}; {_EXAMPLE}")
-
-    told = _told(text)
-    units, cards = number("units"), number("cards")
-    if cards and "cores" in told:
-        raise _wrong_size(text, ": cards are whole ones; leave the cores out")
-    asked = synthetic.PodSpec(
-        units=units,
-        # The webhook does the same: memory comes with one core at least.
-        cores=CORES_PER_CARD * cards or number("cores", min(units, 1)),
-        cpu=told.get("cpu", ""),
-        memory=told.get("memory", ""),
-        models=(told["model"],) if "model" in told else (),
-        policy=told.get("policy", ""),
-    )
-    if problem := synthetic.refused(synthetic.pod(_NAMESPACE, "more", asked)):
-        raise _wrong_size(text, f": {problem}")
-    if not (asked.units or asked.cores or asked.cpu or asked.memory):
-        raise _wrong_size(text, f" asks for nothing; {_EXAMPLE}")
-    return asked
-
-
-def _told(text: str) -> dict[str, str]:
     told: dict[str, str] = {}
     for part in (f"units={text}" if text.isdecimal() else text).split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -329,31 +300,35 @@ def _told(text: str) -> dict[str, str]:
         if key in told:
             raise _wrong_size(text, f" has {key} twice")
         told[key] = value
-        try:
-            check_amount(value if key in ("cpu", "memory") else "0")
-        except NotAQuantity as error:
-            problem = f': {key} is "{users_words(value)}"; {_EXAMPLE}'
-            raise _wrong_size(text, problem) from error
-    if (policy := told.get("policy", "")) and policy not in POLICIES:
-        known = ", ".join(POLICIES)
-        raise _wrong_size(
-            text, f': no policy "{users_words(policy)}"; known are {known}'
-        )
+    if "model" in told:
+        told["models"] = told.pop("model")
     if "cards" in told and "cores" in told:
         raise _wrong_size(text, ": cards are whole ones; leave the cores out")
-    return told
+    try:
+        asked = _Size.model_validate(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f": {first['loc'][0]} {first['ctx']['error']}; {_EXAMPLE}"
+        raise _wrong_size(text, problem) from error
+    if asked.cards:
+        asked = asked.model_copy(update={"cores": CORES_PER_CARD * asked.cards})
+    for _, problem in asked.complaints():
+        raise _wrong_size(text, f": {problem}")
+    if not (asked.units or asked.cores or asked.cpu or asked.memory):
+        raise _wrong_size(text, f" asks for nothing; {_EXAMPLE}")
+    return asked.manifest()
 
 
 def _wrong_size(text: str, problem: str) -> NotPlayable:
     return NotPlayable(f'"{users_words(text)}"{problem}')
 
 
-def room(cluster: SimulatedCluster, asked: synthetic.PodSpec, told: OnStep) -> Room:
+def room(cluster: SimulatedCluster, asked: Json, told: OnStep) -> Room:
     """Count how many more pods fit; the cluster is left as it was."""
     placed: list[tuple[PodRef, NodeName]] = []
     said = ""
     for number in range(MOST + 1):
-        pod = synthetic.pod(_NAMESPACE, f"more-{number}", asked)
+        pod = synthetic.named_after(asked, _NAMESPACE, f"more-{number}")
         ref, needs = cluster.add(pod)
         if isinstance(needs, Refusal):
             # read_size has refused such a size before.

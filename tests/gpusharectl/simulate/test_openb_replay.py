@@ -45,18 +45,21 @@ def ran(folder: Path | None, *words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "told"),
+    ("seeds", "told", "compare"),
     [
-        ("3", "; seed 3."),
-        ("5,4", "mean of seeds 5, 4."),
-        ("1-3", "mean of seeds 1 to 3."),
+        ("3", "; seed 3.", []),
+        ("5,4", "mean of seeds 5, 4.", []),
+        ("1-3", "mean of seeds 1 to 3.", ["--compare", "first-fit,frag"]),
     ],
 )
-def test_the_papers_figure(folder: Path, seeds: str, told: str) -> None:
-    done = ran(folder, "--compare", "first-fit,frag", "--seeds", seeds)
+def test_the_papers_figure(
+    folder: Path, seeds: str, told: str, compare: list[str]
+) -> None:
+    done = ran(folder, "--seeds", seeds, *compare)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith('openb, list "default", at load 100 %: first-fit ')
     assert told in done.stdout
+    assert ("Next: --compare" in done.stdout) != bool(compare)
 
 
 @pytest.mark.parametrize("wrong", ["typo", "empty"])
