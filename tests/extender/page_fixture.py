@@ -2,7 +2,6 @@
 
 from itertools import count
 from threading import Event
-from types import TracebackType
 from typing import Any, Self
 
 from werkzeug.test import Client
@@ -45,12 +44,7 @@ class Scene:
         wait_until(lambda: self.get("/readyz") == b"ok\n", "ready extender")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self.hang_up()
 

@@ -3,7 +3,6 @@
 import http.client
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tests.testbed.rest import ApiError, Json, Rest
@@ -42,12 +41,7 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         if self._watch is not None:
             self._watch.close()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 from typing import Self
 
 from tests.testbed.rest import Json
@@ -71,12 +70,7 @@ class Hands:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gpushare.addresses import free_address
@@ -84,12 +83,7 @@ class ControlPlane:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.launcher.end_all()
 
     def rest_as(self, token: str) -> Rest:

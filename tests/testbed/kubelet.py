@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import Self
 
 from tests.testbed.objects import finish_deletion, set_running
@@ -62,12 +61,7 @@ class StandInKubelet:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._terminating.close()
         if self._watch is not None:
