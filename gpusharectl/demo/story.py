@@ -10,10 +10,11 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from gpushare.domain.model import NOTHING, UNIT_MIB, Amount, Card, Placement
+from gpushare.domain.model import NOTHING, UNIT_MIB, Card, Placement
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import pod_record
+from gpushare.kube.words import units as counted_units
 from gpusharectl.demo.cluster import DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
 from gpusharectl.output import Piece, bar, legend
@@ -25,54 +26,32 @@ class NotAsPromisedError(Exception):
     """A result differs from what the documents promise; says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerView:
-    """What the variables of a container say: UUIDs with commas, and MiB."""
-
-    cards: str
-    memory_mib: str
-
-
-def container_view(
+def check_container(
     pod: Json, placement: Placement, given: Mapping[str, ContainerConfig]
-) -> ContainerView:
-    """Return what a pod's container sees; its variables and file must match."""
+) -> None:
+    """Check that a pod's container sees what is placed: its variables and its file."""
     (container,) = pod["spec"]["containers"]
     name = container["name"]
     if name not in given:
         raise NotAsPromisedError(f"{_of(pod)}: {name} was never started")
-    found = given[name]
-    _must_equal(pod, "its variables", _variables(placement), dict(found.envs))
-    told = _file(pod, found)
+    total = sum((share.amount for share in placement.shares), NOTHING)
+    variables = {
+        "NVIDIA_VISIBLE_DEVICES": ",".join(placement.cards()),
+        "VCUDA_CARDS": ",".join(placement.cards()),
+        "VCUDA_MEMORY_LIMIT_MIB": str(total.units * UNIT_MIB),
+        "VCUDA_CORES": str(total.cores),
+    }
+    _must_equal(pod, "its variables", variables, dict(given[name].envs))
+    told = _file(pod, given[name])
     whose = {"pod": _of(pod), "uid": pod["metadata"]["uid"], "container": name}
     _must_equal(pod, _FILE, whose, told)
     cards = {card["uuid"]: card for card in told["cards"]}
     if cards.keys() != set(placement.cards()):
         raise NotAsPromisedError(f"{_of(pod)}: {_FILE} names {list(cards)}")
     for share in placement.shares:
-        _must_equal(pod, _FILE, _card(share.amount), cards[share.card])
-    return ContainerView(
-        found.envs["VCUDA_CARDS"], found.envs["VCUDA_MEMORY_LIMIT_MIB"]
-    )
-
-
-def _variables(placement: Placement) -> dict[str, str]:
-    cards = ",".join(placement.cards())
-    total = sum((share.amount for share in placement.shares), NOTHING)
-    return {
-        "NVIDIA_VISIBLE_DEVICES": cards,
-        "VCUDA_CARDS": cards,
-        "VCUDA_MEMORY_LIMIT_MIB": str(total.units * UNIT_MIB),
-        "VCUDA_CORES": str(total.cores),
-    }
-
-
-def _card(amount: Amount) -> Json:
-    return {
-        "cores": amount.cores,
-        "units": amount.units,
-        "memory_mib": amount.units * UNIT_MIB,
-    }
+        has = {"cores": share.amount.cores, "units": share.amount.units}
+        has["memory_mib"] = share.amount.units * UNIT_MIB
+        _must_equal(pod, _FILE, has, cards[share.card])
 
 
 def _file(pod: Json, given: ContainerConfig) -> Json:
@@ -135,11 +114,11 @@ class Story:
         pod = self._until(lambda: self._settled(name), f"{name} to be decided")
         placement = pod_record(pod).placement
         if placement is not None:
-            self._inside(pod, placement)
+            self._check(pod, placement)
             where = f"→ {placement.node} {self._card_names(placement)}"
-            self._step(say, name, _units(units), Text(where, "green"))
+            self._step(say, name, counted_units(units), Text(where, "green"))
         else:
-            self._step(say, name, _units(units), Text("Pending", "yellow"))
+            self._step(say, name, counted_units(units), Text("Pending", "yellow"))
             self.console.print(Text(f"    {self.message(name)}"), soft_wrap=True)
             self._why(units)
         self.draw()
@@ -176,8 +155,9 @@ class Story:
             placement = pod_record(pod).placement if pod else None
             if pod is None or placement is None:
                 raise NotAsPromisedError(f"{name} is gone")
-            seen = self._inside(pod, placement)
-            self._step("inside", name, f"{seen.memory_mib} MiB", Text(seen.cards))
+            self._check(pod, placement)
+            total = sum(share.amount.units for share in placement.shares)
+            self._step("inside", name, mib(total), Text(",".join(placement.cards())))
         words = "so say their variables and /etc/vcuda/allocation.json"
         self.console.print(Text(f"    {words}", "dim"))
 
@@ -223,9 +203,9 @@ class Story:
     def _cards(self) -> tuple[Card, ...]:
         return self._node.cards() if self._node else ()
 
-    def _inside(self, pod: Json, placement: Placement) -> ContainerView:
+    def _check(self, pod: Json, placement: Placement) -> None:
         given = self.demo.kubelet.given(pod["metadata"]["uid"])
-        return container_view(pod, placement, given)
+        check_container(pod, placement, given)
 
     def _held(self, card: Card) -> list[Piece]:
         placements = filter(None, (pod_record(p).placement for p in self._pods()))
@@ -242,14 +222,11 @@ class Story:
 
     def _settled(self, name: str) -> Json | None:
         pod = self._find(name)
-        if pod is None:
-            return None
-        running = pod["status"]["phase"] == "Running"
+        running = pod is not None and pod["status"]["phase"] == "Running"
         return pod if running or self.message(name) else None
 
     def _find(self, name: str) -> Json | None:
-        here = [p for p in self._pods() if p["metadata"]["name"] == name]
-        return here[0] if here else None
+        return next((p for p in self._pods() if p["metadata"]["name"] == name), None)
 
     def _pods(self) -> tuple[Json, ...]:
         return self.demo.cluster.list_page(Kind.PODS, limit=_MOST).items
@@ -267,25 +244,14 @@ class Story:
         return seen
 
 
-def _units(units: int) -> str:
-    return f"{units} unit" if units == 1 else f"{units} units"
-
-
 def _pod(name: str, units: int) -> Json:
     asked = {names.CORE: "1", names.MEMORY: str(units)}
+    app = {"name": "app", "image": "nvidia/cuda:11.0-base"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "containers": [
-                {
-                    "name": "app",
-                    "image": "nvidia/cuda:11.0-base",
-                    "resources": {"limits": asked},
-                }
-            ]
-        },
+        "spec": {"containers": [app | {"resources": {"limits": asked}}]},
     }
 
 
@@ -293,8 +259,6 @@ def mib(units: int) -> str:
     """Write units in MiB."""
     return f"{units * UNIT_MIB} MiB"
 
-
-Scene = Callable[[Story], None]
 
 _SHORT = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
 _ONE_CARD = f"{_SHORT[:-1]} on one card."
@@ -378,4 +342,9 @@ def not_on_one_card(story: Story) -> None:
     )
 
 
-SCENES: Sequence[Scene] = (one_card, rolling_update, two_cards, not_on_one_card)
+SCENES: Sequence[Callable[[Story], None]] = (
+    one_card,
+    rolling_update,
+    two_cards,
+    not_on_one_card,
+)
