@@ -7,7 +7,6 @@ suite (``tests/contract/test_cluster.py``) tests both.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import orjson
@@ -22,42 +21,6 @@ from gpushare.kube.names import COMPONENT
 
 HISTORY = 50_000
 """Changes kept of each collection; the limit bounds a long simulation's memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to watch, for how long, and how often to send a bookmark."""
-
-    kind: Kind
-    selector: Selector
-    timeout_s: float
-    bookmark_every_s: float
-
-
-def follow(
-    store: Store,
-    wanted: Wanted,
-    there: list[Stored],
-    version: int,
-    clock: Callable[[], float],
-) -> Iterator[WatchEvent]:
-    """Yield what is there, then the changes after a version; ``Gone`` if it is too old.
-
-    Bookmarks come at their interval, also between events, and just before the end.
-    """
-    end = clock() + wanted.timeout_s
-    due = clock() + wanted.bookmark_every_s
-    yield from (WatchEvent("ADDED", one.parsed()) for one in there)
-    while True:
-        now = clock()
-        if now >= min(due, end):
-            yield _bookmark(wanted.kind, version)
-            if now >= end:
-                return
-            due = now + wanted.bookmark_every_s
-        wait_s = max(0.0, min(due, end) - clock())
-        changes, version = store.since(wanted.kind, version, wait_s)
-        yield from _events(changes, wanted.selector)
 
 
 def _events(changes: list[Change], selector: Selector) -> Iterator[WatchEvent]:
@@ -82,11 +45,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def random_uid() -> str:
-    """Return a random UID, as the API server does."""
-    return str(uuid.uuid4())
-
-
 class Embedded:
     """``Cluster`` in memory. It is thread-safe, and returns copies of its objects.
 
@@ -99,7 +57,7 @@ class Embedded:
         *,
         now: Callable[[], datetime] = utc_now,
         clock: Callable[[], float] = time.monotonic,
-        new_uid: Callable[[], str] = random_uid,
+        new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
         bookmark_every_s: float = 1.0,
         history: int = HISTORY,
     ) -> None:
@@ -139,14 +97,34 @@ class Embedded:
         Version ``""`` or ``"0"`` begins with all objects, as ``ADDED``.
         """
         selector = Selector.parse(kind, field_selector, label_selector)
-        there, version = self._store.begin(kind, selector, resource_version)
-        return follow(
-            self._store,
-            Wanted(kind, selector, timeout_s, self._bookmark_every_s),
-            there,
-            version,
-            self._clock,
-        )
+        begin = self._store.begin(kind, selector, resource_version)
+        return self._follow(kind, selector, timeout_s, *begin)
+
+    def _follow(
+        self,
+        kind: Kind,
+        selector: Selector,
+        timeout_s: float,
+        there: list[Stored],
+        version: int,
+    ) -> Iterator[WatchEvent]:
+        """Yield what is there, then the changes after a version; ``Gone`` if too old.
+
+        Bookmarks come at their interval, also between events, and just before the end.
+        """
+        end = self._clock() + timeout_s
+        due = self._clock() + self._bookmark_every_s
+        yield from (WatchEvent("ADDED", one.parsed()) for one in there)
+        while True:
+            now = self._clock()
+            if now >= min(due, end):
+                yield _bookmark(kind, version)
+                if now >= end:
+                    return
+                due = now + self._bookmark_every_s
+            wait_s = max(0.0, min(due, end) - self._clock())
+            changes, version = self._store.since(kind, version, wait_s)
+            yield from _events(changes, selector)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; see ``Cluster``."""

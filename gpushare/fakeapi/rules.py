@@ -230,7 +230,8 @@ def bound(
         "lastTransitionTime": timestamp(moment),
     }
     status = pod.get("status") or {}
-    others = [one for one in _conditions(status) if one.get("type") != "PodScheduled"]
+    there = status.get("conditions") or []
+    others = [one for one in there if one.get("type") != "PodScheduled"]
     return {
         **pod,
         "metadata": metadata | ({"annotations": merged} if merged else {}),
@@ -269,11 +270,6 @@ def _unbindable(metadata: Json, spec: Json) -> str:
     if spec.get("schedulingGates"):
         return "has non-empty .spec.schedulingGates"
     return ""
-
-
-def _conditions(status: Json) -> list[Json]:
-    found: list[Json] = status.get("conditions") or []
-    return found
 
 
 _MERGE_KEYS = {
@@ -360,7 +356,8 @@ def spent(budget: Json, pod: Json, moment: datetime) -> Json:
     A pod that is not ready does not count while enough others are ready.
     """
     status = Reader(budget).optional_object("status")
-    if not is_ready(pod) and _is_at_strength(status):
+    wanted = status.optional_integer("desiredHealthy")
+    if not is_ready(pod) and 0 < wanted <= status.optional_integer("currentHealthy"):
         return budget
     name = budget["metadata"]["name"]
     generation = budget["metadata"].get("generation") or 0
@@ -380,8 +377,3 @@ def spent(budget: Json, pod: Json, moment: datetime) -> Json:
 def _no_more(why: str) -> Throttled:
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     return Throttled(f"{message} {why}", RETRY_AFTER_S)
-
-
-def _is_at_strength(status: Reader) -> bool:
-    wanted = status.optional_integer("desiredHealthy")
-    return 0 < wanted <= status.optional_integer("currentHealthy")

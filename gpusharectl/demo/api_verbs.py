@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 
 from gpushare.fakeapi.cluster import Embedded, utc_now
@@ -181,11 +180,8 @@ def failure(error: ClusterError | Refused) -> Answer:
 class Verbs:
     """Answers requests; raises ``ClusterError``, ``Refused`` and ``Malformed``."""
 
-    def __init__(
-        self, cluster: Embedded, now: Callable[[], datetime] = utc_now
-    ) -> None:
+    def __init__(self, cluster: Embedded) -> None:
         self._cluster = cluster
-        self._now = now
 
     def answer(self, request: Request) -> Answer:
         """Do what a request asks for."""
@@ -359,7 +355,7 @@ class Verbs:
     def _rows(self, request: Request, objects: list[Json], metadata: Json) -> Json:
         whole = request.query.get("includeObject") == "Object"
         kind = request.place.plural
-        return table(kind, objects, metadata, self._now(), whole=whole)
+        return table(kind, objects, metadata, utc_now(), whole=whole)
 
 
 def _namespace(name: str) -> Json:

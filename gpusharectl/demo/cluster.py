@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,14 +105,11 @@ class Child:
 def fetched(address: Address, path: str) -> bytes | None:
     """Return a page; None if there is no answer, or not a good one."""
     link = http.client.HTTPConnection(address.host, address.port, timeout=1)
-    try:
+    with closing(link), suppress(OSError, http.client.HTTPException):
         link.request("GET", path)
         answer = link.getresponse()
         return answer.read() if answer.status == http.client.OK else None
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        link.close()
+    return None
 
 
 _EXTENDER = "extender.main:build()"

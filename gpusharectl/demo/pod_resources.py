@@ -121,18 +121,13 @@ def limits_of(pod: Reader) -> list[ContainerLimits]:
 
     Kubelet looks at limits only: requests are equal to them (contracts 5).
     """
-    spec = pod.object("spec")
-    return [
-        ContainerLimits(one.text("name"), _amounts(one), ends=_ends(one))
-        for one in spec.optional_objects("initContainers")
-    ] + [
-        ContainerLimits(one.text("name"), _amounts(one))
-        for one in spec.optional_objects("containers")
-    ]
-
-
-def _ends(init: Reader) -> bool:
-    return init.optional_text("restartPolicy") != "Always"
+    found = []
+    for key in ("initContainers", "containers"):
+        for one in pod.object("spec").optional_objects(key):
+            stays = one.optional_text("restartPolicy") == "Always"
+            ends = key == "initContainers" and not stays
+            found.append(ContainerLimits(one.text("name"), _amounts(one), ends=ends))
+    return found
 
 
 def _amounts(container: Reader) -> dict[str, int]:
@@ -175,18 +170,12 @@ class PodResourcesLister(PodResourcesListerServicer):
 
     def _pod(self, pod: Json) -> PodResources:
         metadata = pod["metadata"]
-        names = [one.name for one in limits_of(Reader(pod)) if not one.ends]
-        containers = [self._container(metadata["uid"], name) for name in names]
-        return PodResources(
-            name=metadata["name"],
-            namespace=metadata["namespace"],
-            containers=containers,
-        )
-
-    def _container(self, uid: str, name: str) -> ContainerResources:
-        devices = [
-            ContainerDevices(resource_name=resource, device_ids=[one])
-            for resource, held in self._holdings.of(uid, name).items()
-            for one in held.ids
-        ]
-        return ContainerResources(name=name, devices=devices)
+        found = PodResources(name=metadata["name"], namespace=metadata["namespace"])
+        for name in (one.name for one in limits_of(Reader(pod)) if not one.ends):
+            devices = [
+                ContainerDevices(resource_name=resource, device_ids=[one])
+                for resource, held in self._holdings.of(metadata["uid"], name).items()
+                for one in held.ids
+            ]
+            found.containers.append(ContainerResources(name=name, devices=devices))
+        return found

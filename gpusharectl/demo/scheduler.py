@@ -8,6 +8,7 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from threading import Event
 from typing import Any
 
@@ -107,14 +108,12 @@ class StandInScheduler:
         link = http.client.HTTPConnection(
             self._extender.host, self._extender.port, timeout=_TIMEOUT_S
         )
-        try:
+        with closing(link):
             headers = {"Content-Type": "application/json"}
             path = f"{names.EXTENDER_PREFIX}/{verb}"
             link.request("POST", path, json.dumps(args), headers)
             answer = link.getresponse()
             body = answer.read()
-        finally:
-            link.close()
         if answer.status != http.client.OK:
             raise RuntimeError(f"{verb} answered {answer.status}: {body.decode()}")
         return json.loads(body)

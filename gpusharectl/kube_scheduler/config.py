@@ -1,9 +1,5 @@
 """Edit a KubeSchedulerConfiguration: put our extender in, and take it out again. Pure.
 
-``with_stanza`` starts from the file that kube-scheduler has been reading. If it has
-been reading none, it starts from those of its flags that ``--config`` replaces.
-``without_stanza`` takes our extender out again.
-
 For the policy ``frag`` kube-scheduler must score every node
 (``percentageOfNodesToScore: 100``). A profile's value overrules the one of the whole
 configuration, so each profile that has a value is set too.

@@ -1,18 +1,12 @@
 """Plan the files on one host that make kube-scheduler call the extender.
 
-kubeadm and k3s differ only in their ``Starter``: the file that says how kube-scheduler
-is started. ``SchedulerFiles.plan`` returns every file to write, in an order that leaves
-a working scheduler wherever it is interrupted: first our record and the backup, then
-what kube-scheduler will read, at last the starter's file. ``restore`` returns the way
-back. Neither writes; ``SchedulerFiles.make`` does.
+kubeadm and k3s differ only in their ``Starter``. ``SchedulerFiles.plan`` returns the
+files in an order that leaves a working scheduler wherever it is interrupted: first our
+record and the backup, then what kube-scheduler will read, at last the starter's file.
 
-Our configuration is made from the one that kube-scheduler had before; that file stays
-where it is. If somebody has edited ours since, it is made from the edited one.
-
-The record (``state.json`` beside our files) is written before the files that it names.
-So after an interruption each file is known by its SHA-256: untouched, as we wrote it,
-or changed by somebody since. A record that cannot be read counts as none; then the
-files themselves are compared.
+Our configuration is made from the one that kube-scheduler had before, or from ours if
+somebody has edited it. The record (``state.json``) tells by SHA-256 who changed a file.
+A record that cannot be read counts as none; then the files themselves are compared.
 """
 
 import hashlib

@@ -1,14 +1,9 @@
 """kube-scheduler on the other control-plane nodes: a Job writes the files of each.
 
-``SchedulerJobs`` runs a Job on a node and waits for that node's kube-scheduler.
-``HostJob`` describes it. Its pod is bound to the node, since the scheduler may be what
-is broken, and has no credentials: it sees kube-scheduler's own folders and nothing else
-of the host. Two init containers first try the new configuration on copies, with
-kube-scheduler's own image; the last container writes.
-
-``host_scheduler`` is what the Job runs (``gpusharectl host-scheduler``), without an API
-server. On success it prints kube-scheduler's manifest as it is then, for
-``SchedulerJobs``.
+Its pod is bound to the node, since the scheduler may be what is broken, and has no
+credentials: it sees kube-scheduler's own folders and nothing else of the host. Two init
+containers first try the new configuration on copies, with kube-scheduler's own image;
+the last container writes.
 """
 
 import hashlib
@@ -53,7 +48,11 @@ class Done:
 
 
 def host_scheduler(action: Action, root: Path, desired: Desired, into: Path) -> Done:
-    """Do it to the files below ``root``; an obstacle is returned in words."""
+    """Do it to the files below ``root``, and return the manifest as it is then.
+
+    This is what the Job runs: ``gpusharectl host-scheduler``. An obstacle is returned
+    in words.
+    """
     host = HostFiles(root)
     files = SchedulerFiles(host, KubeadmFile(), desired)
     try:

@@ -1,13 +1,12 @@
 """Check kube-scheduler on a node: its new configuration, its restart, its calls to us.
 
-``checked``: would kube-scheduler load the new configuration? A pod with
-kube-scheduler's own image, on the same host and with the same mounts, writes the
-configuration out and exits (``--write-config-to``). It validates the file, opens the
-kubeconfig and builds the extenders, certificates included, and connects to nobody.
+``checked``: would kube-scheduler load the new configuration? A pod with its image and
+its mounts writes the configuration out and exits (``--write-config-to``). It validates
+the file, opens the kubeconfig and builds the extenders, and connects to nobody.
 
-``MirrorPod.wait``: wait until kubelet runs kube-scheduler from the manifest as it is
-now. kubelet starts the new pod when the old one has ended, but checks that only every
-10 to 15 s. It checks at once when the mirror pod changes, so we change it.
+``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest? kubelet
+checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
+pod changes, so we change it.
 
 ``probed``: does kube-scheduler call the extender? A pod asks ``vcuda-core: "0"``, which
 makes it the extender's (contracts 1.2), and has an annotation that only the extender
@@ -291,9 +290,9 @@ def _bound(objects: Objects, ref: Ref, pace: Pace, timeout_s: float) -> str:
         pod = objects.get(ref)
         return True if pod is None or pod["spec"].get("nodeName") else None
 
-    if pace.until(look, timeout_s):
-        return ""
-    return f"filter works and bind does not: {_nothing(objects, ref, timeout_s)}"
+    bound = pace.until(look, timeout_s)
+    why = "" if bound else _nothing(objects, ref, timeout_s)
+    return f"filter works and bind does not: {why}" if why else ""
 
 
 def _nothing(objects: Objects, ref: Ref, timeout_s: float) -> str:
