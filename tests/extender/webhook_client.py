@@ -9,11 +9,7 @@ from werkzeug.test import Client
 
 from extender.pool import UNKNOWN, Pool
 from extender.server.public import MetricsPage, Readiness
-from extender.server.webhook_app import (
-    ReviewMetrics,
-    WebhookParts,
-    create_webhook_app,
-)
+from extender.server.webhook_app import ReviewMetrics, WebhookParts, create_webhook_app
 from extender.webhook.rules import Rules
 from gpushare.kube.cluster import Json
 
@@ -23,13 +19,9 @@ def webhook(
 ) -> tuple[Client, CollectorRegistry]:
     """The application by its test client, and its metrics."""
     registry = CollectorRegistry()
-    parts = WebhookParts(
-        rules or Rules(),
-        lambda: pool,
-        Readiness((), 60),
-        ReviewMetrics(registry),
-        MetricsPage(registry),
-    )
+    metrics, page = ReviewMetrics(registry), MetricsPage(registry)
+    ready = Readiness((), 60)
+    parts = WebhookParts(rules or Rules(), lambda: pool, ready, metrics, page)
     return Client(create_webhook_app(parts)), registry
 
 
@@ -56,23 +48,21 @@ def asked(pod: Any, *, uid: str = "u-1", **request: Any) -> Json:
 
 def answered(client: Client, body: Json, path: str = "/mutate") -> Json:
     """POST a review and give its response, whose envelope is in order."""
-    got = client.post(path, data=orjson.dumps(body), content_type="application/json")
+    got = client.post(path, json=body)
     assert got.status_code == 200, got.data
     assert got.content_type == "application/json"
-    answer = orjson.loads(got.data)
-    assert answer["apiVersion"] == "admission.k8s.io/v1"
-    assert answer["kind"] == "AdmissionReview"
-    response: Json = answer["response"]
+    answer: Json = got.json or {}
+    response: Json = answer.pop("response")
+    assert answer == {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
     assert response["uid"] == body["request"]["uid"]
     return response
 
 
 def steps_of(response: Json) -> list[Json]:
     """Give the patch of a response; none where it has none."""
+    assert ("patch" in response) is (response.get("patchType") == "JSONPatch")
     if "patch" not in response:
-        assert "patchType" not in response
         return []
-    assert response["patchType"] == "JSONPatch"
     found: list[Json] = orjson.loads(base64.b64decode(response["patch"]))
     assert found
     return found
